@@ -1,0 +1,3 @@
+from ros2_rfm_serving.cli.main import main
+
+main()

@@ -1,0 +1,41 @@
+"""`rfm`: the command's front door. Each subcommand lives in its own module and imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from ros2_rfm_serving.cli import bench, check, doctor, train, up
+from ros2_rfm_serving.errors import RfmError
+
+app = typer.Typer(
+    help="A fleet of robots shares a pool of GPUs: declare the factory, get a serving schedule, launch it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "up": up.up,
+    "check": check.check,
+    "plan": check.plan,
+    "doctor": doctor.doctor,
+    "train": train.train,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command)
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    try:
+        app()
+    except RfmError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

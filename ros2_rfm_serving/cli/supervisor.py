@@ -1,0 +1,136 @@
+"""A plain process supervisor: one process per node, a log each, restart with backoff, an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ros2_rfm_serving.factory.nodes import NodeSpec, write_parameters
+
+INITIAL_BACKOFF_S, MAX_BACKOFF_S, HEALTHY_AFTER_S = 1.0, 15.0, 30.0
+MAX_RESTARTS_IN_A_ROW = 5
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclass
+class Process:
+    """A node's process and its history."""
+
+    node: NodeSpec
+    command: list[str]
+    log: Path
+    running: subprocess.Popen[bytes] | None = None
+    started_s: float = 0.0
+    restart_s: float = 0.0
+    failures: int = 0
+    """In a row; a run of `HEALTHY_AFTER_S` clears it."""
+    restarts: int = 0
+    gave_up: bool = False
+    last_exit: int | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self.running.pid if self.running else None
+
+
+class Supervisor:
+    """Start it, call `watch` now and then, and `stop` at the end (also after an exception)."""
+
+    def __init__(self, nodes: list[NodeSpec], folder: Path, *, fleet_namespace: str = "", log_level: str = "info") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.processes = [self._prepare(node, folder, fleet_namespace, log_level) for node in nodes]
+        self._environment = {
+            **os.environ,
+            "ROS_LOG_DIR": str(folder / "ros"),
+            "PYTHONUNBUFFERED": "1",
+            "RCUTILS_COLORIZED_OUTPUT": "0",
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }
+
+    def start(self) -> None:
+        for process in self.processes:
+            self._launch(process)
+
+    def watch(self) -> list[str]:
+        """Restarts what has ended; returns what happened, in words."""
+        now_s, events = time.monotonic(), []
+        for process in self.processes:
+            if process.running is not None and process.running.poll() is not None:
+                events.append(self._ended(process, now_s))
+            elif process.running is None and not process.gave_up and now_s >= process.restart_s:
+                process.restarts += 1
+                self._launch(process)
+                events.append(f"{process.node.name}: started again")
+            elif process.running is not None and now_s - process.started_s > HEALTHY_AFTER_S:
+                process.failures = 0
+        return events
+
+    @property
+    def gave_up(self) -> list[Process]:
+        return [process for process in self.processes if process.gave_up]
+
+    def stop(self) -> list[str]:
+        """SIGINT, then SIGTERM, then SIGKILL to those that remain. Returns the names of the killed."""
+        running = [p for p in self.processes if p.running is not None and p.running.poll() is None]
+        for number, patience_s in ((signal.SIGINT, STOP_TIMEOUT_S), (signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
+            deadline_s = time.monotonic() + patience_s
+            for process in running:
+                _signal(process, number)
+            while running and time.monotonic() < deadline_s:
+                running = [p for p in running if p.running is not None and p.running.poll() is None]
+                time.sleep(0.05)
+            if number == signal.SIGTERM:
+                killed = [p.node.name for p in running]
+        return killed
+
+    def _prepare(self, node: NodeSpec, folder: Path, fleet_namespace: str, log_level: str) -> Process:
+        parameters = folder / f"{node.name}.yaml"
+        write_parameters(node, parameters)
+        namespace = "/".join(part for part in ("", fleet_namespace.strip("/"), node.namespace) if part or not fleet_namespace)
+        command = [sys.executable, "-W", "ignore", "-m", f"ros2_rfm_serving.ros.{node.executable}", "--ros-args"]
+        command += ["--params-file", str(parameters), "-r", f"__ns:=/{namespace.strip('/')}", "--log-level", log_level]
+        return Process(node, command, folder / f"{node.name}.log")
+
+    def _launch(self, process: Process) -> None:
+        with process.log.open("ab") as log:
+            process.running = (
+                subprocess.Popen(  # a session of its own: Ctrl-C reaches the supervisor alone, which stops all in order
+                    process.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment,
+                    start_new_session=True,
+                )
+            )
+        process.started_s = time.monotonic()
+
+    def _ended(self, process: Process, now_s: float) -> str:
+        assert process.running is not None
+        process.last_exit, process.running = process.running.returncode, None
+        process.failures += 1
+        if process.failures > MAX_RESTARTS_IN_A_ROW:
+            process.gave_up = True
+            return f"{process.node.name}: ended {process.failures} times in a row, given up; see {process.log}"
+        backoff_s = min(INITIAL_BACKOFF_S * 2 ** (process.failures - 1), MAX_BACKOFF_S)
+        process.restart_s = now_s + backoff_s
+        return f"{process.node.name}: ended ({_how(process.last_exit)}), starting again in {backoff_s:g} s; see {process.log}"
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    if process.running is None:
+        return
+    try:
+        os.killpg(process.running.pid, number)
+    except ProcessLookupError:
+        return  # it ended between poll and now
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

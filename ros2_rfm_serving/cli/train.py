@@ -1,0 +1,117 @@
+"""`rfm train`: demonstrations of Meta-World's scripted experts, then the embedded policy and judge, as bundles."""
+
+from __future__ import annotations
+
+import csv
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+console = Console()
+
+POLICY, JUDGE = "metaworld_flow", "metaworld_judge"
+
+
+def train(
+    what: Annotated[str, typer.Argument(help="policy, judge or all")] = "all",
+    out: Annotated[Path, typer.Option(help="Folder that gets the bundles; demonstrations are kept below it")] = Path("models"),
+    episodes: Annotated[int, typer.Option(min=1, help="Successful demonstrations per task")] = 200,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of the policy")] = 8000,
+    judge_steps: Annotated[int, typer.Option(min=1, help="Training steps of the judge")] = 2500,
+    seed: Annotated[int, typer.Option(help="Of demonstrations, initial weights and batches")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 2,
+) -> None:
+    """Trains the embedded models on a CPU.
+
+    Example:  rfm train policy --out /tmp/models --episodes 50 --steps 1000
+    """
+    import torch
+
+    from ros2_rfm_serving.engines import bundle, instructions
+    from ros2_rfm_serving.engines.networks import FlowPolicyConfig, JudgeConfig
+    from ros2_rfm_serving.engines.training import TrainingConfig, train_judge, train_policy
+    from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, CAMERAS, STATE_SIZE, TASKS
+
+    if what not in ("policy", "judge", "all"):
+        raise typer.BadParameter(f"{what!r} is not one of policy, judge, all")
+    torch.set_num_threads(threads)
+    texts = [task.instructions for task in TASKS.values()]
+    words = instructions.vocabulary(text for task in texts for text in task)
+    data = _demonstrations(out / "demonstrations", episodes, seed, threads)
+    training = TrainingConfig(steps=steps, seed=seed)
+    if what in ("policy", "all"):
+        config = FlowPolicyConfig(
+            state_size=STATE_SIZE,
+            # Hand, gripper, workpiece and goal; the second copy (the previous step's) invites copying the last action.
+            state_columns=(*range(18), 36, 37, 38),
+            relative_pairs=((4, 0), (36, 4), (36, 0)),
+            num_actions=len(ACTION_NAMES),
+            action_names=ACTION_NAMES,
+            cameras=tuple(CAMERAS),
+            vocabulary=words,
+        )
+        log = _Log(out / POLICY, steps)
+        policy = train_policy(config, data, texts, training, log)
+        log.finish(bundle.save(out / POLICY, policy))
+    if what in ("judge", "all"):
+        log = _Log(out / JUDGE, judge_steps)
+        judge_training = replace(training, steps=judge_steps, batch_size=96)
+        judge = train_judge(JudgeConfig(cameras=tuple(CAMERAS), vocabulary=words), data, texts, judge_training, log)
+        log.finish(bundle.save(out / JUDGE, judge))
+
+
+def _demonstrations(folder: Path, episodes: int, seed: int, workers: int) -> Any:
+    """Collected once per task, number and seed; then read from disk."""
+    from ros2_rfm_serving.worlds.demonstrations import Demonstrations
+    from ros2_rfm_serving.worlds.metaworld import TASKS
+
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {task: folder / f"{task}-{episodes}-{seed}.npz" for task in TASKS}
+    missing = [task for task, file in files.items() if not file.exists()]
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        jobs = [pool.submit(_collect, task, episodes, seed, str(files[task])) for task in missing]
+        for job in as_completed(jobs):
+            console.print(f"demonstrations of {job.result()}: {episodes} episodes")
+    return Demonstrations.join([Demonstrations.load(str(file)) for file in files.values()])
+
+
+def _collect(task: str, episodes: int, seed: int, file: str) -> str:
+    from ros2_rfm_serving.worlds.demonstrations import Recipe, collect
+
+    partial = file + ".partial.npz"
+    collect(task, Recipe(episodes_per_task=episodes, seed=seed)).save(partial)
+    Path(partial).replace(file)
+    return task
+
+
+class _Log:
+    """Training figures to the screen and to `training_log.csv`."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.steps, self.start_s = folder, steps, time.monotonic()
+        self._file = (folder / "training_log.csv").open("w", newline="")
+        self._writer: csv.DictWriter[str] | None = None
+
+    def __call__(self, row: dict[str, float]) -> None:
+        elapsed_s = time.monotonic() - self.start_s
+        row = {"elapsed_s": round(elapsed_s, 1), **{k: round(v, 6) for k, v in row.items()}}
+        if self._writer is None:
+            self._writer = csv.DictWriter(self._file, row)
+            self._writer.writeheader()
+        self._writer.writerow(row)
+        self._file.flush()
+        left_s = elapsed_s * (self.steps / row["step"] - 1)
+        figures = "  ".join(f"{k} {v:g}" for k, v in row.items() if k not in ("elapsed_s", "step"))
+        console.print(f"{self.folder.name}: step {row['step']:.0f}/{self.steps}  {figures}  {left_s / 60:.1f} min left")
+
+    def finish(self, content_hash: str) -> None:
+        self._file.close()
+        minutes = (time.monotonic() - self.start_s) / 60
+        console.print(f"{self.folder}: {minutes:.1f} min, sha256 {content_hash[:12]}")

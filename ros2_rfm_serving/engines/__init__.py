@@ -1,0 +1,1 @@
+"""The models behind one interface, and our sampling loop around them."""

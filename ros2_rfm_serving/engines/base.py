@@ -1,0 +1,74 @@
+"""What a model offers to be served. The loop around it (`sampling.py`) is ours.
+
+Lifecycle: an engine is built once per server process, warmed up, then called from one thread only (the server's worker).
+Calls are pure with respect to requests: nothing of one request may be visible to the next, so no reset exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Anything that answers a batch of requests. This is all that `server/` sees."""
+
+    @property
+    def contract(self) -> ModelContract:
+        """What a session must agree with (action names and order, cameras, state size, chunk length, hash)."""
+
+    @property
+    def max_batch_size(self) -> int:
+        """Largest batch `infer` accepts."""
+
+    def warm_up(self) -> None:
+        """Runs what the first request would otherwise pay for."""
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        """One reply per request, in order. Rows are independent: a batched row equals the row run alone.
+
+        Raises: `ModelError` when the model's output cannot be used for any row.
+        """
+
+
+Context = Any
+"""What `perceive` computes once per batch (encoded prefix, cross-attention keys and values); opaque to the loop."""
+
+
+class VelocityModel(Protocol):
+    """A flow-matching policy, split so that our loop can condition, guide and pipeline it (vla.cpp §3)."""
+
+    @property
+    def contract(self) -> ModelContract: ...
+
+    @property
+    def max_batch_size(self) -> int: ...
+
+    def perceive(self, requests: Sequence[InferenceRequest]) -> Context:
+        """Encodes observations and instructions of B requests once."""
+
+    def velocity(self, x: Any, time: Any, context: Context) -> Any:
+        """v(x, t | context). x: [B, T, A] in model space; time: [B, T], 1 = noise, 0 = clean. Returns [B, T, A]."""
+
+    def normalize(self, actions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Robot space to model space, [..., A]."""
+
+    def denormalize(self, actions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Model space to robot space, [..., A]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """Our sampling loop's settings."""
+
+    num_steps: int = 10
+    """Euler steps from noise (time 1) to action (time 0)."""
+    seed: int = 0
+    """Of the noise, together with the request's session and sequence number: a re-run gives the same chunk."""

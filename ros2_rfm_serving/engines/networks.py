@@ -1,0 +1,256 @@
+"""The embedded networks: a flow-matching action transformer and a progress judge. PyTorch only; no I/O.
+
+The policy: state, images and instruction become a few dozen context tokens (encoded once per request); the head denoises T
+action tokens that cross-attend to cached keys and values of that context. Every action token carries *its own* time, so rows
+that are already being executed can be given clean (training-time real-time chunking).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowPolicyConfig:
+    state_size: int
+    state_columns: tuple[int, ...]
+    """Columns of the state that the policy reads."""
+    relative_pairs: tuple[tuple[int, int], ...]
+    """Differences of 3-vectors starting at these columns, appended as features."""
+    num_actions: int
+    action_names: tuple[str, ...]
+    cameras: tuple[str, ...]
+    vocabulary: tuple[str, ...]
+    chunk_length: int = 16
+    max_inference_delay_steps: int = 6
+    control_rate_hz: float = 0.0
+    image_size_px: int = 96
+    patch_px: int = 16
+    max_words: int = 12
+    width: int = 96
+    heads: int = 4
+    encoder_blocks: int = 2
+    head_blocks: int = 3
+    state_tokens: int = 6
+    image_tokens: int = 8
+
+    @property
+    def num_features(self) -> int:
+        return len(self.state_columns) + 3 * len(self.relative_pairs)
+
+
+class Attention(nn.Module):
+    """Multi-head attention whose keys and values can be computed ahead."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.to_query = nn.Linear(width, width)
+        self.to_key_value = nn.Linear(width, 2 * width)
+        self.to_out = nn.Linear(width, width)
+
+    def keys_values(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        key, value = self.to_key_value(tokens).chunk(2, dim=-1)
+        return self._split(key), self._split(value)
+
+    def forward(self, tokens: Tensor, keys_values: tuple[Tensor, Tensor]) -> Tensor:
+        mixed = F.scaled_dot_product_attention(self._split(self.to_query(tokens)), *keys_values)
+        out: Tensor = self.to_out(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def _split(self, tokens: Tensor) -> Tensor:
+        return tokens.view(*tokens.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+def feed_forward(width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(approximate="tanh"), nn.Linear(2 * width, width))
+
+
+class EncoderBlock(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.mlp = feed_forward(width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        normed = self.norm1(tokens)
+        tokens = tokens + self.attention(normed, self.attention.keys_values(normed))
+        out: Tensor = tokens + self.mlp(self.norm2(tokens))
+        return out
+
+
+class HeadBlock(nn.Module):
+    """Self-attention, cross-attention to the context, MLP; each modulated by the token's time (AdaLN)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.self_attention = Attention(width, heads)
+        self.cross_attention = Attention(width, heads)
+        self.mlp = feed_forward(width)
+        self.modulation = nn.Parameter(torch.zeros(9 * width))
+
+    def forward(self, tokens: Tensor, context: tuple[Tensor, Tensor], time: Tensor) -> Tensor:
+        s1, b1, g1, s2, b2, g2, s3, b3, g3 = (time + self.modulation).chunk(9, dim=-1)
+        normed = self.norm(tokens) * (1 + s1) + b1
+        tokens = tokens + g1 * self.self_attention(normed, self.self_attention.keys_values(normed))
+        tokens = tokens + g2 * self.cross_attention(self.norm(tokens) * (1 + s2) + b2, context)
+        out: Tensor = tokens + g3 * self.mlp(self.norm(tokens) * (1 + s3) + b3)
+        return out
+
+
+class ImageTokens(nn.Module):
+    """Images as patches, resampled by a few learned queries."""
+
+    def __init__(self, config: FlowPolicyConfig) -> None:
+        super().__init__()
+        width = config.width
+        patches = len(config.cameras) * (config.image_size_px // config.patch_px) ** 2
+        self.patch_px = config.patch_px
+        self.embed = nn.Linear(3 * config.patch_px**2, width)
+        self.position = nn.Parameter(0.02 * torch.randn(patches, width))
+        self.queries = nn.Parameter(0.02 * torch.randn(config.image_tokens, width))
+        self.norm = nn.LayerNorm(width)
+        self.attention = Attention(width, config.heads)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images: [B, C, H, W, 3] uint8 -> [B, image_tokens, width]"""
+        p = self.patch_px
+        b, c, h, w, _ = images.shape
+        pixels = images.float().sub(127.5).div(64.0)
+        patches = pixels.view(b, c, h // p, p, w // p, p, 3).transpose(3, 4).reshape(b, -1, 3 * p * p)
+        tokens = self.norm(F.gelu(self.embed(patches)) + self.position)
+        out: Tensor = self.attention(self.queries.expand(b, -1, -1), self.attention.keys_values(tokens))
+        return out
+
+
+class FlowPolicyNetwork(nn.Module):
+    """Velocity field of the embedded policy; see the module's docstring."""
+
+    feature_mean: Tensor
+    feature_std: Tensor
+    action_mean: Tensor
+    action_std: Tensor
+
+    def __init__(self, config: FlowPolicyConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        for name, size in (("feature", config.num_features), ("action", config.num_actions)):
+            self.register_buffer(f"{name}_mean", torch.zeros(size))
+            self.register_buffer(f"{name}_std", torch.ones(size))
+        self.state_tokens = nn.Sequential(
+            nn.Linear(config.num_features, 2 * width), nn.GELU(), nn.Linear(2 * width, config.state_tokens * width)
+        )
+        self.image_tokens = ImageTokens(config)
+        self.no_image = nn.Parameter(torch.zeros(config.image_tokens, width))
+        self.word = nn.Embedding(len(config.vocabulary), width)
+        self.kind = nn.Parameter(0.02 * torch.randn(config.state_tokens + config.image_tokens + config.max_words, width))
+        self.encoder = nn.ModuleList(EncoderBlock(width, config.heads) for _ in range(config.encoder_blocks))
+        self.encoder_norm = nn.LayerNorm(width)
+        self.action_in = nn.Linear(config.num_actions, width)
+        self.action_position = nn.Parameter(0.02 * torch.randn(config.chunk_length, width))
+        self.time_mlp = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, 9 * width))
+        self.head = nn.ModuleList(HeadBlock(width, config.heads) for _ in range(config.head_blocks))
+        self.head_norm = nn.LayerNorm(width)
+        self.action_out = nn.Linear(width, config.num_actions)
+
+    def features(self, state: Tensor) -> Tensor:
+        """[B, S] -> [B, num_features], not yet normalised."""
+        relative = [state[:, a : a + 3] - state[:, b : b + 3] for a, b in self.config.relative_pairs]
+        return torch.cat([state[:, list(self.config.state_columns)], *relative], dim=1)
+
+    def encode(
+        self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of the context for each head block. state [B, S], images [B, C, H, W, 3] uint8, words [B, L]."""
+        features = ((self.features(state) - self.feature_mean) / self.feature_std).clamp(-5, 5)
+        state_tokens = self.state_tokens(features).unflatten(1, (self.config.state_tokens, -1))
+        image_tokens = self.image_tokens(images)
+        if keep_images is not None:
+            image_tokens = torch.where(keep_images[:, None, None], image_tokens, self.no_image)
+        tokens = torch.cat([state_tokens, image_tokens, self.word(words)], dim=1) + self.kind
+        for block in self.encoder:
+            tokens = block(tokens)
+        tokens = self.encoder_norm(tokens)
+        return [block.cross_attention.keys_values(tokens) for block in self.head]  # type: ignore[operator, union-attr]
+
+    def velocity(self, x: Tensor, time: Tensor, context: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """x [B, T, A] in model space, time [B, T] in [0, 1] -> v [B, T, A]."""
+        tokens = self.action_in(x) + self.action_position
+        modulation = self.time_mlp(_time_embedding(time))
+        for block, keys_values in zip(self.head, context, strict=True):
+            tokens = block(tokens, keys_values, modulation)
+        out: Tensor = self.action_out(self.head_norm(tokens))
+        return out
+
+
+def _time_embedding(time: Tensor) -> Tensor:
+    """[..., ] in [0, 1] -> [..., 64]"""
+    frequency = torch.exp(torch.linspace(0.0, math.log(1000.0), 32, device=time.device))
+    angle = time[..., None] * frequency
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeConfig:
+    cameras: tuple[str, ...]
+    vocabulary: tuple[str, ...]
+    verdicts: tuple[str, ...] = ("ongoing", "done", "failed")
+    image_size_px: int = 96
+    max_words: int = 12
+    channels: int = 48
+    width: int = 128
+
+
+class JudgeNetwork(nn.Module):
+    """Progress from images and instruction: a small convolution net with spatial soft-argmax (it localises), then an MLP."""
+
+    def __init__(self, config: JudgeConfig) -> None:
+        super().__init__()
+        self.config = config
+        c = config.channels
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(3, 24, 5, stride=2, padding=2),
+            nn.GELU(),
+            nn.Conv2d(24, c, 3, stride=2, padding=1),
+            nn.GELU(),
+            nn.Conv2d(c, c, 3, padding=1),
+            nn.GELU(),
+            nn.Conv2d(c, c, 3, padding=1),
+        )
+        self.word = nn.Embedding(len(config.vocabulary), config.width)
+        self.mlp = nn.Sequential(
+            nn.Linear(3 * c * len(config.cameras) + config.width, config.width),
+            nn.GELU(),
+            nn.Dropout(0.1),
+            nn.Linear(config.width, config.width),
+            nn.GELU(),
+            nn.Linear(config.width, len(config.verdicts)),
+        )
+
+    def forward(self, images: Tensor, words: Tensor) -> Tensor:
+        """images [B, C, H, W, 3] uint8, words [B, L] -> logits [B, verdicts]"""
+        b = len(images)
+        pixels = images.flatten(0, 1).permute(0, 3, 1, 2).float().sub(127.5).div(64.0)
+        maps = self.convolutions(pixels)
+        points = _soft_argmax(maps).view(b, -1)
+        text = self.word(words).mean(dim=1)
+        out: Tensor = self.mlp(torch.cat([points, text], dim=1))
+        return out
+
+
+def _soft_argmax(maps: Tensor) -> Tensor:
+    """[N, C, H, W] -> [N, 3 C]: expected x, y in [-1, 1] and the peak of each map."""
+    n, c, h, w = maps.shape
+    weight = maps.flatten(2).softmax(dim=-1).view(n, c, h, w)
+    y = torch.linspace(-1, 1, h, device=maps.device)
+    x = torch.linspace(-1, 1, w, device=maps.device)
+    peak = maps.flatten(2).amax(dim=-1) / 8.0
+    return torch.cat([(weight.sum(2) * x).sum(-1), (weight.sum(3) * y).sum(-1), peak], dim=1)

@@ -1,0 +1,78 @@
+"""Every error this project raises on purpose, and the number that stands for it on the wire.
+
+    RfmError
+    ├── ConfigurationError          100  a file the user wrote: names file, key path, value and fix
+    ├── ProfileError                110  a latency profile is missing, malformed or asked outside its range
+    ├── ScheduleError               120  no schedule can serve the declared factory
+    ├── ModelError                  200  a model bundle cannot be loaded or does not fit its request
+    ├── ContractError               210  robot and server disagree (action names, cameras, state size, hash, version)
+    ├── CapacityError               220  the server has no session left
+    ├── SessionError                230  unknown, closed or stale session
+    ├── BadMessageError             300  a message with wrong shapes, non-finite numbers or a size over the limit
+    └── TaskError                   400  the robot could not finish a task (see `TaskOutcome` for its codes)
+
+Codes follow navigation2's habit: 0 is success, a hundred per room, never reused.
+"""
+
+from __future__ import annotations
+
+
+class RfmError(Exception):
+    """Base of all; `code` is what travels in `uint16 error_code` fields."""
+
+    code: int = 1
+
+
+class ConfigurationError(RfmError):
+    """A user's file is wrong. `str()` reads `file:line: key.path: problem (value) - fix`."""
+
+    code = 100
+
+    def __init__(self, problem: str, *, file: str = "", line: int = 0, key: str = "", fix: str = "") -> None:
+        self.problem, self.file, self.line, self.key, self.fix = problem, file, line, key, fix
+        where = f"{file}:{line}: " if file and line else f"{file}: " if file else ""
+        super().__init__(f"{where}{key + ': ' if key else ''}{problem}{'; ' + fix if fix else ''}")
+
+
+class ProfileError(RfmError):
+    code = 110
+
+
+class ScheduleError(RfmError):
+    code = 120
+
+
+class ModelError(RfmError):
+    code = 200
+
+
+class ContractError(RfmError):
+    """`differences` says, line by line, what differs."""
+
+    code = 210
+
+    def __init__(self, differences: list[str]) -> None:
+        self.differences = differences
+        super().__init__("; ".join(differences))
+
+
+class CapacityError(RfmError):
+    code = 220
+
+
+class SessionError(RfmError):
+    code = 230
+
+
+class BadMessageError(RfmError):
+    """`kind` is the counter under which the refusal is reported."""
+
+    code = 300
+
+    def __init__(self, kind: str, problem: str) -> None:
+        self.kind = kind
+        super().__init__(problem)
+
+
+class TaskError(RfmError):
+    code = 400

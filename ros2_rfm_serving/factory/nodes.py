@@ -1,0 +1,126 @@
+"""The processes of a factory, as data: `rfm up` and `launch/factory.launch.py` start this one list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.descriptor import Factory, Robot
+from ros2_rfm_serving.types import SYSTEM1
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSpec:
+    """One node in a process of its own."""
+
+    name: str
+    """Unique in the factory; also names its log."""
+    executable: str
+    """In lib/rfm_serving, and the module ros2_rfm_serving.ros.<executable>."""
+    namespace: str = ""
+    """Below the factory's namespace."""
+    parameters: dict[str, Any] = field(default_factory=dict)
+    params_file: str = ""
+    """ROS parameters that `parameters` adds to or overrides; empty: none."""
+    simulated: bool = False
+    """Stands in for hardware: left out where real robots are."""
+
+
+def node_list(
+    factory: Factory, config_folder: Path, *, fleet_namespace: str = "", work: dict[str, Any] | None = None
+) -> list[NodeSpec]:
+    """All nodes, in the order of starting. `work`: parameters of the foreman; None: no foreman.
+
+    Raises: `ConfigurationError` when a robot's parameter file is missing.
+    """
+    common = {"fleet_namespace": fleet_namespace} if fleet_namespace else {}
+    nodes = [
+        NodeSpec(
+            name="scheduler",
+            executable="scheduler_node",
+            namespace="rfm",
+            parameters={"factory_file": str(Path(factory.file).resolve()), **common},
+        )
+    ]
+    nodes += [
+        NodeSpec(
+            name=server, executable="model_server_node", namespace=f"rfm/servers/{server}", parameters={"server": server, **common}
+        )
+        for server in factory.servers
+    ]
+    for robot in factory.robots:
+        nodes += _robot_nodes(factory, robot, config_folder, common)
+    if work is not None:
+        robots = [robot.name for robot in factory.robots]
+        nodes.append(
+            NodeSpec(name="foreman", executable="foreman_node", namespace="rfm", parameters={"robots": robots, **work, **common})
+        )
+    return nodes
+
+
+def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: dict[str, Any]) -> list[NodeSpec]:
+    task = factory.tasks[robot.task]
+    judges = [f"{name}={c.prompt}" for name, c in task.components.items() if name != SYSTEM1]
+    parameters: dict[str, Any] = {
+        "robot": robot.name,
+        "task": robot.task,
+        "instruction": task.components[SYSTEM1].prompt,
+        **({"component_prompts": judges} if judges else {}),
+    }
+    nodes = []
+    if task.world:
+        parameters["control_rate_hz"] = task.world.control_rate_hz
+        world = {
+            "robot": robot.name,
+            "task": task.world.task,
+            "seed": task.world.seed + 10_000 * robot.index,
+            "control_rate_hz": task.world.control_rate_hz,
+            "camera_rate_hz": task.world.camera_rate_hz,
+        }
+        nodes.append(
+            NodeSpec(
+                name=f"{robot.name}_world",
+                executable="metaworld_robot_node",
+                namespace=robot.name,
+                parameters={**world, **common},
+                simulated=True,
+            )
+        )
+    nodes.append(
+        NodeSpec(
+            name=robot.name,
+            executable="robot_node",
+            namespace=robot.name,
+            parameters={**parameters, **common},
+            params_file=str(_params_file(factory, robot.task, task.robot, config_folder)),
+        )
+    )
+    return nodes
+
+
+def _params_file(factory: Factory, task: str, name: str, config_folder: Path) -> Path:
+    candidates = [Path(factory.file).resolve().parent / name, config_folder / "robots" / name]
+    for file in candidates:
+        if file.is_file():
+            return file
+    raise ConfigurationError(
+        f"no file {name!r}",
+        file=factory.file,
+        key=f"{task}.robot",
+        fix=f"put it at {candidates[0]} or {candidates[1]}",
+    )
+
+
+def write_parameters(node: NodeSpec, file: Path) -> None:
+    """A ROS parameter file with all of a node's parameters."""
+    merged: dict[str, Any] = {}
+    if node.params_file:
+        content = yaml.safe_load(Path(node.params_file).read_text(encoding="utf-8"))
+        for section in content.values():
+            merged.update(section["ros__parameters"])
+    merged.update(node.parameters)
+    file.write_text(yaml.safe_dump({"/**": {"ros__parameters": merged}}, sort_keys=True), encoding="utf-8")

@@ -1,0 +1,115 @@
+"""YAML with line numbers: a user's file as plain data, and where every key stands; validation errors become ours."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ros2_rfm_serving.errors import ConfigurationError
+
+KeyPath = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class YamlSource:
+    """A parsed file; `lines` maps a key path to the line (from 1) of its key."""
+
+    file: str
+    data: dict[str, Any]
+    lines: dict[KeyPath, int]
+
+    def error(self, path: KeyPath, problem: str, fix: str = "") -> ConfigurationError:
+        known = path
+        while known and known not in self.lines:
+            known = known[:-1]
+        return ConfigurationError(problem, file=self.file, line=self.lines.get(known, 1), key=dotted(path), fix=fix)
+
+    def validate(self, model: type[Model], path: KeyPath, data: Any) -> Model:
+        """`data` (found at `path`) as a pydantic model; the first violation is raised as `ConfigurationError`."""
+        try:
+            return model.model_validate(data)
+        except ValidationError as invalid:
+            first = invalid.errors()[0]
+            where = (*path, *(part for part in first["loc"] if part != "[key]"))
+            if first["type"] == "extra_forbidden":
+                known = sorted(_keys_at(model, first["loc"][:-1]))
+                raise self.error(where, "unknown key", did_you_mean(str(first["loc"][-1]), known)) from None
+            if first["type"] == "missing":
+                raise self.error(where, "is missing", f"add `{first['loc'][-1]}:` there") from None
+            raise self.error(where, f"{first['msg']} (found {first['input']!r})", "correct the value") from None
+
+
+def read(file: Path) -> YamlSource:
+    """Raises: `ConfigurationError` when the file cannot be read, is no YAML mapping, or repeats a key."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise ConfigurationError(f"cannot be read: {reason}", file=str(file), fix="check the path") from error
+    return parse(text, str(file))
+
+
+def parse(text: str, file: str) -> YamlSource:
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 0
+        raise ConfigurationError(f"is not valid YAML: {getattr(error, 'problem', error)}", file=file, line=line) from error
+    if not isinstance(data, dict):
+        raise ConfigurationError("is not a mapping of keys to values", file=file, line=1, fix="start with `server_cluster:`")
+    source = YamlSource(file, data, {})
+    _walk(node, (), source)
+    return source
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(known) or 'none'}"
+
+
+def dotted(path: KeyPath) -> str:
+    """("robot_fleet", 0, "task") -> robot_fleet[0].task"""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _walk(node: Any, path: KeyPath, source: YamlSource) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            here = (*path, key.value)
+            if here in source.lines:
+                first = source.lines[here]
+                problem = f"is written twice (also in line {first})"
+                raise ConfigurationError(
+                    problem, file=source.file, line=key.start_mark.line + 1, key=dotted(here), fix="keep one of them"
+                )
+            source.lines[here] = key.start_mark.line + 1
+            _walk(value, here, source)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            source.lines[(*path, index)] = value.start_mark.line + 1
+            _walk(value, (*path, index), source)
+
+
+def _keys_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
+    """The keys that a nested model accepts, following field names (and skipping dictionary keys)."""
+    current: Any = model
+    for part in location:
+        field = current.model_fields.get(part) if isinstance(part, str) and hasattr(current, "model_fields") else None
+        annotation = field.annotation if field else None
+        models = [a for a in (annotation, *getattr(annotation, "__args__", ())) if isinstance(a, type) and issubclass(a, BaseModel)]
+        if models:
+            current = models[0]
+    return [field.alias or name for name, field in current.model_fields.items()]

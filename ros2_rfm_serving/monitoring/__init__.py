@@ -1,0 +1,1 @@
+"""What people look at: the board of a running factory and its summary."""

@@ -1,0 +1,92 @@
+"""The newest figures of every robot and server, and the score of every finished episode. Plain data in, plain data out."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RobotRow:
+    state: str = "-"
+    reason: str = ""
+    phase: str = ""
+    task: str = ""
+    verdict: str = ""
+    action_rate_hz: float = 0.0
+    chunk_rate_hz: float = 0.0
+    staleness_s: float = math.nan
+    round_trip_p50_s: float = math.nan
+    round_trip_p99_s: float = math.nan
+    held_ticks: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    real_time_factor: float = math.nan
+    declared_time_scale: float = math.nan
+    late_ticks: int = 0
+    seen_s: float = -math.inf
+
+
+@dataclass
+class ServerRow:
+    state: str = "-"
+    detail: str = ""
+    model: str = ""
+    emulated: bool = False
+    batch_size: int = 0
+    mean_batch_size: float = 0.0
+    sessions: int = 0
+    request_rate_hz: float = 0.0
+    latency_p50_s: float = math.nan
+    latency_p99_s: float = math.nan
+    load: float = 0.0
+    served: int = 0
+    superseded: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    seen_s: float = -math.inf
+
+
+@dataclass(frozen=True)
+class Score:
+    """Ground truth of one episode."""
+
+    task: str
+    seed: int
+    success: bool
+    steps: int
+    finished: bool
+
+
+class Board:
+    def __init__(self, robots: list[str], servers: list[str]) -> None:
+        self.robots = {name: RobotRow() for name in robots}
+        self.servers = {name: ServerRow() for name in servers}
+        self.schedule_epoch = 0
+        self.predicted_actions_hz = 0.0
+        self._scores: dict[str, dict[tuple[int, int], Score]] = defaultdict(dict)
+
+    def score(self, robot: str, episode: int, score: Score) -> None:
+        """The newest word on an episode. Episode 0 is the world before its first reset: nobody worked on it."""
+        if episode:
+            self._scores[robot][episode, score.seed] = score
+
+    def episodes(self, robot: str) -> list[Score]:
+        """Episodes that are decided: succeeded, or over."""
+        return [s for s in self._scores[robot].values() if s.success or s.finished]
+
+    def by_task(self) -> dict[str, list[Score]]:
+        tasks = defaultdict(list)
+        for robot in self._scores:
+            for score in self.episodes(robot):
+                tasks[score.task].append(score)
+        return dict(tasks)
+
+
+def wilson_interval(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % interval of a success rate (Wilson's score)."""
+    if not trials:
+        return 0.0, 1.0
+    rate = successes / trials
+    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials)) / (1 + z * z / trials)
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,0 +1,75 @@
+"""The end of a run, for people (rich) and for machines (JSON)."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from ros2_rfm_serving.monitoring.board import Board, Score, wilson_interval
+
+
+def render(board: Board, duration_s: float, logs: Path) -> list[Any]:
+    tasks = Table("task", "episodes", "success", "95 % interval", "steps to success", title="summary", title_justify="left")
+    for task, scores in sorted(board.by_task().items()):
+        low, high = _interval(scores)
+        wins = [s.steps for s in scores if s.success]
+        steps = f"{sum(wins) / len(wins):.0f}" if wins else "-"
+        tasks.add_row(task, str(len(scores)), f"{len(wins) / len(scores):.0%}", f"{low:.0%} - {high:.0%}", steps)
+    robots = Table("robot", "episodes", "success", "held periods", "refused", "real-time factor", "late periods")
+    for name, row in board.robots.items():
+        scores = board.episodes(name)
+        robots.add_row(
+            name,
+            str(len(scores)),
+            str(sum(s.success for s in scores)),
+            str(row.held_ticks),
+            _counters(row.refused),
+            f"{row.real_time_factor:.3f} (declared {row.declared_time_scale:.3f})",
+            str(row.late_ticks),
+        )
+    servers = Table("server", "model", "replies", "superseded", "refused", "p99")
+    for name, server in board.servers.items():
+        model = server.model + (" (EMULATED)" if server.emulated else "")
+        p99 = "-" if math.isnan(server.latency_p99_s) else f"{server.latency_p99_s * 1e3:.0f} ms"
+        servers.add_row(name, model, str(server.served), str(server.superseded), _counters(server.refused), p99)
+    total = [s for scores in board.by_task().values() for s in scores]
+    line = f"{len(total)} episodes, {sum(s.success for s in total)} successes in {duration_s:.0f} s; logs in {logs}"
+    return [tasks, robots, servers, line]
+
+
+def as_json(board: Board) -> str:
+    tasks = {}
+    for task, scores in sorted(board.by_task().items()):
+        low, high = _interval(scores)
+        tasks[task] = {
+            "episodes": len(scores),
+            "successes": sum(s.success for s in scores),
+            "interval_95": [low, high],
+            "seeds": [s.seed for s in scores],
+            "success_by_seed": [s.success for s in scores],
+            "steps": [s.steps for s in scores],
+        }
+    robots = {name: {**vars(row), "episodes": len(board.episodes(name))} for name, row in board.robots.items()}
+    servers = {name: vars(row) for name, row in board.servers.items()}
+    return json.dumps(_finite({"tasks": tasks, "robots": robots, "servers": servers}), indent=1) + "\n"
+
+
+def _interval(scores: list[Score]) -> tuple[float, float]:
+    return wilson_interval(sum(s.success for s in scores), len(scores))
+
+
+def _counters(refused: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(refused.items())) or "-"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    if isinstance(value, dict):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

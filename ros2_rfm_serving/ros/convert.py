@@ -1,0 +1,322 @@
+"""Messages to the nouns of `types.py` and back. Bulk data is copied at most once; what does not fit raises `BadMessageError`.
+
+Reading shares memory with the message (`np.frombuffer`); writing copies once, by way of `array.array`, which rclpy takes as is
+(ten times faster than element by element).
+"""
+
+from __future__ import annotations
+
+import array
+import math
+from typing import Any
+
+import numpy as np
+from rfm_serving import msg, srv
+from sensor_msgs.msg import CompressedImage
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.types import (
+    Array,
+    Chunk,
+    EncodedImage,
+    ExecutionReport,
+    ModelContract,
+    ObservationRequest,
+    OutputKind,
+    Placement,
+    Reply,
+    RequestId,
+    Route,
+    Schedule,
+    Served,
+    SessionGrant,
+    SessionRequest,
+    Verdict,
+    empty,
+)
+
+MAX_TENSOR_VALUES = 1 << 20
+
+
+def floats(values: Any) -> Array:
+    """A float32[] field as an array, without a copy."""
+    result: Array = np.frombuffer(values, np.float32) if len(values) else empty(0)
+    return result
+
+
+def packed(values: Array) -> array.array[float]:
+    """An array as what a float32[] field takes fastest."""
+    return array.array("f", np.ascontiguousarray(values, np.float32).tobytes())
+
+
+def tensor_from(message: Any) -> Array:
+    """[rows, columns]. Raises: `BadMessageError`."""
+    rows, columns, size = message.rows, message.columns, len(message.data)
+    if rows * columns != size or size > MAX_TENSOR_VALUES:
+        raise BadMessageError("bad_shape", f"a tensor says {rows} x {columns} and carries {size} values")
+    return floats(message.data).reshape(rows, columns)
+
+
+def tensor_to(values: Array) -> Any:
+    rows, columns = values.shape
+    return msg.Tensor(rows=rows, columns=columns, data=packed(values))
+
+
+def id_from(message: Any) -> RequestId:
+    return RequestId(
+        robot=message.robot,
+        component=message.component,
+        session_epoch=message.session_epoch,
+        episode=message.episode,
+        sequence=message.sequence,
+    )
+
+
+def id_to(request: RequestId) -> Any:
+    return msg.RequestId(
+        robot=request.robot,
+        component=request.component,
+        session_epoch=request.session_epoch,
+        episode=request.episode,
+        sequence=request.sequence,
+    )
+
+
+def observation_from(message: Any) -> ObservationRequest:
+    """Raises: `BadMessageError`."""
+    return ObservationRequest(
+        id=id_from(message.id),
+        stamp_ns=message.stamp_ns,
+        instruction=message.instruction,
+        state=floats(message.state),
+        images=tuple(
+            EncodedImage(camera=image.header.frame_id, format=image.format, data=memoryview(image.data)) for image in message.images
+        ),
+        inference_delay_steps=message.inference_delay_steps,
+        prefix_model=tensor_from(message.prefix_model),
+        prefix_robot=tensor_from(message.prefix_robot),
+        report=ExecutionReport(
+            executed_steps=message.report.executed_steps,
+            remaining_s=message.report.remaining_s,
+            last_wait_s=message.report.last_wait_s,
+        ),
+        episode_start=message.episode_start,
+    )
+
+
+def observation_to(request: ObservationRequest) -> Any:
+    message = msg.Observation(
+        id=id_to(request.id),
+        stamp_ns=request.stamp_ns,
+        instruction=request.instruction,
+        state=packed(request.state),
+        images=[image_to(image) for image in request.images],
+        episode_start=request.episode_start,
+        inference_delay_steps=request.inference_delay_steps,
+        prefix_model=tensor_to(request.prefix_model),
+        prefix_robot=tensor_to(request.prefix_robot),
+    )
+    message.header.frame_id = request.id.robot
+    message.report.executed_steps = min(request.report.executed_steps, 0xFFFF)
+    message.report.remaining_s = request.report.remaining_s
+    message.report.last_wait_s = request.report.last_wait_s
+    return message
+
+
+def image_from(camera: str, message: Any) -> EncodedImage:
+    """A camera's CompressedImage, its bytes shared."""
+    return EncodedImage(camera=camera, format=message.format, data=memoryview(message.data))
+
+
+def image_to(image: EncodedImage) -> Any:
+    data = image.data.obj if isinstance(image.data, memoryview) and isinstance(image.data.obj, array.array) else None
+    message = CompressedImage(format=image.format, data=array.array("B", image.data) if data is None else data)
+    message.header.frame_id = image.camera
+    return message
+
+
+def served_from(message: Any) -> Served:
+    return Served(
+        queue_wait_s=message.queue_wait_s,
+        inference_s=message.inference_s,
+        batch_size=message.batch_size,
+        superseded=message.superseded,
+        server_load=message.server_load,
+    )
+
+
+def served_to(served: Served) -> Any:
+    return msg.Served(
+        queue_wait_s=served.queue_wait_s,
+        inference_s=served.inference_s,
+        batch_size=served.batch_size,
+        superseded=served.superseded,
+        server_load=served.server_load,
+    )
+
+
+def chunk_from(message: Any) -> Chunk:
+    """Raises: `BadMessageError`."""
+    confidence = floats(message.confidence)
+    chunk_robot = tensor_from(message.chunk_robot)
+    if len(confidence) not in (0, len(chunk_robot)):
+        raise BadMessageError("bad_shape", f"{len(confidence)} confidences for {len(chunk_robot)} actions")
+    return Chunk(
+        id=id_from(message.id),
+        stamp_ns=message.stamp_ns,
+        server=message.header.frame_id,
+        model_hash=message.model_hash,
+        action_names=tuple(message.action_names),
+        chunk_model=tensor_from(message.chunk_model),
+        chunk_robot=chunk_robot,
+        confidence=confidence,
+        execution_horizon=message.execution_horizon,
+        inference_delay_steps=message.inference_delay_steps,
+        served=served_from(message.served),
+        emulated=message.emulated,
+    )
+
+
+def verdict_from(message: Any) -> Verdict:
+    return Verdict(
+        id=id_from(message.id),
+        stamp_ns=message.stamp_ns,
+        server=message.header.frame_id,
+        model_hash=message.model_hash,
+        verdict=message.verdict,
+        score=message.score,
+        text=message.text,
+        served=served_from(message.served),
+        emulated=message.emulated,
+    )
+
+
+def reply_to(reply: Reply) -> Any:
+    """An ActionChunk or a Judgement."""
+    message = msg.ActionChunk() if isinstance(reply, Chunk) else msg.Judgement()
+    message.header.frame_id = reply.server
+    message.id = id_to(reply.id)
+    message.stamp_ns = reply.stamp_ns
+    message.model_hash = reply.model_hash
+    message.emulated = reply.emulated
+    message.served = served_to(reply.served)
+    if isinstance(reply, Chunk):
+        message.action_names = list(reply.action_names)
+        message.chunk_model = tensor_to(reply.chunk_model)
+        message.chunk_robot = tensor_to(reply.chunk_robot)
+        message.confidence = packed(reply.confidence)
+        message.execution_horizon = reply.execution_horizon
+        message.inference_delay_steps = reply.inference_delay_steps
+    else:
+        message.verdict, message.score, message.text = reply.verdict, reply.score, reply.text
+    return message
+
+
+def schedule_from(message: Any) -> Schedule:
+    return Schedule(
+        epoch=message.epoch,
+        policy=message.policy,
+        predicted_actions_hz=message.predicted_actions_hz,
+        placements=tuple(
+            Placement(
+                server=p.server,
+                model=p.model,
+                components=tuple(p.components),
+                gpu_type=p.gpu_type,
+                batching=p.batching,
+                batch_size=p.batch_size,
+                max_sessions=p.max_sessions,
+                predicted_p99_s=p.predicted_p99_s,
+            )
+            for p in message.placements
+        ),
+        routes=tuple(
+            Route(
+                robot=r.robot,
+                component=r.component,
+                server=r.server,
+                standby=r.standby,
+                max_rate_hz=r.max_rate_hz,
+                slo_s=r.slo_s,
+            )
+            for r in message.routes
+            if r.max_rate_hz > 0 and math.isfinite(r.max_rate_hz)
+        ),
+    )
+
+
+def schedule_to(schedule: Schedule, factory: str) -> Any:
+    return msg.Schedule(
+        epoch=schedule.epoch,
+        factory=factory,
+        policy=schedule.policy,
+        predicted_actions_hz=schedule.predicted_actions_hz,
+        placements=[msg.Placement(**{**vars(p), "components": list(p.components)}) for p in schedule.placements],
+        routes=[msg.Route(**vars(r)) for r in schedule.routes],
+    )
+
+
+def session_request_to(request: SessionRequest) -> Any:
+    return srv.OpenSession.Request(
+        schema_version=request.schema_version,
+        robot=request.robot,
+        component=request.component,
+        action_names=list(request.action_names),
+        cameras=list(request.cameras),
+        state_size=request.state_size,
+        control_rate_hz=request.control_rate_hz,
+        expected_model_hash=request.expected_model_hash,
+    )
+
+
+def session_request_from(message: Any) -> SessionRequest:
+    return SessionRequest(
+        schema_version=message.schema_version,
+        robot=message.robot,
+        component=message.component,
+        action_names=tuple(message.action_names),
+        cameras=tuple(message.cameras),
+        state_size=message.state_size,
+        control_rate_hz=message.control_rate_hz,
+        expected_model_hash=message.expected_model_hash,
+    )
+
+
+def contract_to(contract: ModelContract, message: Any) -> Any:
+    """Writes a contract into the fields that OpenSession and DescribeServer share."""
+    message.schema_version = contract.schema_version
+    message.model = contract.model
+    message.model_hash = contract.model_hash
+    message.emulated = contract.emulated
+    message.output = contract.output.value
+    message.action_names = list(contract.action_names)
+    message.cameras = list(contract.cameras)
+    message.state_size = contract.state_size
+    message.chunk_length = contract.chunk_length
+    message.trained_rate_hz = contract.control_rate_hz
+    message.max_inference_delay_steps = contract.max_inference_delay_steps
+    return message
+
+
+def grant_from(message: Any) -> SessionGrant:
+    return SessionGrant(
+        session_epoch=message.session_epoch,
+        warnings=tuple(message.warnings),
+        contract=ModelContract(
+            schema_version=message.schema_version,
+            model=message.model,
+            model_hash=message.model_hash,
+            emulated=message.emulated,
+            output=OutputKind(message.output),
+            action_names=tuple(message.action_names),
+            cameras=tuple(message.cameras),
+            state_size=message.state_size,
+            chunk_length=message.chunk_length,
+            control_rate_hz=message.trained_rate_hz,
+            max_inference_delay_steps=message.max_inference_delay_steps,
+        ),
+    )
+
+
+def counters_to(refused: dict[str, int]) -> list[Any]:
+    return [msg.Counter(name=name, count=count) for name, count in sorted(refused.items())]

@@ -1,0 +1,161 @@
+"""A Meta-World arm as a robot on the graph: cameras, joint states and state out, commands in, reset as a service.
+
+Control runs at `control_rate_hz` of wall time; one period is one standard Meta-World step of 12.5 ms of physics. At 20 Hz the
+arm therefore moves at a quarter of its natural speed: declared in every score as `declared_time_scale`, measured beside it as
+`real_time_factor`. A period that begins late is counted, never made up for.
+"""
+
+from __future__ import annotations
+
+import array
+from collections import deque
+from typing import Any
+
+import numpy as np
+import simplejpeg
+from rclpy.node import Node
+from rfm_serving import msg
+from sensor_msgs.msg import CompressedImage, JointState
+from std_msgs.msg import Float32MultiArray, Float64MultiArray
+from std_srvs.srv import Trigger
+
+from ros2_rfm_serving.ros import qos
+from ros2_rfm_serving.ros.convert import packed
+from ros2_rfm_serving.ros.runtime import clock, fleet_names, parameter, run_node
+from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, CAMERAS, PHYSICS_STEP_S, MetaworldArm
+
+JPEG_QUALITY = 90
+GRIPPER = ACTION_NAMES.index("gripper")
+
+
+class MetaworldRobotNode(Node):
+    def __init__(self) -> None:
+        super().__init__("metaworld_robot")
+        self._robot = parameter(self, "robot", self.get_namespace().rsplit("/", 1)[-1] or "robot", "Robot name")
+        self._task = parameter(self, "task", "reach", "Meta-World task: reach, push, pick-place, door-open")
+        self._seed = parameter(self, "seed", 0, "Of the first episode's randomisation; episode k uses seed + k")
+        rate_hz = parameter(self, "control_rate_hz", 20.0, "Control periods per second of wall time")
+        camera_rate_hz = parameter(self, "camera_rate_hz", 5.0, "Frames per second of wall time")
+        size_px = parameter(self, "image_size_px", 96, "Width and height of the images")
+        self._period_s = 1.0 / rate_hz
+        self._frame_every = max(1, round(rate_hz / camera_rate_hz))
+        self._arm = MetaworldArm(self._task, image_size_px=size_px)
+        self._seed_now = self._seed
+        self._episode = self._steps = self._tick_count = self._late = 0
+        self._success = self._finished = False
+        self._command: Any = None
+        self._held = np.zeros(len(ACTION_NAMES), np.float32)
+        self._due_s = clock()
+        self._stepped: deque[float] = deque()
+        self._scored_s = -1.0
+        names = fleet_names(self)
+
+        def name(leaf: str) -> str:
+            return names.robot(self._robot, leaf)
+
+        self._images = {
+            camera: self.create_publisher(CompressedImage, name(f"camera/{camera}/image/compressed"), qos.SENSOR)
+            for camera in CAMERAS
+        }
+        self._joints = self.create_publisher(JointState, name("joint_states"), qos.SENSOR)
+        self._state = self.create_publisher(Float32MultiArray, name("state"), qos.SENSOR)
+        self._score = self.create_publisher(msg.EpisodeScore, name("world/score"), qos.SCORE)
+        self.create_subscription(Float64MultiArray, name("command"), self._on_command, qos.COMMAND)
+        self.create_service(Trigger, name("reset"), self._on_reset)
+        self.create_timer(self._period_s, self._on_period)
+        self.get_logger().info(f"{self._task} at {rate_hz:g} Hz, time scale {PHYSICS_STEP_S / self._period_s:g}, seed {self._seed}")
+
+    def _on_command(self, message: Any) -> None:
+        command = np.asarray(message.data, np.float32)
+        if command.shape == (len(ACTION_NAMES),) and np.isfinite(command).all():
+            self._command = command
+        else:
+            self.get_logger().warning("refused a command that is not 4 finite numbers", throttle_duration_sec=5.0)
+
+    def _on_reset(self, request: Any, response: Any) -> Any:
+        if self._episode and not self._finished:
+            self._publish_score(finished=True)
+        self._seed_now = self._seed + self._episode
+        self._episode += 1
+        self._arm.reset(self._seed_now)
+        self._steps, self._success, self._finished, self._command = 0, False, False, None
+        self._held = np.zeros(len(ACTION_NAMES), np.float32)
+        self._due_s = clock() + self._period_s
+        self._stepped.clear()
+        self._publish_sensors(frame=True)
+        response.success, response.message = True, f"episode {self._episode}, seed {self._seed_now}"
+        return response
+
+    def _on_period(self) -> None:
+        now_s = clock()
+        if now_s - self._due_s > self._period_s:
+            self._late += 1
+            self._due_s = now_s
+        self._due_s += self._period_s
+        self._arm.step(self._next_action())
+        self._stepped.append(now_s)
+        if not self._success:
+            self._steps += 1
+            if self._arm.success:
+                self._success = True
+                self._publish_score()
+        self._tick_count += 1
+        self._publish_sensors(frame=self._tick_count % self._frame_every == 0)
+        if now_s - self._scored_s > 1.0:
+            self._publish_score(finished=self._finished)
+
+    def _next_action(self) -> Any:
+        """The newest command, once; without one the arm stays where it is and the gripper keeps its effort."""
+        if self._command is None:
+            return self._held
+        action, self._command = self._command, None
+        self._held = np.zeros_like(action)
+        self._held[GRIPPER] = action[GRIPPER]
+        return action
+
+    def _publish_sensors(self, *, frame: bool) -> None:
+        stamp = self.get_clock().now().to_msg()
+        if frame:  # first: whoever acts on the state finds the frame that belongs to it
+            for camera, pixels in self._arm.render().items():
+                jpeg = simplejpeg.encode_jpeg(pixels, quality=JPEG_QUALITY, colorspace="RGB")
+                image = CompressedImage(format="rgb8; jpeg compressed bgr8", data=array.array("B", jpeg))
+                image.header.frame_id, image.header.stamp = camera, stamp
+                self._images[camera].publish(image)
+        joints = JointState(
+            name=self._arm.joint_names,
+            position=self._arm.joint_positions.tolist(),
+            velocity=self._arm.joint_velocities.tolist(),
+        )
+        joints.header.stamp = stamp
+        self._joints.publish(joints)
+        self._state.publish(Float32MultiArray(data=packed(self._arm.state)))
+
+    def _publish_score(self, *, finished: bool = False) -> None:
+        now_s = self._scored_s = clock()
+        while self._stepped and self._stepped[0] < now_s - 5.0:
+            self._stepped.popleft()
+        span_s = now_s - self._stepped[0] if len(self._stepped) > 1 else 0.0
+        score = msg.EpisodeScore(
+            task=self._task,
+            episode=self._episode,
+            seed=self._seed_now,
+            success=self._success,
+            finished=finished,
+            steps=self._steps,
+            declared_time_scale=PHYSICS_STEP_S / self._period_s,
+            real_time_factor=(len(self._stepped) - 1) * PHYSICS_STEP_S / span_s if span_s > 0 else 0.0,
+            late_ticks=self._late,
+        )
+        score.header.frame_id = self._robot
+        self._score.publish(score)
+
+    def stop(self) -> None:
+        self._arm.close()
+
+
+def main() -> None:
+    run_node(MetaworldRobotNode)
+
+
+if __name__ == "__main__":
+    main()

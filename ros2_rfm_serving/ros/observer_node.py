@@ -1,0 +1,72 @@
+"""Feeds a `Board` from the graph; used by `rfm up` and the benchmarks, inside their own process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rclpy.node import Node
+from rfm_serving import msg
+
+from ros2_rfm_serving.monitoring.board import Board, Score
+from ros2_rfm_serving.ros import qos
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.types import RobotState, TaskPhase
+
+SERVER_STATES = {
+    msg.ServerStatus.LOADING: "loading",
+    msg.ServerStatus.READY: "ready",
+    msg.ServerStatus.DRAINING: "draining",
+    msg.ServerStatus.FAILED: "failed",
+}
+
+
+class ObserverNode(Node):
+    def __init__(self, board: Board, fleet_namespace: str = "") -> None:
+        super().__init__("rfm_observer", enable_rosout=False, start_parameter_services=False)
+        self._board = board
+        names = qos.Names(fleet_namespace)
+        self.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE)
+        for server in board.servers:
+            self.create_subscription(msg.ServerStatus, names.server(server, "status"), self._on_server, qos.SERVER_STATUS)
+        for robot in board.robots:
+            self.create_subscription(msg.RobotStatus, names.robot(robot, "rfm/status"), self._on_robot, qos.ROBOT_STATUS)
+            self.create_subscription(msg.EpisodeScore, names.robot(robot, "world/score"), self._on_score, qos.SCORE)
+
+    def _on_schedule(self, message: Any) -> None:
+        self._board.schedule_epoch = message.epoch
+        self._board.predicted_actions_hz = message.predicted_actions_hz
+
+    def _on_server(self, message: Any) -> None:
+        row = self._board.servers.get(message.header.frame_id)
+        if row is None:
+            return
+        _copy(message, row)
+        row.state = SERVER_STATES.get(message.state, "?")
+        row.seen_s = clock()
+
+    def _on_robot(self, message: Any) -> None:
+        row = self._board.robots.get(message.header.frame_id)
+        if row is None:
+            return
+        _copy(message, row)
+        row.state, row.phase = RobotState(message.state).name, TaskPhase(message.phase).name.lower()
+        row.seen_s = clock()
+
+    def _on_score(self, message: Any) -> None:
+        robot = message.header.frame_id
+        if robot not in self._board.robots:
+            return
+        row = self._board.robots[robot]
+        row.real_time_factor, row.declared_time_scale = message.real_time_factor, message.declared_time_scale
+        row.late_ticks = message.late_ticks
+        score = Score(message.task, message.seed, message.success, message.steps, message.finished)
+        self._board.score(robot, message.episode, score)
+
+
+def _copy(message: Any, row: Any) -> None:
+    """The fields that the row and the message share by name."""
+    for name in vars(row):
+        if name == "refused":
+            row.refused = {c.name: c.count for c in message.refused}
+        elif hasattr(message, name):
+            setattr(row, name, getattr(message, name))

@@ -1,0 +1,49 @@
+"""Every QoS profile and name on the wire, in one place (docs/structures.md has the table)."""
+
+from __future__ import annotations
+
+from rclpy.duration import Duration
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
+
+STATUS_PERIOD_S = 0.5
+LIVELINESS_LEASE_S = 2.0
+
+
+def _profile(reliability: ReliabilityPolicy, depth: int, **more: object) -> QoSProfile:
+    return QoSProfile(reliability=reliability, history=HistoryPolicy.KEEP_LAST, depth=depth, **more)
+
+
+SCHEDULE = _profile(ReliabilityPolicy.RELIABLE, 1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+SERVER_STATUS = _profile(
+    ReliabilityPolicy.RELIABLE,
+    1,
+    liveliness=LivelinessPolicy.AUTOMATIC,
+    liveliness_lease_duration=Duration(seconds=LIVELINESS_LEASE_S),
+    deadline=Duration(seconds=4 * STATUS_PERIOD_S),
+)
+ROBOT_STATUS = _profile(ReliabilityPolicy.RELIABLE, 1)
+OBSERVATION_SENT = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
+OBSERVATION_RECEIVED = _profile(ReliabilityPolicy.BEST_EFFORT, 64)  # many robots write to one topic
+REPLY = _profile(ReliabilityPolicy.RELIABLE, 2)
+SCORE = _profile(ReliabilityPolicy.RELIABLE, 8)
+SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
+COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
+
+
+class Names:
+    """Absolute names on the graph. `root` is the factory's namespace; empty: the names of docs/structures.md as they stand."""
+
+    def __init__(self, root: str = "") -> None:
+        self._root = "/" + root.strip("/") if root.strip("/") else ""
+        self.schedule = f"{self._root}/rfm/schedule"
+        self.admit_robot = f"{self._root}/rfm/admit_robot"
+        self.release_robot = f"{self._root}/rfm/release_robot"
+        self.replan = f"{self._root}/rfm/replan"
+
+    def server(self, server: str, leaf: str) -> str:
+        """/rfm/servers/<server>/<leaf>"""
+        return f"{self._root}/rfm/servers/{server}/{leaf}"
+
+    def robot(self, robot: str, leaf: str) -> str:
+        """/<robot>/<leaf>"""
+        return f"{self._root}/{robot}/{leaf}"

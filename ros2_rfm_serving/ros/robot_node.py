@@ -1,0 +1,361 @@
+"""One robot: sensors in, commands out, the brain in between. Lifecycle; `ExecuteTask` is its door.
+
+The control period follows the robot: a tick runs when the state arrives, so that the command answers the newest reading. When
+no state comes, a timer ticks instead, so that watchdogs and tasks go on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.task import Future
+from rfm_serving import action, msg, srv
+from sensor_msgs.msg import CompressedImage
+from std_msgs.msg import Float32MultiArray, Float64MultiArray
+from std_srvs.srv import Trigger
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
+from ros2_rfm_serving.robot.brain import Sensors
+from ros2_rfm_serving.ros import convert, qos
+from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, parameter, run_node
+from ros2_rfm_serving.types import EncodedImage, Schedule, SessionRequest, TaskOutcome, TaskPhase
+
+SUCCESS = TransitionCallbackReturn.SUCCESS
+WINDOW_S = 5.0
+FEEDBACK_PERIOD_S = 0.5
+
+
+class RobotNode(LifecycleNode):
+    def __init__(self) -> None:
+        super().__init__("robot")
+        self._config = self._declare_config()
+        self._task_name = parameter(self, "task", "", "Task class of this robot")
+        self._instruction = parameter(self, "instruction", "", "System 1's instruction unless a goal brings its own")
+        self._autostart = parameter(self, "autostart", True, "Configure and activate by itself")
+        self._names = fleet_names(self)
+        self._openers: dict[str, Any] = {}
+        self._publishers_to: dict[str, Any] = {}
+        self._status_subscriptions: dict[str, Any] = {}
+        self._active = False
+        if self._autostart:
+            self._start_timer = self.create_timer(0.01, self._start_once)
+
+    def _declare_config(self) -> RobotConfig:
+        prompts = parameter(self, "component_prompts", [""], "component=prompt for each judging component")
+        return RobotConfig(
+            name=parameter(self, "robot", self.get_namespace().rsplit("/", 1)[-1] or "robot", "Robot name, as in the schedule"),
+            action_names=tuple(parameter(self, "action_names", ["delta_x"], "Action columns, in order: checked with the server")),
+            cameras=tuple(parameter(self, "cameras", ["front"], "Camera names: topics camera/<name>/image/compressed")),
+            state_size=parameter(self, "state_size", 39, "Length of the proprioceptive state"),
+            control_rate_hz=parameter(self, "control_rate_hz", 20.0, "Control periods per second"),
+            execution_horizon=parameter(self, "execution_horizon", 8, "Actions of a chunk to execute before the next takes over"),
+            synchronous=parameter(self, "synchronous", False, "Hold while the next chunk is computed"),
+            max_action_age_s=parameter(self, "max_action_age_s", 3.0, "No action from an older observation is executed"),
+            max_observation_age_s=parameter(self, "max_observation_age_s", 0.5, "No request goes out with older readings"),
+            verdict_votes=parameter(self, "verdict_votes", 2, "Equal verdicts in a row that end a task"),
+            default_budget_s=parameter(self, "default_budget_s", 25.0, "Time for a task unless the goal says otherwise"),
+            prompts=dict(p.split("=", 1) for p in prompts if "=" in p),
+        )
+
+    # --- lifecycle ---
+
+    @logged
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        config = self._config
+        self._brain = RobotBrain(config)
+        self._state: np.ndarray[Any, np.dtype[np.float32]] | None = None
+        self._state_s = self._ticked_s = -1.0
+        self._images: dict[str, tuple[EncodedImage, float]] = {}
+        self._goal: tuple[Any, Future] | None = None
+        self._fed_back_s = self._told_s = -1.0
+        self._last_state_told: object = None
+        name = self._names.robot
+        self._command = self.create_publisher(Float64MultiArray, name(config.name, "command"), qos.COMMAND)
+        self._status = self.create_publisher(msg.RobotStatus, name(config.name, "rfm/status"), qos.ROBOT_STATUS)
+        self.create_subscription(Float32MultiArray, name(config.name, "state"), self._on_state, qos.SENSOR)
+        for camera in config.cameras:
+            topic = name(config.name, f"camera/{camera}/image/compressed")
+            self.create_subscription(CompressedImage, topic, lambda m, c=camera: self._on_image(c, m), qos.SENSOR)
+        self.create_subscription(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE)
+        self.create_subscription(msg.ActionChunk, name(config.name, "rfm/action_chunk"), self._on_chunk, qos.REPLY)
+        self.create_subscription(msg.Judgement, name(config.name, "rfm/judgement"), self._on_judgement, qos.REPLY)
+        self._reset = self.create_client(Trigger, name(config.name, "reset"))
+        self._action = ActionServer(
+            self,
+            action.ExecuteTask,
+            name(config.name, "execute_task"),
+            self._execute,
+            goal_callback=self._may_accept,
+            cancel_callback=lambda goal: CancelResponse.ACCEPT,
+        )
+        return SUCCESS
+
+    @logged
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._active = True
+        self._watchdog = self.create_timer(1.0 / self._config.control_rate_hz, self._on_watchdog)
+        return SUCCESS
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Stops at once: the task ends, nothing is commanded any more."""
+        self._active = False
+        self.destroy_timer(self._watchdog)
+        self._end_task(TaskOutcome.SHUTDOWN, "the robot was deactivated")
+        return SUCCESS
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._action.destroy()
+        for subscription in list(self.subscriptions):
+            self.destroy_subscription(subscription)
+        self._status_subscriptions.clear()
+        return SUCCESS
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._active = False
+        return SUCCESS
+
+    def _start_once(self) -> None:
+        self.destroy_timer(self._start_timer)
+        if self.trigger_configure() == SUCCESS:
+            self.trigger_activate()
+
+    # --- what arrives ---
+
+    def _on_state(self, message: Any) -> None:
+        state = convert.floats(message.data)
+        if len(state) != self._config.state_size or not np.isfinite(state).all():
+            self._brain.refused["bad_state"] += 1
+            return
+        self._state, self._state_s = state, clock()
+        self._tick(self._state_s)
+
+    def _on_image(self, camera: str, message: Any) -> None:
+        self._images[camera] = (convert.image_from(camera, message), clock())
+
+    def _on_schedule(self, message: Any) -> None:
+        schedule = convert.schedule_from(message)
+        if not self._brain.follow(schedule):
+            self.get_logger().warning(f"refused schedule {schedule.epoch}: {self._brain.schedule_epoch} is in force")
+            return
+        self._connect(schedule)
+
+    def _on_chunk(self, message: Any) -> None:
+        try:
+            self._brain.reply(convert.chunk_from(message), clock())
+        except BadMessageError as error:
+            self._brain.refused[error.kind] += 1
+
+    def _on_judgement(self, message: Any) -> None:
+        self._brain.reply(convert.verdict_from(message), clock())
+
+    def _on_server_status(self, message: Any) -> None:
+        self._brain.server_seen(message.header.frame_id, message.state == msg.ServerStatus.READY, clock())
+
+    def _on_watchdog(self) -> None:
+        now_s = clock()
+        if now_s - self._ticked_s > 2.0 / self._config.control_rate_hz:
+            self._tick(now_s)
+
+    # --- the control period ---
+
+    def _tick(self, now_s: float) -> None:
+        if not self._active:
+            return
+        self._ticked_s = now_s
+        tick = self._brain.tick(self._sensors(), now_s)
+        if tick.command is not None:
+            self._command.publish(Float64MultiArray(data=tick.command.astype(float).tolist()))
+        for server, request in tick.requests:
+            self._publishers_to[server].publish(convert.observation_to(request))
+        for server, opening in tick.opens:
+            self._open_session(server, opening)
+        self._tend_goal(now_s)
+        self._tell(now_s)
+
+    def _sensors(self) -> Sensors | None:
+        if self._state is None or len(self._images) < len(self._config.cameras):
+            return None
+        return Sensors(
+            state=self._state,
+            state_s=self._state_s,
+            images=tuple(self._images[camera][0] for camera in self._config.cameras),
+            images_s=min(at_s for _, at_s in self._images.values()) if self._images else self._state_s,
+        )
+
+    # --- servers ---
+
+    def _connect(self, schedule: Schedule) -> None:
+        """Publishers and status subscriptions for the servers that this robot is routed to, ahead of need."""
+        for server in {route.server for route in schedule.routes_of(self._config.name).values()}:
+            if server in self._publishers_to:
+                continue
+            name = self._names.server
+            self._publishers_to[server] = self.create_publisher(msg.Observation, name(server, "observation"), qos.OBSERVATION_SENT)
+            events = SubscriptionEventCallbacks(liveliness=lambda event, s=server: self._on_liveliness(s, event))
+            self._status_subscriptions[server] = self.create_subscription(
+                msg.ServerStatus, name(server, "status"), self._on_server_status, qos.SERVER_STATUS, event_callbacks=events
+            )
+
+    def _on_liveliness(self, server: str, event: Any) -> None:
+        if event.alive_count == 0 and event.alive_count_change < 0:
+            self._brain.server_lost(server, clock(), f"{server} is not alive")
+
+    def _open_session(self, server: str, opening: SessionRequest) -> None:
+        service = self._openers.get(server)
+        if service is None:
+            service = self.create_client(srv.OpenSession, self._names.server(server, "open_session"))
+            self._openers[server] = service
+        if not service.service_is_ready():
+            self._brain.session_refused(opening.component, server, "its services are not there yet", clock())
+            return
+        future = service.call_async(convert.session_request_to(opening))
+        future.add_done_callback(lambda done: self._on_session(opening.component, server, done.result()))
+
+    def _on_session(self, component: str, server: str, answer: Any) -> None:
+        now_s = clock()
+        if answer is None or not answer.success:
+            problem = answer.error_msg if answer else "no answer"
+            self.get_logger().warning(f"{server} refuses a session for {component}: {problem}", throttle_duration_sec=5.0)
+            self._brain.session_refused(component, server, problem, now_s)
+            return
+        for warning in answer.warnings:
+            self.get_logger().warning(f"{server}/{component}: {warning}")
+        self._brain.session_opened(component, server, convert.grant_from(answer), now_s)
+
+    # --- ExecuteTask ---
+
+    def _may_accept(self, request: Any) -> GoalResponse:
+        """One task at a time, and only this robot's."""
+        idle = self._active and self._brain.task is None and self._goal is None
+        known = request.task in ("", self._task_name)
+        sane = np.isfinite(request.time_budget_s) and request.time_budget_s >= 0
+        return GoalResponse.ACCEPT if idle and known and sane else GoalResponse.REJECT
+
+    async def _execute(self, goal: Any) -> Any:
+        request = goal.request
+        self._goal = (goal, Future())
+        run = self._brain.start(
+            TaskGoal(
+                task=self._task_name,
+                instruction=request.instruction or self._instruction,
+                time_budget_s=request.time_budget_s or self._config.default_budget_s,
+                reset=request.reset,
+            ),
+            clock(),
+        )
+        if request.reset:
+            self._ask_reset()
+        await self._goal[1]
+        assert run.result is not None
+        result = run.result
+        self._brain.finish()
+        self._goal = None
+        if result.outcome is TaskOutcome.CANCELED:
+            goal.canceled()
+        elif result.outcome is TaskOutcome.NONE:
+            goal.succeed()
+        else:
+            goal.abort()
+        return action.ExecuteTask.Result(
+            error_code=int(result.outcome),
+            error_msg=result.message,
+            verdict=result.verdict,
+            episode=result.episode,
+            duration_s=result.duration_s,
+            executed_steps=result.executed_steps,
+            held_steps=result.held_steps,
+        )
+
+    def _ask_reset(self) -> None:
+        run = self._brain.task
+        assert run is not None
+        if not self._reset.service_is_ready():
+            run.reset_done(False, "the reset service is not there", clock())
+            return
+
+        def done(future: Any) -> None:
+            answer = future.result()
+            self._state, self._images = None, {}  # readings from before the reset say nothing
+            run.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
+
+        self._reset.call_async(Trigger.Request()).add_done_callback(done)
+
+    def _tend_goal(self, now_s: float) -> None:
+        """Feedback, cancellation and the end of the goal, once per tick."""
+        run = self._brain.task
+        if self._goal is None or run is None:
+            return
+        goal, finished = self._goal
+        if goal.is_cancel_requested:
+            self._brain.cancel(TaskOutcome.CANCELED, "canceled by the client", now_s)
+        if now_s - self._fed_back_s >= FEEDBACK_PERIOD_S:
+            self._fed_back_s = now_s
+            goal.publish_feedback(
+                action.ExecuteTask.Feedback(
+                    phase=run.phase.name.lower(),
+                    subgoal=run.goal.instruction,
+                    verdict=run.verdict,
+                    progress=run.progress(now_s),
+                    state=self._brain.state.name,
+                    queue_depth=self._brain.queue_depth,
+                    staleness_s=self._brain.staleness_s,
+                )
+            )
+        if run.result is not None and not finished.done():
+            finished.set_result(True)
+
+    def _end_task(self, outcome: TaskOutcome, message: str) -> None:
+        self._brain.cancel(outcome, message, clock())
+        self._tend_goal(clock())
+
+    # --- status ---
+
+    def _tell(self, now_s: float) -> None:
+        brain = self._brain
+        told = (brain.state, brain.reason.split(" for ")[0], brain.task.phase if brain.task else TaskPhase.IDLE)
+        if told == self._last_state_told and now_s - self._told_s < qos.STATUS_PERIOD_S:
+            return
+        if told[:2] != (self._last_state_told or ())[:2]:  # type: ignore[index]
+            self.get_logger().info(f"{brain.state.name}{': ' if brain.reason else ''}{brain.reason}")
+        self._last_state_told, self._told_s = told, now_s
+        self._status.publish(self._status_message(now_s))
+
+    def _status_message(self, now_s: float) -> Any:
+        brain, run = self._brain, self._brain.task
+        actions_hz, chunks_hz = brain.rates(WINDOW_S, now_s)
+        round_trips_s = brain.round_trips_s or [float("nan")]
+        status = msg.RobotStatus(
+            state=int(brain.state),
+            reason=brain.reason,
+            phase=int(run.phase if run else TaskPhase.IDLE),
+            task=self._task_name,
+            instruction=run.goal.instruction if run else "",
+            verdict=run.verdict if run else "",
+            episode=brain.episode,
+            schedule_epoch=brain.schedule_epoch,
+            server=brain.system1_server,
+            queue_depth=brain.queue_depth,
+            staleness_s=brain.staleness_s,
+            action_rate_hz=actions_hz,
+            chunk_rate_hz=chunks_hz,
+            window_s=WINDOW_S,
+            round_trip_p50_s=float(np.quantile(round_trips_s, 0.5)),
+            round_trip_p99_s=float(np.quantile(round_trips_s, 0.99)),
+            held_ticks=brain.held_ticks,
+            refused=convert.counters_to(brain.refused),
+        )
+        status.header.frame_id = self._config.name
+        return status
+
+
+def main() -> None:
+    run_node(RobotNode)
+
+
+if __name__ == "__main__":
+    main()

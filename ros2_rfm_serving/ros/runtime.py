@@ -1,0 +1,95 @@
+"""What every node process shares: starting rclpy, spinning the right executor, stopping cleanly, finding installed files."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import rclpy
+from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
+from rcl_interfaces.msg import ParameterDescriptor
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+from ros2_rfm_serving.ros.qos import Names
+
+T = TypeVar("T")
+clock = time.monotonic
+"""The one clock of a process. The brain never reads it; nodes pass its readings on."""
+
+
+def share() -> Path:
+    """Where config/, models/ and launch/ are installed."""
+    if not os.environ.get("AMENT_PREFIX_PATH"):
+        os.environ["AMENT_PREFIX_PATH"] = sys.prefix
+    try:
+        return Path(get_package_share_directory("rfm_serving"))
+    except PackageNotFoundError:
+        raise SystemExit("rfm_serving is not installed in this environment: run `make install`") from None
+
+
+def executor() -> Any:
+    """The events executor; where a ROS installation lacks it, the single-threaded one. Never the multi-threaded one: it costs
+    ten times as much per message."""
+    try:
+        from rclpy.experimental import EventsExecutor
+    except ImportError:
+        return SingleThreadedExecutor()
+    return EventsExecutor()
+
+
+def run_node(make: Callable[[], Node], args: Sequence[str] | None = None) -> None:
+    """Runs one node until SIGINT or SIGTERM. `make` runs after rclpy has started.
+
+    The signals are handled here and not by rclpy, whose handlers end the context at once: a node's `stop()`, if it has one, can
+    still publish its last words.
+    """
+    os.environ.setdefault("ROS_LOG_DIR", str(Path("~/.ros/log").expanduser()) if "HOME" in os.environ else "/tmp/ros_log")
+    ending: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda received, _: ending.append(received))
+    rclpy.init(args=list(args) if args is not None else None, signal_handler_options=SignalHandlerOptions.NO)
+    spinner, node = executor(), None
+    try:
+        node = make()
+        spinner.add_node(node)
+        while rclpy.ok() and not ending:
+            spinner.spin_once(timeout_sec=0.25)  # the events executor's spin() without a timeout never dispatches
+    finally:
+        if node is not None:
+            getattr(node, "stop", lambda: None)()
+            node.destroy_node()
+        rclpy.try_shutdown()
+
+
+def logged(transition: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """For lifecycle callbacks: rclpy turns their exceptions into an error state without a word."""
+
+    @functools.wraps(transition)
+    def run(node: Any, state: Any) -> Any:
+        try:
+            return transition(node, state)
+        except Exception:
+            node.get_logger().error(f"{transition.__name__} failed:\n{traceback.format_exc()}")
+            raise
+
+    return run
+
+
+def parameter(node: Node, name: str, default: T, description: str) -> T:
+    """Declares a parameter with its description and returns its value."""
+    value: T = node.declare_parameter(name, default, ParameterDescriptor(description=description)).value
+    return value
+
+
+def fleet_names(node: Node) -> Names:
+    """The names of the factory that a node belongs to."""
+    return Names(parameter(node, "fleet_namespace", "", "Namespace of the whole factory; empty: none"))

@@ -1,0 +1,46 @@
+"""Camera images as they arrive: bounded, checked, decoded once."""
+
+from __future__ import annotations
+
+import numpy as np
+import simplejpeg
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.types import EncodedImage, Image
+
+MAX_ENCODED_BYTES = 4 << 20
+MAX_PIXELS = 2048 * 2048
+
+
+def decode(image: EncodedImage) -> Image:
+    """[H, W, 3] RGB. Raises: `BadMessageError` before anything large is allocated."""
+    if len(image.data) > MAX_ENCODED_BYTES:
+        raise BadMessageError(
+            "image_too_large", f"camera {image.camera!r}: {len(image.data) >> 20} MB encoded; at most {MAX_ENCODED_BYTES >> 20} MB"
+        )
+    return _raw(image) if image.format == "rgb8" else _jpeg(image)
+
+
+def _jpeg(image: EncodedImage) -> Image:
+    if "jpeg" not in image.format and "jpg" not in image.format:
+        raise BadMessageError("bad_image", f"camera {image.camera!r}: format {image.format!r}; send jpeg or rgb8")
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(image.data)
+        _check_pixels(image.camera, height, width)
+        decoded: Image = simplejpeg.decode_jpeg(image.data, colorspace="RGB", fastdct=True)
+    except ValueError as error:
+        raise BadMessageError("bad_image", f"camera {image.camera!r}: not a JPEG: {error}") from error
+    return decoded
+
+
+def _raw(image: EncodedImage) -> Image:
+    height, width = image.height_px, image.width_px
+    _check_pixels(image.camera, height, width)
+    if len(image.data) != 3 * height * width or not height:
+        raise BadMessageError("bad_image", f"camera {image.camera!r}: {len(image.data)} bytes are not {height} x {width} x 3")
+    return np.frombuffer(image.data, np.uint8).reshape(height, width, 3)
+
+
+def _check_pixels(camera: str, height: int, width: int) -> None:
+    if height * width > MAX_PIXELS:
+        raise BadMessageError("image_too_large", f"camera {camera!r}: {width} x {height} pixels; at most {MAX_PIXELS}")

@@ -1,0 +1,298 @@
+"""A model server: `submit()` puts requests into latest-only mailboxes, `step()` selects, runs and replies.
+
+Threads: `submit`, `open_session` and the like may be called from any thread; `step` from one thread only. One lock guards
+sessions and mailboxes and is never held while the engine runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.errors import BadMessageError, ModelError
+from ros2_rfm_serving.server import images
+from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, Waiting
+from ros2_rfm_serving.server.sessions import Session, SessionKey, Sessions
+from ros2_rfm_serving.types import (
+    Array,
+    Chunk,
+    EngineReply,
+    InferenceRequest,
+    ModelContract,
+    ObservationRequest,
+    OutputKind,
+    Reply,
+    Served,
+    SessionGrant,
+    SessionRequest,
+    Verdict,
+)
+
+MAX_INSTRUCTION_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    name: str
+    batch_size: int = 1
+    max_sessions: int = 8
+    dispatch: str = "fifo"
+    first_epoch: int = 1
+    """Of sessions; drawn at random by a live server, so that a restarted one never repeats an epoch."""
+    window_s: float = 5.0
+    """Of rates, latencies and load in the status."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSnapshot:
+    """Figures for the status message; names as there."""
+
+    sessions: int
+    max_sessions: int
+    batch_size: int
+    mean_batch_size: float
+    window_s: float
+    request_rate_hz: float
+    latency_p50_s: float
+    latency_p99_s: float
+    load: float
+    served: int
+    superseded: int
+    refused: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One batch that ran."""
+
+    ended_s: float
+    inference_s: float
+    latencies_s: tuple[float, ...]
+
+
+class ModelServer:
+    """One process, one GPU, one model."""
+
+    def __init__(self, config: ServerConfig, engine: Engine) -> None:
+        self.config = config
+        self.contract: ModelContract = engine.contract
+        self.refused: Counter[str] = Counter()
+        self._engine = engine
+        self._batch_size = min(config.batch_size, engine.max_batch_size)
+        self._policy = DISPATCH_POLICIES[config.dispatch]()
+        self._sessions = Sessions(engine.contract, config.max_sessions, config.first_epoch)
+        self._mailboxes: dict[SessionKey, Waiting] = {}
+        self._lock = threading.Lock()
+        self._runs: deque[_Run] = deque()
+        self._served = self._superseded = 0
+
+    # --- control plane ---
+
+    def open_session(self, request: SessionRequest) -> SessionGrant:
+        """Raises: `ContractError`, `CapacityError`."""
+        with self._lock:
+            self._mailboxes.pop((request.robot, request.component), None)
+            return self._sessions.open(request)
+
+    def close_session(self, robot: str, component: str, epoch: int) -> None:
+        with self._lock:
+            if self._sessions.close((robot, component), epoch):
+                self._mailboxes.pop((robot, component), None)
+
+    def reset_episode(self, robot: str, component: str, epoch: int, episode: int) -> None:
+        """Discards what began before `episode`. Raises: `SessionError`."""
+        key = (robot, component)
+        with self._lock:
+            self._sessions.reset_episode(key, epoch, episode)
+            waiting = self._mailboxes.get(key)
+            if waiting and waiting.request.id.episode < episode:
+                del self._mailboxes[key]
+                self.refused["stale_episode"] += 1
+
+    def session_names(self) -> list[str]:
+        with self._lock:
+            return [f"{robot}/{component}" for robot, component in self._sessions.names()]
+
+    # --- data plane ---
+
+    def submit(self, observation: ObservationRequest, now_s: float) -> None:
+        """Validates, decodes and deposits a request; a newer one replaces an older one of the same session.
+
+        Raises: `BadMessageError`; nothing else is affected. Count it with `counting_refusals`.
+        """
+        with self._lock:
+            self._sessions.admit(observation.id)
+        request = self._decode(observation)
+        with self._lock:
+            session = self._sessions.admit(observation.id)  # again: it may have closed meanwhile
+            self._deposit(session, Waiting(request, observation.stamp_ns, now_s))
+
+    @contextlib.contextmanager
+    def counting_refusals(self) -> Iterator[None]:
+        """Counts the `BadMessageError` that leaves the block, whether conversion or `submit` raised it."""
+        try:
+            yield
+        except BadMessageError as error:
+            self.refused[error.kind] += 1
+            raise
+
+    def step(self, clock: Callable[[], float]) -> list[Reply]:
+        """Selects a batch, runs it, and returns its replies; empty when nothing waits. `clock` reads seconds."""
+        batch = self._select(clock())
+        if not batch:
+            return []
+        started_s = clock()
+        answers = self._run(batch)
+        ended_s = clock()
+        return self._reply(batch, answers, started_s, ended_s)
+
+    def snapshot(self, now_s: float) -> ServerSnapshot:
+        with self._lock:
+            self._forget_before(now_s - self.config.window_s)
+            runs = list(self._runs)
+            latencies = [latency for run in runs for latency in run.latencies_s]
+            return ServerSnapshot(
+                sessions=len(self._sessions),
+                max_sessions=self._sessions.max_sessions,
+                batch_size=self._batch_size,
+                mean_batch_size=len(latencies) / len(runs) if runs else 0.0,
+                window_s=self.config.window_s,
+                request_rate_hz=len(latencies) / self.config.window_s,
+                latency_p50_s=float(np.quantile(latencies, 0.5)) if latencies else math.nan,
+                latency_p99_s=float(np.quantile(latencies, 0.99)) if latencies else math.nan,
+                load=min(1.0, sum(run.inference_s for run in runs) / self.config.window_s),
+                served=self._served,
+                superseded=self._superseded,
+                refused=dict(self.refused),
+            )
+
+    def check_integrity(self) -> None:
+        """When idle: nothing waits that no session owns."""
+        with self._lock:
+            assert set(self._mailboxes) <= set(self._sessions.names())
+
+    # --- parts of step ---
+
+    def _select(self, now_s: float) -> list[Waiting]:
+        with self._lock:
+            batch = self._policy.select(list(self._mailboxes.values()), self._batch_size, now_s)
+            for waiting in batch:
+                del self._mailboxes[waiting.request.id.robot, waiting.request.id.component]
+        return batch
+
+    def _run(self, batch: Sequence[Waiting]) -> list[EngineReply | None]:
+        try:
+            answers: list[EngineReply | None] = list(self._engine.infer([w.request for w in batch]))
+        except ModelError:
+            self.refused["engine_error"] += len(batch)
+            return [None] * len(batch)
+        for i, answer in enumerate(answers):
+            if answer is not None and not np.isfinite(answer.chunk_robot).all():
+                self.refused["non_finite_output"] += 1
+                answers[i] = None
+        return answers
+
+    def _reply(
+        self, batch: Sequence[Waiting], answers: Sequence[EngineReply | None], started_s: float, ended_s: float
+    ) -> list[Reply]:
+        with self._lock:
+            self._runs.append(_Run(ended_s, ended_s - started_s, tuple(ended_s - w.arrived_s for w in batch)))
+            self._forget_before(ended_s - self.config.window_s)
+            load = min(1.0, sum(run.inference_s for run in self._runs) / self.config.window_s)
+            replies = []
+            for waiting, answer in zip(batch, answers, strict=True):
+                request = waiting.request.id
+                session = self._sessions.get((request.robot, request.component), request.session_epoch)
+                if answer is None or session is None:
+                    continue
+                served = Served(
+                    queue_wait_s=started_s - waiting.arrived_s,
+                    inference_s=ended_s - started_s,
+                    batch_size=len(batch),
+                    superseded=session.superseded,
+                    server_load=load,
+                )
+                session.superseded = 0
+                self._served += 1
+                replies.append(self._message(waiting, answer, served))
+        return replies
+
+    def _message(self, waiting: Waiting, answer: EngineReply, served: Served) -> Reply:
+        if self.contract.output is OutputKind.ACTION_CHUNK:
+            return Chunk(
+                id=waiting.request.id,
+                stamp_ns=waiting.stamp_ns,
+                server=self.config.name,
+                model_hash=self.contract.model_hash,
+                action_names=self.contract.action_names,
+                chunk_model=answer.chunk_model,
+                chunk_robot=answer.chunk_robot,
+                confidence=answer.confidence,
+                execution_horizon=0,
+                inference_delay_steps=min(
+                    waiting.request.inference_delay_steps,
+                    len(waiting.request.prefix_model),
+                    self.contract.max_inference_delay_steps,
+                ),
+                served=served,
+                emulated=self.contract.emulated,
+            )
+        return Verdict(
+            id=waiting.request.id,
+            stamp_ns=waiting.stamp_ns,
+            server=self.config.name,
+            model_hash=self.contract.model_hash,
+            verdict=answer.verdict,
+            score=answer.score,
+            text=answer.text,
+            served=served,
+            emulated=self.contract.emulated,
+        )
+
+    # --- parts of submit ---
+
+    def _decode(self, observation: ObservationRequest) -> InferenceRequest:
+        contract = self.contract
+        if len(observation.instruction) > MAX_INSTRUCTION_CHARACTERS:
+            raise BadMessageError("bad_shape", f"the instruction has {len(observation.instruction)} characters")
+        _check_array("state", observation.state, (contract.state_size,))
+        _check_array("prefix_model", observation.prefix_model, (None, len(contract.action_names)))
+        cameras = [image.camera for image in observation.images]
+        if sorted(cameras) != sorted(contract.cameras):
+            raise BadMessageError("bad_cameras", f"images of {cameras}, the model takes {list(contract.cameras)}")
+        return InferenceRequest(
+            id=observation.id,
+            instruction=observation.instruction,
+            state=observation.state,
+            images={image.camera: images.decode(image) for image in observation.images},
+            inference_delay_steps=observation.inference_delay_steps,
+            prefix_model=observation.prefix_model,
+        )
+
+    def _deposit(self, session: Session, waiting: Waiting) -> None:
+        session.sequence = waiting.request.id.sequence
+        session.episode = waiting.request.id.episode
+        if session.key in self._mailboxes:
+            session.superseded += 1
+            self._superseded += 1
+        self._mailboxes[session.key] = waiting
+
+    def _forget_before(self, time_s: float) -> None:
+        while self._runs and self._runs[0].ended_s < time_s:
+            self._runs.popleft()
+
+
+def _check_array(name: str, values: Array, shape: tuple[int | None, ...]) -> None:
+    empty_is_fine = shape[0] is None and values.size == 0
+    fits = values.ndim == len(shape) and all(s is None or s == n for s, n in zip(shape, values.shape, strict=True))
+    if not fits and not empty_is_fine:
+        raise BadMessageError("bad_shape", f"{name} has shape {values.shape}, the model takes {shape}")
+    if not np.isfinite(values).all():
+        raise BadMessageError("non_finite", f"{name} holds NaN or infinity")

@@ -1,0 +1,1 @@
+"""Robots to serve: simulated arms with real physics and real camera images."""

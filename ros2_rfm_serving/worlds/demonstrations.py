@@ -1,0 +1,169 @@
+"""Demonstrations from Meta-World's scripted experts, for `rfm train`.
+
+Most episodes disturb what is executed while the label stays the expert's own answer in the disturbed state, so that the
+policy learns to come back (DART-style noise injection).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ros2_rfm_serving.worlds.metaworld import TASKS, MetaworldArm
+
+ONGOING, DONE, FAILED = 0, 1, 2
+FRAME_EVERY = 4  # steps per camera frame: 5 Hz cameras at 20 Hz control
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How demonstrations are drawn."""
+
+    episodes_per_task: int = 100
+    noisy_share: float = 0.7
+    """Share of episodes whose executed actions are disturbed."""
+    max_noise: float = 0.6
+    """Largest standard deviation of the disturbance, in action units (full scale 1)."""
+    steps_after_success: int = 20
+    max_steps: int = 200
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstrations:
+    """Successful episodes, concatenated. `n` steps, `f` frames, `c` cameras."""
+
+    state: npt.NDArray[np.float32]
+    """[n, 39]"""
+    action: npt.NDArray[np.float32]
+    """[n, 4], the expert's clean answers in [-1, 1]"""
+    episode: npt.NDArray[np.int32]
+    """[n]"""
+    task: npt.NDArray[np.int32]
+    """[n], index into `TASKS`"""
+    frame: npt.NDArray[np.int32]
+    """[n], index of the newest camera frame at that step"""
+    images: npt.NDArray[np.uint8]
+    """[f, c, size, size, 3]"""
+    verdict: npt.NDArray[np.int32]
+    """[f], ONGOING, DONE or FAILED"""
+    frame_task: npt.NDArray[np.int32]
+    """[f]"""
+    frame_episode: npt.NDArray[np.int32]
+    """[f], so that a held-out split never shares an episode"""
+
+    def save(self, path: str) -> None:
+        np.savez(path, **vars(self))
+
+    @staticmethod
+    def load(path: str) -> Demonstrations:
+        with np.load(path) as arrays:
+            return Demonstrations(**{name: arrays[name] for name in arrays.files})
+
+    @staticmethod
+    def join(parts: list[Demonstrations]) -> Demonstrations:
+        """Concatenates, shifting episode and frame indices so that they stay unique."""
+        frames = np.cumsum([0, *(len(p.images) for p in parts)])
+        episodes = np.cumsum([0, *(int(p.frame_episode.max()) + 1 for p in parts)])
+        joined = {}
+        for name in vars(parts[0]):
+            shift = frames if name == "frame" else episodes if name in ("episode", "frame_episode") else None
+            arrays = [vars(p)[name] for p in parts]
+            if shift is not None:
+                arrays = [a + np.int32(s) for a, s in zip(arrays, shift, strict=False)]
+            joined[name] = np.concatenate(arrays)
+        return Demonstrations(**joined)
+
+
+def collect(task: str, recipe: Recipe, progress: Callable[[int, int], None] = lambda done, total: None) -> Demonstrations:
+    """Runs the expert until `recipe.episodes_per_task` episodes succeeded; failed ones are left out."""
+    arm = MetaworldArm(task)
+    task_index = list(TASKS).index(task)
+    rng = np.random.default_rng([recipe.seed, task_index])
+    rows = _Rows(task_index)
+    for seed in range(recipe.seed, recipe.seed + 4 * recipe.episodes_per_task):
+        if rows.num_episodes == recipe.episodes_per_task:
+            break
+        arm.reset(seed)
+        rows.keep_if(_run_expert(arm, recipe, rng, rows))
+        progress(rows.num_episodes, recipe.episodes_per_task)
+    else:
+        raise RuntimeError(
+            f"the expert of {task!r} succeeded in only {rows.num_episodes} of {4 * recipe.episodes_per_task} episodes"
+        )
+    if arm.task.has_loose_object:
+        _stage_lost_objects(arm, recipe, rng, rows)
+    arm.close()
+    return rows.finish()
+
+
+class _Rows:
+    def __init__(self, task: int) -> None:
+        self.task = task
+        self.num_episodes = 0
+        self.steps: list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], int, int]] = []
+        self.frames: list[tuple[npt.NDArray[np.uint8], int, int]] = []
+        self._mark = (0, 0)
+
+    def frame(self, arm: MetaworldArm, verdict: int) -> None:
+        self.frames.append((np.stack(list(arm.render().values())), verdict, self.num_episodes))
+
+    def step(self, state: npt.NDArray[np.float32], action: npt.NDArray[np.float32]) -> None:
+        self.steps.append((state, action, self.num_episodes, len(self.frames) - 1))
+
+    def keep_if(self, success: bool) -> None:
+        if success:
+            self.num_episodes += 1
+            self._mark = (len(self.steps), len(self.frames))
+        else:
+            del self.steps[self._mark[0] :], self.frames[self._mark[1] :]
+
+    def finish(self) -> Demonstrations:
+        state, action, episode, frame = zip(*self.steps, strict=True)
+        images, verdict, frame_episode = zip(*self.frames, strict=True)
+        return Demonstrations(
+            state=np.stack(state),
+            action=np.stack(action),
+            episode=np.array(episode, np.int32),
+            task=np.full(len(state), self.task, np.int32),
+            frame=np.array(frame, np.int32),
+            images=np.stack(images),
+            verdict=np.array(verdict, np.int32),
+            frame_task=np.full(len(images), self.task, np.int32),
+            frame_episode=np.array(frame_episode, np.int32),
+        )
+
+
+def _run_expert(arm: MetaworldArm, recipe: Recipe, rng: np.random.Generator, rows: _Rows) -> bool:
+    expert = arm.expert()
+    noise = rng.uniform(0.1, recipe.max_noise) if rng.random() < recipe.noisy_share else 0.0
+    after = 0
+    for step in range(recipe.max_steps):
+        if step % FRAME_EVERY == 0:
+            rows.frame(arm, DONE if arm.success else ONGOING)
+        label = np.clip(expert.get_action(arm.state.astype(np.float64)), -1, 1).astype(np.float32)
+        rows.step(arm.state, label)
+        arm.step(label + rng.normal(0.0, noise, 4) * (after == 0))
+        after += arm.success or after > 0
+        if after > recipe.steps_after_success:
+            return True
+    return False
+
+
+def _stage_lost_objects(arm: MetaworldArm, recipe: Recipe, rng: np.random.Generator, rows: _Rows) -> None:
+    """Frames in which the workpiece lies where the arm's task cannot be finished any more: the monitor's FAILED."""
+    for episode in range(recipe.episodes_per_task):
+        arm.reset(recipe.seed + 500_000 + episode)
+        expert = arm.expert()
+        for _ in range(int(rng.integers(1, 40))):
+            arm.step(expert.get_action(arm.state.astype(np.float64)))
+        side = rng.choice([-1.0, 1.0])
+        arm.throw_object((side * rng.uniform(0.24, 0.36), rng.uniform(0.5, 0.9), 0.02))
+        for _ in range(3):
+            for _ in range(int(rng.integers(2, 12))):
+                arm.step(rng.uniform(-1, 1, 4))
+            rows.frame(arm, FAILED)
+        rows.num_episodes += 1
