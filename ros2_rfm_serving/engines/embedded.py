@@ -25,7 +25,7 @@ def load_embedded(model: str, folder: Path, device: str = "cpu") -> Engine:
     network, content_hash = bundle.load(folder)
     network.to(device)
     if isinstance(network, FlowPolicyNetwork):
-        return FlowEngine(FlowPolicy(model, network, content_hash), SamplingConfig())
+        return FlowEngine(FlowPolicy(model, network, content_hash), SamplingConfig(num_steps=network.config.num_steps))
     return Judge(model, network, content_hash)
 
 

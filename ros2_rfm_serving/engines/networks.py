@@ -29,6 +29,8 @@ class FlowPolicyConfig:
     chunk_length: int = 16
     max_inference_delay_steps: int = 6
     control_rate_hz: float = 0.0
+    num_steps: int = 5
+    """Euler steps of our sampling loop: 5 reach what 10 do (models/metaworld_flow/MODEL_CARD.md)."""
     image_size_px: int = 96
     patch_px: int = 16
     max_words: int = 12

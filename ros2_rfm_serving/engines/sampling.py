@@ -79,8 +79,9 @@ def _prefixes(requests: Sequence[InferenceRequest], contract: ModelContract) -> 
     fixed = np.zeros(prefix.shape[:2], bool)
     for i, request in enumerate(requests):
         d = min(request.inference_delay_steps, len(request.prefix_model), contract.max_inference_delay_steps)
-        prefix[i, :d] = request.prefix_model[:d]
-        fixed[i, :d] = True
+        if d:
+            prefix[i, :d] = request.prefix_model[:d]
+            fixed[i, :d] = True
     return torch.from_numpy(prefix), torch.from_numpy(fixed)
 
 

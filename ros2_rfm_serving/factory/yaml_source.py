@@ -36,7 +36,8 @@ class YamlSource:
         try:
             return model.model_validate(data)
         except ValidationError as invalid:
-            first = invalid.errors()[0]
+            # A misspelt key is both unknown and, under its right name, missing: the former is the one to mend.
+            first = min(invalid.errors(), key=lambda error: error["type"] != "extra_forbidden")
             where = (*path, *(part for part in first["loc"] if part != "[key]"))
             if first["type"] == "extra_forbidden":
                 known = sorted(_keys_at(model, first["loc"][:-1]))

@@ -314,6 +314,8 @@ class ModelServerNode(LifecycleNode):
         self._publish_status()
 
     def _publish_status(self) -> None:
+        if self._server and self._server.last_engine_error:
+            self.get_logger().error(f"the engine failed: {self._server.last_engine_error}", throttle_duration_sec=5.0)
         status = msg.ServerStatus(state=self._state, detail=self._detail, schedule_epoch=self._schedule_epoch)
         status.header.frame_id = self._name
         if self._server:

@@ -28,6 +28,7 @@ from ros2_rfm_serving.types import EncodedImage, Schedule, SessionRequest, TaskO
 SUCCESS = TransitionCallbackReturn.SUCCESS
 WINDOW_S = 5.0
 FEEDBACK_PERIOD_S = 0.5
+RESET_TIMEOUT_S = 30.0
 
 
 class RobotNode(LifecycleNode):
@@ -248,8 +249,7 @@ class RobotNode(LifecycleNode):
             ),
             clock(),
         )
-        if request.reset:
-            self._ask_reset()
+        self._reset_asked = not request.reset
         await self._goal[1]
         assert run.result is not None
         result = run.result
@@ -272,11 +272,14 @@ class RobotNode(LifecycleNode):
         )
 
     def _ask_reset(self) -> None:
-        run = self._brain.task
+        """Asks once; until the service is there, or too long, the task stays in its resetting phase."""
+        run, now_s = self._brain.task, clock()
         assert run is not None
         if not self._reset.service_is_ready():
-            run.reset_done(False, "the reset service is not there", clock())
+            if now_s - run.started_s > RESET_TIMEOUT_S:
+                run.reset_done(False, "its reset service is not there", now_s)
             return
+        self._reset_asked = True
 
         def done(future: Any) -> None:
             answer = future.result()
@@ -291,6 +294,8 @@ class RobotNode(LifecycleNode):
         if self._goal is None or run is None:
             return
         goal, finished = self._goal
+        if not self._reset_asked:
+            self._ask_reset()
         if goal.is_cancel_requested:
             self._brain.cancel(TaskOutcome.CANCELED, "canceled by the client", now_s)
         if now_s - self._fed_back_s >= FEEDBACK_PERIOD_S:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.errors import BadMessageError, ModelError
+from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server import images
 from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, Waiting
 from ros2_rfm_serving.server.sessions import Session, SessionKey, Sessions
@@ -84,6 +84,7 @@ class ModelServer:
         self.config = config
         self.contract: ModelContract = engine.contract
         self.refused: Counter[str] = Counter()
+        self.last_engine_error = ""
         self._engine = engine
         self._batch_size = min(config.batch_size, engine.max_batch_size)
         self._policy = DISPATCH_POLICIES[config.dispatch]()
@@ -190,8 +191,9 @@ class ModelServer:
     def _run(self, batch: Sequence[Waiting]) -> list[EngineReply | None]:
         try:
             answers: list[EngineReply | None] = list(self._engine.infer([w.request for w in batch]))
-        except ModelError:
+        except Exception as error:  # an engine is foreign code: whatever it raises costs this batch and nothing else
             self.refused["engine_error"] += len(batch)
+            self.last_engine_error = f"{type(error).__name__}: {error}"
             return [None] * len(batch)
         for i, answer in enumerate(answers):
             if answer is not None and not np.isfinite(answer.chunk_robot).all():

@@ -1,0 +1,56 @@
+"""A policy called in process, in lockstep with the simulator: the yardstick for the same policy served over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.types import InferenceRequest, RequestId, empty
+from ros2_rfm_serving.worlds.demonstrations import FRAME_EVERY
+from ros2_rfm_serving.worlds.metaworld import MetaworldArm
+
+
+@dataclass(frozen=True)
+class Episode:
+    seed: int
+    success: bool
+    steps: int
+
+
+def run_episodes(
+    arm: MetaworldArm,
+    engine: Engine,
+    instruction: str,
+    seeds: list[int],
+    *,
+    execute: int = 8,
+    max_steps: int = 300,
+    progress: Callable[[Episode], None] = lambda episode: None,
+) -> list[Episode]:
+    """The arm stands still while the engine thinks: execute `execute` actions of a chunk, observe, infer, go on."""
+    episodes = []
+    for number, seed in enumerate(seeds):
+        arm.reset(seed)
+        images = arm.render()
+        step = sequence = 0
+        while step < max_steps and not arm.success:
+            sequence += 1
+            request = InferenceRequest(
+                id=RequestId(robot="in_process", component="system1", session_epoch=1, episode=number, sequence=sequence),
+                instruction=instruction,
+                state=arm.state,
+                images=images,
+                inference_delay_steps=0,
+                prefix_model=empty(0, 0),
+            )
+            for action in engine.infer([request])[0].chunk_robot[:execute]:
+                arm.step(action)
+                step += 1
+                if step % FRAME_EVERY == 0:
+                    images = arm.render()
+                if arm.success or step >= max_steps:
+                    break
+        episodes.append(Episode(seed, arm.success, step))
+        progress(episodes[-1])
+    return episodes

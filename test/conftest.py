@@ -1,0 +1,36 @@
+"""Shared by all tests: nothing of a test reaches another one's ROS graph, or this machine's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+os.environ.setdefault("ROS_LOG_DIR", "/tmp/rfm_serving_test_logs")
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def repository() -> Path:
+    return REPOSITORY
+
+
+@pytest.fixture
+def ros_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A domain that no other test on this machine uses meanwhile."""
+    from domain_coordinator import domain_id
+
+    with domain_id() as domain:
+        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
+        yield int(domain)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        room = Path(item.path).relative_to(REPOSITORY / "test").parts[0]
+        if room in ("ros", "system"):
+            item.add_marker(getattr(pytest.mark, room))

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import Fallback, load_factory, parse_factory
+from ros2_rfm_serving.factory.nodes import node_list
+
+
+def test_rosa_figure_3_loads_word_for_word(repository: Path) -> None:
+    factory = load_factory(repository / "config" / "factory_rosa_fig3.yaml")
+    assert factory.server_cluster.num_servers == 8
+    assert factory.server_cluster.gpu_type == "NVIDIA H200"
+    assert len(factory.robots) == 32
+    inspect = factory.tasks["inspect_product"]
+    assert inspect.pipeline.system2_to_system1_call_ratio == 1
+    assert inspect.components["safety"].freq_hz == 2
+    assert inspect.components["safety"].fallback is Fallback.STOP_AND_REPLAN
+    assert inspect.components["system2"].prompt == "check defects; choose next view"
+    assert factory.tasks["pick_and_place_simple"].components["system1"].slo_ms == 200
+
+
+def test_every_shipped_factory_loads_and_names_its_nodes_uniquely(repository: Path) -> None:
+    for file in (repository / "config").glob("factory_*.yaml"):
+        nodes = node_list(load_factory(file), repository / "config", work={})
+        assert len({node.name for node in nodes}) == len(nodes)
+
+
+SMALL = """\
+server_cluster:
+  num_servers: 1
+  gpu_type: CPU
+robot_fleet:
+  - task: carry
+    num_robots: 2
+carry:
+  pipeline:
+    action_period_ms: 100
+  components:
+    system1:
+      model: m
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("num_servers: 1", "num_server: 1", ["f.yaml:2", "server_cluster.num_server", "did you mean `num_servers`?"]),
+        ("num_servers: 1", "num_servers: 0", ["f.yaml:2", "server_cluster.num_servers", "0"]),
+        ("num_servers: 1", "num_servers: many", ["server_cluster.num_servers", "'many'"]),
+        ("action_period_ms: 100", "action_period_ms: .nan", ["carry.pipeline.action_period_ms"]),
+        ("action_period_ms: 100", "action_period_ms: -1", ["f.yaml:9", "carry.pipeline.action_period_ms", "-1"]),
+        ("- task: carry", "- task: cary", ["f.yaml:5", "robot_fleet[0].task", "did you mean `carry`?"]),
+        ("    system1:", "    sytem1:", ["f.yaml:11", "carry.components.sytem1", "did you mean `system1`?"]),
+        ("      model: m", "      modle: m", ["carry.components.system1"]),
+        ("      model: m", "      model: m\n      freq_hz: 3", ["system1.freq_hz", "does not apply"]),
+        ("      model: m", "      model: m\n    monitor:\n      model: m", ["monitor.freq_hz", "is missing"]),
+        ("      model: m", "      model: m\n    system2:\n      model: m", ["system2_to_system1_call_ratio"]),
+        ("      model: m", "      model: m\n      model: n", ["f.yaml:13", "written twice"]),
+        ("robot_fleet:", "robots:", ["robot_fleet", "is missing"]),
+        ("carry:\n", "carry-it:\n", ["carry-it", "cannot name a task"]),
+        ("  pipeline:", "  pipelin:", ["carry.pipelin"]),
+        ("server_cluster:", "server_cluster: [", ["not valid YAML"]),
+    ],
+)
+def test_an_error_names_line_key_and_fix(old: str, new: str, expected: list[str]) -> None:
+    assert old in SMALL
+    with pytest.raises(ConfigurationError) as error:
+        parse_factory(SMALL.replace(old, new, 1), "f.yaml")
+    for words in expected:
+        assert words in str(error.value)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"no/such\.yaml: cannot be read"):
+        load_factory(Path("no/such.yaml"))
+
+
+def test_robots_are_named_after_their_task() -> None:
+    assert [robot.name for robot in parse_factory(SMALL).robots] == ["carry_1", "carry_2"]
+
+
+@given(st.text(max_size=200))
+def test_no_text_crashes_the_parser(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        parse_factory(text)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda c: st.lists(c, max_size=3)))
+def test_no_value_in_a_known_place_crashes_the_parser(value: object) -> None:
+    import yaml
+
+    text = yaml.safe_dump({"server_cluster": value, "robot_fleet": value, "carry": value})
+    with pytest.raises(ConfigurationError):
+        parse_factory(text)

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, SessionError
+from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.types import Chunk, EncodedImage, EngineReply
+
+from .fakes import JPEG, FakeEngine, observation, rows, session_request
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def server(engine: FakeEngine | None = None, **config: object) -> ModelServer:
+    return ModelServer(ServerConfig(name="s1", **config), engine or FakeEngine())  # type: ignore[arg-type]
+
+
+def submit(target: ModelServer, request: object, now_s: float = 0.0) -> None:
+    with target.counting_refusals():
+        target.submit(request, now_s)  # type: ignore[arg-type]
+
+
+def test_a_request_is_answered_with_its_own_identity() -> None:
+    target = server()
+    epoch = target.open_session(session_request()).session_epoch
+    submit(target, observation(epoch))
+    (reply,) = target.step(Clock())
+    assert isinstance(reply, Chunk)
+    assert (reply.id.robot, reply.id.session_epoch, reply.id.sequence, reply.stamp_ns) == ("r1", epoch, 1, 7)
+    assert reply.model_hash == "hash" and reply.action_names == ("x", "y")
+    assert target.step(Clock()) == []
+    target.check_integrity()
+
+
+def test_newest_wins_and_the_superseded_are_counted() -> None:
+    engine = FakeEngine()
+    target = server(engine)
+    epoch = target.open_session(session_request()).session_epoch
+    for sequence in (1, 2, 3):
+        submit(target, observation(epoch, sequence))
+    (reply,) = target.step(Clock())
+    assert reply.id.sequence == 3 and reply.served.superseded == 2
+    assert len(engine.batches) == 1 and target.snapshot(0.0).superseded == 2
+
+
+def test_batches_oldest_first_up_to_the_batch_size() -> None:
+    engine = FakeEngine()
+    target = server(engine, batch_size=2)
+    for i, robot in enumerate(("r1", "r2", "r3")):
+        epoch = target.open_session(session_request(robot)).session_epoch
+        submit(target, observation(epoch, robot=robot), now_s=float(-i))
+    assert {r.id.robot for r in target.step(Clock())} == {"r2", "r3"}
+    (last,) = target.step(Clock())
+    assert last.id.robot == "r1" and last.served.batch_size == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({"action_names": ("y", "x")}, "action names and order"),
+        ({"cameras": ("wrist",)}, "cameras"),
+        ({"state_size": 4}, "state size"),
+        ({"schema_version": 99}, "schema version"),
+        ({"expected_model_hash": "other"}, "model hash"),
+    ],
+)
+def test_a_session_opens_only_when_the_contract_holds(change: dict[str, object], differs: str) -> None:
+    target = server()
+    with pytest.raises(ContractError, match=differs):
+        target.open_session(session_request(**change))
+    assert target.snapshot(0.0).sessions == 0
+
+
+def test_capacity_is_refused_but_a_returning_robot_is_not() -> None:
+    target = server(max_sessions=1)
+    first = target.open_session(session_request()).session_epoch
+    with pytest.raises(CapacityError, match="1 of 1"):
+        target.open_session(session_request("r2"))
+    assert target.open_session(session_request()).session_epoch > first
+
+
+BAD = [
+    ("unknown_session", lambda o: replace(o, id=replace(o.id, robot="ghost"))),
+    ("unknown_session", lambda o: replace(o, id=replace(o.id, component="monitor"))),
+    ("stale_epoch", lambda o: replace(o, id=replace(o.id, session_epoch=o.id.session_epoch + 1))),
+    ("stale_sequence", lambda o: replace(o, id=replace(o.id, sequence=0))),
+    ("bad_shape", lambda o: replace(o, state=np.zeros(4, np.float32))),
+    ("bad_shape", lambda o: replace(o, state=np.zeros(0, np.float32))),
+    ("bad_shape", lambda o: replace(o, prefix_model=np.zeros((2, 5), np.float32))),
+    ("bad_shape", lambda o: replace(o, instruction="x" * 10_000)),
+    ("non_finite", lambda o: replace(o, state=np.array([0, np.nan, 0], np.float32))),
+    ("non_finite", lambda o: replace(o, prefix_model=np.full((1, 2), np.inf, np.float32))),
+    ("bad_cameras", lambda o: replace(o, images=())),
+    ("bad_cameras", lambda o: replace(o, images=o.images * 2)),
+    ("bad_image", lambda o: replace(o, images=(replace(o.images[0], data=b"no jpeg"),))),
+    ("bad_image", lambda o: replace(o, images=(replace(o.images[0], data=JPEG[:50]),))),
+    ("bad_image", lambda o: replace(o, images=(replace(o.images[0], format="png"),))),
+    ("bad_image", lambda o: replace(o, images=(EncodedImage(camera="front", format="rgb8", data=b"123", height_px=9, width_px=9),))),
+    ("image_too_large", lambda o: replace(o, images=(replace(o.images[0], data=bytes(50_000_000)),))),
+]
+
+
+@pytest.mark.parametrize(("kind", "spoil"), BAD, ids=[f"{kind}-{i}" for i, (kind, _) in enumerate(BAD)])
+def test_a_bad_request_is_refused_counted_and_costs_nothing_else(kind: str, spoil) -> None:  # type: ignore[no-untyped-def]
+    target = server()
+    epoch = target.open_session(session_request()).session_epoch
+    good = observation(epoch)
+    with pytest.raises(BadMessageError):
+        submit(target, spoil(good))
+    assert target.refused[kind] == 1
+    submit(target, good)
+    assert len(target.step(Clock())) == 1
+
+
+def test_a_reset_discards_what_began_before() -> None:
+    target = server()
+    epoch = target.open_session(session_request()).session_epoch
+    submit(target, observation(epoch, episode=1))
+    target.reset_episode("r1", "system1", epoch, 2)
+    assert target.step(Clock()) == []
+    with pytest.raises(BadMessageError):
+        submit(target, observation(epoch, sequence=2, episode=1))
+    assert target.refused["stale_episode"] == 2
+    with pytest.raises(SessionError):
+        target.reset_episode("r1", "system1", epoch + 1, 3)
+
+
+class Breaking(FakeEngine):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def infer(self, requests):  # type: ignore[no-untyped-def]
+        if self.how == "raise":
+            raise ValueError("out of memory")
+        bad = rows()
+        bad[1, 0] = np.nan
+        return [EngineReply(chunk_model=bad, chunk_robot=bad) for _ in requests]
+
+
+@pytest.mark.parametrize(("how", "counter"), [("raise", "engine_error"), ("nan", "non_finite_output")])
+def test_a_broken_engine_answers_nobody_and_the_server_lives(how: str, counter: str) -> None:
+    target = server(Breaking(how))
+    epoch = target.open_session(session_request()).session_epoch
+    submit(target, observation(epoch))
+    assert target.step(Clock()) == []
+    assert target.refused[counter] == 1
+
+
+def test_a_reply_to_a_closed_session_is_not_sent() -> None:
+    target = server()
+    epoch = target.open_session(session_request()).session_epoch
+
+    class Closing(FakeEngine):
+        def infer(self, requests):  # type: ignore[no-untyped-def]
+            target.close_session("r1", "system1", epoch)
+            return super().infer(requests)
+
+    target._engine = Closing()
+    submit(target, observation(epoch))
+    assert target.step(Clock()) == []
+    target.check_integrity()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["open", "close", "send", "reset", "step"]), st.sampled_from(["r1", "r2"])), max_size=60))
+def test_whatever_the_order_every_request_is_answered_at_most_once_and_only_in_its_session(events: list[tuple[str, str]]) -> None:
+    target, epochs, sequence, answered = server(batch_size=2), {}, 0, set()
+    for what, robot in events:
+        sequence += 1
+        if what == "open":
+            epochs[robot] = target.open_session(session_request(robot)).session_epoch
+        elif what == "close" and robot in epochs:
+            target.close_session(robot, "system1", epochs.pop(robot))
+        elif what == "send":
+            try:
+                submit(target, observation(epochs.get(robot, 0), sequence, robot))
+            except BadMessageError:
+                assert robot not in epochs
+        elif what == "step":
+            for reply in target.step(Clock()):
+                assert reply.id not in answered and epochs[reply.id.robot] == reply.id.session_epoch
+                answered.add(reply.id)
+        target.check_integrity()
