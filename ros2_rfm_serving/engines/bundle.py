@@ -16,6 +16,8 @@ from ros2_rfm_serving.engines.networks import FlowPolicyConfig, FlowPolicyNetwor
 from ros2_rfm_serving.errors import ModelError
 
 FORMAT = 1
+FILES = ("config.json", "model.safetensors")
+"""What a bundle must have; both go into its hash."""
 Network = FlowPolicyNetwork | JudgeNetwork
 _KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "flow_policy": (FlowPolicyConfig, FlowPolicyNetwork),
@@ -38,15 +40,16 @@ def load(folder: Path) -> tuple[Network, str]:
 
     Raises: `ModelError` naming the folder and what is wrong with it.
     """
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise ModelError(f"{folder}: not a model bundle, {name} is missing")
     try:
         config = json.loads((folder / "config.json").read_text())
         config_class, network_class = _KINDS[config["kind"]]
         network: Network = network_class(config_class(**_tuples(config["network"])))
         network.load_state_dict(load_file(folder / "model.safetensors"))
-    except FileNotFoundError as error:
-        raise ModelError(f"{folder}: not a model bundle, {Path(error.filename).name} is missing") from error
     except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"{folder}: cannot be loaded: {error}") from error
+        raise ModelError(f"{folder}: the model bundle cannot be loaded: {error}") from error
     for parameter in network.parameters():
         if not torch.isfinite(parameter).all():
             raise ModelError(f"{folder}: weights are not finite")
@@ -57,7 +60,7 @@ def load(folder: Path) -> tuple[Network, str]:
 def content_hash(folder: Path) -> str:
     """SHA-256 over configuration and weights, hex."""
     digest = hashlib.sha256()
-    for name in ("config.json", "model.safetensors"):
+    for name in FILES:
         digest.update((folder / name).read_bytes())
     return digest.hexdigest()
 

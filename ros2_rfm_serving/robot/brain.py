@@ -255,15 +255,12 @@ class RobotBrain:
         if not self.executing:
             return ()
         wanted = [link for link in self._links.values() if link.may_send(now_s) and self._due(link, now_s)]
-        if wanted and not self._fresh(sensors, now_s):
+        if not wanted or sensors is None:
+            return ()
+        if min(sensors.state_s, sensors.images_s) < now_s - self.config.max_observation_age_s:
             self.refused["old_observation"] += 1
             return ()
-        assert sensors is not None or not wanted
-        return tuple((link.route.server, self._request(link, sensors, now_s)) for link in wanted if link.route and sensors)
-
-    def _fresh(self, sensors: Sensors | None, now_s: float) -> bool:
-        oldest_s = now_s - self.config.max_observation_age_s
-        return sensors is not None and sensors.state_s >= oldest_s and sensors.images_s >= oldest_s
+        return tuple((link.route.server, self._request(link, sensors, now_s)) for link in wanted if link.route)
 
     def _due(self, link: Link, now_s: float) -> bool:
         if link.component != SYSTEM1:

@@ -1,7 +1,7 @@
 """Messages to the nouns of `types.py` and back. Bulk data is copied at most once; what does not fit raises `BadMessageError`.
 
-Reading shares memory with the message (`np.frombuffer`); writing copies once, by way of `array.array`, which rclpy takes as is
-(ten times faster than element by element).
+Reading shares memory with the message (`np.frombuffer`). Writing copies once, into an `array.array` that `put` makes the field's
+own: the generated setters and constructors would copy it again.
 """
 
 from __future__ import annotations
@@ -45,8 +45,15 @@ def floats(values: Any) -> Array:
 
 
 def packed(values: Array) -> array.array[float]:
-    """An array as what a float32[] field takes fastest."""
-    return array.array("f", np.ascontiguousarray(values, np.float32).tobytes())
+    """An array as the value of a float32[] field, copied once."""
+    field = array.array("f")
+    field.frombytes(np.ascontiguousarray(values, np.float32).data.cast("B") if values.size else b"")
+    return field
+
+
+def put(message: Any, field: str, values: array.array[Any]) -> None:
+    """Makes `values` the bulk field of a message without a copy; the type code must be the field's."""
+    setattr(message, f"_{field}", values)
 
 
 def tensor_from(message: Any) -> Array:
@@ -58,8 +65,10 @@ def tensor_from(message: Any) -> Array:
 
 
 def tensor_to(values: Array) -> Any:
-    rows, columns = values.shape
-    return msg.Tensor(rows=rows, columns=columns, data=packed(values))
+    message = msg.Tensor()
+    message.rows, message.columns = values.shape
+    put(message, "data", packed(values))
+    return message
 
 
 def id_from(message: Any) -> RequestId:
@@ -109,7 +118,6 @@ def observation_to(request: ObservationRequest) -> Any:
         id=id_to(request.id),
         stamp_ns=request.stamp_ns,
         instruction=request.instruction,
-        state=packed(request.state),
         images=[image_to(image) for image in request.images],
         episode_start=request.episode_start,
         inference_delay_steps=request.inference_delay_steps,
@@ -117,6 +125,7 @@ def observation_to(request: ObservationRequest) -> Any:
         prefix_robot=tensor_to(request.prefix_robot),
     )
     message.header.frame_id = request.id.robot
+    put(message, "state", packed(request.state))
     message.report.executed_steps = min(request.report.executed_steps, 0xFFFF)
     message.report.remaining_s = request.report.remaining_s
     message.report.last_wait_s = request.report.last_wait_s
@@ -130,7 +139,8 @@ def image_from(camera: str, message: Any) -> EncodedImage:
 
 def image_to(image: EncodedImage) -> Any:
     data = image.data.obj if isinstance(image.data, memoryview) and isinstance(image.data.obj, array.array) else None
-    message = CompressedImage(format=image.format, data=array.array("B", image.data) if data is None else data)
+    message = CompressedImage(format=image.format)
+    put(message, "data", array.array("B", image.data) if data is None else data)
     message.header.frame_id = image.camera
     return message
 
@@ -204,7 +214,7 @@ def reply_to(reply: Reply) -> Any:
         message.action_names = list(reply.action_names)
         message.chunk_model = tensor_to(reply.chunk_model)
         message.chunk_robot = tensor_to(reply.chunk_robot)
-        message.confidence = packed(reply.confidence)
+        put(message, "confidence", packed(reply.confidence))
         message.execution_horizon = reply.execution_horizon
         message.inference_delay_steps = reply.inference_delay_steps
     else:

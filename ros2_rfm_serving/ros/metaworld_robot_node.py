@@ -20,7 +20,7 @@ from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.ros import qos
-from ros2_rfm_serving.ros.convert import packed
+from ros2_rfm_serving.ros.convert import packed, put
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, parameter, run_node
 from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, CAMERAS, PHYSICS_STEP_S, MetaworldArm
 
@@ -82,7 +82,7 @@ class MetaworldRobotNode(Node):
         self._held = np.zeros(len(ACTION_NAMES), np.float32)
         self._due_s = clock() + self._period_s
         self._stepped.clear()
-        self._publish_sensors(frame=True)
+        self._tick_count = -1  # the next period brings a frame: nobody waits for the camera's turn to see the new scene
         response.success, response.message = True, f"episode {self._episode}, seed {self._seed_now}"
         return response
 
@@ -118,7 +118,8 @@ class MetaworldRobotNode(Node):
         if frame:  # first: whoever acts on the state finds the frame that belongs to it
             for camera, pixels in self._arm.render().items():
                 jpeg = simplejpeg.encode_jpeg(pixels, quality=JPEG_QUALITY, colorspace="RGB")
-                image = CompressedImage(format="rgb8; jpeg compressed bgr8", data=array.array("B", jpeg))
+                image = CompressedImage(format="rgb8; jpeg compressed bgr8")
+                put(image, "data", array.array("B", jpeg))
                 image.header.frame_id, image.header.stamp = camera, stamp
                 self._images[camera].publish(image)
         joints = JointState(

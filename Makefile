@@ -1,0 +1,51 @@
+# make run [SECONDS=60] [FACTORY=file]: environment, build, factory.   make test: everything that CI runs.
+PYTHON ?= python3
+VENV ?= .venv
+SECONDS ?= 0
+FACTORY ?= config/factory_quickstart.yaml
+BIN := $(VENV)/bin
+SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
+  CMakeLists.txt package.xml pyproject.toml setup.cfg
+
+.PHONY: run test install lint unit ros system colcon doctor bench clean
+
+run: install
+	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
+
+test: lint unit ros system colcon
+
+install: $(VENV)/.installed
+
+lint: install
+	$(BIN)/ruff check ros2_rfm_serving test launch
+	$(BIN)/ruff format --check ros2_rfm_serving test launch
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit ros system: install
+	$(BIN)/python -m pytest test/$@ -q
+
+colcon: install
+	scripts/colcon_build $(BIN)/python
+
+doctor: install
+	$(BIN)/rfm doctor
+
+bench: install
+	$(BIN)/rfm bench path
+	$(BIN)/rfm bench policy
+
+$(VENV)/.dependencies: pyproject.toml constraints.txt scripts/system_packages
+	scripts/system_packages
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python scripts/requirements.py pyproject.toml torch metaworld bench dev build > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements.txt
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.dependencies $(SOURCES)
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
+	touch $@
+
+clean:
+	rm -rf $(VENV) build install log logs

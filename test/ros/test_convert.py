@@ -1,0 +1,161 @@
+"""Messages and nouns: round trips, hostile values, and how often bulk data is copied."""
+
+from __future__ import annotations
+
+import array
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from rclpy.serialization import deserialize_message, serialize_message
+from rfm_serving import msg
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros import convert
+from ros2_rfm_serving.types import (
+    Chunk,
+    EncodedImage,
+    ExecutionReport,
+    ModelContract,
+    ObservationRequest,
+    OutputKind,
+    RequestId,
+    Served,
+    SessionRequest,
+    Verdict,
+)
+from test.unit.fakes import schedule
+
+IDS = st.builds(
+    RequestId,
+    robot=st.text("abc_", max_size=8),
+    component=st.sampled_from(["system1", "monitor"]),
+    session_epoch=st.integers(0, 2**32 - 1),
+    episode=st.integers(0, 2**32 - 1),
+    sequence=st.integers(0, 2**64 - 1),
+)
+FLOATS = st.floats(width=32)
+VECTORS = npst.arrays(np.float32, st.integers(0, 40), elements=FLOATS)
+MATRICES = npst.arrays(np.float32, st.tuples(st.integers(0, 8), st.integers(0, 5)), elements=FLOATS)
+SERVED = st.builds(
+    Served,
+    queue_wait_s=FLOATS,
+    inference_s=FLOATS,
+    batch_size=st.integers(0, 65535),
+    superseded=st.integers(0, 2**32 - 1),
+    server_load=FLOATS,
+)
+
+
+def over_the_wire(message):  # type: ignore[no-untyped-def]
+    return deserialize_message(serialize_message(message), type(message))
+
+
+def same(a: object, b: object) -> bool:
+    """Equal field by field; NaN equals NaN; an empty matrix has no shape left."""
+    for name, value in vars(a).items():
+        other = getattr(b, name)
+        if isinstance(value, np.ndarray):
+            if value.size or other.size:
+                np.testing.assert_array_equal(value, other)
+        elif isinstance(value, float):
+            assert value == other or (math.isnan(value) and math.isnan(other)), name
+        elif hasattr(value, "__dataclass_fields__"):
+            assert same(value, other)
+        elif name == "images":
+            assert [(i.camera, i.format, bytes(i.data)) for i in value] == [(i.camera, i.format, bytes(i.data)) for i in other]
+        else:
+            assert value == other, name
+    return True
+
+
+@given(
+    st.builds(
+        ObservationRequest,
+        id=IDS,
+        stamp_ns=st.integers(-(2**63), 2**63 - 1),
+        instruction=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
+        state=VECTORS,
+        images=st.lists(
+            st.builds(EncodedImage, camera=st.text("ab", max_size=3), format=st.just("jpeg"), data=st.binary(max_size=50)), max_size=3
+        ).map(tuple),
+        inference_delay_steps=st.integers(0, 65535),
+        prefix_model=MATRICES,
+        prefix_robot=MATRICES,
+        report=st.builds(ExecutionReport, executed_steps=st.integers(0, 65535), remaining_s=FLOATS, last_wait_s=FLOATS),
+        episode_start=st.booleans(),
+    )
+)
+def test_an_observation_survives_the_wire(request: ObservationRequest) -> None:
+    assert same(request, convert.observation_from(over_the_wire(convert.observation_to(request))))
+
+
+@given(IDS, MATRICES, SERVED, st.booleans())
+def test_a_chunk_survives_the_wire(request: RequestId, values: np.ndarray, served: Served, emulated: bool) -> None:
+    chunk = Chunk(
+        id=request,
+        stamp_ns=5,
+        server="s",
+        model_hash="h",
+        action_names=("a", "b"),
+        chunk_model=values,
+        chunk_robot=values + 1,
+        confidence=np.ones(len(values), np.float32),
+        execution_horizon=3,
+        inference_delay_steps=2,
+        served=served,
+        emulated=emulated,
+    )
+    assert same(chunk, convert.chunk_from(over_the_wire(convert.reply_to(chunk))))
+
+
+@given(IDS, SERVED, FLOATS)
+def test_a_verdict_survives_the_wire(request: RequestId, served: Served, score: float) -> None:
+    verdict = Verdict(id=request, stamp_ns=5, server="s", model_hash="h", verdict="done", score=score, text="why", served=served)
+    assert same(verdict, convert.verdict_from(over_the_wire(convert.reply_to(verdict))))
+
+
+def test_a_schedule_survives_the_wire_and_an_unusable_rate_is_left_out() -> None:
+    sent = schedule(rate_hz=2.0)
+    got = convert.schedule_from(over_the_wire(convert.schedule_to(sent, "f")))
+    assert got.routes == sent.routes and got.epoch == sent.epoch and got.placements[0].model == "fake"
+    for rate in (0.0, -1.0, float("nan"), float("inf")):
+        assert convert.schedule_from(convert.schedule_to(schedule(rate_hz=rate), "f")).routes == ()
+
+
+def test_contract_and_session_request_survive_the_wire() -> None:
+    from rfm_serving import srv
+
+    contract = ModelContract(model="m", model_hash="h", output=OutputKind.JUDGEMENT, cameras=("a",), state_size=4)
+    assert convert.grant_from(over_the_wire(convert.contract_to(contract, srv.OpenSession.Response()))).contract == contract
+    request = SessionRequest(robot="r", component="c", action_names=("x",), cameras=("a",), state_size=2, control_rate_hz=20.0)
+    assert convert.session_request_from(over_the_wire(convert.session_request_to(request))) == request
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "size"), [(2, 2, 3), (0, 0, 1), (1, 0, 5), (2**31, 2**31, 0), (2**32 - 1, 1, 7), (1, 2 << 20, 2 << 20)]
+)
+def test_a_tensor_that_lies_about_its_shape_is_refused(rows: int, columns: int, size: int) -> None:
+    message = msg.Tensor(rows=rows, columns=columns, data=array.array("f", [0.0]) * size)
+    with pytest.raises(BadMessageError) as error:
+        convert.tensor_from(message)
+    assert error.value.kind == "bad_shape"
+
+
+def test_confidences_must_match_the_rows() -> None:
+    message = msg.ActionChunk(confidence=[1.0, 1.0])
+    with pytest.raises(BadMessageError):
+        convert.chunk_from(message)
+
+
+def test_reading_copies_no_bulk_data() -> None:
+    image = array.array("B", bytes(1000))
+    message = msg.Observation(state=array.array("f", [1.0, 2.0]))
+    message.images = [convert.image_to(EncodedImage(camera="a", format="jpeg", data=memoryview(image)))]
+    assert message.images[0].data is image, "an image that came as a message leaves without a copy"
+    request = convert.observation_from(message)
+    assert isinstance(request.images[0].data, memoryview) and request.images[0].data.obj is message.images[0].data
+    assert not request.state.flags.owndata

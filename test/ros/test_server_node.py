@@ -1,0 +1,185 @@
+"""A real model server process over real DDS: what it refuses, and that it lives on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rclpy
+from rclpy.action import ActionClient
+from rclpy.node import Node
+
+from rfm_serving import action, msg, srv
+from ros2_rfm_serving.ros import convert, qos
+from ros2_rfm_serving.ros.bench_path import camera_image
+from ros2_rfm_serving.ros.runtime import executor
+from ros2_rfm_serving.types import EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
+
+NAMES = ("delta_x", "delta_y", "delta_z", "gripper")
+CAMERAS = ("side", "front")
+
+
+class Client(Node):
+    """A robot of the test's: keeps what it hears."""
+
+    def __init__(self) -> None:
+        super().__init__("test_client")
+        names = qos.Names()
+        self.chunks: list[Any] = []
+        self.status: Any = None
+        self.out = self.create_publisher(msg.Observation, names.server("s1", "observation"), qos.OBSERVATION_SENT)
+        self.create_subscription(msg.ActionChunk, names.robot("r1", "rfm/action_chunk"), self.chunks.append, qos.REPLY)
+        self.create_subscription(msg.ServerStatus, names.server("s1", "status"), self._on_status, qos.SERVER_STATUS)
+        self.open = self.create_client(srv.OpenSession, names.server("s1", "open_session"))
+        self.describe = self.create_client(srv.DescribeServer, names.server("s1", "describe"))
+        self.reset = self.create_client(srv.ResetEpisode, names.server("s1", "reset_episode"))
+        self.infer = ActionClient(self, action.Infer, names.server("s1", "infer"))
+        self._executor = executor()
+        self._executor.add_node(self)
+
+    def _on_status(self, message: Any) -> None:
+        self.status = message
+
+    def wait(self, until: Callable[[], Any], seconds: float = 60.0) -> Any:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            if found := until():
+                return found
+            self._executor.spin_once(timeout_sec=0.05)
+        raise AssertionError("waited in vain")
+
+    def call(self, client: Any, request: Any) -> Any:
+        self.wait(client.service_is_ready)
+        future = client.call_async(request)
+        self.wait(future.done)
+        return future.result()
+
+    def refused(self, kind: str) -> int:
+        return next((c.count for c in self.status.refused if c.name == kind), 0) if self.status else 0
+
+
+@pytest.fixture
+def client(ros_domain: int) -> Iterator[Client]:
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.model_server_node", "--ros-args"]
+        + ["-p", "server:=s1", "-p", "model:=emulated/instant", "-p", "gpu_type:=EMULATED", "-p", "batch_size:=8"],
+        start_new_session=True,
+    )
+    rclpy.init()
+    node = Client()
+    try:
+        node.wait(lambda: node.status and node.status.state == msg.ServerStatus.READY)
+        yield node
+        assert process.poll() is None, "the server died"
+    finally:
+        node.destroy_node()
+        rclpy.try_shutdown()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
+
+
+def session(**changes: Any) -> Any:
+    fields = {"robot": "r1", "component": "system1", "action_names": NAMES, "cameras": CAMERAS, "state_size": 39, **changes}
+    return convert.session_request_to(SessionRequest(**fields))
+
+
+def observation(epoch: int, sequence: int) -> Any:
+    return convert.observation_to(
+        ObservationRequest(
+            id=RequestId(robot="r1", component="system1", session_epoch=epoch, episode=1, sequence=sequence),
+            stamp_ns=42,
+            instruction="reach the red goal",
+            state=np.zeros(39, np.float32),
+            images=tuple(EncodedImage(camera=c, format="jpeg", data=camera_image(64, 0)) for c in CAMERAS),
+            prefix_model=empty(0, 4),
+            prefix_robot=empty(0, 4),
+        )
+    )
+
+
+def spoiled(kind: str, epoch: int, sequence: int) -> Any:
+    message = observation(epoch, sequence)
+    if kind == "bad_shape":
+        message.prefix_model.rows = 3
+    elif kind == "non_finite":
+        message.state[3] = float("nan")
+    elif kind == "unknown_session":
+        message.id.robot = "ghost"
+    elif kind == "stale_epoch":
+        message.id.session_epoch = epoch - 1
+    elif kind == "image_too_large":
+        message.images[0].data.frombytes(bytes(50_000_000))
+    elif kind == "bad_image":
+        message.images[0].data = message.images[0].data[:100]
+    return message
+
+
+def test_hostile_messages_are_refused_counted_and_reported_and_the_server_lives_on(client: Client) -> None:
+    answer = client.call(client.open, session())
+    assert answer.success and answer.emulated and "emulated" in answer.model
+    epoch, sequence = answer.session_epoch, 0
+    for kind in ("bad_shape", "non_finite", "unknown_session", "stale_epoch", "bad_image", "image_too_large"):
+
+        def send_and_look(kind: str = kind) -> bool:
+            nonlocal sequence
+            sequence += 1
+            client.out.publish(spoiled(kind, epoch, sequence))  # best effort: one may be lost, so again
+            end_s = time.monotonic() + 1.5
+            while time.monotonic() < end_s and not client.refused(kind):
+                client._executor.spin_once(timeout_sec=0.05)
+            return client.refused(kind) > 0
+
+        client.wait(send_and_look, 30.0)
+    assert client.chunks == []
+
+    def answered() -> bool:
+        nonlocal sequence
+        sequence += 1
+        client.out.publish(observation(epoch, sequence))
+        client.wait(lambda: True, 0.5)
+        return bool(client.chunks)
+
+    client.wait(answered)
+    chunk = client.chunks[0]
+    assert (chunk.id.robot, chunk.id.session_epoch, chunk.stamp_ns, chunk.emulated) == ("r1", epoch, 42, True)
+    assert list(chunk.action_names) == list(NAMES) and (chunk.chunk_robot.rows, chunk.chunk_robot.columns) == (16, 4)
+
+
+def test_sessions_are_refused_with_what_differs(client: Client) -> None:
+    for change, words in [
+        ({"action_names": NAMES[::-1]}, "action names and order"),
+        ({"cameras": ("side",)}, "cameras"),
+        ({"state_size": 7}, "state size"),
+        ({"schema_version": 9}, "schema version"),
+        ({"expected_model_hash": "cafe"}, "model hash"),
+    ]:
+        answer = client.call(client.open, session(**change))
+        assert not answer.success and answer.error_code == 210 and words in answer.error_msg
+    assert client.call(client.reset, srv.ResetEpisode.Request(robot="r1", component="system1", session_epoch=1)).error_code == 230
+    description = client.call(client.describe, srv.DescribeServer.Request())
+    assert list(description.action_names) == list(NAMES) and list(description.sessions) == []
+
+
+def test_one_inference_on_demand(client: Client) -> None:
+    client.wait(client.infer.server_is_ready)
+    sending = client.infer.send_goal_async(action.Infer.Goal(observation=observation(0, 0)))
+    client.wait(sending.done)
+    result = sending.result().get_result_async()
+    client.wait(result.done)
+    answer = result.result().result
+    assert answer.error_code == 0 and answer.chunk.chunk_robot.rows == 16 and answer.chunk.emulated
+    spoilt = observation(0, 0)
+    spoilt.state = spoilt.state[:5]
+    sending = client.infer.send_goal_async(action.Infer.Goal(observation=spoilt))
+    client.wait(sending.done)
+    result = sending.result().get_result_async()
+    client.wait(result.done)
+    assert result.result().result.error_code == 210
+    assert list(client.call(client.describe, srv.DescribeServer.Request()).sessions) == []

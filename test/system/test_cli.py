@@ -1,0 +1,57 @@
+"""The `rfm` command as a user types it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def rfm(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_check_names_file_line_key_and_fix(repository: Path, tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text((repository / "config" / "factory_quickstart.yaml").read_text().replace("num_servers", "num_server", 1))
+    done = rfm("check", str(file), cwd=repository)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert f"{file}:3: server_cluster.num_server: unknown key; did you mean `num_servers`?" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "plan", "up"])
+def test_a_missing_factory_is_named_by_every_command(repository: Path, command: str) -> None:
+    done = rfm(command, "no_such.yaml", cwd=repository)
+    assert done.returncode == 2 and "no_such.yaml: cannot be read" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_plan_shows_the_schedule_and_says_when_profiles_are_missing(repository: Path) -> None:
+    done = rfm("plan", "config/factory_quickstart.yaml", cwd=repository)
+    assert done.returncode == 0 and "server_2" in done.stdout and "action predictions per second" in done.stdout
+    done = rfm("plan", "config/factory_rosa_fig3.yaml", cwd=repository)
+    assert done.returncode == 2 and "no latency profile of 'nvidia/GR00T-N1.6-3B'" in done.stderr
+
+
+def test_doctor_finds_nothing_missing_here(repository: Path) -> None:
+    done = rfm("doctor", cwd=repository)
+    assert done.returncode == 0, done.stdout
+    assert "missing" not in done.stdout and "metaworld_flow" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["", "up", "check", "plan", "doctor", "train", "bench", "bench path", "bench policy", "bench engine"])
+def test_help_has_examples(repository: Path, command: str) -> None:
+    done = rfm(*command.split(), "--help", cwd=repository)
+    assert done.returncode == 0
+    assert command in ("", "bench") or "Example" in done.stdout
+
+
+def test_train_makes_bundles_from_nothing(repository: Path, tmp_path: Path) -> None:
+    done = rfm(
+        "train", "all", "--out", str(tmp_path), "--episodes", "2", "--steps", "100", "--judge-steps", "100", cwd=repository
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("metaworld_flow", "metaworld_judge"):
+        assert {f.name for f in (tmp_path / name).iterdir()} >= {"config.json", "model.safetensors", "training_log.csv"}

@@ -1,0 +1,194 @@
+"""Factories as a user starts them: `rfm up`, real processes, real DDS; watched and steered by a client that knows the interfaces
+alone, and broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from action_msgs.msg import GoalStatus
+from domain_coordinator import domain_id
+from rclpy.action import ActionClient
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+
+from rfm_serving.action import ExecuteTask
+from rfm_serving.msg import RobotStatus, ServerStatus
+
+EMULATED = "config/factory_emulated.yaml"
+
+
+@contextmanager
+def rfm_up(repository: Path, logs: Path, *arguments: str, domain: int) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "up", *arguments]
+    command += ["--domain", str(domain), "--logs", str(logs)]
+    process = subprocess.Popen(
+        command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        try:
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert pids(str(logs)) == [], "processes were left behind"
+
+
+def pids(words: str) -> list[int]:
+    """Processes whose command line contains `words`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().decode(errors="replace")
+                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                continue
+            if words in line and "ros2_rfm_serving.ros." in line and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+class PlainClient(Node):
+    """What any ROS 2 user would write; nothing of ours but the interfaces."""
+
+    def __init__(self, robot: str, server: str) -> None:
+        super().__init__("plain_client")
+        self.robot: Any = None
+        self.server: Any = None
+        self.feedback: list[Any] = []
+        self.create_subscription(RobotStatus, f"/{robot}/rfm/status", self._on_robot, 1)
+        self.create_subscription(ServerStatus, f"/rfm/servers/{server}/status", self._on_server, 1)
+        self.action = ActionClient(self, ExecuteTask, f"/{robot}/execute_task")
+        self._executor = SingleThreadedExecutor()
+        self._executor.add_node(self)
+
+    def _on_robot(self, message: Any) -> None:
+        self.robot = message
+
+    def _on_server(self, message: Any) -> None:
+        self.server = message
+
+    def wait(self, until: Callable[[], Any], seconds: float = 90.0) -> Any:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            if found := until():
+                return found
+            self._executor.spin_once(timeout_sec=0.05)
+        raise AssertionError(f"waited in vain; the robot's last word: {self.robot}")
+
+    def send(self, **goal: Any) -> Any:
+        self.wait(self.action.server_is_ready)
+        sending = self.action.send_goal_async(ExecuteTask.Goal(**goal), lambda m: self.feedback.append(m.feedback))
+        self.wait(sending.done)
+        return sending.result()
+
+    def result(self, handle: Any) -> Any:
+        future = handle.get_result_async()
+        self.wait(future.done)
+        return future.result()
+
+
+@contextmanager
+def client_of(robot: str) -> Iterator[PlainClient]:
+    rclpy.init()
+    node = PlainClient(robot, "server_1")
+    try:
+        yield node
+    finally:
+        node.destroy_node()
+        rclpy.try_shutdown()
+
+
+def working(client: PlainClient) -> bool:
+    return bool(client.robot and client.robot.state == RobotStatus.STREAMING and client.robot.action_rate_hz > 5)
+
+
+@pytest.mark.timeout(280)
+def test_any_action_client_works_and_a_killed_server_means_hold_then_recovery(repository: Path, tmp_path: Path, ros_domain: int) -> None:
+    with rfm_up(repository, tmp_path, EMULATED, "--no-foreman", domain=ros_domain) as factory, client_of("idle_arm_1") as client:
+        # Goals that make no sense are rejected, and nothing moves.
+        assert not client.send(task="no_such_task").accepted
+        assert not client.send(time_budget_s=float("nan")).accepted
+
+        # A task runs; a second one is rejected meanwhile.
+        handle = client.send(reset=True, time_budget_s=200.0, instruction="stay")
+        assert handle.accepted and not client.send().accepted
+        client.wait(lambda: working(client))
+        client.wait(lambda: any(f.phase == "executing" and f.subgoal == "stay" and f.progress > 0 for f in client.feedback))
+
+        # The server is killed: the robot holds, says why, and goes on by itself when it is back.
+        (pid,) = pids(str(tmp_path / "server_1.yaml"))
+        os.kill(pid, signal.SIGKILL)
+        client.wait(lambda: client.robot.state in (RobotStatus.RECONNECTING, RobotStatus.STALLED, RobotStatus.DEGRADED))
+        client.wait(lambda: client.robot.action_rate_hz == 0 and "server_1" in client.robot.reason)
+        held = client.robot.held_ticks
+        client.wait(lambda: client.robot.held_ticks > held)
+        client.wait(lambda: working(client))
+        assert pids(str(tmp_path / "server_1.yaml")) not in ([], [pid])
+
+        # Cancel: canceled, with figures, and the robot is idle.
+        cancelling = handle.cancel_goal_async()
+        client.wait(cancelling.done)
+        answer = client.result(handle)
+        assert answer.status == GoalStatus.STATUS_CANCELED and answer.result.error_code == ExecuteTask.Result.CANCELED
+        assert answer.result.executed_steps > 50 and answer.result.held_steps > 10
+        client.wait(lambda: client.robot.phase == RobotStatus.IDLE)
+
+        # A task that runs out of time says so.
+        answer = client.result(client.send(time_budget_s=1.0, reset=True))
+        assert answer.status == GoalStatus.STATUS_ABORTED and answer.result.error_code == ExecuteTask.Result.BUDGET_SPENT
+        assert "1 s" in answer.result.error_msg and answer.result.episode == 2
+
+        # Ctrl-C stops everything.
+        factory.send_signal(signal.SIGINT)
+        output, _ = factory.communicate(timeout=60)
+        assert factory.returncode == 0, output
+        assert "EMULATED" in output and "server_1: ended (SIGKILL)" in output and "summary" in output
+
+
+@pytest.mark.timeout(280)
+def test_two_factories_on_one_machine_do_not_disturb_each_other(repository: Path, tmp_path: Path) -> None:
+    with domain_id() as one, domain_id() as two:
+        assert one != two
+        with (
+            rfm_up(repository, tmp_path / "1", EMULATED, "--seconds", "8", "--json", str(tmp_path / "1.json"), domain=one) as first,
+            rfm_up(repository, tmp_path / "2", EMULATED, "--seconds", "8", "--json", str(tmp_path / "2.json"), domain=two) as second,
+        ):
+            outputs = [process.communicate(timeout=150)[0] for process in (first, second)]
+        for process, output, file in zip((first, second), outputs, ("1.json", "2.json"), strict=True):
+            assert process.returncode == 0, output
+            figures = json.loads((tmp_path / file).read_text())
+            server, robot = figures["servers"]["server_1"], figures["robots"]["idle_arm_1"]
+            assert server["served"] > 5 and server["sessions"] == 1 and server["refused"] == {}
+            assert set(robot["refused"]) <= {"request_timeout", "old_observation"}
+
+
+@pytest.mark.timeout(280)
+def test_the_quickstart_completes_episodes_and_ends_by_itself(repository: Path, tmp_path: Path, ros_domain: int) -> None:
+    file = tmp_path / "summary.json"
+    with rfm_up(repository, tmp_path, "--seconds", "40", "--json", str(file), domain=ros_domain) as factory:
+        output, _ = factory.communicate(timeout=200)
+    assert factory.returncode == 0, output
+    figures = json.loads(file.read_text())
+    assert set(figures["tasks"]) == {"pick-place", "door-open", "push"}
+    episodes = sum(task["episodes"] for task in figures["tasks"].values())
+    successes = sum(task["successes"] for task in figures["tasks"].values())
+    assert episodes >= 6 and successes >= 0.6 * episodes, figures["tasks"]
+    for server in figures["servers"].values():
+        assert server["served"] > 10 and not server["emulated"]
+    for robot in figures["robots"].values():
+        assert robot["episodes"] >= 1 and robot["real_time_factor"] > 0.15

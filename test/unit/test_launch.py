@@ -1,0 +1,67 @@
+"""The launch file, run with stand-ins for `launch` and `launch_ros` (they record what they are given): same nodes as `rfm up`.
+
+Where ROS 2 launch is installed, `ros2 launch rfm_serving factory.launch.py` runs the same file unchanged.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.factory.nodes import node_list
+
+
+class Recorded:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.args, self.kwargs = args, kwargs
+
+
+class LaunchConfiguration:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def perform(self, context: dict[str, str]) -> str:
+        return context[self.name]
+
+
+@pytest.fixture
+def launched(repository: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    modules = {
+        "launch": {"LaunchDescription": Recorded},
+        "launch.actions": {"DeclareLaunchArgument": Recorded, "OpaqueFunction": Recorded},
+        "launch.substitutions": {"LaunchConfiguration": LaunchConfiguration},
+        "launch_ros": {},
+        "launch_ros.actions": {"Node": Recorded},
+        "ament_index_python.packages": {"get_package_share_directory": lambda name: str(repository)},
+    }
+    for name, content in modules.items():
+        module = types.ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    return runpy.run_path(str(repository / "launch" / "factory.launch.py"))
+
+
+def test_it_starts_the_nodes_of_rfm_up(repository: Path, launched: dict[str, Any]) -> None:
+    (entities,) = launched["generate_launch_description"]().args
+    declared = {e.args[0]: e.kwargs for e in entities[:-1]}
+    assert {"factory", "namespace", "params_file", "use_sim_time", "log_level"} <= set(declared)
+    assert all(argument["description"] and "default_value" in argument for argument in declared.values())
+    context = {name: argument["default_value"] for name, argument in declared.items()}
+    factory = load_factory(repository / "config" / "factory_quickstart.yaml")
+    expected = node_list(factory, repository / "config", work={})
+    nodes = entities[-1].kwargs["function"](context)
+    assert [node.kwargs["executable"] for node in nodes] == [spec.executable for spec in expected]
+    for node, spec in zip(nodes, expected, strict=True):
+        content = yaml.safe_load(Path(node.kwargs["parameters"][0]).read_text())["/**"]["ros__parameters"]
+        assert spec.parameters.items() <= content.items() and node.kwargs["namespace"] == spec.namespace
+
+    nodes = entities[-1].kwargs["function"]({**context, "simulated_robots": "false", "foreman": "false", "namespace": "hall_3"})
+    assert {node.kwargs["executable"] for node in nodes} == {"scheduler_node", "model_server_node", "robot_node"}
+    assert all(node.kwargs["namespace"].startswith("hall_3/") for node in nodes)
