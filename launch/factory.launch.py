@@ -1,17 +1,17 @@
 """Starts a factory with ROS 2 launch: the same nodes as `rfm up`, from the same descriptor.
 
-    ros2 launch rfm_serving factory.launch.py factory:=my_factory.yaml log_level:=debug
+ros2 launch rfm_serving factory.launch.py factory:=my_factory.yaml log_level:=debug
 """
 
 import tempfile
 from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
-from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
+from launch import LaunchDescription
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.factory.nodes import node_list, write_parameters
 

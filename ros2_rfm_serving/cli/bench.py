@@ -140,7 +140,7 @@ def engine(
 
     from ros2_rfm_serving.engines.sampling import blank_request
 
-    served = _load_engine(model, threads)
+    served = load_engine(model, threads)
     table = Table("batch", "p50", "p99", "per row", title=f"{model}, {threads} thread(s)")
     for size in (int(part) for part in batches.split(",")):
         requests = [blank_request(served.contract)] * size
@@ -154,7 +154,8 @@ def engine(
     console.print(table)
 
 
-def _load_engine(model: str, threads: int) -> Any:
+def load_engine(model: str, threads: int) -> Any:
+    """A model of the shipped catalogue, ready to run in this process on the CPU."""
     import torch
 
     from ros2_rfm_serving.engines.registry import build_engine
@@ -179,7 +180,7 @@ def _in_process(task: str, instruction: str, seed: int, episodes: int) -> list[A
     from ros2_rfm_serving.worlds.rollout import run_episodes
 
     with metaworld_arm(task) as arm:
-        return run_episodes(arm, _load_engine("rfm/metaworld-flow", 1), instruction, list(range(seed, seed + episodes)))
+        return run_episodes(arm, load_engine("rfm/metaworld-flow", 1), instruction, list(range(seed, seed + episodes)))
 
 
 def _served_success(descriptor: Any, episodes: int, domain: int) -> Outcome:

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from ros2_rfm_serving.cli import bench, check, doctor, train, up
+from ros2_rfm_serving.cli import bench, check, doctor, profile, train, up
 from ros2_rfm_serving.errors import RfmError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "check": check.check,
     "plan": check.plan,
     "doctor": doctor.doctor,
+    "profile": profile.profile,
     "train": train.train,
 }
 for name, command in COMMANDS.items():

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-
 from rclpy.serialization import deserialize_message, serialize_message
 from rfm_serving import msg
+
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros import convert
 from ros2_rfm_serving.types import (
@@ -80,7 +80,8 @@ def same(a: object, b: object) -> bool:
         instruction=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
         state=VECTORS,
         images=st.lists(
-            st.builds(EncodedImage, camera=st.text("ab", max_size=3), format=st.just("jpeg"), data=st.binary(max_size=50)), max_size=3
+            st.builds(EncodedImage, camera=st.text("ab", max_size=3), format=st.just("jpeg"), data=st.binary(max_size=50)),
+            max_size=3,
         ).map(tuple),
         inference_delay_steps=st.integers(0, 65535),
         prefix_model=MATRICES,

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ import pytest
 import rclpy
 from rclpy.action import ActionClient
 from rclpy.node import Node
-
 from rfm_serving import action, msg, srv
+
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.bench_path import camera_image
 from ros2_rfm_serving.ros.runtime import executor

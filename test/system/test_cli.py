@@ -41,7 +41,9 @@ def test_doctor_finds_nothing_missing_here(repository: Path) -> None:
     assert "missing" not in done.stdout and "metaworld_flow" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["", "up", "check", "plan", "doctor", "train", "bench", "bench path", "bench policy", "bench engine"])
+@pytest.mark.parametrize(
+    "command", ["", "up", "check", "plan", "doctor", "train", "bench", "bench path", "bench policy", "bench engine"]
+)
 def test_help_has_examples(repository: Path, command: str) -> None:
     done = rfm(*command.split(), "--help", cwd=repository)
     assert done.returncode == 0
@@ -49,9 +51,7 @@ def test_help_has_examples(repository: Path, command: str) -> None:
 
 
 def test_train_makes_bundles_from_nothing(repository: Path, tmp_path: Path) -> None:
-    done = rfm(
-        "train", "all", "--out", str(tmp_path), "--episodes", "2", "--steps", "100", "--judge-steps", "100", cwd=repository
-    )
+    done = rfm("train", "all", "--out", str(tmp_path), "--episodes", "2", "--steps", "100", "--judge-steps", "100", cwd=repository)
     assert done.returncode == 0, done.stderr
     for name in ("metaworld_flow", "metaworld_judge"):
         assert {f.name for f in (tmp_path / name).iterdir()} >= {"config.json", "model.safetensors", "training_log.csv"}

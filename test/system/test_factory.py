@@ -21,7 +21,6 @@ from domain_coordinator import domain_id
 from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-
 from rfm_serving.action import ExecuteTask
 from rfm_serving.msg import RobotStatus, ServerStatus
 
@@ -118,7 +117,9 @@ def working(client: PlainClient) -> bool:
 
 
 @pytest.mark.timeout(280)
-def test_any_action_client_works_and_a_killed_server_means_hold_then_recovery(repository: Path, tmp_path: Path, ros_domain: int) -> None:
+def test_any_action_client_works_and_a_killed_server_means_hold_then_recovery(
+    repository: Path, tmp_path: Path, ros_domain: int
+) -> None:
     with rfm_up(repository, tmp_path, EMULATED, "--no-foreman", domain=ros_domain) as factory, client_of("idle_arm_1") as client:
         # Goals that make no sense are rejected, and nothing moves.
         assert not client.send(task="no_such_task").accepted
@@ -166,7 +167,9 @@ def test_two_factories_on_one_machine_do_not_disturb_each_other(repository: Path
         assert one != two
         with (
             rfm_up(repository, tmp_path / "1", EMULATED, "--seconds", "8", "--json", str(tmp_path / "1.json"), domain=one) as first,
-            rfm_up(repository, tmp_path / "2", EMULATED, "--seconds", "8", "--json", str(tmp_path / "2.json"), domain=two) as second,
+            rfm_up(
+                repository, tmp_path / "2", EMULATED, "--seconds", "8", "--json", str(tmp_path / "2.json"), domain=two
+            ) as second,
         ):
             outputs = [process.communicate(timeout=150)[0] for process in (first, second)]
         for process, output, file in zip((first, second), outputs, ("1.json", "2.json"), strict=True):

@@ -90,7 +90,9 @@ def test_no_text_crashes_the_parser(text: str) -> None:
         parse_factory(text)
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda c: st.lists(c, max_size=3)))
+@given(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda c: st.lists(c, max_size=3))
+)
 def test_no_value_in_a_known_place_crashes_the_parser(value: object) -> None:
     import yaml
 

@@ -106,7 +106,10 @@ BAD = [
     ("bad_image", lambda o: replace(o, images=(replace(o.images[0], data=b"no jpeg"),))),
     ("bad_image", lambda o: replace(o, images=(replace(o.images[0], data=JPEG[:50]),))),
     ("bad_image", lambda o: replace(o, images=(replace(o.images[0], format="png"),))),
-    ("bad_image", lambda o: replace(o, images=(EncodedImage(camera="front", format="rgb8", data=b"123", height_px=9, width_px=9),))),
+    (
+        "bad_image",
+        lambda o: replace(o, images=(EncodedImage(camera="front", format="rgb8", data=b"123", height_px=9, width_px=9),)),
+    ),
     ("image_too_large", lambda o: replace(o, images=(replace(o.images[0], data=bytes(50_000_000)),))),
 ]
 
