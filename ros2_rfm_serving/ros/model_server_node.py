@@ -7,6 +7,7 @@ Threads: the executor's thread takes messages and services; one worker thread ow
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
@@ -318,6 +319,7 @@ class ModelServerNode(LifecycleNode):
             self.get_logger().error(f"the engine failed: {self._server.last_engine_error}", throttle_duration_sec=5.0)
         status = msg.ServerStatus(state=self._state, detail=self._detail, schedule_epoch=self._schedule_epoch)
         status.header.frame_id = self._name
+        status.latency_p50_s = status.latency_p99_s = math.nan
         if self._server:
             contract, snapshot = self._server.contract, self._server.snapshot(clock())
             status.model, status.model_hash, status.emulated = contract.model, contract.model_hash, contract.emulated

@@ -40,6 +40,7 @@ IDS = st.builds(
 FLOATS = st.floats(width=32)
 VECTORS = npst.arrays(np.float32, st.integers(0, 40), elements=FLOATS)
 MATRICES = npst.arrays(np.float32, st.tuples(st.integers(0, 8), st.integers(0, 5)), elements=FLOATS)
+IMAGES = st.builds(EncodedImage, camera=st.text("ab", max_size=3), format=st.just("jpeg"), data=st.binary(max_size=50))
 SERVED = st.builds(
     Served,
     queue_wait_s=FLOATS,
@@ -79,10 +80,7 @@ def same(a: object, b: object) -> bool:
         stamp_ns=st.integers(-(2**63), 2**63 - 1),
         instruction=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
         state=VECTORS,
-        images=st.lists(
-            st.builds(EncodedImage, camera=st.text("ab", max_size=3), format=st.just("jpeg"), data=st.binary(max_size=50)),
-            max_size=3,
-        ).map(tuple),
+        images=st.lists(IMAGES, max_size=3).map(tuple),
         inference_delay_steps=st.integers(0, 65535),
         prefix_model=MATRICES,
         prefix_robot=MATRICES,

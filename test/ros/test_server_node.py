@@ -66,11 +66,10 @@ class Client(Node):
 
 @pytest.fixture
 def client(ros_domain: int) -> Iterator[Client]:
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.model_server_node", "--ros-args"]
-        + ["-p", "server:=s1", "-p", "model:=emulated/instant", "-p", "gpu_type:=EMULATED", "-p", "batch_size:=8"],
-        start_new_session=True,
-    )
+    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.model_server_node", "--ros-args"]
+    for parameter in ("server:=s1", "model:=emulated/instant", "gpu_type:=EMULATED", "batch_size:=8"):
+        command += ["-p", parameter]
+    process = subprocess.Popen(command, start_new_session=True)
     rclpy.init()
     node = Client()
     try:

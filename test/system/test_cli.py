@@ -41,9 +41,10 @@ def test_doctor_finds_nothing_missing_here(repository: Path) -> None:
     assert "missing" not in done.stdout and "metaworld_flow" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "command", ["", "up", "check", "plan", "doctor", "train", "bench", "bench path", "bench policy", "bench engine"]
-)
+COMMANDS = ["", "up", "check", "plan", "doctor", "profile", "train", "bench", "bench path", "bench policy", "bench engine"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_has_examples(repository: Path, command: str) -> None:
     done = rfm(*command.split(), "--help", cwd=repository)
     assert done.returncode == 0

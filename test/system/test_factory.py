@@ -163,13 +163,12 @@ def test_any_action_client_works_and_a_killed_server_means_hold_then_recovery(
 
 @pytest.mark.timeout(280)
 def test_two_factories_on_one_machine_do_not_disturb_each_other(repository: Path, tmp_path: Path) -> None:
+    arguments = (EMULATED, "--seconds", "8", "--json")
     with domain_id() as one, domain_id() as two:
         assert one != two
         with (
-            rfm_up(repository, tmp_path / "1", EMULATED, "--seconds", "8", "--json", str(tmp_path / "1.json"), domain=one) as first,
-            rfm_up(
-                repository, tmp_path / "2", EMULATED, "--seconds", "8", "--json", str(tmp_path / "2.json"), domain=two
-            ) as second,
+            rfm_up(repository, tmp_path / "1", *arguments, str(tmp_path / "1.json"), domain=one) as first,
+            rfm_up(repository, tmp_path / "2", *arguments, str(tmp_path / "2.json"), domain=two) as second,
         ):
             outputs = [process.communicate(timeout=150)[0] for process in (first, second)]
         for process, output, file in zip((first, second), outputs, ("1.json", "2.json"), strict=True):

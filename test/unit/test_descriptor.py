@@ -90,9 +90,10 @@ def test_no_text_crashes_the_parser(text: str) -> None:
         parse_factory(text)
 
 
-@given(
-    st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda c: st.lists(c, max_size=3))
-)
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+
+
+@given(st.recursive(SCALARS, lambda children: st.lists(children, max_size=3)))
 def test_no_value_in_a_known_place_crashes_the_parser(value: object) -> None:
     import yaml
 

@@ -97,7 +97,7 @@ def test_system1_is_capped_at_its_closed_loop_rate() -> None:
 
 
 def test_too_few_servers_and_impossible_slos_are_refused_with_the_reason() -> None:
-    with pytest.raises(ScheduleError, match="2 models.*1 servers"):
+    with pytest.raises(ScheduleError, match=r"2 models.*1 servers"):
         plan(factory(servers=1), PROFILE, epoch=1)
     with pytest.raises(ScheduleError, match="SLO of 5 ms cannot be met"):
         plan(factory(slo_ms=5), PROFILE, epoch=1)

@@ -90,6 +90,7 @@ def test_capacity_is_refused_but_a_returning_robot_is_not() -> None:
     assert target.open_session(session_request()).session_epoch > first
 
 
+RAW_THAT_LIES = EncodedImage(camera="front", format="rgb8", data=b"123", height_px=9, width_px=9)
 BAD = [
     ("unknown_session", lambda o: replace(o, id=replace(o.id, robot="ghost"))),
     ("unknown_session", lambda o: replace(o, id=replace(o.id, component="monitor"))),
@@ -106,10 +107,7 @@ BAD = [
     ("bad_image", lambda o: replace(o, images=(replace(o.images[0], data=b"no jpeg"),))),
     ("bad_image", lambda o: replace(o, images=(replace(o.images[0], data=JPEG[:50]),))),
     ("bad_image", lambda o: replace(o, images=(replace(o.images[0], format="png"),))),
-    (
-        "bad_image",
-        lambda o: replace(o, images=(EncodedImage(camera="front", format="rgb8", data=b"123", height_px=9, width_px=9),)),
-    ),
+    ("bad_image", lambda o: replace(o, images=(RAW_THAT_LIES,))),
     ("image_too_large", lambda o: replace(o, images=(replace(o.images[0], data=bytes(50_000_000)),))),
 ]
 
@@ -178,9 +176,8 @@ def test_a_reply_to_a_closed_session_is_not_sent() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["open", "close", "send", "reset", "step"]), st.sampled_from(["r1", "r2"])), max_size=60))
 def test_whatever_the_order_every_request_is_answered_at_most_once_and_only_in_its_session(events: list[tuple[str, str]]) -> None:
-    target, epochs, sequence, answered = server(batch_size=2), {}, 0, set()
-    for what, robot in events:
-        sequence += 1
+    target, epochs, answered = server(batch_size=2), {}, set()
+    for sequence, (what, robot) in enumerate(events, start=1):
         if what == "open":
             epochs[robot] = target.open_session(session_request(robot)).session_epoch
         elif what == "close" and robot in epochs:
