@@ -24,6 +24,7 @@ class RobotRow:
     real_time_factor: float = math.nan
     declared_time_scale: float = math.nan
     late_ticks: int = 0
+    overwritten_commands: int = 0
     seen_s: float = -math.inf
 
 

@@ -19,7 +19,9 @@ def render(board: Board, duration_s: float, logs: Path) -> list[Any]:
         wins = [s.steps for s in scores if s.success]
         steps = f"{sum(wins) / len(wins):.0f}" if wins else "-"
         tasks.add_row(task, str(len(scores)), f"{len(wins) / len(scores):.0%}", f"{low:.0%} - {high:.0%}", steps)
-    robots = Table("robot", "episodes", "success", "held periods", "refused", "real-time factor", "late periods")
+    robots = Table(
+        "robot", "episodes", "success", "held periods", "refused", "real-time factor", "late periods", "commands overwritten"
+    )
     for name, row in board.robots.items():
         scores = board.episodes(name)
         robots.add_row(
@@ -30,6 +32,7 @@ def render(board: Board, duration_s: float, logs: Path) -> list[Any]:
             _counters(row.refused),
             f"{row.real_time_factor:.3f} (declared {row.declared_time_scale:.3f})",
             str(row.late_ticks),
+            str(row.overwritten_commands),
         )
     servers = Table("server", "model", "replies", "superseded", "refused", "p99")
     for name, server in board.servers.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -134,5 +135,8 @@ class Link:
         return answered
 
     def delay_steps(self, control_rate_hz: float) -> int:
-        """Inference delay to expect, in control steps: the longest of the window, rounded up."""
-        return math.ceil(max(self.latencies_s) * control_rate_hz - 1e-6) if self.latencies_s else 1
+        """Inference delay to expect, in control steps: the window's median, rounded up.
+
+        Not the longest: rows beyond the execution horizon bridge a late chunk, while every row of a prefix is one decision older.
+        """
+        return math.ceil(statistics.median(self.latencies_s) * control_rate_hz - 1e-6) if self.latencies_s else 1

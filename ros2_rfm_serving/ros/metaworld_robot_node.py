@@ -41,7 +41,7 @@ class MetaworldRobotNode(Node):
         self._frame_every = max(1, round(rate_hz / camera_rate_hz))
         self._arm = MetaworldArm(self._task, image_size_px=size_px)
         self._seed_now = self._seed
-        self._episode = self._steps = self._tick_count = self._late = 0
+        self._episode = self._steps = self._tick_count = self._late = self._overwritten = 0
         self._success = self._finished = False
         self._command: Any = None
         self._held = np.zeros(len(ACTION_NAMES), np.float32)
@@ -68,6 +68,7 @@ class MetaworldRobotNode(Node):
     def _on_command(self, message: Any) -> None:
         command = np.asarray(message.data, np.float32)
         if command.shape == (len(ACTION_NAMES),) and np.isfinite(command).all():
+            self._overwritten += self._command is not None
             self._command = command
         else:
             self.get_logger().warning("refused a command that is not 4 finite numbers", throttle_duration_sec=5.0)
@@ -114,22 +115,23 @@ class MetaworldRobotNode(Node):
         return action
 
     def _publish_sensors(self, *, frame: bool) -> None:
+        """State first: the robot answers it while the cameras, which take much longer, are rendered."""
         stamp = self.get_clock().now().to_msg()
-        if frame:  # first: whoever acts on the state finds the frame that belongs to it
-            for camera, pixels in self._arm.render().items():
-                jpeg = simplejpeg.encode_jpeg(pixels, quality=JPEG_QUALITY, colorspace="RGB")
-                image = CompressedImage(format="rgb8; jpeg compressed bgr8")
-                put(image, "data", array.array("B", jpeg))
-                image.header.frame_id, image.header.stamp = camera, stamp
-                self._images[camera].publish(image)
         joints = JointState(
             name=self._arm.joint_names,
             position=self._arm.joint_positions.tolist(),
             velocity=self._arm.joint_velocities.tolist(),
         )
         joints.header.stamp = stamp
-        self._joints.publish(joints)
         self._state.publish(Float32MultiArray(data=packed(self._arm.state)))
+        self._joints.publish(joints)
+        if frame:
+            for camera, pixels in self._arm.render().items():
+                jpeg = simplejpeg.encode_jpeg(pixels, quality=JPEG_QUALITY, colorspace="RGB")
+                image = CompressedImage(format="rgb8; jpeg compressed bgr8")
+                put(image, "data", array.array("B", jpeg))
+                image.header.frame_id, image.header.stamp = camera, stamp
+                self._images[camera].publish(image)
 
     def _publish_score(self, *, finished: bool = False) -> None:
         now_s = self._scored_s = clock()
@@ -146,6 +148,7 @@ class MetaworldRobotNode(Node):
             declared_time_scale=PHYSICS_STEP_S / self._period_s,
             real_time_factor=(len(self._stepped) - 1) * PHYSICS_STEP_S / span_s if span_s > 0 else 0.0,
             late_ticks=self._late,
+            overwritten_commands=self._overwritten,
         )
         score.header.frame_id = self._robot
         self._score.publish(score)

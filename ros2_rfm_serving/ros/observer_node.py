@@ -58,7 +58,7 @@ class ObserverNode(Node):
             return
         row = self._board.robots[robot]
         row.real_time_factor, row.declared_time_scale = message.real_time_factor, message.declared_time_scale
-        row.late_ticks = message.late_ticks
+        row.late_ticks, row.overwritten_commands = message.late_ticks, message.overwritten_commands
         score = Score(message.task, message.seed, message.success, message.steps, message.finished)
         self._board.score(robot, message.episode, score)
 
