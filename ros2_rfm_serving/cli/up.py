@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import signal
@@ -19,13 +20,18 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
+from ros2_rfm_serving.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from ros2_rfm_serving.cli.supervisor import Supervisor
     from ros2_rfm_serving.factory import Factory
     from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.ros.observer_node import ObserverNode
 
 console = Console() if Console().is_terminal else Console(width=150)
 STALE_AFTER_S = 3.0
+DISCOVERY_S = 1.0
+ROBOT_COLUMNS = "robot|state|task|phase|verdict|actions/s|chunks/s|round trip|staleness|success|real time".split("|")
 STARTUP_LIMIT_S = 60.0  # `--seconds` counts from the first robot at work, or from here
 PLAIN_PERIOD_S = 10.0  # of the table where the output is no terminal
 
@@ -43,6 +49,7 @@ def up(
         bool, typer.Option(help="End a task when the simulator scores it, whatever the monitor says (to evaluate a policy)")
     ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary's figures there")] = None,
+    svg_file: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the last view there")] = None,
 ) -> None:
     """Starts a factory on this machine; Ctrl-C stops all of it.
 
@@ -61,6 +68,7 @@ def up(
         logs=logs or Path("logs") / datetime.now(tz=timezone.utc).strftime("%Y%m%d-%H%M%S"),
         log_level=log_level,
         work=work if foreman else None,
+        svg_file=svg_file,
     )
     outcome = run_factory(load_factory(file or _quickstart()), options)
     if json_file:
@@ -84,6 +92,7 @@ class Options:
     log_level: str = "info"
     work: dict[str, Any] | None = None
     quiet: bool = False
+    svg_file: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,18 +108,26 @@ def run_factory(factory: Factory, options: Options) -> Outcome:
     from ros2_rfm_serving.cli.supervisor import Supervisor
     from ros2_rfm_serving.factory.nodes import node_list
     from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.ros.runtime import share
+    from ros2_rfm_serving.scheduler import plan
 
+    plan(factory, load_profiles(share() / "config" / "profiles"), epoch=1)  # what cannot be scheduled is said here, not in a log
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work)
     supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()
     console.print(f"{factory.file}: {len(board.robots)} robots, {len(board.servers)} servers; logs in {options.logs}")
     started_s = time.monotonic()
-    with _stop_signals(stop), _observing(board, options.namespace):
+    with _stop_signals(stop), _observing(board, options.namespace) as observer:
+        _refuse_a_second_factory(observer)
         try:
             supervisor.start()
             _show_until_end(factory, supervisor, board, options, stop)
+            if options.svg_file:
+                canvas = Console(record=True, width=132, file=io.StringIO())
+                canvas.print(_picture(factory, board, []))
+                canvas.save_svg(str(options.svg_file), title="rfm up")
         finally:
             console.print("stopping ...")
             killed = supervisor.stop()
@@ -168,24 +185,14 @@ def _picture(factory: Factory, board: Board, events: list[str]) -> Group:
     now_s = time.monotonic()
     title = f"{factory.name}: schedule {board.schedule_epoch}, {board.predicted_actions_hz:.1f} predictions/s planned"
     robots = Table(title=title, title_justify="left")
-    for column in (
-        "robot",
-        "state",
-        "phase",
-        "verdict",
-        "actions/s",
-        "chunks/s",
-        "round trip",
-        "staleness",
-        "success",
-        "rt factor",
-    ):
+    for column in ROBOT_COLUMNS:
         robots.add_column(column, no_wrap=True)
     for name, row in board.robots.items():
         scores = board.episodes(name)
         robots.add_row(
             name,
             "silent" if now_s - row.seen_s > STALE_AFTER_S else f"{row.state} {row.reason}".strip(),
+            row.task,
             row.phase,
             row.verdict,
             f"{row.action_rate_hz:.1f}",
@@ -218,6 +225,16 @@ def _ms(seconds: float) -> str:
     return "-" if math.isnan(seconds) else f"{seconds * 1e3:.0f} ms"
 
 
+def _refuse_a_second_factory(observer: ObserverNode) -> None:
+    """Two factories in one ROS domain and namespace would command each other's robots."""
+    time.sleep(DISCOVERY_S)
+    if observer.factory_is_running():
+        domain = os.environ.get("ROS_DOMAIN_ID", "0")
+        raise ConfigurationError(
+            f"a factory is running in ROS domain {domain} already", fix="stop it, or choose another --domain or --namespace"
+        )
+
+
 @contextmanager
 def _stop_signals(stop: threading.Event) -> Iterator[None]:
     """SIGINT and SIGTERM end the factory in order; the handlers before are put back."""
@@ -230,7 +247,7 @@ def _stop_signals(stop: threading.Event) -> Iterator[None]:
 
 
 @contextmanager
-def _observing(board: Board, namespace: str) -> Iterator[None]:
+def _observing(board: Board, namespace: str) -> Iterator[ObserverNode]:
     """Feeds the board from the graph, on a thread of its own."""
     import rclpy
     from rclpy.signals import SignalHandlerOptions
@@ -249,7 +266,7 @@ def _observing(board: Board, namespace: str) -> Iterator[None]:
     thread = threading.Thread(target=spin, name="observer", daemon=True)
     thread.start()
     try:
-        yield
+        yield node
     finally:
         ending.set()
         thread.join(timeout=5.0)

@@ -309,6 +309,9 @@ def contract_to(contract: ModelContract, message: Any) -> Any:
 
 
 def grant_from(message: Any) -> SessionGrant:
+    """Raises: `BadMessageError`."""
+    if message.output not in [kind.value for kind in OutputKind]:
+        raise BadMessageError("bad_session", f"the server answers with {message.output!r}, which is no known kind")
     return SessionGrant(
         session_epoch=message.session_epoch,
         warnings=tuple(message.warnings),

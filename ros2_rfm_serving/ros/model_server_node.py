@@ -23,7 +23,7 @@ from rfm_serving import action, msg, srv
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import build_engine
-from ros2_rfm_serving.errors import BadMessageError, RfmError
+from ros2_rfm_serving.errors import BadMessageError, ModelError, RfmError, SessionError
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros import convert, qos
@@ -32,7 +32,7 @@ from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import Chunk, Placement, Reply, SessionRequest
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
-INACTIVE, ACTIVE = 2, 3  # lifecycle_msgs/State
+INFER_TIMEOUT_S = 30.0
 
 
 class ModelServerNode(LifecycleNode):
@@ -55,7 +55,8 @@ class ModelServerNode(LifecycleNode):
         self._worker: _Worker | None = None
         self._state, self._detail = msg.ServerStatus.LOADING, "no model placed here yet"
         self._replies: dict[tuple[str, type], Any] = {}
-        self._inferring: dict[str, Future] = {}
+        self._inferring: dict[str, tuple[Future, Any, float]] = {}
+        """Waiting goals: robot name of the goal -> (future of its reply, goal, when it began)"""
         self._open_graph()
         if self._autostart and self._model:
             self._start_timer = self.create_timer(0.01, self._start_once)
@@ -82,6 +83,7 @@ class ModelServerNode(LifecycleNode):
             self, action.Infer, name(self._name, "infer"), self._on_infer, cancel_callback=lambda goal: CancelResponse.ACCEPT
         )
         self.create_timer(qos.STATUS_PERIOD_S, self._publish_status)
+        self.create_timer(0.1, self._release_inferring)
 
     # --- lifecycle ---
 
@@ -243,45 +245,43 @@ class ModelServerNode(LifecycleNode):
     # --- one inference on demand ---
 
     async def _on_infer(self, goal: Any) -> Any:
+        server, worker = self._server, self._worker
         result = action.Infer.Result()
-        if self._server is None or self._worker is None:
-            goal.abort()
-            result.error_code, result.error_msg = 200, f"{self._name} is not ready: {self._detail}"
-            return result
         observation = goal.request.observation
-        observation.id.robot = f"infer_{uuid.uuid4().hex[:12]}"
+        observation.id.robot, observation.id.sequence = f"infer_{uuid.uuid4().hex[:12]}", 1
         try:
-            observation.id.session_epoch = self._open_for(observation)
-            observation.id.sequence = 1
-            answer = self._inferring[observation.id.robot] = Future()
-            with self._server.counting_refusals():
-                self._server.submit(convert.observation_from(observation), clock())
-            self._worker.wake()
+            if server is None or worker is None:
+                raise ModelError(f"{self._name} is not ready: {self._detail}")
+            observation.id.session_epoch = _open_for(server, observation)
+            answer = Future()
+            self._inferring[observation.id.robot] = (answer, goal, clock())
+            with server.counting_refusals():
+                server.submit(convert.observation_from(observation), clock())
+            worker.wake()
             goal.publish_feedback(action.Infer.Feedback(phase="queued"))
             reply = await answer
+            if reply is None:
+                raise SessionError("canceled" if goal.is_cancel_requested else f"no answer within {INFER_TIMEOUT_S:g} s")
         except RfmError as error:
-            goal.abort()
             result.error_code, result.error_msg = error.code, str(error)
+            if goal.is_cancel_requested:
+                goal.canceled()
+            else:
+                goal.abort()
             return result
         finally:
             self._inferring.pop(observation.id.robot, None)
-            self._server.close_session(observation.id.robot, observation.id.component, observation.id.session_epoch)
+            if server is not None:
+                server.close_session(observation.id.robot, observation.id.component, observation.id.session_epoch)
         setattr(result, "chunk" if isinstance(reply, Chunk) else "judgement", convert.reply_to(reply))
         goal.succeed()
         return result
 
-    def _open_for(self, observation: Any) -> int:
-        """A session for one goal. Raises: `RfmError`."""
-        assert self._server is not None
-        contract = self._server.contract
-        request = SessionRequest(
-            robot=observation.id.robot,
-            component=observation.id.component,
-            action_names=contract.action_names,
-            cameras=tuple(image.header.frame_id for image in observation.images),
-            state_size=len(observation.state),
-        )
-        return self._server.open_session(request).session_epoch
+    def _release_inferring(self) -> None:
+        """Goals that were canceled, or whose request was never answered."""
+        for answer, goal, since_s in list(self._inferring.values()):
+            if goal.is_cancel_requested or clock() - since_s > INFER_TIMEOUT_S:
+                _answer(answer, None)
 
     # --- what leaves ---
 
@@ -289,7 +289,7 @@ class ModelServerNode(LifecycleNode):
         """On the worker's thread."""
         for reply in replies:
             if waiting := self._inferring.get(reply.id.robot):
-                self.executor.create_task(waiting.set_result, reply)  # on the executor's thread, where the goal waits
+                self.executor.create_task(_answer, waiting[0], reply)  # on the executor's thread, where the goal waits
                 continue
             message = convert.reply_to(reply)
             try:
@@ -354,6 +354,23 @@ class _Worker:
             elif not self._stopping:
                 self._wake.wait(timeout=1.0)
                 self._wake.clear()
+
+
+def _open_for(server: ModelServer, observation: Any) -> int:
+    """A session for one goal: its epoch. Raises: `RfmError`."""
+    request = SessionRequest(
+        robot=observation.id.robot,
+        component=observation.id.component,
+        action_names=server.contract.action_names,
+        cameras=tuple(image.header.frame_id for image in observation.images),
+        state_size=len(observation.state),
+    )
+    return server.open_session(request).session_epoch
+
+
+def _answer(future: Future, reply: Reply | None) -> None:
+    if not future.done():
+        future.set_result(reply)
 
 
 def _refused(response: Any, code: int, problem: str) -> Any:

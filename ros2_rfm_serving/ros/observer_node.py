@@ -24,13 +24,17 @@ class ObserverNode(Node):
     def __init__(self, board: Board, fleet_namespace: str = "") -> None:
         super().__init__("rfm_observer", enable_rosout=False, start_parameter_services=False)
         self._board = board
-        names = qos.Names(fleet_namespace)
+        names = self._names = qos.Names(fleet_namespace)
         self.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE)
         for server in board.servers:
             self.create_subscription(msg.ServerStatus, names.server(server, "status"), self._on_server, qos.SERVER_STATUS)
         for robot in board.robots:
             self.create_subscription(msg.RobotStatus, names.robot(robot, "rfm/status"), self._on_robot, qos.ROBOT_STATUS)
             self.create_subscription(msg.EpisodeScore, names.robot(robot, "world/score"), self._on_score, qos.SCORE)
+
+    def factory_is_running(self) -> bool:
+        """Whether somebody publishes a schedule here."""
+        return bool(self.count_publishers(self._names.schedule))
 
     def _on_schedule(self, message: Any) -> None:
         self._board.schedule_epoch = message.epoch

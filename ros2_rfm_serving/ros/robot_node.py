@@ -6,6 +6,7 @@ no state comes, a timer ticks instead, so that watchdogs and tasks go on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
 from ros2_rfm_serving.robot.brain import Sensors
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, parameter, run_node
-from ros2_rfm_serving.types import EncodedImage, Schedule, SessionRequest, TaskOutcome, TaskPhase
+from ros2_rfm_serving.types import MAX_ENCODED_BYTES, EncodedImage, Schedule, SessionRequest, TaskOutcome, TaskPhase
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
 WINDOW_S = 5.0
@@ -41,7 +42,8 @@ class RobotNode(LifecycleNode):
         self._names = fleet_names(self)
         self._openers: dict[str, Any] = {}
         self._publishers_to: dict[str, Any] = {}
-        self._status_subscriptions: dict[str, Any] = {}
+        self._made: list[tuple[Callable[[Any], Any], Any]] = []
+        """What `configure` and the schedules after it made: how to destroy it, and it."""
         self._active = False
         if self._autostart:
             self._start_timer = self.create_timer(0.01, self._start_once)
@@ -76,16 +78,16 @@ class RobotNode(LifecycleNode):
         self._fed_back_s = self._told_s = -1.0
         self._last_state_told: object = None
         name = self._names.robot
-        self._command = self.create_publisher(Float64MultiArray, name(config.name, "command"), qos.COMMAND)
-        self._status = self.create_publisher(msg.RobotStatus, name(config.name, "rfm/status"), qos.ROBOT_STATUS)
-        self.create_subscription(Float32MultiArray, name(config.name, "state"), self._on_state, qos.SENSOR)
+        self._command = self._publisher(Float64MultiArray, name(config.name, "command"), qos.COMMAND)
+        self._status = self._publisher(msg.RobotStatus, name(config.name, "rfm/status"), qos.ROBOT_STATUS)
+        self._subscribe(Float32MultiArray, name(config.name, "state"), self._on_state, qos.SENSOR)
         for camera in config.cameras:
             topic = name(config.name, f"camera/{camera}/image/compressed")
-            self.create_subscription(CompressedImage, topic, lambda m, c=camera: self._on_image(c, m), qos.SENSOR)
-        self.create_subscription(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE)
-        self.create_subscription(msg.ActionChunk, name(config.name, "rfm/action_chunk"), self._on_chunk, qos.REPLY)
-        self.create_subscription(msg.Judgement, name(config.name, "rfm/judgement"), self._on_judgement, qos.REPLY)
-        self._reset = self.create_client(Trigger, name(config.name, "reset"))
+            self._subscribe(CompressedImage, topic, lambda m, c=camera: self._on_image(c, m), qos.SENSOR)
+        self._subscribe(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE)
+        self._subscribe(msg.ActionChunk, name(config.name, "rfm/action_chunk"), self._on_chunk, qos.REPLY)
+        self._subscribe(msg.Judgement, name(config.name, "rfm/judgement"), self._on_judgement, qos.REPLY)
+        self._reset = self._client(Trigger, name(config.name, "reset"))
         self._action = ActionServer(
             self,
             action.ExecuteTask,
@@ -94,6 +96,7 @@ class RobotNode(LifecycleNode):
             goal_callback=self._may_accept,
             cancel_callback=lambda goal: CancelResponse.ACCEPT,
         )
+        self._made.append((lambda server: server.destroy(), self._action))
         return SUCCESS
 
     @logged
@@ -110,10 +113,11 @@ class RobotNode(LifecycleNode):
         return SUCCESS
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._action.destroy()
-        for subscription in list(self.subscriptions):
-            self.destroy_subscription(subscription)
-        self._status_subscriptions.clear()
+        for destroy, entity in self._made:
+            destroy(entity)
+        self._made.clear()
+        self._publishers_to.clear()
+        self._openers.clear()
         return SUCCESS
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -124,6 +128,19 @@ class RobotNode(LifecycleNode):
         self.destroy_timer(self._start_timer)
         if self.trigger_configure() == SUCCESS:
             self.trigger_activate()
+
+    def _publisher(self, *arguments: Any) -> Any:
+        publisher = self.create_publisher(*arguments)
+        self._made.append((self.destroy_publisher, publisher))
+        return publisher
+
+    def _subscribe(self, *arguments: Any, **more: Any) -> None:
+        self._made.append((self.destroy_subscription, self.create_subscription(*arguments, **more)))
+
+    def _client(self, *arguments: Any) -> Any:
+        client = self.create_client(*arguments)
+        self._made.append((self.destroy_client, client))
+        return client
 
     # --- what arrives ---
 
@@ -136,6 +153,9 @@ class RobotNode(LifecycleNode):
         self._tick(self._state_s)
 
     def _on_image(self, camera: str, message: Any) -> None:
+        if len(message.data) > MAX_ENCODED_BYTES:
+            self._brain.refused["image_too_large"] += 1
+            return
         self._images[camera] = (convert.image_from(camera, message), clock())
 
     def _on_schedule(self, message: Any) -> None:
@@ -196,9 +216,9 @@ class RobotNode(LifecycleNode):
             if server in self._publishers_to:
                 continue
             name = self._names.server
-            self._publishers_to[server] = self.create_publisher(msg.Observation, name(server, "observation"), qos.OBSERVATION_SENT)
+            self._publishers_to[server] = self._publisher(msg.Observation, name(server, "observation"), qos.OBSERVATION_SENT)
             events = SubscriptionEventCallbacks(liveliness=lambda event, s=server: self._on_liveliness(s, event))
-            self._status_subscriptions[server] = self.create_subscription(
+            self._subscribe(
                 msg.ServerStatus, name(server, "status"), self._on_server_status, qos.SERVER_STATUS, event_callbacks=events
             )
 
@@ -209,8 +229,7 @@ class RobotNode(LifecycleNode):
     def _open_session(self, server: str, opening: SessionRequest) -> None:
         service = self._openers.get(server)
         if service is None:
-            service = self.create_client(srv.OpenSession, self._names.server(server, "open_session"))
-            self._openers[server] = service
+            service = self._openers[server] = self._client(srv.OpenSession, self._names.server(server, "open_session"))
         if not service.service_is_ready():
             self._brain.session_refused(opening.component, server, "its services are not there yet", clock())
             return
@@ -226,7 +245,13 @@ class RobotNode(LifecycleNode):
             return
         for warning in answer.warnings:
             self.get_logger().warning(f"{server}/{component}: {warning}")
-        self._brain.session_opened(component, server, convert.grant_from(answer), now_s)
+        try:
+            grant = convert.grant_from(answer)
+        except BadMessageError as error:
+            self._brain.refused[error.kind] += 1
+            self._brain.session_refused(component, server, str(error), now_s)
+            return
+        self._brain.session_opened(component, server, grant, now_s)
 
     # --- ExecuteTask ---
 

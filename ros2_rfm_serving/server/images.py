@@ -6,9 +6,8 @@ import numpy as np
 import simplejpeg
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.types import EncodedImage, Image
+from ros2_rfm_serving.types import MAX_ENCODED_BYTES, EncodedImage, Image
 
-MAX_ENCODED_BYTES = 4 << 20
 MAX_PIXELS = 2048 * 2048
 
 
