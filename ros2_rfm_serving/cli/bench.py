@@ -55,7 +55,7 @@ def path(
                 overheads, queue_waits = _measure_path(n, image_size_px, seconds)
                 rows[name].append(overheads)
                 waits[name] += queue_waits
-    table = Table("path", "requests", "p50", "p99", "p50 of the rounds", "of it queueing p50", "p50 over transport")
+    table = Table("path", "requests", "p50", "p99", "p50 of the rounds", "of it decoding, queueing", "p50 over transport")
     figures = {}
     for name, samples in rows.items():
         figures[name] = _figures(samples, rows["transport alone"], waits[name])

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 console = Console() if Console().is_terminal else Console(width=150)
 STALE_AFTER_S = 3.0
 DISCOVERY_S = 1.0
-ROBOT_COLUMNS = "robot|state|task|phase|verdict|actions/s|chunks/s|round trip|staleness|success|real time".split("|")
+ROBOT_COLUMNS = (
+    *("robot", "state", "task", "phase", "verdict"),
+    *("actions/s", "chunks/s", "round trip", "staleness", "success", "real time"),
+)
 STARTUP_LIMIT_S = 60.0  # `--seconds` counts from the first robot at work, or from here
 PLAIN_PERIOD_S = 10.0  # of the table where the output is no terminal
 

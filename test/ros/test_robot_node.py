@@ -11,16 +11,16 @@ import pytest
 import rclpy
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.node import Node
+from rfm_serving import msg
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Float32MultiArray
 
-from rfm_serving import msg
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.runtime import executor
 from test.unit.fakes import schedule
 
-PARAMETERS = ["robot:=r1", "state_size:=3", "cameras:=[front]", "action_names:=[x,y]", "control_rate_hz:=50.0", "autostart:=false"]
+PARAMETERS = ["robot:=r1", "state_size:=3", "cameras:=[front]", "action_names:=[x,"y"]", "control_rate_hz:=50.0", "autostart:=false"]
 
 
 class Rig:
