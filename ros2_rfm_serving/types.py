@@ -19,6 +19,8 @@ Image = npt.NDArray[np.uint8]
 SCHEMA_VERSION = 1
 """Of the wire. A session opens only between equal versions; fields are only ever added."""
 
+MAX_INSTRUCTION_CHARACTERS = 2000
+
 MAX_ENCODED_BYTES = 4 << 20
 """Of one compressed image; a larger one is refused wherever it arrives."""
 

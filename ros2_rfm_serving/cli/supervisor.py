@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ros2_rfm_serving.factory.nodes import NodeSpec, write_parameters
+from ros2_rfm_serving.factory.nodes import SUPERVISED, NodeSpec, write_parameters
 
 INITIAL_BACKOFF_S, MAX_BACKOFF_S, HEALTHY_AFTER_S = 1.0, 15.0, 30.0
 MAX_RESTARTS_IN_A_ROW = 5
@@ -48,6 +48,7 @@ class Supervisor:
             **os.environ,
             "ROS_LOG_DIR": str(folder / "ros"),
             "PYTHONUNBUFFERED": "1",
+            SUPERVISED: "1",
             "RCUTILS_COLORIZED_OUTPUT": "0",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
             "OMP_WAIT_POLICY": "PASSIVE",

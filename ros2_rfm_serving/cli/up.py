@@ -62,7 +62,7 @@ def up(
     """
     from ros2_rfm_serving.factory import load_factory
 
-    work: dict[str, Any] = {"episodes": episodes, "end_on_score": end_on_score}
+    work: dict[str, Any] = {"end_on_score": end_on_score}  # without end: an episode is final when the next one begins
     options = Options(
         seconds=seconds,
         episodes=episodes,
@@ -240,8 +240,8 @@ def _refuse_a_second_factory(observer: ObserverNode) -> None:
 
 @contextmanager
 def _stop_signals(stop: threading.Event) -> Iterator[None]:
-    """SIGINT and SIGTERM end the factory in order; the handlers before are put back."""
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    """SIGINT, SIGTERM and a closed terminal end the factory in order; the handlers before are put back."""
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import yaml
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.descriptor import Factory, Robot
 from ros2_rfm_serving.types import SYSTEM1
+
+SUPERVISED = "RFM_SERVING_SUPERVISED"
+"""Set in the environment of a node that must not outlive the process that started it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +63,9 @@ def node_list(
         nodes.append(
             NodeSpec(name="foreman", executable="foreman_node", namespace="rfm", parameters={"robots": robots, **work, **common})
         )
+    for name, count in Counter(node.name for node in nodes).items():
+        if count > 1:
+            raise ConfigurationError(f"two processes would be named {name!r}", file=factory.file, fix="rename the task")
     return nodes
 
 

@@ -16,6 +16,7 @@ from ros2_rfm_serving.robot.action_queue import ActionQueue
 from ros2_rfm_serving.robot.link import Link, LinkConfig, LinkState
 from ros2_rfm_serving.robot.task import TaskGoal, TaskRun
 from ros2_rfm_serving.types import (
+    MONITOR,
     SYSTEM1,
     Array,
     Chunk,
@@ -42,7 +43,7 @@ class RobotConfig:
     state_size: int
     control_rate_hz: float
     execution_horizon: int = 8
-    """Actions of a chunk to execute before the next chunk should take over (unless the chunk says otherwise)."""
+    """Actions of a chunk to execute before the next chunk should take over."""
     synchronous: bool = False
     """True: execute the horizon, then ask, and hold until the answer is there. False: ask early enough to have no pause."""
     max_action_age_s: float = 3.0
@@ -101,6 +102,7 @@ class RobotBrain:
         self._links: dict[str, Link] = {}
         self._servers_seen_s: dict[str, float] = {}
         self._needs_chunk_since_s = math.inf
+        self._no_request = ""
         self._episode_start = True
         self._executed: deque[float] = deque()
         self._merged: deque[float] = deque()
@@ -157,7 +159,10 @@ class RobotBrain:
         elif self.task is None or reply.id.episode != self.episode:
             self.refused["stale_episode"] += 1
         elif isinstance(reply, Verdict):
-            self.task.judged(reply.verdict, now_s)
+            if reply.id.component == MONITOR:  # what safety and others say is not about the task's end
+                self.task.judged(reply.verdict, now_s)
+        elif reply.id.component != SYSTEM1:
+            self.refused["unexpected_chunk"] += 1
         elif problem := self._chunk_problem(reply):
             self.refused[problem] += 1
         else:
@@ -186,14 +191,17 @@ class RobotBrain:
 
     # --- the control period ---
 
-    def tick(self, sensors: Sensors | None, now_s: float) -> Tick:
-        """Once per control period: sessions, watchdogs, requests, then the next action."""
+    def tick(self, sensors: Sensors | None, now_s: float, *, may_act: bool = True) -> Tick:
+        """Once per control period: sessions, watchdogs, requests, then the next action.
+
+        may_act: False when no new state came in time: everything goes on, but nothing is commanded blindly.
+        """
         opens = self._opens(now_s)
         self._watch(now_s)
         if self.task:
             self.task.check_budget(now_s)
         requests = self._requests(sensors, now_s)
-        command = self._next_action(now_s)
+        command = self._next_action(now_s) if may_act else None
         self._judge_state(now_s)
         return Tick(command=command, requests=requests, opens=opens)
 
@@ -255,9 +263,15 @@ class RobotBrain:
         if not self.executing:
             return ()
         wanted = [link for link in self._links.values() if link.may_send(now_s) and self._due(link, now_s)]
-        if not wanted or sensors is None:
+        self._no_request = ""
+        if not wanted:
             return ()
-        if min(sensors.state_s, sensors.images_s) < now_s - self.config.max_observation_age_s:
+        if sensors is None:
+            self._no_request = "no state or no image yet"
+            return ()
+        age_s = now_s - min(sensors.state_s, sensors.images_s)
+        if age_s > self.config.max_observation_age_s:
+            self._no_request = f"sensor readings are {age_s:.1f} s old"
             self.refused["old_observation"] += 1
             return ()
         return tuple((link.route.server, self._request(link, sensors, now_s)) for link in wanted if link.route)
@@ -330,7 +344,7 @@ class RobotBrain:
             self.state = RobotState.RECONNECTING if connected_before else RobotState.CONNECTING
             self.reason = link.problem
         elif self.executing and waiting_s > self.config.degraded_after_s:
-            self.state, self.reason = RobotState.STALLED, f"no action for {waiting_s:.1f} s"
+            self.state, self.reason = RobotState.STALLED, f"{self._no_request or 'no action'} for {waiting_s:.1f} s"
         elif link.timeouts:
             self.state, self.reason = RobotState.DEGRADED, f"{link.timeouts} requests without an answer"
         else:

@@ -110,7 +110,7 @@ class Link:
 
     def check_timeout(self, now_s: float) -> bool:
         """True when the request in flight was given up; after several in a row the session is opened anew."""
-        if self.in_flight is None or now_s - self.in_flight.sent_s <= self.config.request_timeout_s:
+        if self.in_flight is None or now_s - self.in_flight.sent_s <= self._limit_s():
             return False
         self.in_flight = None
         self.timeouts += 1
@@ -118,6 +118,10 @@ class Link:
             self.refused(f"{self.route.server if self.route else ''} answered none of {self.timeouts} requests", now_s)
             self.timeouts = 0
         return True
+
+    def _limit_s(self) -> float:
+        """A slow model's requests may take as long as it was declared, twice."""
+        return max(self.config.request_timeout_s, 2.0 * self.route.slo_s if self.route and self.route.slo_s > 0 else 0.0)
 
     def accept(self, reply: Reply, now_s: float) -> InFlight | str:
         """What the reply answers, or the counter under which it is dropped."""

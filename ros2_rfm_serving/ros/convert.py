@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,14 @@ from ros2_rfm_serving.types import (
 )
 
 MAX_TENSOR_VALUES = 1 << 20
+_NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
+
+
+def check_name(what: str, name: str) -> str:
+    """A name from the network that topics are named after. Raises: `BadMessageError`."""
+    if not _NAME.fullmatch(name):
+        raise BadMessageError("bad_name", f"{name[:100]!r} cannot name a {what}: letters, digits and underscores, a letter first")
+    return name
 
 
 def floats(values: Any) -> Array:
@@ -223,6 +232,11 @@ def reply_to(reply: Reply) -> Any:
 
 
 def schedule_from(message: Any) -> Schedule:
+    """Raises: `BadMessageError`. A route without a usable rate is left out."""
+    for name in {p.server for p in message.placements} | {r.server for r in message.routes}:
+        check_name("server", name)
+    if any(p.batch_size < 1 or p.max_sessions < 1 for p in message.placements):
+        raise BadMessageError("bad_schedule", "a placement has no batch size or admits no session")
     return Schedule(
         epoch=message.epoch,
         policy=message.policy,
@@ -280,10 +294,11 @@ def session_request_to(request: SessionRequest) -> Any:
 
 
 def session_request_from(message: Any) -> SessionRequest:
+    """Raises: `BadMessageError`."""
     return SessionRequest(
         schema_version=message.schema_version,
-        robot=message.robot,
-        component=message.component,
+        robot=check_name("robot", message.robot),
+        component=check_name("component", message.component),
         action_names=tuple(message.action_names),
         cameras=tuple(message.cameras),
         state_size=message.state_size,

@@ -10,7 +10,9 @@ from rclpy.node import Node
 from rfm_serving import action, msg
 
 from ros2_rfm_serving.ros import qos
-from ros2_rfm_serving.ros.runtime import fleet_names, parameter, run_node
+from ros2_rfm_serving.ros.runtime import clock, fleet_names, parameter, run_node
+
+SILENT_AFTER_S = 10.0
 
 
 class ForemanNode(Node):
@@ -32,54 +34,69 @@ class ForemanNode(Node):
 
     def _give_work(self) -> None:
         for job in self._jobs.values():
+            if job.is_lost(clock()):
+                self.get_logger().warning(f"{job.robot} fell silent during its task; it gets a new one")
+                job.abandon()
             if job.idle and (not self._episodes or job.done < self._episodes):
                 job.start(self._budget_s)
 
-    @property
-    def finished(self) -> bool:
-        """All robots did what was asked."""
-        return bool(self._episodes) and all(job.done >= self._episodes for job in self._jobs.values())
-
 
 class _Job:
-    """One robot's current goal."""
+    """One robot's current goal. What a former goal still reports is ignored: `attempt` tells them apart."""
 
     def __init__(self, node: Node, robot: str, names: qos.Names) -> None:
-        self._node, self._robot = node, robot
-        self._client = ActionClient(node, action.ExecuteTask, names.robot(robot, "execute_task"))
+        self.robot, self.idle, self.done = robot, True, 0
+        self._node, self._attempt, self._heard_s = node, 0, 0.0
         self._goal: Any = None
-        self.idle = True
-        self.done = 0
+        self._client = ActionClient(node, action.ExecuteTask, names.robot(robot, "execute_task"))
 
     def start(self, budget_s: float) -> None:
         if not self._client.server_is_ready():
             return
-        self.idle = False
+        self.idle, self._heard_s = False, clock()
+        self._attempt += 1
+        attempt = self._attempt
         goal = action.ExecuteTask.Goal(time_budget_s=budget_s, reset=True)
-        self._client.send_goal_async(goal).add_done_callback(self._on_answer)
+        sending = self._client.send_goal_async(goal, lambda _: self._on_feedback(attempt))
+        sending.add_done_callback(lambda future: self._on_answer(attempt, future.result()))
+
+    def is_lost(self, now_s: float) -> bool:
+        """A robot tells how it goes twice a second; one that does not has died, and its goal with it."""
+        return not self.idle and now_s - self._heard_s > SILENT_AFTER_S
+
+    def abandon(self) -> None:
+        self._attempt += 1
+        self._goal, self.idle = None, True
 
     def on_score(self, score: Any) -> None:
         if score.success and not score.finished and self._goal is not None:
             goal, self._goal = self._goal, None
             goal.cancel_goal_async()
 
-    def _on_answer(self, future: Any) -> None:
-        self._goal = future.result()
-        if self._goal is None or not self._goal.accepted:
-            self._goal, self.idle = None, True
-            return
-        self._goal.get_result_async().add_done_callback(self._on_result)
+    def _on_feedback(self, attempt: int) -> None:
+        if attempt == self._attempt:
+            self._heard_s = clock()
 
-    def _on_result(self, future: Any) -> None:
-        answer = future.result()
-        self._goal, self.idle = None, True
+    def _on_answer(self, attempt: int, goal: Any) -> None:
+        if attempt != self._attempt:
+            return
+        if goal is None or not goal.accepted:
+            self.abandon()
+            return
+        self._goal = goal
+        goal.get_result_async().add_done_callback(lambda future: self._on_result(attempt, future.result()))
+
+    def _on_result(self, attempt: int, answer: Any) -> None:
+        if attempt != self._attempt:
+            return
+        self.abandon()
         if answer is None:
             return
         self.done += 1
         result = answer.result
         how = {GoalStatus.STATUS_SUCCEEDED: "succeeded", GoalStatus.STATUS_CANCELED: "canceled"}.get(answer.status, "aborted")
         self._node.get_logger().info(
-            f"{self._robot}: episode {result.episode} {how} after {result.duration_s:.1f} s, {result.executed_steps} actions, "
+            f"{self.robot}: episode {result.episode} {how} after {result.duration_s:.1f} s, {result.executed_steps} actions, "
             f"{result.held_steps} held{': ' if result.error_msg else ''}{result.error_msg}"
         )
 

@@ -11,7 +11,9 @@ import math
 import secrets
 import threading
 import time
+import traceback
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +101,10 @@ class ModelServerNode(LifecycleNode):
             started_s = clock()
             self._engine = self._load(model, placement.gpu_type if placement and not self._model else self._gpu_type)
             self._engine.warm_up()
-        except RfmError as error:
-            self.get_logger().error(f"{model}: {error}")
-            self._set_state(msg.ServerStatus.FAILED, str(error))
+        except Exception as error:  # loading runs foreign code: out of memory, a missing driver
+            self._engine = None
+            self.get_logger().error(f"{model} cannot be loaded:\n{traceback.format_exc()}")
+            self._set_state(msg.ServerStatus.FAILED, str(error) if isinstance(error, RfmError) else type(error).__name__)
             return FAILURE
         self._server = ModelServer(
             ServerConfig(
@@ -119,7 +122,7 @@ class ModelServerNode(LifecycleNode):
     @logged
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         assert self._server is not None
-        self._worker = _Worker(self._server, self._publish)
+        self._worker = _Worker(self._server, self._publish, self.get_logger().error)
         self._set_state(msg.ServerStatus.READY, "")
         return SUCCESS
 
@@ -130,6 +133,9 @@ class ModelServerNode(LifecycleNode):
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         self._server = self._engine = None
+        for publisher in self._replies.values():
+            self.destroy_publisher(publisher)
+        self._replies.clear()
         self._set_state(msg.ServerStatus.LOADING, "no model loaded")
         return SUCCESS
 
@@ -174,11 +180,17 @@ class ModelServerNode(LifecycleNode):
         if self._worker:
             self._worker.stop()
             self._worker = None
+        for answer, _, _ in list(self._inferring.values()):
+            _answer(answer, None)
 
     # --- what arrives ---
 
     def _on_schedule(self, message: Any) -> None:
-        schedule = convert.schedule_from(message)
+        try:
+            schedule = convert.schedule_from(message)
+        except BadMessageError as error:
+            self.get_logger().warning(f"refused a schedule: {error}")
+            return
         if schedule.epoch < self._schedule_epoch:
             self.get_logger().warning(f"refused schedule {schedule.epoch}: {self._schedule_epoch} is in force")
             return
@@ -187,12 +199,10 @@ class ModelServerNode(LifecycleNode):
         self._placement = placement
         if placement is None or self._model or not self._autostart:
             return
-        if before is None or (before.model, before.batch_size, before.max_sessions) != (
-            placement.model,
-            placement.batch_size,
-            placement.max_sessions,
-        ):
+        if self._server is None or before is None or (before.model, before.gpu_type) != (placement.model, placement.gpu_type):
             self._load_and_serve()
+        else:
+            self._server.resize(placement.batch_size, placement.max_sessions)
 
     def _on_observation(self, message: Any) -> None:
         if self._server is None or self._worker is None:
@@ -331,8 +341,8 @@ class ModelServerNode(LifecycleNode):
 class _Worker:
     """The thread that owns the engine."""
 
-    def __init__(self, server: ModelServer, publish: Any) -> None:
-        self._server, self._publish = server, publish
+    def __init__(self, server: ModelServer, publish: Callable[[list[Reply]], None], log: Callable[[str], None]) -> None:
+        self._server, self._publish, self._log = server, publish, log
         self._wake, self._stopping = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -348,12 +358,15 @@ class _Worker:
 
     def _run(self) -> None:
         while not self._stopping:
-            replies = self._server.step(clock)
-            if replies:
-                self._publish(replies)
-            elif not self._stopping:
+            if not self._server.has_waiting:
                 self._wake.wait(timeout=1.0)
                 self._wake.clear()
+                continue
+            try:
+                self._publish(self._server.step(clock))
+            except Exception:  # the thread must live: without it the server would take requests and answer none
+                self._server.refused["worker_error"] += 1
+                self._log(traceback.format_exc())
 
 
 def _open_for(server: ModelServer, observation: Any) -> int:

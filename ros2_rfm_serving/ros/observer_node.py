@@ -19,6 +19,9 @@ SERVER_STATES = {
     msg.ServerStatus.FAILED: "failed",
 }
 
+ROBOT_STATES = {int(state): state.name for state in RobotState}
+TASK_PHASES = {int(phase): phase.name.lower() for phase in TaskPhase}
+
 
 class ObserverNode(Node):
     def __init__(self, board: Board, fleet_namespace: str = "") -> None:
@@ -53,7 +56,7 @@ class ObserverNode(Node):
         if row is None:
             return
         _copy(message, row)
-        row.state, row.phase = RobotState(message.state).name, TaskPhase(message.phase).name.lower()
+        row.state, row.phase = ROBOT_STATES.get(message.state, "?"), TASK_PHASES.get(message.phase, "?")
         row.seen_s = clock()
 
     def _on_score(self, message: Any) -> None:

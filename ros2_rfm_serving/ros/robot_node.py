@@ -24,7 +24,15 @@ from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
 from ros2_rfm_serving.robot.brain import Sensors
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, parameter, run_node
-from ros2_rfm_serving.types import MAX_ENCODED_BYTES, EncodedImage, Schedule, SessionRequest, TaskOutcome, TaskPhase
+from ros2_rfm_serving.types import (
+    MAX_ENCODED_BYTES,
+    MAX_INSTRUCTION_CHARACTERS,
+    EncodedImage,
+    Schedule,
+    SessionRequest,
+    TaskOutcome,
+    TaskPhase,
+)
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
 WINDOW_S = 5.0
@@ -45,6 +53,8 @@ class RobotNode(LifecycleNode):
         self._made: list[tuple[Callable[[Any], Any], Any]] = []
         """What `configure` and the schedules after it made: how to destroy it, and it."""
         self._active = False
+        self._attempts = 0
+        self._attempt_of: dict[str, int] = {}
         if self._autostart:
             self._start_timer = self.create_timer(0.01, self._start_once)
 
@@ -75,6 +85,7 @@ class RobotNode(LifecycleNode):
         self._state_s = self._ticked_s = -1.0
         self._images: dict[str, tuple[EncodedImage, float]] = {}
         self._goal: tuple[Any, Future] | None = None
+        self._busy = False  # from the acceptance of a goal to its result
         self._fed_back_s = self._told_s = -1.0
         self._last_state_told: object = None
         name = self._names.robot
@@ -113,6 +124,9 @@ class RobotNode(LifecycleNode):
         return SUCCESS
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if self._busy:
+            self.get_logger().warning("a task is still being told of its end; clean up again in a moment")
+            return TransitionCallbackReturn.FAILURE
         for destroy, entity in self._made:
             destroy(entity)
         self._made.clear()
@@ -121,8 +135,15 @@ class RobotNode(LifecycleNode):
         return SUCCESS
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._end_task(TaskOutcome.SHUTDOWN, "the robot was shut down")
         self._active = False
         return SUCCESS
+
+    def stop(self) -> None:
+        """Before the process ends: whoever gave a task is told."""
+        if self._active:
+            self._end_task(TaskOutcome.SHUTDOWN, "the robot node was stopped")
+            self._active = False
 
     def _start_once(self) -> None:
         self.destroy_timer(self._start_timer)
@@ -159,7 +180,12 @@ class RobotNode(LifecycleNode):
         self._images[camera] = (convert.image_from(camera, message), clock())
 
     def _on_schedule(self, message: Any) -> None:
-        schedule = convert.schedule_from(message)
+        try:
+            schedule = convert.schedule_from(message)
+        except BadMessageError as error:
+            self._brain.refused[error.kind] += 1
+            self.get_logger().warning(f"refused a schedule: {error}")
+            return
         if not self._brain.follow(schedule):
             self.get_logger().warning(f"refused schedule {schedule.epoch}: {self._brain.schedule_epoch} is in force")
             return
@@ -180,15 +206,15 @@ class RobotNode(LifecycleNode):
     def _on_watchdog(self) -> None:
         now_s = clock()
         if now_s - self._ticked_s > 2.0 / self._config.control_rate_hz:
-            self._tick(now_s)
+            self._tick(now_s, may_act=False)
 
     # --- the control period ---
 
-    def _tick(self, now_s: float) -> None:
+    def _tick(self, now_s: float, *, may_act: bool = True) -> None:
         if not self._active:
             return
         self._ticked_s = now_s
-        tick = self._brain.tick(self._sensors(), now_s)
+        tick = self._brain.tick(self._sensors(), now_s, may_act=may_act)
         if tick.command is not None:
             self._command.publish(Float64MultiArray(data=tick.command.astype(float).tolist()))
         for server, request in tick.requests:
@@ -233,11 +259,16 @@ class RobotNode(LifecycleNode):
         if not service.service_is_ready():
             self._brain.session_refused(opening.component, server, "its services are not there yet", clock())
             return
+        self._attempts += 1
+        attempt = self._attempt_of[opening.component] = self._attempts
         future = service.call_async(convert.session_request_to(opening))
-        future.add_done_callback(lambda done: self._on_session(opening.component, server, done.result()))
+        future.add_done_callback(lambda done: self._on_session(opening.component, server, attempt, done.result()))
 
-    def _on_session(self, component: str, server: str, answer: Any) -> None:
+    def _on_session(self, component: str, server: str, attempt: int, answer: Any) -> None:
         now_s = clock()
+        if self._attempt_of.get(component) != attempt:
+            self._brain.refused["late_session"] += 1  # it answers an attempt that was given up
+            return
         if answer is None or not answer.success:
             problem = answer.error_msg if answer else "no answer"
             self.get_logger().warning(f"{server} refuses a session for {component}: {problem}", throttle_duration_sec=5.0)
@@ -257,15 +288,17 @@ class RobotNode(LifecycleNode):
 
     def _may_accept(self, request: Any) -> GoalResponse:
         """One task at a time, and only this robot's."""
-        idle = self._active and self._brain.task is None and self._goal is None
+        idle = self._active and not self._busy
         known = request.task in ("", self._task_name)
         sane = np.isfinite(request.time_budget_s) and request.time_budget_s >= 0
-        return GoalResponse.ACCEPT if idle and known and sane else GoalResponse.REJECT
+        short = len(request.instruction) <= MAX_INSTRUCTION_CHARACTERS
+        self._busy = self._busy or (idle and known and sane and short)  # before the next request is looked at
+        return GoalResponse.ACCEPT if idle and known and sane and short else GoalResponse.REJECT
 
     async def _execute(self, goal: Any) -> Any:
-        request = goal.request
-        self._goal = (goal, Future())
-        run = self._brain.start(
+        request, brain, finished = goal.request, self._brain, Future()
+        self._goal = (goal, finished)
+        run = brain.start(
             TaskGoal(
                 task=self._task_name,
                 instruction=request.instruction or self._instruction,
@@ -275,11 +308,11 @@ class RobotNode(LifecycleNode):
             clock(),
         )
         self._reset_asked = not request.reset
-        await self._goal[1]
+        await finished
         assert run.result is not None
         result = run.result
-        self._brain.finish()
-        self._goal = None
+        brain.finish()
+        self._goal, self._busy = None, False
         if result.outcome is TaskOutcome.CANCELED:
             goal.canceled()
         elif result.outcome is TaskOutcome.NONE:
@@ -297,17 +330,16 @@ class RobotNode(LifecycleNode):
         )
 
     def _ask_reset(self) -> None:
-        """Asks once; until the service is there, or too long, the task stays in its resetting phase."""
-        run, now_s = self._brain.task, clock()
-        assert run is not None
-        if not self._reset.service_is_ready():
-            if now_s - run.started_s > RESET_TIMEOUT_S:
-                run.reset_done(False, "its reset service is not there", now_s)
+        """Asks once; until the service is there, the task stays in its resetting phase."""
+        run = self._brain.task
+        if run is None or not self._reset.service_is_ready():
             return
         self._reset_asked = True
 
         def done(future: Any) -> None:
             answer = future.result()
+            if self._brain.task is not run:
+                return
             self._state, self._images = None, {}  # readings from before the reset say nothing
             run.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
 
@@ -321,6 +353,8 @@ class RobotNode(LifecycleNode):
         goal, finished = self._goal
         if not self._reset_asked:
             self._ask_reset()
+        if now_s - run.started_s > RESET_TIMEOUT_S:
+            run.reset_done(False, f"no answer within {RESET_TIMEOUT_S:g} s", now_s)
         if goal.is_cancel_requested:
             self._brain.cancel(TaskOutcome.CANCELED, "canceled by the client", now_s)
         if now_s - self._fed_back_s >= FEEDBACK_PERIOD_S:

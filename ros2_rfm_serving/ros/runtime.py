@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import signal
@@ -19,8 +20,10 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
+from ros2_rfm_serving.factory.nodes import SUPERVISED
 from ros2_rfm_serving.ros.qos import Names
 
+PR_SET_PDEATHSIG = 1
 T = TypeVar("T")
 clock = time.monotonic
 """The one clock of a process. The brain never reads it; nodes pass its readings on."""
@@ -53,6 +56,7 @@ def run_node(make: Callable[[], Node], args: Sequence[str] | None = None) -> Non
     still publish its last words.
     """
     os.environ.setdefault("ROS_LOG_DIR", str(Path("~/.ros/log").expanduser()) if "HOME" in os.environ else "/tmp/ros_log")
+    _end_with_parent()
     ending: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _: ending.append(received))
@@ -62,12 +66,30 @@ def run_node(make: Callable[[], Node], args: Sequence[str] | None = None) -> Non
         node = make()
         spinner.add_node(node)
         while rclpy.ok() and not ending:
-            spinner.spin_once(timeout_sec=0.25)  # the events executor's spin() without a timeout never dispatches
+            _spin(spinner, node, 0.25)  # the events executor's spin() without a timeout never dispatches
     finally:
         if node is not None:
             getattr(node, "stop", lambda: None)()
+            for _ in range(5):
+                _spin(spinner, node, 0.02)  # what `stop` set off, such as the result of a goal
             node.destroy_node()
         rclpy.try_shutdown()
+
+
+def _end_with_parent() -> None:
+    """A supervised node ends when its supervisor does, however that happened (Linux; elsewhere an orderly end has to do)."""
+    if os.environ.get(SUPERVISED) and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() == 1:
+            raise SystemExit("the supervisor is gone")
+
+
+def _spin(spinner: Any, node: Node, seconds: float) -> None:
+    """One turn. A callback's exception costs that message, not the process: it is said aloud and the node goes on."""
+    try:
+        spinner.spin_once(timeout_sec=seconds)
+    except Exception:
+        node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}", throttle_duration_sec=1.0)
 
 
 def logged(transition: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

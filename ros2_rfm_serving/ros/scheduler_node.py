@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.runtime import fleet_names, parameter, run_node, share
 from ros2_rfm_serving.scheduler import plan
+
+EPOCH_ORIGIN_S = 1_700_000_000
 
 
 class SchedulerNode(Node):
@@ -29,7 +32,9 @@ class SchedulerNode(Node):
         self.create_service(srv.AdmitRobot, names.admit_robot, self._admit)
         self.create_service(srv.ReleaseRobot, names.release_robot, self._release)
         self.create_service(srv.Replan, names.replan, self._replan)
-        self._epoch = 0
+        # Epochs rise across restarts as well: those who follow an older schedule would refuse a smaller one. Only compared, never
+        # read as a time.
+        self._epoch = int(time.time()) - EPOCH_ORIGIN_S
         self._publish(self._factory, self._robots)
 
     def _publish(self, factory: Factory, robots: list[Robot]) -> None:
@@ -59,6 +64,10 @@ class SchedulerNode(Node):
         return response
 
     def _admit(self, request: Any, response: Any) -> Any:
+        try:
+            convert.check_name("robot", request.robot)
+        except RfmError as error:
+            return self._refuse(response, error.code, str(error))
         if request.task not in self._factory.tasks:
             return self._refuse(response, 100, f"no task {request.task!r}; there are: {', '.join(self._factory.tasks)}")
         if any(robot.name == request.robot for robot in self._robots):

@@ -56,6 +56,8 @@ def plan(factory: Factory, profile: Profile, *, epoch: int, robots: list[Robot] 
 
 def _servers_per_model(wanted: dict[str, list[Stream]], profile: Profile, gpu_type: str, num_servers: int) -> Counter[str]:
     counts = Counter(dict.fromkeys(wanted, 1))
+    if not wanted:
+        return counts  # no robots: nothing is placed
     if len(counts) > num_servers:
         raise ScheduleError(
             f"the factory uses {len(counts)} models ({', '.join(counts)}) and has {num_servers} servers; "

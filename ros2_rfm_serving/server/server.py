@@ -16,11 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.errors import BadMessageError, ModelError
 from ros2_rfm_serving.server import images
 from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, Waiting
 from ros2_rfm_serving.server.sessions import Session, SessionKey, Sessions
 from ros2_rfm_serving.types import (
+    MAX_INSTRUCTION_CHARACTERS,
     Array,
     Chunk,
     EngineReply,
@@ -34,8 +35,6 @@ from ros2_rfm_serving.types import (
     SessionRequest,
     Verdict,
 )
-
-MAX_INSTRUCTION_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +98,9 @@ class ModelServer:
     def open_session(self, request: SessionRequest) -> SessionGrant:
         """Raises: `ContractError`, `CapacityError`."""
         with self._lock:
+            grant = self._sessions.open(request)
             self._mailboxes.pop((request.robot, request.component), None)
-            return self._sessions.open(request)
+            return grant
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         with self._lock:
@@ -116,6 +116,17 @@ class ModelServer:
             if waiting and waiting.request.id.episode < episode:
                 del self._mailboxes[key]
                 self.refused["stale_episode"] += 1
+
+    @property
+    def has_waiting(self) -> bool:
+        with self._lock:
+            return bool(self._mailboxes)
+
+    def resize(self, batch_size: int, max_sessions: int) -> None:
+        """Takes new limits without touching what is open."""
+        with self._lock:
+            self._batch_size = min(batch_size, self._engine.max_batch_size)
+            self._sessions.max_sessions = max_sessions
 
     def session_names(self) -> list[str]:
         with self._lock:
@@ -191,6 +202,9 @@ class ModelServer:
     def _run(self, batch: Sequence[Waiting]) -> list[EngineReply | None]:
         try:
             answers: list[EngineReply | None] = list(self._engine.infer([w.request for w in batch]))
+            if len(answers) != len(batch):
+                raise ModelError(f"{len(answers)} answers to {len(batch)} requests")
+            self.last_engine_error = ""
         except Exception as error:  # an engine is foreign code: whatever it raises costs this batch and nothing else
             self.refused["engine_error"] += len(batch)
             self.last_engine_error = f"{type(error).__name__}: {error}"
@@ -292,7 +306,7 @@ class ModelServer:
 
 
 def _check_array(name: str, values: Array, shape: tuple[int | None, ...]) -> None:
-    empty_is_fine = shape[0] is None and values.size == 0
+    empty_is_fine = shape[0] is None and len(values) == 0
     fits = values.ndim == len(shape) and all(s is None or s == n for s, n in zip(shape, values.shape, strict=True))
     if not fits and not empty_is_fine:
         raise BadMessageError("bad_shape", f"{name} has shape {values.shape}, the model takes {shape}")

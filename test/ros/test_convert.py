@@ -125,6 +125,12 @@ def test_a_schedule_survives_the_wire_and_an_unusable_rate_is_left_out() -> None
         assert convert.schedule_from(convert.schedule_to(schedule(rate_hz=rate), "f")).routes == ()
 
 
+@pytest.mark.parametrize("change", [{"server": "a b"}, {"server": ""}])
+def test_a_schedule_with_impossible_names_is_refused(change: dict[str, str]) -> None:
+    with pytest.raises(BadMessageError):
+        convert.schedule_from(convert.schedule_to(schedule(**change), "f"))
+
+
 def test_contract_and_session_request_survive_the_wire() -> None:
     from rfm_serving import srv
 

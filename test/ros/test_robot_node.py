@@ -20,7 +20,14 @@ from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.runtime import executor
 from test.unit.fakes import schedule
 
-PARAMETERS = ["robot:=r1", "state_size:=3", "cameras:=[front]", "action_names:=[x,"y"]", "control_rate_hz:=50.0", "autostart:=false"]
+PARAMETERS = [
+    "robot:=r1",
+    "state_size:=3",
+    "cameras:=[front]",
+    "action_names:=['x','y']",
+    "control_rate_hz:=50.0",
+    "autostart:=false",
+]
 
 
 class Rig:
@@ -99,7 +106,7 @@ def test_hostile_messages_are_counted_and_the_robot_lives_on(rig: Rig) -> None:
     rig.provoke(rig.image, huge, "image_too_large")
 
     lying = msg.ActionChunk()
-    lying.chunk_robot.rows = 1000
+    lying.chunk_robot.rows, lying.chunk_robot.columns = 1000, 2
     rig.provoke(rig.chunk, lying, "bad_shape")
     unknown = msg.ActionChunk()
     unknown.id.component = "nobody"

@@ -154,6 +154,13 @@ def test_any_action_client_works_and_a_killed_server_means_hold_then_recovery(
         assert answer.status == GoalStatus.STATUS_ABORTED and answer.result.error_code == ExecuteTask.Result.BUDGET_SPENT
         assert "1 s" in answer.result.error_msg and answer.result.episode == 2
 
+        # Two goals in one breath: one is taken, the other rejected, and the robot takes the next as ever.
+        pair = [client.action.send_goal_async(ExecuteTask.Goal(time_budget_s=1.0)) for _ in range(2)]
+        client.wait(lambda: all(sending.done() for sending in pair))
+        (accepted,) = [sending.result() for sending in pair if sending.result().accepted]
+        assert client.result(accepted).result.error_code == ExecuteTask.Result.BUDGET_SPENT
+        assert client.result(client.send(time_budget_s=1.0)).result.error_code == ExecuteTask.Result.BUDGET_SPENT
+
         # Ctrl-C stops everything.
         factory.send_signal(signal.SIGINT)
         output, _ = factory.communicate(timeout=60)

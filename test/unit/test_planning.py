@@ -90,6 +90,10 @@ def test_every_stream_has_one_route_to_a_server_that_hosts_its_model(robots: int
     assert schedule.epoch == 3
 
 
+def test_a_factory_without_robots_has_an_empty_schedule() -> None:
+    assert plan(factory(), PROFILE, epoch=1, robots=[]).routes == ()
+
+
 def test_system1_is_capped_at_its_closed_loop_rate() -> None:
     schedule = plan(factory(robots=1), PROFILE, epoch=1)
     rate = next(r.max_rate_hz for r in schedule.routes if r.component == "system1")

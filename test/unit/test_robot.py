@@ -209,6 +209,23 @@ def test_two_equal_verdicts_end_a_task(word: str, outcome: TaskOutcome) -> None:
     assert rig.tick().command is None
 
 
+def test_only_the_monitor_ends_a_task() -> None:
+    rig = working()
+    for _ in range(3):
+        request = rig.ask()
+        said = replace(verdict(rig, "done"), id=request.id)
+        rig.brain.reply(said, rig.now_s)
+    assert rig.brain.task is not None and rig.brain.task.verdict == ""
+
+
+def test_without_a_new_state_nothing_is_commanded_blindly() -> None:
+    rig = working()
+    rig.brain.reply(chunk(rig.ask()), rig.now_s)
+    rig.now_s += PERIOD_S
+    assert rig.brain.tick(sensors(rig.now_s), rig.now_s, may_act=False).command is None
+    assert rig.tick().command.tolist() == [0, 0]
+
+
 def test_budget_reset_and_cancel_end_a_task() -> None:
     rig = Rig().connect()
     run = rig.brain.start(replace(GOAL, time_budget_s=1.0), rig.now_s)

@@ -100,6 +100,7 @@ BAD = [
     ("bad_shape", lambda o: replace(o, state=np.zeros(0, np.float32))),
     ("bad_shape", lambda o: replace(o, prefix_model=np.zeros((2, 5), np.float32))),
     ("bad_shape", lambda o: replace(o, instruction="x" * 10_000)),
+    ("bad_shape", lambda o: replace(o, prefix_model=np.zeros((5, 0), np.float32), inference_delay_steps=3)),
     ("non_finite", lambda o: replace(o, state=np.array([0, np.nan, 0], np.float32))),
     ("non_finite", lambda o: replace(o, prefix_model=np.full((1, 2), np.inf, np.float32))),
     ("bad_cameras", lambda o: replace(o, images=())),
@@ -145,12 +146,14 @@ class Breaking(FakeEngine):
     def infer(self, requests):  # type: ignore[no-untyped-def]
         if self.how == "raise":
             raise ValueError("out of memory")
+        if self.how == "few":
+            return []
         bad = rows()
         bad[1, 0] = np.nan
         return [EngineReply(chunk_model=bad, chunk_robot=bad) for _ in requests]
 
 
-@pytest.mark.parametrize(("how", "counter"), [("raise", "engine_error"), ("nan", "non_finite_output")])
+@pytest.mark.parametrize(("how", "counter"), [("raise", "engine_error"), ("few", "engine_error"), ("nan", "non_finite_output")])
 def test_a_broken_engine_answers_nobody_and_the_server_lives(how: str, counter: str) -> None:
     target = server(Breaking(how))
     epoch = target.open_session(session_request()).session_epoch
