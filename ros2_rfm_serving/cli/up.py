@@ -128,7 +128,7 @@ def run_factory(factory: Factory, options: Options) -> Outcome:
             supervisor.start()
             _show_until_end(factory, supervisor, board, options, stop)
             if options.svg_file:
-                canvas = Console(record=True, width=132, file=io.StringIO())
+                canvas = Console(record=True, width=150, file=io.StringIO())
                 canvas.print(_picture(factory, board, []))
                 canvas.save_svg(str(options.svg_file), title="rfm up")
         finally:

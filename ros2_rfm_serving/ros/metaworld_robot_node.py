@@ -48,6 +48,7 @@ class MetaworldRobotNode(Node):
         self._due_s = clock()
         self._stepped: deque[float] = deque()
         self._scored_s = -1.0
+        self._real_time_factor = 0.0
         names = fleet_names(self)
 
         def name(leaf: str) -> str:
@@ -137,7 +138,9 @@ class MetaworldRobotNode(Node):
         now_s = self._scored_s = clock()
         while self._stepped and self._stepped[0] < now_s - 5.0:
             self._stepped.popleft()
-        span_s = now_s - self._stepped[0] if len(self._stepped) > 1 else 0.0
+        span_s = now_s - self._stepped[0] if self._stepped else 0.0
+        if span_s > 1.0:  # shorter ones, just after a reset, say nothing
+            self._real_time_factor = (len(self._stepped) - 1) * PHYSICS_STEP_S / span_s
         score = msg.EpisodeScore(
             task=self._task,
             episode=self._episode,
@@ -146,7 +149,7 @@ class MetaworldRobotNode(Node):
             finished=finished,
             steps=self._steps,
             declared_time_scale=PHYSICS_STEP_S / self._period_s,
-            real_time_factor=(len(self._stepped) - 1) * PHYSICS_STEP_S / span_s if span_s > 0 else 0.0,
+            real_time_factor=self._real_time_factor,
             late_ticks=self._late,
             overwritten_commands=self._overwritten,
         )
