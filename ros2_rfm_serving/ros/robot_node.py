@@ -1,4 +1,4 @@
-"""One robot: sensors in, commands out, the brain in between. Lifecycle; `ExecuteTask` is its door.
+"""One robot: sensors in, commands out, the brain in between. Lifecycle; `ExecuteTask` is its door (`task_door.py`).
 
 The control period follows the robot: a tick runs when the state arrives, so that the command answers the newest reading. When
 no state comes, a timer ticks instead, so that watchdogs and tasks go on.
@@ -10,23 +10,20 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
-from rclpy.task import Future
-from rfm_serving import action, msg, srv
+from rfm_serving import msg, srv
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
-from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
+from ros2_rfm_serving.robot import RobotBrain, RobotConfig
 from ros2_rfm_serving.robot.brain import Sensors
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, parameter, run_node
+from ros2_rfm_serving.ros.task_door import TaskDoor
 from ros2_rfm_serving.types import (
     MAX_ENCODED_BYTES,
-    MAX_INSTRUCTION_CHARACTERS,
     EncodedImage,
     Schedule,
     SessionRequest,
@@ -36,8 +33,6 @@ from ros2_rfm_serving.types import (
 
 SUCCESS = TransitionCallbackReturn.SUCCESS
 WINDOW_S = 5.0
-FEEDBACK_PERIOD_S = 0.5
-RESET_TIMEOUT_S = 30.0
 
 
 class RobotNode(LifecycleNode):
@@ -84,9 +79,7 @@ class RobotNode(LifecycleNode):
         self._state: np.ndarray[Any, np.dtype[np.float32]] | None = None
         self._state_s = self._ticked_s = -1.0
         self._images: dict[str, tuple[EncodedImage, float]] = {}
-        self._goal: tuple[Any, Future] | None = None
-        self._busy = False  # from the acceptance of a goal to its result
-        self._fed_back_s = self._told_s = -1.0
+        self._told_s = -1.0
         self._last_state_told: object = None
         name = self._names.robot
         self._command = self._publisher(Float64MultiArray, name(config.name, "command"), qos.COMMAND)
@@ -98,33 +91,32 @@ class RobotNode(LifecycleNode):
         self._subscribe(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE)
         self._subscribe(msg.ActionChunk, name(config.name, "rfm/action_chunk"), self._on_chunk, qos.REPLY)
         self._subscribe(msg.Judgement, name(config.name, "rfm/judgement"), self._on_judgement, qos.REPLY)
-        self._reset = self._client(Trigger, name(config.name, "reset"))
-        self._action = ActionServer(
+        self._door = TaskDoor(
             self,
-            action.ExecuteTask,
-            name(config.name, "execute_task"),
-            self._execute,
-            goal_callback=self._may_accept,
-            cancel_callback=lambda goal: CancelResponse.ACCEPT,
+            self._brain,
+            task=self._task_name,
+            instruction=self._instruction,
+            action_name=name(config.name, "execute_task"),
+            reset_name=name(config.name, "reset"),
+            forget_readings=self._forget_readings,
         )
-        self._made.append((lambda server: server.destroy(), self._action))
+        self._made.append((TaskDoor.destroy, self._door))
         return SUCCESS
 
     @logged
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._active = True
+        self._active = self._door.open = True
         self._watchdog = self.create_timer(1.0 / self._config.control_rate_hz, self._on_watchdog)
         return SUCCESS
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Stops at once: the task ends, nothing is commanded any more."""
-        self._active = False
         self.destroy_timer(self._watchdog)
-        self._end_task(TaskOutcome.SHUTDOWN, "the robot was deactivated")
+        self._close("the robot was deactivated")
         return SUCCESS
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        if self._busy:
+        if self._door.busy:
             self.get_logger().warning("a task is still being told of its end; clean up again in a moment")
             return TransitionCallbackReturn.FAILURE
         for destroy, entity in self._made:
@@ -135,15 +127,17 @@ class RobotNode(LifecycleNode):
         return SUCCESS
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._end_task(TaskOutcome.SHUTDOWN, "the robot was shut down")
-        self._active = False
+        self._close("the robot was shut down")
         return SUCCESS
 
     def stop(self) -> None:
         """Before the process ends: whoever gave a task is told."""
+        self._close("the robot node was stopped")
+
+    def _close(self, reason: str) -> None:
         if self._active:
-            self._end_task(TaskOutcome.SHUTDOWN, "the robot node was stopped")
-            self._active = False
+            self._active = self._door.open = False
+            self._door.end(TaskOutcome.SHUTDOWN, reason, clock())
 
     def _start_once(self) -> None:
         self.destroy_timer(self._start_timer)
@@ -221,7 +215,7 @@ class RobotNode(LifecycleNode):
             self._publishers_to[server].publish(convert.observation_to(request))
         for server, opening in tick.opens:
             self._open_session(server, opening)
-        self._tend_goal(now_s)
+        self._door.tend(now_s)
         self._tell(now_s)
 
     def _sensors(self) -> Sensors | None:
@@ -233,6 +227,10 @@ class RobotNode(LifecycleNode):
             images=tuple(self._images[camera][0] for camera in self._config.cameras),
             images_s=min(at_s for _, at_s in self._images.values()) if self._images else self._state_s,
         )
+
+    def _forget_readings(self) -> None:
+        """What was read before a reset says nothing about the scene after it."""
+        self._state, self._images = None, {}
 
     # --- servers ---
 
@@ -283,99 +281,6 @@ class RobotNode(LifecycleNode):
             self._brain.session_refused(component, server, str(error), now_s)
             return
         self._brain.session_opened(component, server, grant, now_s)
-
-    # --- ExecuteTask ---
-
-    def _may_accept(self, request: Any) -> GoalResponse:
-        """One task at a time, and only this robot's."""
-        idle = self._active and not self._busy
-        known = request.task in ("", self._task_name)
-        sane = np.isfinite(request.time_budget_s) and request.time_budget_s >= 0
-        short = len(request.instruction) <= MAX_INSTRUCTION_CHARACTERS
-        self._busy = self._busy or (idle and known and sane and short)  # before the next request is looked at
-        return GoalResponse.ACCEPT if idle and known and sane and short else GoalResponse.REJECT
-
-    async def _execute(self, goal: Any) -> Any:
-        request, brain, finished = goal.request, self._brain, Future()
-        self._goal = (goal, finished)
-        run = brain.start(
-            TaskGoal(
-                task=self._task_name,
-                instruction=request.instruction or self._instruction,
-                time_budget_s=request.time_budget_s or self._config.default_budget_s,
-                reset=request.reset,
-            ),
-            clock(),
-        )
-        self._reset_asked = not request.reset
-        await finished
-        assert run.result is not None
-        result = run.result
-        brain.finish()
-        self._goal, self._busy = None, False
-        if result.outcome is TaskOutcome.CANCELED:
-            goal.canceled()
-        elif result.outcome is TaskOutcome.NONE:
-            goal.succeed()
-        else:
-            goal.abort()
-        return action.ExecuteTask.Result(
-            error_code=int(result.outcome),
-            error_msg=result.message,
-            verdict=result.verdict,
-            episode=result.episode,
-            duration_s=result.duration_s,
-            executed_steps=result.executed_steps,
-            held_steps=result.held_steps,
-        )
-
-    def _ask_reset(self) -> None:
-        """Asks once; until the service is there, the task stays in its resetting phase."""
-        run = self._brain.task
-        if run is None or not self._reset.service_is_ready():
-            return
-        self._reset_asked = True
-
-        def done(future: Any) -> None:
-            answer = future.result()
-            if self._brain.task is not run:
-                return
-            self._state, self._images = None, {}  # readings from before the reset say nothing
-            run.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
-
-        self._reset.call_async(Trigger.Request()).add_done_callback(done)
-
-    def _tend_goal(self, now_s: float) -> None:
-        """Feedback, cancellation and the end of the goal, once per tick."""
-        run = self._brain.task
-        if self._goal is None or run is None:
-            return
-        goal, finished = self._goal
-        if not self._reset_asked:
-            self._ask_reset()
-        if now_s - run.started_s > RESET_TIMEOUT_S:
-            run.reset_done(False, f"no answer within {RESET_TIMEOUT_S:g} s", now_s)
-        if goal.is_cancel_requested:
-            self._brain.cancel(TaskOutcome.CANCELED, "canceled by the client", now_s)
-        if now_s - self._fed_back_s >= FEEDBACK_PERIOD_S:
-            self._fed_back_s = now_s
-            goal.publish_feedback(
-                action.ExecuteTask.Feedback(
-                    phase=run.phase.name.lower(),
-                    subgoal=run.goal.instruction,
-                    verdict=run.verdict,
-                    progress=run.progress(now_s),
-                    state=self._brain.state.name,
-                    queue_depth=self._brain.queue_depth,
-                    staleness_s=self._brain.staleness_s,
-                )
-            )
-        if run.result is not None and not finished.done():
-            finished.set_result(True)
-
-    def _end_task(self, outcome: TaskOutcome, message: str) -> None:
-        self._brain.cancel(outcome, message, clock())
-        self._tend_goal(clock())
 
     # --- status ---
 

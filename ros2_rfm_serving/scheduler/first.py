@@ -2,7 +2,7 @@
 
 1. each model gets one server; every further server goes to the model whose servers are the most loaded;
 2. each model's robots are spread evenly over its servers;
-3. each server takes the smallest batch size that carries its load within the tightest SLO, or else the largest one;
+3. each server takes the smallest batch size that carries its load within the tightest SLO, or else the one that carries most;
 4. System 1 is capped at its closed-loop rate, and all rates at what the profile carries with some headroom.
 """
 
@@ -20,6 +20,8 @@ from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
 HEADROOM = 0.8
 """Share of the measured maximum rate that is given out."""
+RATE_STEPS = 20
+"""Resolution of the search for the rate that meets an SLO."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,11 @@ def plan(factory: Factory, profile: Profile, *, epoch: int, robots: list[Robot] 
     for model, model_streams in wanted.items():
         hosts = [next(names) for _ in range(counts[model])]
         for host, mine in zip(hosts, _spread(model_streams, len(hosts)), strict=True):
-            placement = _placement(host, model, gpu_type, mine, profile)
+            batch = _choose_batch(model, gpu_type, mine, profile)
+            placement = _placement(host, model, gpu_type, mine, profile, batch)
             standby = hosts[(hosts.index(host) + 1) % len(hosts)] if len(hosts) > 1 else ""
             placements.append(placement)
-            routes.extend(_routes(placement, mine, standby, factory, profile))
+            routes.extend(_routes(placement, mine, standby, profile, batch))
     routes.sort(key=lambda route: (route.robot, route.component))
     return Schedule(
         epoch=epoch,
@@ -81,29 +84,34 @@ def _spread(model_streams: list[Stream], num_hosts: int) -> list[list[Stream]]:
     return [[s for s in model_streams if host_of[s.robot] == host] for host in range(num_hosts)]
 
 
-def _batches(model: str, gpu_type: str, profile: Profile) -> list[_Batch]:
-    return [
-        _Batch(batching, size, HEADROOM * profile.max_rate_hz(model, gpu_type, batching, size))
-        for batching, size in profile.batch_sizes(model, gpu_type)
-    ]
+def _batches(model: str, gpu_type: str, profile: Profile, slo_s: float = math.inf) -> list[_Batch]:
+    """What each measured batch size carries within the SLO, with headroom; those that never meet it are left out."""
+    carried = []
+    for batching, size in profile.batch_sizes(model, gpu_type):
+        limit_hz = HEADROOM * profile.max_rate_hz(model, gpu_type, batching, size)
+        rates = (limit_hz * step / RATE_STEPS for step in range(RATE_STEPS, 0, -1))
+        within = next((r for r in rates if profile.latency_s(model, gpu_type, batching, size, r, "p99") <= slo_s), None)
+        if within is not None:
+            carried.append(_Batch(batching, size, within))
+    return carried
 
 
-def _placement(host: str, model: str, gpu_type: str, mine: list[Stream], profile: Profile) -> Placement:
-    options = _batches(model, gpu_type, profile)
+def _choose_batch(model: str, gpu_type: str, mine: list[Stream], profile: Profile) -> _Batch:
+    """The smallest that carries the load within the tightest SLO, or else the one that carries most."""
     rate = sum(stream.wanted_rate_hz for stream in mine)
     slo_s = min((stream.slo_s for stream in mine if stream.slo_s), default=math.inf)
-
-    def p99_s(batch: _Batch) -> float:
-        return profile.latency_s(model, gpu_type, batch.batching, batch.size, min(rate, batch.capacity_hz), "p99")
-
-    fitting = [b for b in options if b.capacity_hz >= rate and p99_s(b) <= slo_s]
-    in_time = [b for b in options if p99_s(b) <= slo_s]
-    if not in_time:
-        best = min(map(p99_s, options))
+    options = _batches(model, gpu_type, profile, slo_s)
+    if not options:
+        best_s = min(profile.latency_s(model, gpu_type, b, size, 0.0, "p99") for b, size in profile.batch_sizes(model, gpu_type))
         raise ScheduleError(
-            f"{model!r} on {gpu_type!r} needs {best * 1e3:.0f} ms (p99) at the least; the SLO of {slo_s * 1e3:.0f} ms cannot be met"
+            f"{model!r} on {gpu_type!r} needs {best_s * 1e3:.0f} ms (p99) at the least; "
+            f"the SLO of {slo_s * 1e3:.0f} ms cannot be met"
         )
-    batch = fitting[0] if fitting else max(in_time, key=lambda b: b.capacity_hz)
+    return next((b for b in options if b.capacity_hz >= rate), max(options, key=lambda b: b.capacity_hz))
+
+
+def _placement(host: str, model: str, gpu_type: str, mine: list[Stream], profile: Profile, batch: _Batch) -> Placement:
+    rate = min(sum(stream.wanted_rate_hz for stream in mine), batch.capacity_hz)
     return Placement(
         server=host,
         model=model,
@@ -112,16 +120,15 @@ def _placement(host: str, model: str, gpu_type: str, mine: list[Stream], profile
         batching=batch.batching,
         batch_size=batch.size,
         max_sessions=max(2 * len(mine), 8),
-        predicted_p99_s=p99_s(batch),
+        predicted_p99_s=profile.latency_s(model, gpu_type, batch.batching, batch.size, rate, "p99"),
     )
 
 
-def _routes(placement: Placement, mine: list[Stream], standby: str, factory: Factory, profile: Profile) -> list[Route]:
-    at = (placement.model, placement.gpu_type, placement.batching, placement.batch_size)
-    capacity_hz = HEADROOM * profile.max_rate_hz(*at)
+def _routes(placement: Placement, mine: list[Stream], standby: str, profile: Profile, batch: _Batch) -> list[Route]:
     wanted_hz = sum(stream.wanted_rate_hz for stream in mine)
-    mean_s = profile.latency_s(*at, min(wanted_hz, capacity_hz), "mean")
-    share = min(1.0, capacity_hz / wanted_hz) if wanted_hz else 1.0
+    carried_hz = min(wanted_hz, batch.capacity_hz)
+    mean_s = profile.latency_s(placement.model, placement.gpu_type, batch.batching, batch.size, carried_hz, "mean")
+    share = carried_hz / wanted_hz if wanted_hz else 1.0
     return [
         Route(
             robot=stream.robot,

@@ -1,0 +1,148 @@
+"""The door of a robot for existing stacks: the `ExecuteTask` action, and the robot's own reset service behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.node import Node
+from rclpy.task import Future
+from rfm_serving import action
+from std_srvs.srv import Trigger
+
+from ros2_rfm_serving.robot import RobotBrain, TaskGoal, TaskResult
+from ros2_rfm_serving.robot.task import TaskRun
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, TaskOutcome
+
+FEEDBACK_PERIOD_S = 0.5
+RESET_TIMEOUT_S = 30.0
+
+
+class TaskDoor:
+    """One goal at a time, from its acceptance to its result. `tend` is called once per control period."""
+
+    def __init__(
+        self,
+        node: Node,
+        brain: RobotBrain,
+        *,
+        task: str,
+        instruction: str,
+        action_name: str,
+        reset_name: str,
+        forget_readings: Callable[[], None],
+    ) -> None:
+        self.open = False
+        """Goals are accepted."""
+        self.busy = False
+        """From the acceptance of a goal to its result."""
+        self._node, self._brain, self._task, self._instruction = node, brain, task, instruction
+        self._forget_readings = forget_readings
+        self._goal: tuple[Any, TaskRun, Future] | None = None
+        self._reset_asked = False
+        self._fed_back_s = -1.0
+        self._reset = node.create_client(Trigger, reset_name)
+        self._action = ActionServer(
+            node,
+            action.ExecuteTask,
+            action_name,
+            self._execute,
+            goal_callback=self._may_accept,
+            cancel_callback=lambda goal: CancelResponse.ACCEPT,
+        )
+
+    def destroy(self) -> None:
+        self._action.destroy()
+        self._node.destroy_client(self._reset)
+
+    def tend(self, now_s: float) -> None:
+        """Reset, cancellation, feedback and the end of the goal."""
+        if self._goal is None:
+            return
+        goal, run, finished = self._goal
+        self._tend_reset(run, now_s)
+        if goal.is_cancel_requested:
+            self._brain.cancel(TaskOutcome.CANCELED, "canceled by the client", now_s)
+        if now_s - self._fed_back_s >= FEEDBACK_PERIOD_S:
+            self._fed_back_s = now_s
+            goal.publish_feedback(self._feedback(run, now_s))
+        if run.result is not None and not finished.done():
+            finished.set_result(run.result)
+
+    def end(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
+        """Ends the task, if there is one, and tells whoever gave it."""
+        self._brain.cancel(outcome, message, now_s)
+        self.tend(now_s)
+
+    def _may_accept(self, request: Any) -> GoalResponse:
+        """One task at a time, and only this robot's."""
+        known = request.task in ("", self._task)
+        sane = np.isfinite(request.time_budget_s) and request.time_budget_s >= 0
+        short = len(request.instruction) <= MAX_INSTRUCTION_CHARACTERS
+        if not (self.open and known and sane and short) or self.busy:
+            return GoalResponse.REJECT
+        self.busy = True  # at once: the next request may be looked at before this one begins
+        return GoalResponse.ACCEPT
+
+    async def _execute(self, goal: Any) -> Any:
+        request, finished = goal.request, Future()
+        if not self.open:  # deactivated between acceptance and now
+            self.busy = False
+            goal.abort()
+            return action.ExecuteTask.Result(error_code=int(TaskOutcome.REJECTED), error_msg="the robot is not active")
+        run = self._brain.start(
+            TaskGoal(
+                task=self._task,
+                instruction=request.instruction or self._instruction,
+                time_budget_s=request.time_budget_s or self._brain.config.default_budget_s,
+                reset=request.reset,
+            ),
+            clock(),
+        )
+        self._goal, self._reset_asked = (goal, run, finished), not request.reset
+        result: TaskResult = await finished
+        self._brain.finish()
+        self._goal, self.busy = None, False
+        if result.outcome is TaskOutcome.CANCELED:
+            goal.canceled()
+        elif result.outcome is TaskOutcome.NONE:
+            goal.succeed()
+        else:
+            goal.abort()
+        return action.ExecuteTask.Result(
+            error_code=int(result.outcome),
+            error_msg=result.message,
+            verdict=result.verdict,
+            episode=result.episode,
+            duration_s=result.duration_s,
+            executed_steps=result.executed_steps,
+            held_steps=result.held_steps,
+        )
+
+    def _tend_reset(self, run: TaskRun, now_s: float) -> None:
+        """Asks once the service is there; without an answer the task ends."""
+        if not self._reset_asked and self._reset.service_is_ready():
+            self._reset_asked = True
+            self._reset.call_async(Trigger.Request()).add_done_callback(lambda future: self._on_reset(run, future.result()))
+        if now_s - run.started_s > RESET_TIMEOUT_S:
+            run.reset_done(False, f"no answer within {RESET_TIMEOUT_S:g} s", now_s)
+
+    def _on_reset(self, run: TaskRun, answer: Any) -> None:
+        if self._brain.task is not run:
+            return  # of a task that ended meanwhile
+        self._forget_readings()
+        run.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
+
+    def _feedback(self, run: TaskRun, now_s: float) -> Any:
+        return action.ExecuteTask.Feedback(
+            phase=run.phase.name.lower(),
+            subgoal=run.goal.instruction,
+            verdict=run.verdict,
+            progress=run.progress(now_s),
+            state=self._brain.state.name,
+            queue_depth=self._brain.queue_depth,
+            staleness_s=self._brain.staleness_s,
+        )
