@@ -43,8 +43,9 @@ $(VENV)/.dependencies: pyproject.toml constraints.txt scripts/system_packages
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements.txt
 	touch $@
 
+# A plain `pip install .`, isolated build and all: what a user without make types.
 $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES)
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps --force-reinstall .
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall .
 	touch $@
 
 clean:

@@ -35,6 +35,8 @@ from ros2_rfm_serving.types import Chunk, Placement, Reply, SessionRequest
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 INFER_TIMEOUT_S = 30.0
+RETRY_PERIOD_S = 10.0
+"""Before a model that could not be loaded is tried again."""
 
 
 class ModelServerNode(LifecycleNode):
@@ -52,6 +54,7 @@ class ModelServerNode(LifecycleNode):
         self._names = fleet_names(self)
         self._placement: Placement | None = None
         self._schedule_epoch = 0
+        self._failed_s = 0.0
         self._server: ModelServer | None = None
         self._engine: Engine | None = None
         self._worker: _Worker | None = None
@@ -104,6 +107,7 @@ class ModelServerNode(LifecycleNode):
         except Exception as error:  # loading runs foreign code: out of memory, a missing driver
             self._engine = None
             self.get_logger().error(f"{model} cannot be loaded:\n{traceback.format_exc()}")
+            self._failed_s = clock()
             self._set_state(msg.ServerStatus.FAILED, str(error) if isinstance(error, RfmError) else type(error).__name__)
             return FAILURE
         self._server = ModelServer(
@@ -194,6 +198,9 @@ class ModelServerNode(LifecycleNode):
         if schedule.epoch < self._schedule_epoch:
             self.get_logger().warning(f"refused schedule {schedule.epoch}: {self._schedule_epoch} is in force")
             return
+        retry = self._state == msg.ServerStatus.FAILED and clock() - self._failed_s > RETRY_PERIOD_S
+        if schedule.epoch == self._schedule_epoch and not retry:
+            return  # the scheduler repeats it
         self._schedule_epoch = schedule.epoch
         placement, before = schedule.placement_of(self._name), self._placement
         self._placement = placement

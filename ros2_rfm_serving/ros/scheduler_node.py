@@ -17,6 +17,8 @@ from ros2_rfm_serving.ros.runtime import fleet_names, parameter, run_node, share
 from ros2_rfm_serving.scheduler import plan
 
 EPOCH_ORIGIN_S = 1_700_000_000
+REPEAT_PERIOD_S = 2.0
+"""Of the schedule in force. It is latched too, but a node that was just starting has been seen to miss the latched sample."""
 
 
 class SchedulerNode(Node):
@@ -36,12 +38,14 @@ class SchedulerNode(Node):
         # read as a time.
         self._epoch = int(time.time()) - EPOCH_ORIGIN_S
         self._publish(self._factory, self._robots)
+        self.create_timer(REPEAT_PERIOD_S, lambda: self._publisher.publish(self._message))
 
     def _publish(self, factory: Factory, robots: list[Robot]) -> None:
         """Raises: `RfmError`; then the schedule in force stays in force."""
         schedule = plan(factory, self._profile, epoch=self._epoch + 1, robots=robots)
         self._factory, self._robots, self._epoch = factory, robots, schedule.epoch
-        self._publisher.publish(convert.schedule_to(schedule, factory.name))
+        self._message = convert.schedule_to(schedule, factory.name)
+        self._publisher.publish(self._message)
         for placement in schedule.placements:
             self.get_logger().info(
                 f"epoch {schedule.epoch}: {placement.server} hosts {placement.model}, batch {placement.batch_size}, "
