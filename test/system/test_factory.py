@@ -201,3 +201,19 @@ def test_the_quickstart_completes_episodes_and_ends_by_itself(repository: Path, 
         assert server["served"] > 10 and not server["emulated"]
     for robot in figures["robots"].values():
         assert robot["episodes"] >= 1 and robot["real_time_factor"] > 0.15
+
+
+@pytest.mark.timeout(120)
+def test_nothing_outlives_a_supervisor_that_was_killed(repository: Path, tmp_path: Path, ros_domain: int) -> None:
+    with rfm_up(repository, tmp_path, EMULATED, "--no-foreman", domain=ros_domain) as factory:
+        _wait_until(lambda: len(pids(str(tmp_path))) == 4)
+        time.sleep(3.0)  # past the start of the interpreters: from then on a node asks to end with its parent
+        factory.kill()
+        _wait_until(lambda: pids(str(tmp_path)) == [])
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    end_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.1)
