@@ -8,10 +8,10 @@
     ├── ContractError               210  robot and server disagree (action names, cameras, state size, hash, version)
     ├── CapacityError               220  the server has no session left
     ├── SessionError                230  unknown, closed or stale session
-    ├── BadMessageError             300  a message with wrong shapes, non-finite numbers or a size over the limit
-    └── TaskError                   400  the robot could not finish a task (see `TaskOutcome` for its codes)
+    └── BadMessageError             300  a message with wrong shapes, non-finite numbers or a size over the limit
 
-Codes follow navigation2's habit: 0 is success, a hundred per room, never reused.
+Codes follow navigation2's habit: 0 is success, a hundred per room, never reused. 400 to 499 say how a task ended
+(`TaskOutcome`): results, not exceptions.
 """
 
 from __future__ import annotations
@@ -72,7 +72,3 @@ class BadMessageError(RfmError):
     def __init__(self, kind: str, problem: str) -> None:
         self.kind = kind
         super().__init__(problem)
-
-
-class TaskError(RfmError):
-    code = 400

@@ -29,7 +29,6 @@ class Process:
     restart_s: float = 0.0
     failures: int = 0
     """In a row; a run of `HEALTHY_AFTER_S` clears it."""
-    restarts: int = 0
     gave_up: bool = False
     last_exit: int | None = None
 
@@ -65,7 +64,6 @@ class Supervisor:
             if process.running is not None and process.running.poll() is not None:
                 events.append(self._ended(process, now_s))
             elif process.running is None and not process.gave_up and now_s >= process.restart_s:
-                process.restarts += 1
                 self._launch(process)
                 events.append(f"{process.node.name}: started again")
             elif process.running is not None and now_s - process.started_s > HEALTHY_AFTER_S:

@@ -94,7 +94,6 @@ class Options:
     logs: Path = Path("logs")
     log_level: str = "info"
     work: dict[str, Any] | None = None
-    quiet: bool = False
     svg_file: Path | None = None
 
 
@@ -111,6 +110,7 @@ def run_factory(factory: Factory, options: Options) -> Outcome:
     from ros2_rfm_serving.cli.supervisor import Supervisor
     from ros2_rfm_serving.factory.nodes import node_list
     from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.monitoring.summary import render
     from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.ros.runtime import share
     from ros2_rfm_serving.scheduler import plan
@@ -138,10 +138,7 @@ def run_factory(factory: Factory, options: Options) -> Outcome:
         console.print(f"[yellow]had to be killed: {', '.join(killed)}[/yellow]")
     failed = [process.node.name for process in supervisor.gave_up]
     duration_s = time.monotonic() - started_s
-    if not options.quiet:
-        from ros2_rfm_serving.monitoring.summary import render
-
-        console.print(*render(board, duration_s, options.logs))
+    console.print(*render(board, duration_s, options.logs))
     return Outcome(board=board, failed=failed, duration_s=duration_s)
 
 
@@ -171,7 +168,7 @@ def _show_until_end(factory: Factory, supervisor: Supervisor, board: Board, opti
                     console.print(event)
             if console.is_terminal:
                 live.update(_picture(factory, board, events[-5:]), refresh=True)
-            elif now_s - printed_s > PLAIN_PERIOD_S and not options.quiet:
+            elif now_s - printed_s > PLAIN_PERIOD_S:
                 printed_s = now_s
                 console.print(_picture(factory, board, []))
             if working_s == math.inf and any(row.phase == "executing" for row in board.robots.values()):

@@ -12,29 +12,26 @@ import secrets
 import threading
 import time
 import traceback
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rclpy.action import ActionServer, CancelResponse
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.qos_overriding_options import QoSOverridingOptions
-from rclpy.task import Future
-from rfm_serving import action, msg, srv
+from rfm_serving import msg, srv
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import build_engine
-from ros2_rfm_serving.errors import BadMessageError, ModelError, RfmError, SessionError
+from ros2_rfm_serving.errors import BadMessageError, RfmError
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros import convert, qos
+from ros2_rfm_serving.ros.infer_door import InferDoor
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, parameter, run_node, share
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.types import Chunk, Placement, Reply, SessionRequest
+from ros2_rfm_serving.types import Placement, Reply
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
-INFER_TIMEOUT_S = 30.0
 RETRY_PERIOD_S = 10.0
 """Before a model that could not be loaded is tried again."""
 
@@ -60,8 +57,6 @@ class ModelServerNode(LifecycleNode):
         self._worker: _Worker | None = None
         self._state, self._detail = msg.ServerStatus.LOADING, "no model placed here yet"
         self._replies: dict[tuple[str, type], Any] = {}
-        self._inferring: dict[str, tuple[Future, Any, float]] = {}
-        """Waiting goals: robot name of the goal -> (future of its reply, goal, when it began)"""
         self._open_graph()
         if self._autostart and self._model:
             self._start_timer = self.create_timer(0.01, self._start_once)
@@ -84,11 +79,8 @@ class ModelServerNode(LifecycleNode):
         self.create_service(srv.CloseSession, name(self._name, "close_session"), self._on_close)
         self.create_service(srv.ResetEpisode, name(self._name, "reset_episode"), self._on_reset)
         self.create_service(srv.DescribeServer, name(self._name, "describe"), self._on_describe)
-        self._infer = ActionServer(
-            self, action.Infer, name(self._name, "infer"), self._on_infer, cancel_callback=lambda goal: CancelResponse.ACCEPT
-        )
+        self._infer = InferDoor(self, name(self._name, "infer"), self._serving)
         self.create_timer(qos.STATUS_PERIOD_S, self._publish_status)
-        self.create_timer(0.1, self._release_inferring)
 
     # --- lifecycle ---
 
@@ -184,8 +176,7 @@ class ModelServerNode(LifecycleNode):
         if self._worker:
             self._worker.stop()
             self._worker = None
-        for answer, _, _ in list(self._inferring.values()):
-            _answer(answer, None)
+        self._infer.release()
 
     # --- what arrives ---
 
@@ -213,6 +204,8 @@ class ModelServerNode(LifecycleNode):
 
     def _on_observation(self, message: Any) -> None:
         if self._server is None or self._worker is None:
+            if self._server:
+                self._server.refused["not_ready"] += 1
             return
         try:
             with self._server.counting_refusals():
@@ -220,6 +213,9 @@ class ModelServerNode(LifecycleNode):
             self._worker.wake()
         except BadMessageError as error:
             self.get_logger().warning(str(error), throttle_duration_sec=5.0)
+
+    def _serving(self) -> tuple[ModelServer, Callable[[], None]] | None:
+        return (self._server, self._worker.wake) if self._server and self._worker else None
 
     def _on_open(self, request: Any, response: Any) -> Any:
         if self._server is None or self._worker is None:
@@ -259,54 +255,12 @@ class ModelServerNode(LifecycleNode):
             response.max_sessions = self._server.snapshot(clock()).max_sessions
         return response
 
-    # --- one inference on demand ---
-
-    async def _on_infer(self, goal: Any) -> Any:
-        server, worker = self._server, self._worker
-        result = action.Infer.Result()
-        observation = goal.request.observation
-        observation.id.robot, observation.id.sequence = f"infer_{uuid.uuid4().hex[:12]}", 1
-        try:
-            if server is None or worker is None:
-                raise ModelError(f"{self._name} is not ready: {self._detail}")
-            observation.id.session_epoch = _open_for(server, observation)
-            answer = Future()
-            self._inferring[observation.id.robot] = (answer, goal, clock())
-            with server.counting_refusals():
-                server.submit(convert.observation_from(observation), clock())
-            worker.wake()
-            goal.publish_feedback(action.Infer.Feedback(phase="queued"))
-            reply = await answer
-            if reply is None:
-                raise SessionError("canceled" if goal.is_cancel_requested else f"no answer within {INFER_TIMEOUT_S:g} s")
-        except RfmError as error:
-            result.error_code, result.error_msg = error.code, str(error)
-            if goal.is_cancel_requested:
-                goal.canceled()
-            else:
-                goal.abort()
-            return result
-        finally:
-            self._inferring.pop(observation.id.robot, None)
-            if server is not None:
-                server.close_session(observation.id.robot, observation.id.component, observation.id.session_epoch)
-        setattr(result, "chunk" if isinstance(reply, Chunk) else "judgement", convert.reply_to(reply))
-        goal.succeed()
-        return result
-
-    def _release_inferring(self) -> None:
-        """Goals that were canceled, or whose request was never answered."""
-        for answer, goal, since_s in list(self._inferring.values()):
-            if goal.is_cancel_requested or clock() - since_s > INFER_TIMEOUT_S:
-                _answer(answer, None)
-
     # --- what leaves ---
 
     def _publish(self, replies: list[Reply]) -> None:
         """On the worker's thread."""
         for reply in replies:
-            if waiting := self._inferring.get(reply.id.robot):
-                self.executor.create_task(_answer, waiting[0], reply)  # on the executor's thread, where the goal waits
+            if self._infer.take(reply):
                 continue
             message = convert.reply_to(reply)
             try:
@@ -374,23 +328,6 @@ class _Worker:
             except Exception:  # the thread must live: without it the server would take requests and answer none
                 self._server.refused["worker_error"] += 1
                 self._log(traceback.format_exc())
-
-
-def _open_for(server: ModelServer, observation: Any) -> int:
-    """A session for one goal: its epoch. Raises: `RfmError`."""
-    request = SessionRequest(
-        robot=observation.id.robot,
-        component=observation.id.component,
-        action_names=server.contract.action_names,
-        cameras=tuple(image.header.frame_id for image in observation.images),
-        state_size=len(observation.state),
-    )
-    return server.open_session(request).session_epoch
-
-
-def _answer(future: Future, reply: Reply | None) -> None:
-    if not future.done():
-        future.set_result(reply)
 
 
 def _refused(response: Any, code: int, problem: str) -> Any:
