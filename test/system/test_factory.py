@@ -201,7 +201,8 @@ def test_the_quickstart_completes_episodes_and_ends_by_itself(repository: Path, 
     for server in figures["servers"].values():
         assert server["served"] > 10 and not server["emulated"]
     for robot in figures["robots"].values():
-        assert robot["episodes"] >= 1 and robot["real_time_factor"] > 0.15
+        # How fast is a figure of the machine; that it is measured, and never faster than what is declared, is ours.
+        assert robot["episodes"] >= 1 and 0.0 < robot["real_time_factor"] < 1.1 * robot["declared_time_scale"], robot
 
 
 @pytest.mark.timeout(120)
