@@ -220,7 +220,21 @@ class Verdict:
     emulated: bool = False
 
 
-Reply = Chunk | Verdict
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """System 2's answer: the first subgoal becomes System 1's instruction."""
+
+    id: RequestId
+    stamp_ns: int
+    server: str
+    model_hash: str
+    subgoals: tuple[str, ...]
+    text: str
+    served: Served
+    emulated: bool = False
+
+
+Reply = Chunk | Verdict | Plan
 
 
 # --- schedule -------------------------------------------------------------------------------------------------------------
@@ -239,6 +253,10 @@ class Placement:
     batch_size: int
     max_sessions: int
     predicted_p99_s: float
+    standby: bool = False
+    """Warm, and out of the normal routes until another server is lost (ROSA §3.4.4)."""
+    gpu: str = ""
+    """Placements that name the same GPU share it in equal time slices; empty: a GPU of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Prints the requirements that pyproject.toml declares: the package's own, the named extras, and `build` for its build system's.
 
-    python scripts/requirements.py pyproject.toml torch dev build
+python scripts/requirements.py pyproject.toml torch dev build
 """
 
 import sys

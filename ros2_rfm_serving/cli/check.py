@@ -22,8 +22,8 @@ def check(file: FactoryFile) -> None:
 
     factory = load_factory(file)
     robots = len(factory.robots)
-    cluster = factory.server_cluster
-    console.print(f"{file}: valid. {robots} robots, {cluster.num_servers} servers ({cluster.gpu_type})")
+    cluster = ", ".join(f"{g.num_servers} x {g.gpu_type}" for g in factory.server_cluster)
+    console.print(f"{file}: valid. {robots} robots; servers: {cluster}")
     for entry in factory.robot_fleet:
         components = ", ".join(f"{name} ({c.model})" for name, c in factory.tasks[entry.task].components.items())
         console.print(f"  {entry.num_robots} x {entry.task}: {components}")

@@ -1,8 +1,10 @@
 """The factory descriptor: ROSA §3.3, Fig. 3, as it is printed, plus optional keys of ours.
 
-server_cluster:  {num_servers, gpu_type}
+server_cluster:  {num_servers, gpu_type}; ours: a list of such groups
 robot_fleet:     [{task, num_robots}, ...]
-<task>:          pipeline, task_retry, safety_and_slo_violation, components; ours: value, world, robot
+standby:         ours: servers kept warm, outside the normal routes
+<task>:          pipeline, task_retry, safety_and_slo_violation, components;
+                 ours: value, min_action_rate_hz, execution, percentile, world, robot
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.factory.yaml_source import YamlSource, did_you_mean
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2
 
 COMPONENTS = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
-_CLUSTER, _FLEET = "server_cluster", "robot_fleet"
+_CLUSTER, _FLEET, _STANDBY = "server_cluster", "robot_fleet", "standby"
 
 
 class _Section(BaseModel):
@@ -39,6 +42,15 @@ class Fallback(enum.Enum):
 class ServerCluster(_Section):
     num_servers: int = Field(ge=1, le=10_000)
     gpu_type: Annotated[str, BeforeValidator(str)] = Field(min_length=1)
+
+
+class Standby(_Section):
+    """Servers that take over when another is lost (ROSA §3.4.4). Ours."""
+
+    num_servers: int = Field(default=0, ge=0)
+    """Of the cluster's, kept warm with a model loaded and out of the normal routes."""
+    peers: bool = True
+    """Where no reserved server covers a loss: another one with the same model, if it still meets every SLO."""
 
 
 class FleetEntry(_Section):
@@ -71,7 +83,49 @@ class Component(_Section):
     """Request to reply at the SLO percentile; None: no requirement."""
     freq_hz: float | None = Field(default=None, gt=0, le=1000)
     """Of periodic components (obligations); None for System 1 and 2."""
+    call_ratio: float | None = Field(default=None, gt=0, le=100)
+    """Calls per System 1 call, of a goal-coupled component beyond the four of Fig. 3 (those have theirs in `pipeline`)."""
+    percentile: float | None = Field(default=None, ge=50, le=99)
+    """Of `slo_ms`; None: the task's."""
     fallback: Fallback = Fallback.STOP_AND_RESEND
+
+
+class ExecutionMode(enum.Enum):
+    SYNC = "sync"
+    """Request, execute, request: a cycle lasts inference and execution (ROSA §3.4.1)."""
+    ASYNC = "async"
+    """Inference during execution: a cycle lasts the longer of the two."""
+
+
+class HorizonPolicy(enum.Enum):
+    STATIC = "static"
+    CONFIDENCE = "confidence"
+    """The server shortens or lengthens it by the chunk's confidence (Kairos §3.1)."""
+
+
+class Horizon(_Section):
+    policy: HorizonPolicy = HorizonPolicy.STATIC
+    mean_period_ms: float | None = Field(default=None, gt=0)
+    """Mean execution time of what is really executed of a chunk; None: `pipeline.action_period_ms`."""
+
+
+class Execution(_Section):
+    mode: ExecutionMode = ExecutionMode.SYNC
+    horizon: Horizon = Horizon()
+
+
+class ActionRateFloor(_Section):
+    """F_c^min of ROSA eq. 1, said explicitly."""
+
+    per_robot: float | None = Field(default=None, gt=0)
+    per_class: float | None = Field(default=None, gt=0)
+    """Of all robots of the task together."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> ActionRateFloor:
+        if (self.per_robot is None) == (self.per_class is None):
+            raise ValueError("give one of `per_robot` and `per_class`")
+        return self
 
 
 class WorldKind(enum.Enum):
@@ -96,9 +150,34 @@ class Task(_Section):
     components: dict[str, Component] = Field(min_length=1)
     value: float = Field(default=1.0, gt=0)
     """Weight v_c of one action of this task (ROSA §3.4.1, eq. 1)."""
+    min_action_rate_hz: Annotated[float, Field(gt=0)] | ActionRateFloor | None = None
+    """Floor of the action rate. A plain number is per robot; `{per_class: ...}` is of all its robots together."""
+    execution: Execution = Execution()
+    percentile: float = Field(default=99.0, ge=50, le=99)
+    """Of every `slo_ms` of the task."""
     world: World | None = None
     robot: str = "metaworld_arm.yaml"
     """ROS parameters of the robot node: a file in config/robots, or a path relative to the descriptor."""
+
+    @property
+    def cycle_period_s(self) -> float:
+        """Execution time of what is executed of one System 1 prediction, t_act (ROSA §3.4.2)."""
+        return (self.execution.horizon.mean_period_ms or self.pipeline.action_period_ms) / 1e3
+
+    def calls_per_action(self, component: str) -> float:
+        """Of a goal-coupled component: 1 for System 1, 1/H for System 2 (ROSA §3.4.2); 0 for a periodic one."""
+        if component == SYSTEM1:
+            return 1.0
+        if component == SYSTEM2:
+            return self.pipeline.system2_to_system1_call_ratio
+        return self.components[component].call_ratio or 0.0
+
+    def floor_hz(self, num_robots: int) -> float:
+        """Lowest action rate of one of `num_robots`, F_c^min / K_c; 0: none."""
+        floor = self.min_action_rate_hz
+        if isinstance(floor, ActionRateFloor):
+            return floor.per_robot if floor.per_robot is not None else (floor.per_class or 0.0) / max(num_robots, 1)
+        return floor or 0.0
 
 
 class Robot(_Section):
@@ -115,25 +194,55 @@ class Factory(_Section):
 
     name: str
     file: str
-    server_cluster: ServerCluster
+    server_cluster: tuple[ServerCluster, ...]
+    """Groups of equal servers; Fig. 3 has one."""
+    standby: Standby = Standby()
     robot_fleet: tuple[FleetEntry, ...]
     tasks: dict[str, Task]
 
     @property
     def robots(self) -> list[Robot]:
         """Named `<task>_<number from 1>`, in the order of the descriptor."""
-        counted: dict[str, int] = {}
-        robots = []
-        for entry in self.robot_fleet:
-            for _ in range(entry.num_robots):
-                index = counted.get(entry.task, 0)
-                counted[entry.task] = index + 1
-                robots.append(Robot(name=f"{entry.task}_{index + 1}", task=entry.task, index=index))
-        return robots
+        return [
+            Robot(name=f"{entry.task}_{index + 1}", task=entry.task, index=index)
+            for entry in self.robot_fleet
+            for index in range(entry.num_robots)
+        ]
+
+    def with_num_robots(self, num_robots: int) -> Factory:
+        """The same factory with another fleet size, split among the tasks in the same proportion.
+
+        Raises: `ConfigurationError` when there are fewer robots than tasks.
+        """
+        if num_robots < len(self.robot_fleet):
+            problem = f"{num_robots} robots cannot be split among {len(self.robot_fleet)} tasks"
+            raise ConfigurationError(problem, file=self.file, key=_FLEET, fix=f"ask for at least {len(self.robot_fleet)}")
+        total = sum(entry.num_robots for entry in self.robot_fleet)
+        shares = [num_robots * entry.num_robots / total for entry in self.robot_fleet]
+        counts = [max(1, int(share)) for share in shares]
+        while sum(counts) != num_robots:  # the largest remainders get what is left; what is over goes where it is most over
+            step = 1 if sum(counts) < num_robots else -1
+            at = max((i for i in range(len(counts)) if counts[i] + step >= 1), key=lambda i: step * (shares[i] - counts[i]))
+            counts[at] += step
+        fleet = tuple(FleetEntry(task=e.task, num_robots=n) for e, n in zip(self.robot_fleet, counts, strict=True))
+        return self.model_copy(update={"robot_fleet": fleet})
+
+    def with_num_servers(self, num_servers: int) -> Factory:
+        """The same factory with another number of servers in its first group."""
+        first, *others = self.server_cluster
+        group = ServerCluster(num_servers=num_servers, gpu_type=first.gpu_type)
+        return self.model_copy(update={"server_cluster": (group, *others)})
 
     @property
     def servers(self) -> list[str]:
-        return [f"server_{i + 1}" for i in range(self.server_cluster.num_servers)]
+        """Named `server_<number from 1>`, in the order of the descriptor."""
+        return list(self.gpu_types)
+
+    @property
+    def gpu_types(self) -> dict[str, str]:
+        """Server -> its GPU type."""
+        types = [group.gpu_type for group in self.server_cluster for _ in range(group.num_servers)]
+        return {f"server_{i + 1}": gpu_type for i, gpu_type in enumerate(types)}
 
 
 def load_factory(file: Path) -> Factory:
@@ -150,15 +259,36 @@ def _factory(source: YamlSource) -> Factory:
         if key not in source.data:
             near = did_you_mean(key, [k for k in source.data if isinstance(k, str)])
             raise source.error((key,), "is missing", near if near.startswith("did") else f"add `{key}:`")
-    cluster = source.validate(ServerCluster, (_CLUSTER,), source.data[_CLUSTER])
-    tasks = {name: _task(source, name, data) for name, data in source.data.items() if name not in (_CLUSTER, _FLEET)}
+    cluster = _cluster(source)
+    sections = (_CLUSTER, _FLEET, _STANDBY)
+    tasks = {name: _task(source, name, data) for name, data in source.data.items() if name not in sections}
     return Factory(
         name=Path(source.file).stem,
         file=source.file,
         server_cluster=cluster,
+        standby=_standby(source, sum(group.num_servers for group in cluster)),
         robot_fleet=_fleet(source, tasks),
         tasks=tasks,
     )
+
+
+def _cluster(source: YamlSource) -> tuple[ServerCluster, ...]:
+    data = source.data[_CLUSTER]
+    if not isinstance(data, list):
+        return (source.validate(ServerCluster, (_CLUSTER,), data),)
+    if not data:
+        raise source.error((_CLUSTER,), "is an empty list", "write `- {num_servers: ..., gpu_type: ...}`")
+    return tuple(source.validate(ServerCluster, (_CLUSTER, i), group) for i, group in enumerate(data))
+
+
+def _standby(source: YamlSource, num_servers: int) -> Standby:
+    if _STANDBY not in source.data:
+        return Standby()
+    standby = source.validate(Standby, (_STANDBY,), source.data[_STANDBY])
+    if standby.num_servers >= num_servers:
+        fix = f"keep at least one of the {num_servers} servers of server_cluster for the normal routes"
+        raise source.error((_STANDBY, "num_servers"), f"is {standby.num_servers}", fix)
+    return standby
 
 
 def _fleet(source: YamlSource, tasks: dict[str, Task]) -> tuple[FleetEntry, ...]:
@@ -166,10 +296,14 @@ def _fleet(source: YamlSource, tasks: dict[str, Task]) -> tuple[FleetEntry, ...]
     if not isinstance(entries, list) or not entries:
         raise source.error((_FLEET,), "must be a list of `{task, num_robots}`", "write at least one `- task: ...`")
     fleet = tuple(source.validate(FleetEntry, (_FLEET, i), entry) for i, entry in enumerate(entries))
+    seen: set[str] = set()
     for i, entry in enumerate(fleet):
         if entry.task not in tasks:
             fix = did_you_mean(entry.task, tasks)
             raise source.error((_FLEET, i, "task"), f"no task is named {entry.task!r}", fix)
+        if entry.task in seen:
+            raise source.error((_FLEET, i, "task"), f"{entry.task!r} is listed twice", "add up its robots in one entry")
+        seen.add(entry.task)
     return fleet
 
 
@@ -201,12 +335,23 @@ def _task(source: YamlSource, name: object, data: object) -> Task:
 
 
 def _check_component(source: YamlSource, path: yaml_source.KeyPath, component: str, spec: Component) -> None:
-    if component not in COMPONENTS:
-        raise source.error(path, "unknown component", did_you_mean(component, COMPONENTS))
-    periodic = component in (SAFETY, MONITOR)
-    if periodic and spec.freq_hz is None:
+    """System 1 and 2 are goal-coupled, safety and monitor periodic (ROSA §3.4.1); any other says which it is."""
+    periodic = spec.freq_hz is not None
+    if component in (SAFETY, MONITOR) and not periodic:
         raise source.error((*path, "freq_hz"), "is missing", f"`{component}` runs periodically: give its rate in Hz")
-    if not periodic and spec.freq_hz is not None:
+    if component in (SYSTEM1, SYSTEM2) and periodic:
         raise source.error(
             (*path, "freq_hz"), f"does not apply to `{component}` (found {spec.freq_hz:g})", "its rate follows from the schedule"
+        )
+    if component in COMPONENTS and spec.call_ratio is not None:
+        fix = "`pipeline.system2_to_system1_call_ratio` is System 2's" if component == SYSTEM2 else "remove it"
+        raise source.error((*path, "call_ratio"), f"does not apply to `{component}` (found {spec.call_ratio:g})", fix)
+    if component not in COMPONENTS and periodic == (spec.call_ratio is not None):
+        near = did_you_mean(component, COMPONENTS)
+        raise source.error(
+            path,
+            f"`{component}` is not one of the four of ROSA, and says {'both' if periodic else 'neither'} `freq_hz` "
+            f"{'and' if periodic else 'nor'} `call_ratio`",
+            "give `freq_hz` when it runs periodically, `call_ratio` (calls per System 1 call) when the action waits for it"
+            + (f"; {near}" if near.startswith("did") else ""),
         )

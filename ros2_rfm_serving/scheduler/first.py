@@ -34,7 +34,7 @@ class _Batch:
 def plan(factory: Factory, profile: Profile, *, epoch: int, robots: list[Robot] | None = None) -> Schedule:
     """Raises: `ScheduleError` when the servers do not suffice; `ProfileError` when a model was never measured."""
     wanted = streams(factory, factory.robots if robots is None else robots)
-    gpu_type = factory.server_cluster.gpu_type
+    gpu_type = factory.server_cluster[0].gpu_type
     counts = _servers_per_model(wanted, profile, gpu_type, len(factory.servers))
     names = iter(factory.servers)
     placements: list[Placement] = []

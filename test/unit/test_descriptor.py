@@ -13,8 +13,7 @@ from ros2_rfm_serving.factory.nodes import node_list
 
 def test_rosa_figure_3_loads_word_for_word(repository: Path) -> None:
     factory = load_factory(repository / "config" / "factory_rosa_fig3.yaml")
-    assert factory.server_cluster.num_servers == 8
-    assert factory.server_cluster.gpu_type == "NVIDIA H200"
+    assert factory.gpu_types == {f"server_{i + 1}": "NVIDIA H200" for i in range(8)}
     assert len(factory.robots) == 32
     inspect = factory.tasks["inspect_product"]
     assert inspect.pipeline.system2_to_system1_call_ratio == 1

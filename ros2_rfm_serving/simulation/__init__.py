@@ -1,0 +1,1 @@
+"""The virtual-time body: the same robots and servers, in simulated factories."""
