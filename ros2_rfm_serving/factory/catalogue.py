@@ -2,13 +2,59 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, ServiceLaw
+
+
+class Service(BaseModel):
+    """How long an emulated model takes. `profiles/service.py` has the laws."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    batching: Literal["fixed", "continuous"]
+    base_ms: float = Field(gt=0)
+    """Of every batch, or of every request that is alone."""
+    per_row_ms: float | None = Field(default=None, ge=0)
+    """Fixed: added by every row of the batch size."""
+    batch_sizes: tuple[int, ...] = (1,)
+    """Fixed: that the model has been compiled for, rising."""
+    per_request_ms: float | None = Field(default=None, gt=0)
+    """Continuous: added by every request in service."""
+    max_concurrent: int = Field(default=256, ge=1)
+    """Continuous: requests in service at once."""
+    jitter: float = Field(default=0.05, ge=0, le=1)
+    """Relative standard deviation."""
+
+    @model_validator(mode="after")
+    def _keys_fit_the_batching(self) -> Service:
+        fixed, continuous = {"per_row_ms", "batch_sizes"}, {"per_request_ms", "max_concurrent"}
+        foreign = self.model_fields_set & (continuous if self.batching == "fixed" else fixed)
+        if foreign:
+            raise ValueError(f"{self.batching} batching has no {', '.join(sorted(foreign))}")
+        needed = "per_row_ms" if self.batching == "fixed" else "per_request_ms"
+        if getattr(self, needed) is None:
+            raise ValueError(f"{needed} is missing: {self.batching} batching needs it")
+        sizes = self.batch_sizes
+        if not sizes or sizes[0] < 1 or any(low >= high for low, high in pairwise(sizes)):
+            raise ValueError(f"batch_sizes is {list(sizes)}; it must be a rising list of whole numbers from 1")
+        return self
+
+    def law(self) -> ServiceLaw:
+        if self.batching == "fixed":
+            return FixedService(base_s=self.base_ms / 1e3, per_row_s=(self.per_row_ms or 0.0) / 1e3, jitter=self.jitter)
+        return ContinuousService(
+            base_s=self.base_ms / 1e3,
+            per_request_s=(self.per_request_ms or 0.0) / 1e3,
+            jitter=self.jitter,
+            max_concurrent=self.max_concurrent,
+        )
 
 
 class Footprint(BaseModel):
@@ -19,12 +65,22 @@ class Footprint(BaseModel):
     load_s: float = Field(ge=0)
     source: str
     """Where the numbers come from."""
+    service: Service | None = None
+    """How long an emulated model takes on this GPU; without it, as its latency profile says."""
+    derivation: str = ""
+    """How published figures led to `service`."""
+
+    @model_validator(mode="after")
+    def _a_law_says_where_it_comes_from(self) -> Footprint:
+        if self.service and not self.derivation.strip():
+            raise ValueError("derivation is missing: say how published figures led to `service`")
+        return self
 
 
 class CatalogueEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     engine: str
-    """`bundle` (an embedded model) or `emulated` (latency from a profile; nothing runs)."""
+    """`bundle` (an embedded model) or `emulated` (it takes the time of its service law or profile; nothing runs)."""
     bundle: str = ""
     """Folder below models/, for `bundle`."""
     output: str = Field(default="action_chunk", pattern="^(action_chunk|judgement|plan)$")

@@ -1,5 +1,21 @@
-"""Latency profiles L[model, gpu](batch, rate), as measured (ROSA §3.4.2)."""
+"""Latency profiles L[model, gpu](batch, rate), measured or derived (ROSA §3.4.2), and the service laws behind derived ones."""
 
-from ros2_rfm_serving.profiles.table import COLUMNS, Profile, ProfileRow, load_profiles, parse_profiles
+from ros2_rfm_serving.profiles.files import HEADER, format_rows, load_profiles, parse_profiles, read_rows
+from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, ProcessorSharing, ServiceLaw
+from ros2_rfm_serving.profiles.table import ARRIVALS, COLUMNS, Profile, ProfileRow
 
-__all__ = ["COLUMNS", "Profile", "ProfileRow", "load_profiles", "parse_profiles"]
+__all__ = [
+    "ARRIVALS",
+    "COLUMNS",
+    "ContinuousService",
+    "FixedService",
+    "HEADER",
+    "ProcessorSharing",
+    "Profile",
+    "ProfileRow",
+    "ServiceLaw",
+    "format_rows",
+    "load_profiles",
+    "parse_profiles",
+    "read_rows",
+]

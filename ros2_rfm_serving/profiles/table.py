@@ -1,17 +1,28 @@
-"""Tables of measured latency: arrival at the server to reply, queueing included, per model, GPU, batching, batch size and rate."""
+"""Latency from arrival at the server to reply, queueing included, per model, GPU, batching, batch size and rate: queries.
+
+Between measured rates latency is interpolated linearly, below the first it is the first row's, beyond the last it is refused.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
 
 from ros2_rfm_serving.errors import ProfileError
+
+Array = npt.NDArray[np.float64]
+CurveKey = tuple[str, str, str, int]
+"""(model, gpu_type, batching, batch_size)"""
+
+ARRIVALS = ("fleet", "poisson", "periodic")
+"""Arrival processes, the one nearest to a factory first."""
 
 
 @dataclass(frozen=True)
@@ -28,94 +39,155 @@ class ProfileRow:
     p90_ms: float
     p95_ms: float
     p99_ms: float
+    arrivals: str = "periodic"
+
+    @property
+    def key(self) -> CurveKey:
+        return self.model, self.gpu_type, self.batching, self.batch_size
 
 
-COLUMNS = tuple(f.name for f in fields(ProfileRow))
+COLUMNS = tuple(f.name for f in fields(ProfileRow))[:-1]
+"""Of every profile; the column `arrivals` may follow."""
 _STATISTICS = {"mean": "mean_ms", "p50": "p50_ms", "p90": "p90_ms", "p95": "p95_ms", "p99": "p99_ms"}
+_PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 
 
 @dataclass(frozen=True)
-class Profile:
-    """All that was measured, indexed."""
+class Curve:
+    """Latency over rate, cleaned: it rises with the rate and with the percentile."""
 
-    curves: dict[tuple[str, str, str, int], tuple[ProfileRow, ...]]
-    """(model, gpu_type, batching, batch_size) -> rows by rising rate"""
+    rates_hz: tuple[float, ...]
+    latencies_s: dict[str, tuple[float, ...]]
+    """`mean`, `p50`, `p90`, `p95`, `p99` -> one value per rate"""
+
+    @staticmethod
+    def of(rows: Iterable[ProfileRow]) -> Curve:
+        """Removes the noise of measurement: no latency falls with a rising rate.
+
+        The running maximum, not the least-squares fit (pool adjacent violators): a schedule that keeps an SLO by this curve
+        never relies on a latency below one that was measured at the same or a lower rate.
+        """
+        ordered = sorted(rows, key=lambda row: row.rate_hz)
+        rising = {name: list(accumulate((getattr(r, c) / 1e3 for r in ordered), max)) for name, c in _STATISTICS.items()}
+        for lower, higher in (("p50", "p90"), ("p90", "p95"), ("p95", "p99"), ("mean", "p99")):
+            rising[higher] = [max(pair) for pair in zip(rising[lower], rising[higher], strict=True)]
+        return Curve(tuple(row.rate_hz for row in ordered), {name: tuple(column) for name, column in rising.items()})
+
+    def latency_s(self, rate_hz: float, statistic: str) -> float:
+        column = self.latencies_s[statistic]
+        high = min(bisect_left(self.rates_hz, rate_hz), len(column) - 1)
+        if high == 0 or rate_hz >= self.rates_hz[high]:
+            return column[high]
+        low = high - 1
+        share = (rate_hz - self.rates_hz[low]) / (self.rates_hz[high] - self.rates_hz[low])
+        return column[low] + share * (column[high] - column[low])
+
+    def capacity_hz(self, limit_s: float, statistic: str) -> float:
+        """The inverse of `latency_s`: the highest rate whose latency is within the limit, 0 when none is."""
+        column = self.latencies_s[statistic]
+        high = bisect_right(column, limit_s)
+        if high == 0:
+            return 0.0
+        if high == len(column):
+            return self.rates_hz[-1]
+        low = high - 1
+        share = (limit_s - column[low]) / (column[high] - column[low])
+        return self.rates_hz[low] + share * (self.rates_hz[high] - self.rates_hz[low])
+
+
+def column_of(percentile: float) -> str:
+    """The measured percentile that is not below the one asked for. Raises: `ProfileError` beyond the 99th."""
+    for measured in _PERCENTILES:
+        if percentile <= measured:
+            return f"p{measured:g}"
+    raise ProfileError(f"profiles hold percentiles up to 99, not {percentile:g}; lower the percentile of the SLO")
+
+
+class Profile:
+    """All that was measured. Of several arrival processes a query answers from the first that was measured.
+
+    That is `fleet`, then `poisson`, then `periodic`; `under()` gives a view with another preference.
+    """
+
+    def __init__(self, curves: dict[CurveKey, dict[str, Curve]], preference: Sequence[str] = ARRIVALS) -> None:
+        self._all = curves
+        self._chosen = {key: next(of[name] for name in preference if name in of) for key, of in curves.items()}
+
+    @staticmethod
+    def of(rows: Iterable[ProfileRow]) -> Profile:
+        groups: dict[CurveKey, dict[str, list[ProfileRow]]] = defaultdict(lambda: defaultdict(list))
+        for row in rows:
+            groups[row.key][row.arrivals].append(row)
+        return Profile({key: {name: Curve.of(group) for name, group in of.items()} for key, of in groups.items()})
+
+    def under(self, arrivals: str) -> Profile:
+        """The same measurements, those under this arrival process preferred."""
+        if arrivals not in ARRIVALS:
+            raise ProfileError(f"arrivals are {arrivals!r}; they must be one of {', '.join(ARRIVALS)}")
+        return Profile(self._all, (arrivals, *(other for other in ARRIVALS if other != arrivals)))
+
+    def keys(self) -> list[CurveKey]:
+        """What was measured, in order."""
+        return sorted(self._chosen)
+
+    def models_on(self, gpu_type: str) -> list[str]:
+        return sorted({model for model, gpu, _, _ in self._chosen if gpu == gpu_type})
 
     def batch_sizes(self, model: str, gpu_type: str) -> list[tuple[str, int]]:
         """(batching, batch size) measured for a model, smallest first.
 
         Raises: `ProfileError` when nothing was measured for it on that GPU.
         """
-        found = sorted((batching, size) for m, g, batching, size in self.curves if (m, g) == (model, gpu_type))
+        found = sorted((batching, size) for m, g, batching, size in self._chosen if (m, g) == (model, gpu_type))
         if not found:
-            known = sorted({f"{m} on {g}" for m, g, _, _ in self.curves})
+            known = sorted({f"{m} on {g}" for m, g, _, _ in self._chosen})
             raise ProfileError(f"no latency profile of {model!r} on {gpu_type!r}; there are: {', '.join(known) or 'none'}")
         return sorted(found, key=lambda item: item[1])
 
     def max_rate_hz(self, model: str, gpu_type: str, batching: str, batch_size: int) -> float:
         """Highest rate that was measured."""
-        return self._curve(model, gpu_type, batching, batch_size)[-1].rate_hz
+        return self._curve(model, gpu_type, batching, batch_size).rates_hz[-1]
 
-    def latency_s(self, model: str, gpu_type: str, batching: str, batch_size: int, rate_hz: float, statistic: str = "p99") -> float:
-        """Interpolated latency at an aggregate request rate; below the first measured rate, that rate's.
+    def latency_s(
+        self,
+        model: str,
+        gpu_type: str,
+        batching: str,
+        batch_size: int,
+        rate_hz: float,
+        statistic: str = "p99",
+        *,
+        percentile: float | None = None,
+    ) -> float:
+        """Latency at an aggregate request rate: a `statistic` (mean, p50, p90, p95, p99), or a `percentile` from 0 to 99.
 
         Raises: `ProfileError` beyond the measured range.
         """
         curve = self._curve(model, gpu_type, batching, batch_size)
-        column = _STATISTICS[statistic]
-        if not 0 <= rate_hz <= curve[-1].rate_hz * (1 + 1e-9):
+        highest_hz = curve.rates_hz[-1]
+        if not 0 <= rate_hz <= highest_hz * (1 + 1e-9):
             raise ProfileError(
-                f"{model!r} on {gpu_type!r} was measured up to {curve[-1].rate_hz:g} requests/s at batch {batch_size}, "
+                f"{model!r} on {gpu_type!r} was measured up to {highest_hz:g} requests/s at {batching} batch {batch_size}, "
                 f"not at {rate_hz:g}"
             )
-        at = bisect_left([row.rate_hz for row in curve], rate_hz)
-        high = curve[min(at, len(curve) - 1)]
-        low = curve[max(at - 1, 0)]
-        span = high.rate_hz - low.rate_hz
-        share = (rate_hz - low.rate_hz) / span if span > 0 else 0.0
-        return float(getattr(low, column) + max(share, 0.0) * (getattr(high, column) - getattr(low, column))) / 1e3
+        return curve.latency_s(rate_hz, statistic if percentile is None else column_of(percentile))
 
-    def _curve(self, model: str, gpu_type: str, batching: str, batch_size: int) -> tuple[ProfileRow, ...]:
+    def capacity_hz(
+        self, model: str, gpu_type: str, batching: str, batch_size: int, limit_s: float, percentile: float = 99.0
+    ) -> float:
+        """Highest measured rate at which this percentile of the latency is within `limit_s`; 0 when there is none."""
+        if math.isnan(limit_s):
+            raise ProfileError(f"the latency limit of {model!r} is not a number")
+        return self._curve(model, gpu_type, batching, batch_size).capacity_hz(limit_s, column_of(percentile))
+
+    def curve_arrays(self, model: str, gpu_type: str, batching: str, batch_size: int) -> tuple[Array, Array, dict[str, Array]]:
+        """(rates in Hz, mean latencies in s, {"mean", "p50" ... "p99": latencies in s}), for solvers that ask for many rates."""
+        curve = self._curve(model, gpu_type, batching, batch_size)
+        columns = {name: np.array(column) for name, column in curve.latencies_s.items()}
+        return np.array(curve.rates_hz), columns["mean"], columns
+
+    def _curve(self, model: str, gpu_type: str, batching: str, batch_size: int) -> Curve:
         try:
-            return self.curves[model, gpu_type, batching, batch_size]
+            return self._chosen[model, gpu_type, batching, batch_size]
         except KeyError:
             raise ProfileError(f"no latency profile of {model!r} on {gpu_type!r} at {batching} batch {batch_size}") from None
-
-
-def load_profiles(folder: Path) -> Profile:
-    """All `*.csv` of a folder."""
-    files = sorted(folder.glob("*.csv"))
-    return _profile(row for file in files for row in _rows(file.read_text(encoding="utf-8"), str(file)))
-
-
-def parse_profiles(text: str, file: str = "<text>") -> Profile:
-    return _profile(_rows(text, file))
-
-
-def _profile(rows: Iterable[ProfileRow]) -> Profile:
-    curves = defaultdict(list)
-    for row in rows:
-        curves[row.model, row.gpu_type, row.batching, row.batch_size].append(row)
-    return Profile({key: tuple(sorted(curve, key=lambda r: r.rate_hz)) for key, curve in curves.items()})
-
-
-def _rows(text: str, file: str) -> Iterable[ProfileRow]:
-    reader = csv.DictReader(io.StringIO(text))
-    if tuple(reader.fieldnames or ()) != COLUMNS:
-        raise ProfileError(f"{file}:1: columns are {','.join(reader.fieldnames or ())}; they must be {','.join(COLUMNS)}")
-    for cells in reader:
-        yield _row(cells, f"{file}:{reader.line_num}")
-
-
-def _row(cells: dict[str, str], where: str) -> ProfileRow:
-    if cells["batching"] not in ("fixed", "continuous"):
-        raise ProfileError(f"{where}: batching is {cells['batching']!r}; it must be fixed or continuous")
-    numbers = {}
-    for name in COLUMNS[3:]:
-        try:
-            numbers[name] = float(cells[name])
-        except (TypeError, ValueError):
-            raise ProfileError(f"{where}: {name} is {cells[name]!r}; it must be a number") from None
-        if not math.isfinite(numbers[name]) or numbers[name] <= 0:
-            raise ProfileError(f"{where}: {name} is {cells[name]}; it must be finite and positive")
-    return ProfileRow(cells["model"], cells["gpu_type"], cells["batching"], int(numbers.pop("batch_size")), **numbers)

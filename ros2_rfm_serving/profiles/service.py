@@ -1,0 +1,150 @@
+"""How long a server takes: the laws that emulated engines, the simulated factory and derived profiles share.
+
+Two kinds of server (ROSA §3.4.1): action models run CUDA graphs of one fixed batch size, text models batch continuously.
+Nothing here reads a clock; randomness is drawn from the generator that is given in.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+import numpy as np
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def unit_mean_factor(jitter: float, rng: np.random.Generator) -> float:
+    """A gamma variate of mean 1 and relative standard deviation `jitter`."""
+    return rng.gamma(jitter**-2, jitter**2) if jitter else 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedService:
+    """A batch of B rows takes base_s + per_row_s * B, however few of the rows are filled: the CUDA graph has that size."""
+
+    base_s: float
+    per_row_s: float
+    jitter: float = 0.0
+    """Relative standard deviation of a batch's time."""
+    batching: ClassVar[str] = "fixed"
+
+    def mean_s(self, batch_size: int) -> float:
+        return self.base_s + self.per_row_s * batch_size
+
+    def draw_s(self, batch_size: int, rng: np.random.Generator) -> float:
+        """Seconds that one batch takes."""
+        return self.mean_s(batch_size) * unit_mean_factor(self.jitter, rng)
+
+    def capacity_hz(self, batch_size: int) -> float:
+        """Requests/s of a server whose batches are always full."""
+        return batch_size / self.mean_s(batch_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuousService:
+    """Continuous batching as processor sharing.
+
+    With n requests in service, each one's work (1 on average) advances at 1 / (base_s + per_request_s * n) per second: alone it
+    takes base_s + per_request_s; with many, throughput tends to 1 / per_request_s. Beyond `max_concurrent` requests queue.
+    """
+
+    base_s: float
+    per_request_s: float
+    jitter: float = 0.0
+    """Relative standard deviation of a request's work (its number of tokens)."""
+    max_concurrent: int = 256
+    batching: ClassVar[str] = "continuous"
+
+    def mean_s(self, num_requests: int = 1) -> float:
+        """Seconds that one request takes in the steady company of `num_requests` - 1 others."""
+        return self.base_s + self.per_request_s * num_requests
+
+    def draw_work(self, rng: np.random.Generator) -> float:
+        return unit_mean_factor(self.jitter, rng)
+
+    def draw_s(self, num_requests: int, rng: np.random.Generator) -> float:
+        """Seconds that `num_requests` take which start and end together: an engine that runs them as one batch."""
+        return self.mean_s(num_requests) * self.draw_work(rng)
+
+    def capacity_hz(self, num_requests: int | None = None) -> float:
+        """Requests/s with `num_requests` always in service; by default as many as the server takes."""
+        num = self.max_concurrent if num_requests is None else min(num_requests, self.max_concurrent)
+        return num / self.mean_s(num)
+
+
+ServiceLaw = FixedService | ContinuousService
+
+
+class ProcessorSharing(Generic[Key]):
+    """The requests inside a continuous server, in virtual time; every operation is O(log n).
+
+    `_progress` is the work that a request present from the beginning would have done. One that arrives at progress p with work
+    w leaves at p + w: the order of leaving never changes, so a heap holds it.
+    Times given in never decrease. The state moves only when a request enters or leaves, so `next_finish_s` does not drift.
+    """
+
+    def __init__(self, service: ContinuousService) -> None:
+        self._service = service
+        self._progress = 0.0
+        self._as_of_s = 0.0
+        self._arrivals = 0
+        self._running: list[tuple[float, int, Key]] = []
+        self._queued: deque[tuple[Key, float]] = deque()
+        self._done: list[Key] = []
+
+    def __len__(self) -> int:
+        """Requests that have not been answered: in service and queued."""
+        return len(self._running) + len(self._queued)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def add(self, key: Key, now_s: float, work: float = 1.0) -> None:
+        self._release(now_s)
+        self._advance(now_s)
+        if len(self._running) < self._service.max_concurrent:
+            self._start(key, work)
+        else:
+            self._queued.append((key, work))
+
+    def next_finish_s(self) -> float:
+        """When the next request leaves if none enters before; infinity when none is there."""
+        if self._done:
+            return self._as_of_s
+        return self._finish_s() if self._running else math.inf
+
+    def finished(self, now_s: float) -> list[Key]:
+        """Takes out the requests that have left by `now_s`, in the order of leaving."""
+        self._release(now_s)
+        done, self._done = self._done, []
+        return done
+
+    def _release(self, now_s: float) -> None:
+        """Lets out, one after the other, all that finish by `now_s`; the queue moves up."""
+        while self._running and (finish_s := self._finish_s()) <= now_s:
+            finish, _, key = heapq.heappop(self._running)
+            self._progress, self._as_of_s = finish, finish_s
+            self._done.append(key)
+            if self._queued:
+                self._start(*self._queued.popleft())
+
+    def _finish_s(self) -> float:
+        left = max(self._running[0][0] - self._progress, 0.0)
+        return self._as_of_s + left * self._service.mean_s(len(self._running))
+
+    def _advance(self, now_s: float) -> None:
+        if self._running:
+            self._progress += (now_s - self._as_of_s) / self._service.mean_s(len(self._running))
+        else:
+            self._progress = 0.0  # an idle server starts anew: rounding errors do not accumulate over a long run
+        self._as_of_s = now_s
+
+    def _start(self, key: Key, work: float) -> None:
+        self._arrivals += 1
+        heapq.heappush(self._running, (self._progress + work, self._arrivals, key))
