@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract
 
 
@@ -27,6 +28,14 @@ class Engine(Protocol):
     @property
     def max_batch_size(self) -> int:
         """Largest batch `infer` accepts."""
+
+    def prepare(self, batch_size: int) -> None:
+        """Called at start and whenever the server's batch size changes, before `infer`.
+
+        Raises: `ModelError` when the model cannot run batches of this size.
+        """
+        if not 1 <= batch_size <= self.max_batch_size:
+            raise ModelError(f"{self.contract.model!r} runs batches of 1 to {self.max_batch_size}, not {batch_size}")
 
     def warm_up(self) -> None:
         """Runs what the first request would otherwise pay for."""

@@ -1,4 +1,7 @@
-"""A stand-in for a GPU: answers after the latency that a profile gives, with a chunk that says nothing. Always marked emulated."""
+"""A stand-in for a GPU: answers after the time that a service law or a profile gives. What it says means nothing.
+
+It is always marked as emulated.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.profiles import FixedService, ServiceLaw
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind, empty
 
 
@@ -21,14 +25,19 @@ class EmulatedSpec:
     cameras: tuple[str, ...] = ()
     state_size: int = 0
     chunk_length: int = 16
-    max_batch_size: int = 64
+    batch_sizes: tuple[int, ...] = (64,)
+    """That it has been "compiled" for, rising; a batch is filled up to the next one. Only the largest counts without a law."""
+    seed: int = 0
+    """Of the law's jitter."""
 
 
 class EmulatedEngine(Engine):
-    """`service_s(batch size)` gives the time one batch takes; `wait` spends it (a sleep live, virtual time in simulation)."""
+    """`service` is a law, or gives the seconds of one batch by its size. `wait` spends them, with a sleep or in virtual time."""
 
-    def __init__(self, spec: EmulatedSpec, service_s: Callable[[int], float], wait: Callable[[float], None]) -> None:
-        self._spec, self._service_s, self._wait = spec, service_s, wait
+    def __init__(self, spec: EmulatedSpec, service: ServiceLaw | Callable[[int], float], wait: Callable[[float], None]) -> None:
+        self._spec, self._service, self._wait = spec, service, wait
+        self._batch_size = 1
+        self._rng = np.random.default_rng(spec.seed)
         acts = spec.output is OutputKind.ACTION_CHUNK
         self._contract = ModelContract(
             model=f"emulated {spec.model}",
@@ -48,14 +57,32 @@ class EmulatedEngine(Engine):
 
     @property
     def max_batch_size(self) -> int:
-        return self._spec.max_batch_size
+        return self._spec.batch_sizes[-1]
+
+    @property
+    def service(self) -> ServiceLaw | None:
+        """The law it follows, for bodies that compute time instead of spending it; None: it follows a profile."""
+        return self._service if isinstance(self._service, ServiceLaw) else None
+
+    def prepare(self, batch_size: int) -> None:
+        super().prepare(batch_size)
+        self._batch_size = batch_size
 
     def warm_up(self) -> None:
         """Nothing to warm."""
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
-        self._wait(self._service_s(len(requests)))
+        self._wait(self._batch_s(len(requests)))
         if self._spec.output is not OutputKind.ACTION_CHUNK:
             return [EngineReply(verdict="ongoing", text="emulated")] * len(requests)
         still = np.zeros((self._spec.chunk_length, len(self._spec.action_names)), np.float32)
         return [EngineReply(chunk_model=still, chunk_robot=still, confidence=empty(0))] * len(requests)
+
+    def _batch_s(self, num_requests: int) -> float:
+        if not isinstance(self._service, ServiceLaw):
+            return self._service(num_requests)
+        if not isinstance(self._service, FixedService):
+            return self._service.draw_s(num_requests, self._rng)
+        wanted = max(num_requests, self._batch_size)
+        rows = next((size for size in self._spec.batch_sizes if size >= wanted), wanted)
+        return self._service.draw_s(rows, self._rng)

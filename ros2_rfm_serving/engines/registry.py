@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ros2_rfm_serving.engines.base import Engine
@@ -16,9 +17,19 @@ ENGINES = ("bundle", "emulated")
 
 
 def build_engine(
-    model: str, entry: CatalogueEntry, *, models_folder: Path, profile: Profile, gpu_type: str, wait: Callable[[float], None]
+    model: str,
+    entry: CatalogueEntry,
+    *,
+    models_folder: Path,
+    profile: Profile,
+    gpu_type: str,
+    wait: Callable[[float], None],
+    seed: int = 0,
 ) -> Engine:
-    """Loads a model. Raises: `ModelError`, `ProfileError`. `wait(seconds)` is how an emulated engine spends time."""
+    """Loads a model. Raises: `ModelError`, `ProfileError`.
+
+    `wait(seconds)` is how an emulated engine spends time, `seed` that of its jitter: give each server its own.
+    """
     if entry.engine == "bundle":
         try:
             from ros2_rfm_serving.engines.embedded import load_embedded
@@ -26,16 +37,29 @@ def build_engine(
             raise ModelError(f"{model!r} needs PyTorch ({error.name} is missing): pip install 'ros2-rfm-serving[torch]'") from error
         return load_embedded(model, models_folder / entry.bundle)
     if entry.engine == "emulated":
-        spec = EmulatedSpec(
-            model=model,
-            output=OutputKind(entry.output),
-            action_names=entry.action_names,
-            cameras=entry.cameras,
-            state_size=entry.state_size,
-            chunk_length=entry.chunk_length,
-        )
-        return EmulatedEngine(spec, _service_time(model, profile, gpu_type), wait)
+        return _emulated(model, entry, profile, gpu_type, wait, seed)
     raise ModelError(f"{model!r}: no engine is named {entry.engine!r}; there are: {', '.join(ENGINES)}")
+
+
+def _emulated(
+    model: str, entry: CatalogueEntry, profile: Profile, gpu_type: str, wait: Callable[[float], None], seed: int
+) -> EmulatedEngine:
+    """By the catalogue's service law, or else by the profile."""
+    footprint = entry.gpus.get(gpu_type)
+    service = footprint.service if footprint else None
+    spec = EmulatedSpec(
+        model=model,
+        output=OutputKind(entry.output),
+        action_names=entry.action_names,
+        cameras=entry.cameras,
+        state_size=entry.state_size,
+        chunk_length=entry.chunk_length,
+        seed=seed,
+    )
+    if service is None:
+        return EmulatedEngine(spec, _service_time(model, profile, gpu_type), wait)
+    sizes = service.batch_sizes if service.batching == "fixed" else (service.max_concurrent,)
+    return EmulatedEngine(replace(spec, batch_sizes=sizes), service.law(), wait)
 
 
 def _service_time(model: str, profile: Profile, gpu_type: str) -> Callable[[int], float]:
