@@ -95,9 +95,24 @@ class CatalogueEntry(BaseModel):
     gpus: dict[str, Footprint] = {}
 
 
+class GpuType(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    memory_gb: float = Field(gt=0)
+
+
 class Catalogue(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+    gpu_types: dict[str, GpuType] = {}
     models: dict[str, CatalogueEntry]
+
+    def footprint(self, model: str, gpu_type: str) -> Footprint | None:
+        """What a model takes there; None: nobody has said."""
+        return self.models[model].gpus.get(gpu_type) if model in self.models else None
+
+    def fits(self, model: str, gpu_type: str) -> bool:
+        """False only when both sizes are known and the model is too large."""
+        need, gpu = self.footprint(model, gpu_type), self.gpu_types.get(gpu_type)
+        return need is None or gpu is None or need.memory_gb <= gpu.memory_gb
 
     def __getitem__(self, model: str) -> CatalogueEntry:
         """Raises: `ModelError` for a model that nobody has described."""
