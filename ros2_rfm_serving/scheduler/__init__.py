@@ -1,5 +1,6 @@
 """Factory and profiles in, schedule out."""
 
-from ros2_rfm_serving.scheduler.first import plan
+from ros2_rfm_serving.scheduler.planning import POLICIES, plan_factory
+from ros2_rfm_serving.scheduler.solution import Solution, to_schedule
 
-__all__ = ["plan"]
+__all__ = ["POLICIES", "Solution", "plan_factory", "to_schedule"]

@@ -1,0 +1,102 @@
+"""Latency curves of the profile, ready for solvers: cheap queries by configuration and load."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ros2_rfm_serving.profiles import Profile
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a server is set up."""
+
+    model: str
+    gpu_type: str
+    batching: str
+    batch_size: int
+    slices: int = 1
+    """Models that share its GPU in equal time slices: latencies are as many times longer, capacities as many times lower."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Piecewise linear over the load in requests/s, constant below the first point; non-decreasing."""
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+    def at(self, load_hz: float) -> float:
+        if load_hz <= self.x[0]:
+            return self.y[0]
+        i = min(bisect_right(self.x, load_hz), len(self.x) - 1)
+        return self.y[i - 1] + (self.y[i] - self.y[i - 1]) * (load_hz - self.x[i - 1]) / (self.x[i] - self.x[i - 1])
+
+    def slope_at(self, load_hz: float) -> float:
+        """To the right of `load_hz`."""
+        if load_hz < self.x[0]:
+            return 0.0
+        i = min(bisect_right(self.x, load_hz), len(self.x) - 1)
+        return (self.y[i] - self.y[i - 1]) / (self.x[i] - self.x[i - 1]) if i else 0.0
+
+
+class Curves:
+    """The profile's curves for the models and GPU types of one problem, with queries remembered."""
+
+    def __init__(self, profile: Profile, models: Iterable[str], gpu_types: Iterable[str], fits: Iterable[tuple[str, str]]) -> None:
+        """fits: (model, GPU type) pairs that may be used."""
+        self.profile = profile
+        usable = set(fits)
+        known = {(m, g) for m, g, _, _ in profile.keys()}
+        self.configs: dict[tuple[str, str], list[Config]] = {}
+        for model in models:
+            for gpu_type in gpu_types:
+                if (model, gpu_type) in known & usable:
+                    sizes = profile.batch_sizes(model, gpu_type)
+                    self.configs[model, gpu_type] = [Config(model, gpu_type, batching, size) for batching, size in sizes]
+        self._lines: dict[tuple[Config, str], Line] = {}
+        self._capacities: dict[tuple[Config, float, float], float] = {}
+
+    def of(self, model: str) -> list[Config]:
+        """Every way to serve a model."""
+        return [config for (m, _), configs in self.configs.items() if m == model for config in configs]
+
+    def mean(self, config: Config) -> Line:
+        """Mean latency in s."""
+        return self._line(config, "mean")
+
+    def quantile(self, config: Config, percentile: float) -> Line:
+        """Latency in s at a percentile: of the measured columns, the next one that is not lower."""
+        return self._line(
+            config, next(name for limit, name in ((50, "p50"), (90, "p90"), (95, "p95"), (99, "p99")) if percentile <= limit)
+        )
+
+    def max_rate_hz(self, config: Config) -> float:
+        return self.mean(config).x[-1]
+
+    def capacity_hz(self, config: Config, slo_s: float, percentile: float) -> float:
+        """Highest load that meets an SLO; 0: none does."""
+        key = (config, slo_s, percentile)
+        if key not in self._capacities:
+            self._capacities[key] = _last_below(self.quantile(config, percentile), slo_s)
+        return self._capacities[key]
+
+    def _line(self, config: Config, column: str) -> Line:
+        if (config, column) not in self._lines:
+            rates, _, columns = self.profile.curve_arrays(config.model, config.gpu_type, config.batching, config.batch_size)
+            k = config.slices
+            self._lines[config, column] = Line(tuple(float(r) / k for r in rates), tuple(k * float(y) for y in columns[column]))
+        return self._lines[config, column]
+
+
+def _last_below(line: Line, limit: float) -> float:
+    if line.y[0] > limit:
+        return 0.0
+    i = bisect_right(line.y, limit)
+    if i == len(line.y) or not math.isfinite(limit):
+        return line.x[-1]
+    rise = line.y[i] - line.y[i - 1]
+    return line.x[i - 1] + (limit - line.y[i - 1]) / rise * (line.x[i] - line.x[i - 1])

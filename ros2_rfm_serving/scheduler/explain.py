@@ -1,0 +1,146 @@
+"""Why a factory cannot be served, and what would make it possible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler.curves import Curves
+from ros2_rfm_serving.scheduler.problem import Problem
+
+MOST_SERVERS = 4096
+"""Where the search for a sufficient number of servers ends."""
+
+
+def hopeless(problem: Problem, curves: Curves) -> tuple[str, ...]:
+    """What no number of servers mends: models nobody measured or that fit nowhere, SLOs below the fastest row, floors too high."""
+    return (*_models(problem, curves), *_slos(problem, curves), *_floors(problem, curves))
+
+
+def _models(problem: Problem, curves: Curves) -> Iterator[str]:
+    for model in problem.models:
+        if curves.of(model):
+            continue
+        types = ", ".join(problem.gpus)
+        if not any((model, gpu_type) in problem.memory_gb for gpu_type in problem.gpus):
+            yield f"{model!r} fits into the memory of no GPU type of this factory ({types})"
+        else:
+            known = sorted({g for m, g, _, _ in curves.profile.keys() if m == model})
+            where = f"it was measured on {', '.join(known)}" if known else "it was never measured"
+            yield f"no latency profile of {model!r} on {types}; {where}: run `rfm profile` there"
+
+
+def _slos(problem: Problem, curves: Curves) -> Iterator[str]:
+    for demand in problem.demands:
+        options = curves.of(demand.model)
+        if options and not any(curves.capacity_hz(c, demand.slo_s, demand.percentile) > 0 for c in options):
+            fastest_s = min(curves.quantile(c, demand.percentile).y[0] for c in options)
+            task = problem.classes[demand.task].name
+            yield (
+                f"{demand.component} of {task!r}: {demand.model!r} needs {1e3 * fastest_s:.0f} ms "
+                f"(p{demand.percentile:g}) unloaded, the SLO of {1e3 * demand.slo_s:.0f} ms cannot be met; "
+                f"raise slo_ms above {1e3 * fastest_s:.0f}, or use a faster model or GPU"
+            )
+
+
+def _floors(problem: Problem, curves: Curves) -> Iterator[str]:
+    for task in problem.classes:
+        fastest = {d.index: min((curves.mean(c).y[0] for c in curves.of(d.model)), default=math.inf) for d in task.coupled}
+        most_hz = task.closed_loop_hz(fastest)
+        if task.floor_hz > most_hz:
+            yield (
+                f"{task.name!r}: the floor of {task.floor_hz:g} actions/s per robot is above what an unloaded server allows "
+                f"({most_hz:.2f}); lower min_action_rate_hz or action_period_ms"
+            )
+
+
+def remedies(
+    factory: Factory,
+    counts: Mapping[str, int],
+    profile: Profile,
+    catalogue: Catalogue | None,
+    expired: Callable[[], bool],
+) -> tuple[str, ...]:
+    """Changes that would make it feasible, each found by the solver: more GPUs, fewer robots, a looser SLO."""
+
+    def feasible(changed: Factory, robots: Mapping[str, int]) -> bool:
+        return _feasible(changed, robots, profile, catalogue)
+
+    return tuple(
+        text
+        for text in (
+            _more_servers(factory, counts, feasible),
+            _fewer_robots(factory, counts, feasible),
+            *_looser_slos(factory, counts, feasible),
+        )
+        if text
+    )
+
+
+def _feasible(factory: Factory, counts: Mapping[str, int], profile: Profile, catalogue: Catalogue | None) -> bool:
+    from ros2_rfm_serving.scheduler.planning import plan_factory
+
+    quick = plan_factory(factory, profile, catalogue, num_robots=counts, explained=False, budget_s=0.0, clock=_always_late())
+    return bool(quick.servers)
+
+
+def _always_late() -> Callable[[], float]:
+    """A clock that makes the solver stop at its first feasible placement."""
+    ticks = iter(range(1_000_000_000))
+    return lambda: float(next(ticks))
+
+
+def _more_servers(factory: Factory, counts: Mapping[str, int], feasible: Callable[[Factory, Mapping[str, int]], bool]) -> str:
+    declared = factory.server_cluster[0].num_servers
+    high = declared + 1
+    while not feasible(factory.with_num_servers(high), counts):
+        high = declared + 2 * (high - declared)
+        if high > MOST_SERVERS:
+            return f"more servers alone do not help (tried up to {MOST_SERVERS})"
+    low = declared + (high - declared) // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if feasible(factory.with_num_servers(middle), counts) else (middle, high)
+    more = high - declared
+    gpu_type = factory.server_cluster[0].gpu_type
+    return f"feasible with {more} more GPU{'s' if more > 1 else ''} ({high} x {gpu_type})"
+
+
+def _fewer_robots(factory: Factory, counts: Mapping[str, int], feasible: Callable[[Factory, Mapping[str, int]], bool]) -> str:
+    total = sum(counts.values())
+
+    def scaled(robots: int) -> dict[str, int]:
+        return {task: max(1, count * robots // total) for task, count in counts.items() if count}
+
+    low, high = len(scaled(total)), total
+    if low >= high or not feasible(factory, scaled(low)):
+        return "" if low >= high else "not even one robot of each task can be served"
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if feasible(factory, scaled(middle)) else (low, middle)
+    fleet = ", ".join(f"{n} x {task}" for task, n in scaled(low).items())
+    return f"feasible with fewer robots: {fleet}"
+
+
+def _looser_slos(
+    factory: Factory, counts: Mapping[str, int], feasible: Callable[[Factory, Mapping[str, int]], bool]
+) -> Iterator[str]:
+    for task, count in counts.items():
+        if not count:
+            continue
+        for component, spec in factory.tasks[task].components.items():
+            if spec.slo_ms is None:
+                continue
+            for factor in (1.5, 2.0, 3.0, 5.0, 10.0):
+                if feasible(_with_slo(factory, task, component, spec.slo_ms * factor), counts):
+                    yield f"feasible with slo_ms {spec.slo_ms * factor:g} instead of {spec.slo_ms:g} for {component} of {task!r}"
+                    break
+
+
+def _with_slo(factory: Factory, task: str, component: str, slo_ms: float) -> Factory:
+    old = factory.tasks[task]
+    spec = old.components[component].model_copy(update={"slo_ms": slo_ms})
+    changed = old.model_copy(update={"components": {**old.components, component: spec}})
+    return factory.model_copy(update={"tasks": {**factory.tasks, task: changed}})

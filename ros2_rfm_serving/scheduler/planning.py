@@ -1,0 +1,150 @@
+"""From a declared factory to a solution: the door that `rfm plan`, the simulator and the scheduler node go through."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler import baselines, best, explain
+from ros2_rfm_serving.scheduler.baselines import StaticPlacement, TooFewServersError
+from ros2_rfm_serving.scheduler.bound import Bound, upper_bound
+from ros2_rfm_serving.scheduler.curves import Curves
+from ros2_rfm_serving.scheduler.predict import Operation, solution_of
+from ros2_rfm_serving.scheduler.problem import Problem, task_classes
+from ros2_rfm_serving.scheduler.rates import RateSearch
+from ros2_rfm_serving.scheduler.rosa import Rosa
+from ros2_rfm_serving.scheduler.solution import Solution
+from ros2_rfm_serving.scheduler.standby import with_standbys
+
+POLICIES = {
+    "best": "ours: never worse than the others on the predicted objective, with its distance from the best possible",
+    "rosa": "the paper's scheduler (ROSA §3.4.2-3.4.3)",
+    **baselines.POLICIES,
+}
+STATIC: dict[str, Callable[[Problem, Curves], StaticPlacement]] = {
+    "baseline1": baselines.per_robot,
+    "baseline2": baselines.per_model,
+    "baseline3": baselines.equal,
+    "baseline4": baselines.weighted,
+}
+BUDGET_S, BUDGET_PER_SERVER_S = 0.3, 0.06
+"""Default time that a solver may take, with a clock given."""
+DEFAULT_LOAD_S = 30.0
+"""Of a model that the catalogue does not know on a GPU type."""
+
+
+def plan_factory(
+    factory: Factory,
+    profile: Profile,
+    catalogue: Catalogue | None = None,
+    *,
+    policy: str = "best",
+    rate_control: bool | None = None,
+    num_robots: Mapping[str, int] | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
+    budget_s: float | None = None,
+    explained: bool = True,
+) -> Solution:
+    """Schedules a factory. An infeasible one gives a solution that says so, and (if `explained`) what would make it feasible.
+
+    rate_control: None takes the policy's own way: the baselines send without a limit (ROSA §4.1), the others cap every robot.
+    num_robots: of each task, if not the descriptor's.
+    clock: seconds, for the time budget; the default never runs out.
+
+    Raises: `ScheduleError` for an unknown policy or nothing to serve; `ProfileError` for a model that was never measured.
+    """
+    if policy not in POLICIES:
+        raise ScheduleError(f"no policy is named {policy!r}; there are: {', '.join(POLICIES)}")
+    start_s = clock()
+    counts = Counter(robot.task for robot in factory.robots) if num_robots is None else num_robots
+    problem = problem_of(factory, counts, profile, catalogue)
+    budget = budget_s if budget_s is not None else BUDGET_S + BUDGET_PER_SERVER_S * len(problem.servers)
+
+    def expired() -> bool:
+        return clock() - start_s > budget
+
+    curves = curves_of(problem, profile)
+    if problems := explain.hopeless(problem, curves):
+        return _infeasible(policy, math.nan, problems, clock() - start_s)
+    bound = upper_bound(problem, curves, time_limit_s=max(0.5, budget / 2))
+    capped = rate_control if rate_control is not None else policy not in STATIC
+    solution = _run(policy, problem, curves, profile, bound, capped, expired)
+    if solution.policy and not solution.servers:
+        problems = solution.problems
+        if explained:
+            problems = (*problems, *explain.remedies(factory, counts, profile, catalogue, expired))
+        return _infeasible(policy, bound.objective, problems, clock() - start_s)
+    solution = with_standbys(solution, factory, problem, curves)
+    return replace(solution, solve_s=clock() - start_s)
+
+
+def problem_of(factory: Factory, counts: Mapping[str, int], profile: Profile, catalogue: Catalogue | None) -> Problem:
+    """Raises: `ScheduleError` when no task has robots."""
+    classes = task_classes(factory, counts)
+    if not classes:
+        raise ScheduleError("no task has any robot; nothing to serve")
+    servers = dict(list(factory.gpu_types.items())[: len(factory.gpu_types) - factory.standby.num_servers])
+    memory: dict[tuple[str, str], float] = {}
+    load: dict[tuple[str, str], float] = {}
+    for model in dict.fromkeys(d.model for task in classes for d in task.demands):
+        for gpu_type in dict.fromkeys(factory.gpu_types.values()):
+            need = catalogue.footprint(model, gpu_type) if catalogue else None
+            if need and catalogue and not catalogue.fits(model, gpu_type):
+                continue
+            memory[model, gpu_type] = need.memory_gb if need else 1.0
+            load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
+    return Problem(classes=classes, servers=servers, memory_gb=memory, load_s=load)
+
+
+def curves_of(problem: Problem, profile: Profile) -> Curves:
+    return Curves(profile, problem.models, problem.gpus, problem.memory_gb)
+
+
+def _run(
+    policy: str,
+    problem: Problem,
+    curves: Curves,
+    profile: Profile,
+    bound: Bound,
+    capped: bool,
+    expired: Callable[[], bool],
+) -> Solution:
+    if policy in STATIC:
+        return _static(policy, problem, curves, bound, capped)
+    if policy == "rosa":
+        rosa = Rosa(problem, curves_of(problem, profile.under("poisson")), expired).solve()
+        if rosa is None:
+            return _infeasible(policy, bound.objective, ("the obligations or the floors do not fit the servers",), 0.0)
+        caps = rosa.rates if capped else None
+        operation = Operation(hosts=rosa.hosts, caps=caps, complete=not rosa.timed_out)
+        return solution_of(policy, problem, curves, operation, bound)
+    found = best.solve(problem, curves, bound, expired)
+    if found is None:
+        return _infeasible(policy, bound.objective, ("no placement serves every obligation and floor",), 0.0)
+    caps = RateSearch(problem, curves, found.hosts).caps(found.rates) if capped else None
+    operation = Operation(hosts=found.hosts, caps=caps, rates=found.rates, complete=not found.timed_out)
+    return solution_of(policy, problem, curves, operation, bound)
+
+
+def _static(policy: str, problem: Problem, curves: Curves, bound: Bound, capped: bool) -> Solution:
+    try:
+        placement = STATIC[policy](problem, curves)
+    except TooFewServersError as error:
+        return _infeasible(policy, bound.objective, (str(error),), 0.0)
+    classes = tuple(replace(t, num_robots=n) for t, n in zip(problem.classes, placement.served, strict=True))
+    served = replace(problem, classes=classes)
+    caps = RateSearch(served, curves, placement.hosts).best() if capped else None
+    if capped and caps is None:
+        return _infeasible(policy, bound.objective, (f"{policy} cannot meet every SLO at any action rate",), 0.0)
+    operation = Operation(hosts=placement.hosts, caps=caps, gpus=placement.gpus)
+    declared = tuple(task.num_robots for task in problem.classes)
+    return solution_of(policy, served, curves, operation, bound, declared=declared)
+
+
+def _infeasible(policy: str, bound: float, problems: Sequence[str], solve_s: float) -> Solution:
+    return Solution(policy=policy, feasible=False, objective=0.0, bound=bound, solve_s=solve_s, problems=tuple(problems))

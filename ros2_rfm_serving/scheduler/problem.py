@@ -1,0 +1,150 @@
+"""What is to be scheduled, as numbers: task classes, their demands, the servers (ROSA §3.4.1)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ros2_rfm_serving.factory import Factory, Task
+from ros2_rfm_serving.factory.descriptor import ExecutionMode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """The requests of one component of one task class: every robot of the class sends them."""
+
+    index: int
+    """In `Problem.demands`."""
+    task: int
+    """In `Problem.classes`."""
+    component: str
+    model: str
+    calls: float
+    """Per action, of a goal-coupled component; 0 for an obligation (ROSA §3.4.1)."""
+    fixed_hz: float
+    """Of one robot, of an obligation; 0 for a goal-coupled component."""
+    slo_s: float
+    """inf: none declared"""
+    percentile: float
+
+    def rate_hz(self, action_rate_hz: float) -> float:
+        """Requests of one robot."""
+        return self.calls * action_rate_hz + self.fixed_hz
+
+    @property
+    def goal_coupled(self) -> bool:
+        return self.calls > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskClass:
+    """K_c robots with the same task: they share the action rate f_c (ROSA §3.4.1)."""
+
+    name: str
+    num_robots: int
+    cycle_s: float
+    """t_act: execution time of what one prediction commands."""
+    value: float
+    floor_hz: float
+    """Of one robot."""
+    overlapped: bool
+    """Asynchronous execution: a cycle lasts the longer of execution and inference instead of their sum."""
+    demands: tuple[Demand, ...]
+
+    @property
+    def max_rate_hz(self) -> float:
+        """f_max: no latency at all (ROSA §3.4.2)."""
+        return 1.0 / self.cycle_s
+
+    @property
+    def weight(self) -> float:
+        """v_c K_c: what one action per second of every robot is worth (ROSA eq. 1)."""
+        return self.value * self.num_robots
+
+    @cached_property
+    def coupled(self) -> tuple[Demand, ...]:
+        return tuple(d for d in self.demands if d.goal_coupled)
+
+    def closed_loop_hz(self, latency_s: Mapping[int, float]) -> float:
+        """Highest action rate that the mean latencies (demand index -> s) allow (ROSA §3.4.2, eq. 4).
+
+        Overlapped, each component must only keep up: 1 / max(t_act, calls x latency).
+        """
+        waits = [d.calls * latency_s[d.index] for d in self.coupled]
+        return 1.0 / (max(self.cycle_s, *waits) if self.overlapped else self.cycle_s + sum(waits))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A factory as the solvers see it."""
+
+    classes: tuple[TaskClass, ...]
+    servers: Mapping[str, str]
+    """Name -> GPU type, of the normal routes (reserved standbys are not among them)."""
+    memory_gb: Mapping[tuple[str, str], float]
+    """(model, GPU type) -> what the model takes there; only where it fits."""
+    load_s: Mapping[tuple[str, str], float]
+
+    @cached_property
+    def demands(self) -> tuple[Demand, ...]:
+        return tuple(d for task in self.classes for d in task.demands)
+
+    @cached_property
+    def gpus(self) -> Counter[str]:
+        """GPU type -> number of servers."""
+        return Counter(self.servers.values())
+
+    @cached_property
+    def models(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(d.model for d in self.demands))
+
+    def robots_of(self, demand: Demand) -> int:
+        return self.classes[demand.task].num_robots
+
+    def objective(self, rates_hz: tuple[float, ...]) -> float:
+        """Weighted action throughput (ROSA eq. 1)."""
+        return sum(task.weight * rate for task, rate in zip(self.classes, rates_hz, strict=True))
+
+
+def task_classes(factory: Factory, num_robots: Mapping[str, int]) -> tuple[TaskClass, ...]:
+    """Classes of the tasks that have robots, in the order of the descriptor."""
+    classes: list[TaskClass] = []
+    index = 0
+    for entry in factory.robot_fleet:
+        count = num_robots.get(entry.task, 0)
+        if count:
+            demands = _demands(factory.tasks[entry.task], len(classes), index)
+            index += len(demands)
+            classes.append(_task_class(entry.task, factory.tasks[entry.task], count, demands))
+    return tuple(classes)
+
+
+def _task_class(name: str, task: Task, count: int, demands: tuple[Demand, ...]) -> TaskClass:
+    return TaskClass(
+        name=name,
+        num_robots=count,
+        cycle_s=task.cycle_period_s,
+        value=task.value,
+        floor_hz=task.floor_hz(count),
+        overlapped=task.execution.mode is ExecutionMode.ASYNC,
+        demands=demands,
+    )
+
+
+def _demands(task: Task, task_index: int, first: int) -> tuple[Demand, ...]:
+    return tuple(
+        Demand(
+            index=first + i,
+            task=task_index,
+            component=name,
+            model=component.model,
+            calls=0.0 if component.freq_hz else task.calls_per_action(name),
+            fixed_hz=component.freq_hz or 0.0,
+            slo_s=component.slo_ms / 1e3 if component.slo_ms else math.inf,
+            percentile=component.percentile or task.percentile,
+        )
+        for i, (name, component) in enumerate(task.components.items())
+    )

@@ -1,0 +1,212 @@
+"""What a scheduling policy decided, and what it predicts: for people, for the simulator, and as a `Schedule` for the wire."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ros2_rfm_serving.factory import Robot
+from ros2_rfm_serving.types import Placement, Route, Schedule
+
+MIN_SESSIONS = 8
+"""Of a server, so that robots can come and go."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Equal robots' requests for one component on one server."""
+
+    task: str
+    component: str
+    num_robots: int
+    rate_hz: float
+    """Predicted, of one robot."""
+    cap_hz: float
+    """What one robot may send at the most; inf: no rate control."""
+    slo_s: float
+    """inf: none"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSolution:
+    server: str
+    gpu_type: str
+    model: str
+    batching: str
+    batch_size: int
+    streams: tuple[Stream, ...]
+    rate_hz: float
+    mean_s: float
+    p99_s: float
+    standby: bool = False
+    gpu: str = ""
+    """Set when several servers share one GPU."""
+
+    @property
+    def num_streams(self) -> int:
+        return sum(stream.num_robots for stream in self.streams)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSolution:
+    num_robots: int
+    served: int
+    action_rate_hz: float
+    """Predicted, of one robot that is served."""
+    closed_loop_rate_hz: float
+    """What the predicted latencies allow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solution:
+    policy: str
+    feasible: bool
+    objective: float
+    """Predicted weighted action throughput within every SLO, 1/s."""
+    bound: float
+    """No schedule's is higher."""
+    solve_s: float = 0.0
+    tasks: dict[str, TaskSolution] = field(default_factory=dict)
+    servers: tuple[ServerSolution, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What is wrong, in words, with what would make it right."""
+    notes: tuple[str, ...] = ()
+    complete: bool = True
+    """False: the time ran out; this is the best schedule found until then."""
+
+    @property
+    def gap(self) -> float:
+        """Share of the bound that is missing; NaN without a bound."""
+        return 1.0 - self.objective / self.bound if self.bound > 0 and math.isfinite(self.bound) else math.nan
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape of `rfm plan --json`; infinite numbers become None."""
+        return {
+            "policy": self.policy,
+            "feasible": self.feasible,
+            "objective": self.objective,
+            "bound": _finite(self.bound),
+            "gap": _finite(self.gap),
+            "complete": self.complete,
+            "solve_s": self.solve_s,
+            "tasks": {
+                name: {
+                    "num_robots": task.num_robots,
+                    "served_robots": task.served,
+                    "action_rate_hz": task.action_rate_hz,
+                    "closed_loop_rate_hz": task.closed_loop_rate_hz,
+                }
+                for name, task in self.tasks.items()
+            },
+            "servers": [_server_json(server) for server in self.servers],
+            "problems": list(self.problems),
+            "notes": list(self.notes),
+        }
+
+
+def _server_json(server: ServerSolution) -> dict[str, Any]:
+    return {
+        "server": server.server,
+        "gpu_type": server.gpu_type,
+        "model": server.model,
+        "batching": server.batching,
+        "batch_size": server.batch_size,
+        "standby": server.standby,
+        "gpu": server.gpu or server.server,
+        "rate_hz": server.rate_hz,
+        "mean_ms": _finite(1e3 * server.mean_s),
+        "p99_ms": _finite(1e3 * server.p99_s),
+        "streams": [
+            {
+                "task": s.task,
+                "component": s.component,
+                "num_robots": s.num_robots,
+                "rate_hz_each": s.rate_hz,
+                "max_rate_hz_each": _finite(s.cap_hz),
+                "slo_ms": _finite(1e3 * s.slo_s),
+            }
+            for s in server.streams
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def to_schedule(solution: Solution, robots: Sequence[Robot], *, epoch: int, previous: Schedule | None = None) -> Schedule:
+    """Names who goes where. A robot stays on the server that it had in `previous` wherever that server still has room for it."""
+    routes = _routes(solution, robots, previous)
+    sessions: dict[str, int] = defaultdict(int)
+    for route in routes:
+        sessions[route.server] += 1
+    placements = tuple(
+        Placement(
+            server=server.server,
+            model=server.model,
+            components=tuple(dict.fromkeys(stream.component for stream in server.streams)),
+            gpu_type=server.gpu_type,
+            batching=server.batching,
+            batch_size=server.batch_size,
+            max_sessions=max(2 * sessions[server.server], MIN_SESSIONS),
+            predicted_p99_s=server.p99_s if math.isfinite(server.p99_s) else 0.0,
+            standby=server.standby,
+            gpu=server.gpu,
+        )
+        for server in solution.servers
+    )
+    actions_hz = sum(task.served * task.action_rate_hz for task in solution.tasks.values())
+    return Schedule(
+        epoch=epoch, placements=placements, routes=tuple(routes), predicted_actions_hz=actions_hz, policy=solution.policy
+    )
+
+
+def _routes(solution: Solution, robots: Sequence[Robot], previous: Schedule | None) -> list[Route]:
+    routes: list[Route] = []
+    places: dict[tuple[str, str], list[tuple[ServerSolution, Stream]]] = defaultdict(list)
+    for server in solution.servers:
+        for stream in server.streams:
+            places[stream.task, stream.component].append((server, stream))
+    before = {(r.robot, r.component): r.server for r in previous.routes} if previous else {}
+    for (task, component), options in places.items():
+        mine = [robot.name for robot in robots if robot.task == task]
+        for robot, (server, stream) in _seated(mine, component, options, before).items():
+            routes.append(
+                Route(
+                    robot=robot,
+                    component=component,
+                    server=server.server,
+                    max_rate_hz=stream.cap_hz,
+                    slo_s=stream.slo_s if math.isfinite(stream.slo_s) else 0.0,
+                )
+            )
+    routes.sort(key=lambda route: (route.robot, route.component))
+    return routes
+
+
+def _seated(
+    robots: Sequence[str],
+    component: str,
+    options: Sequence[tuple[ServerSolution, Stream]],
+    before: Mapping[tuple[str, str], str],
+) -> dict[str, tuple[ServerSolution, Stream]]:
+    """Robot -> its place; first those who can stay where they were, then the others in turn, the emptiest server first."""
+    free = {server.server: stream.num_robots for server, stream in options}
+    place = {server.server: (server, stream) for server, stream in options}
+    seats: dict[str, tuple[ServerSolution, Stream]] = {}
+    for robot in robots:
+        server = before.get((robot, component), "")
+        if free.get(server, 0) > 0:
+            free[server] -= 1
+            seats[robot] = place[server]
+    for robot in robots:
+        if robot not in seats:
+            server = max(free, key=lambda name: free[name])
+            if free[server] <= 0:
+                break  # a baseline that serves only some of the robots
+            free[server] -= 1
+            seats[robot] = place[server]
+    return {robot: seats[robot] for robot in robots if robot in seats}
