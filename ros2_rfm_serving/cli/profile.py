@@ -1,55 +1,228 @@
-"""`rfm profile`: measures a model on this machine."""
+"""`rfm profile`: latency by batch size and rate, of a model on this machine or of a published service law."""
 
 from __future__ import annotations
 
-import csv
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ros2_rfm_serving.errors import ModelError, ProfileError
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.engines.base import Engine
+    from ros2_rfm_serving.factory import CatalogueEntry
+    from ros2_rfm_serving.profiles import ProfileRow
+    from ros2_rfm_serving.profiles.measure import Subject
+    from ros2_rfm_serving.profiles.table import CurveKey
 
 console = Console()
+DERIVED = "derived from published figures by `rfm profile --derive"
+DERIVED_REQUESTS, DERIVED_REPETITIONS = 2000, 8
+"""Per point of a law. At full rate an open-loop queue never settles: such a point is the mean over its first 2000 requests."""
+USUAL_SIZES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A model at one batch size: one curve per arrival process."""
+
+    key: CurveKey
+    start: Callable[[], Subject]
+    """Loads and warms it up, so only called when something is to be measured."""
+
+
+class Sheet:
+    """The file that is written: valid at every instant, because each point replaces the whole of it."""
+
+    def __init__(self, file: Path, comment: str) -> None:
+        """Raises: `ProfileError` when it cannot be written, or holds what must not be mixed with the new rows."""
+        from ros2_rfm_serving.profiles import read_rows
+
+        self._file, self._comment = file, comment
+        derived = file.exists() and file.read_text(encoding="utf-8", errors="replace").startswith(f"# {DERIVED}")
+        if file.exists() and derived != bool(comment):
+            holds = "derived" if derived else "measured"
+            raise ProfileError(f"{file}: holds {holds} rows; choose another --out: measured and derived rows are never mixed")
+        self.rows: list[ProfileRow] = read_rows(file) if file.exists() and not derived else []
+        self._write()
+
+    def add(self, row: ProfileRow) -> None:
+        self.rows.append(row)
+        self._write()
+
+    def num_kept(self, key: CurveKey, arrivals: str) -> int:
+        return sum(row.key == key and row.arrivals == arrivals for row in self.rows)
+
+    def missing_hz(self, key: CurveKey, arrivals: str, max_rate_hz: float) -> list[float]:
+        """The rates of a curve that are not there yet; kept rows of the same server fix what 100 % is."""
+        from ros2_rfm_serving.profiles.measure import STEPS, rates_hz
+
+        kept = [row for row in self.rows if row.key == key]
+        step_hz = min((row.rate_hz for row in kept), default=max_rate_hz / STEPS)
+        there = [row.rate_hz for row in kept if row.arrivals == arrivals]
+        return [r for r in rates_hz(STEPS * step_hz) if not any(abs(r - k) < 0.05 * step_hz for k in there)]
+
+    def _write(self) -> None:
+        from ros2_rfm_serving.profiles import format_rows
+
+        partial_file = self._file.with_name(self._file.name + ".partial")
+        try:
+            partial_file.write_text(format_rows(self.rows, self._comment), encoding="utf-8")
+            partial_file.replace(self._file)
+        except OSError as error:
+            raise ProfileError(f"{self._file}: cannot be written: {error.strerror}; make room or choose another --out") from error
 
 
 def profile(
-    models: Annotated[list[str], typer.Argument(help="Models of the catalogue")],
-    out: Annotated[Path, typer.Option(help="CSV file to write")],
-    gpu_type: Annotated[str, typer.Option(help="Name of this machine's GPU type in descriptors")] = "CPU",
-    batches: Annotated[str, typer.Option(help="Batch sizes")] = "1,2,4,8",
-    requests: Annotated[int, typer.Option(min=10, help="Per rate, at the least")] = 60,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 1,
+    models: Annotated[list[str], typer.Argument(help="Models of the catalogue", show_default=False)],
+    out: Annotated[Path, typer.Option(help="CSV file to write; measured rows that it holds already are kept", show_default=False)],
+    gpu_type: Annotated[str, typer.Option(help="Name of the GPU type in descriptors")] = "CPU",
+    batches: Annotated[str, typer.Option(help="Batch sizes; by default 1,2,4,8, or those of the service law")] = "",
+    arrivals: Annotated[str, typer.Option(help="Arrival processes")] = "periodic,poisson,fleet",
+    requests: Annotated[int, typer.Option(min=10, help="Per point, when measuring")] = 300,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads, when measuring")] = 1,
+    derive: Annotated[
+        bool, typer.Option("--derive", help="Compute from the catalogue's service laws instead of measuring")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option(help="PNG file: latency against throughput (ROSA Fig. 13)")] = None,
+    profiles: Annotated[Path | None, typer.Option(help="Folder with models.yaml; default: the shipped one")] = None,
 ) -> None:
-    """Measures latency by batch size and rate, ten rates up to the highest throughput.
+    """Latency by batch size and rate: ten rates up to the highest throughput, under each arrival process.
 
-    Example:  rfm profile rfm/metaworld-flow rfm/metaworld-judge --out config/profiles/cpu.csv
+    Measuring can be stopped at any time (Ctrl-C); the same command goes on where it stopped.
+
+    Measure the embedded models on this machine, and draw them:
+
+        rfm profile rfm/metaworld-flow rfm/metaworld-judge --out cpu.csv --plot cpu.png
+
+    Derive the profile of a model from its published service law:
+
+        rfm profile nvidia/GR00T-N1.6-3B --gpu-type "NVIDIA H200" --derive --out h200.csv
     """
-    from ros2_rfm_serving.cli.bench import load_engine
+    from ros2_rfm_serving.factory import Catalogue
+    from ros2_rfm_serving.ros.runtime import share
+
+    folder = profiles or share() / "config" / "profiles"
+    catalogue = Catalogue.load(folder / "models.yaml")
+    processes, sizes = _processes(arrivals), _sizes(batches)
+    if plot and not plot.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {plot.parent}", param_hint="--plot")
+    servers: list[Server] = []
+    for model in dict.fromkeys(models):
+        entry = catalogue[model]
+        servers += _derived(model, entry, gpu_type, sizes) if derive else _measured(model, entry, gpu_type, sizes, threads, folder)
+    comment = f"{DERIVED} {' '.join(models)} --gpu-type '{gpu_type}'`; see docs/profiles.md" if derive else ""
+    sheet = Sheet(out, comment)
+    requests, repetitions = (DERIVED_REQUESTS, DERIVED_REPETITIONS) if derive else (requests, 1)
+    try:
+        _fill(sheet, servers, processes, requests, repetitions)
+    except KeyboardInterrupt:
+        console.print(f"stopped: {len(sheet.rows)} rows are in {out}; the same command goes on from there")
+        raise typer.Exit(130) from None
+    console.print(f"written: {out}, {len(sheet.rows)} rows")
+    if plot:
+        from ros2_rfm_serving.cli.profile_plot import draw
+
+        draw(sheet.rows, plot)
+        console.print(f"written: {plot}")
+
+
+def _fill(sheet: Sheet, servers: list[Server], processes: list[str], num_requests: int, repetitions: int) -> None:
+    """Measures what the sheet lacks."""
+    from ros2_rfm_serving.profiles.measure import STEPS, measure
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("left:"), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        kept = sum(sheet.num_kept(server.key, process) for server in servers for process in processes)
+        task = progress.add_task("measuring", total=len(servers) * len(processes) * STEPS, completed=kept)
+        for server in servers:
+            if all(sheet.num_kept(server.key, process) >= STEPS for process in processes):
+                continue
+            subject = server.start()
+            for process in processes:
+                for rate_hz in sheet.missing_hz(server.key, process, subject.max_rate_hz):
+                    model, _, _, size = server.key
+                    progress.update(task, description=f"{model}, batch {size}, {process}, {rate_hz:.1f} Hz")
+                    sheet.add(measure(subject, server.key, process, rate_hz, num_requests, repetitions=repetitions))
+                    progress.advance(task)
+
+
+def _derived(model: str, entry: CatalogueEntry, gpu_type: str, sizes: tuple[int, ...]) -> Iterator[Server]:
+    from ros2_rfm_serving.profiles.measure import subject_of
+
+    footprint = entry.gpus.get(gpu_type)
+    if not footprint or not footprint.service:
+        raise ModelError(f"{model!r} has no `service` on {gpu_type!r} in models.yaml to derive from; state one, or measure it")
+    law = footprint.service.law()
+    wanted = (sizes or footprint.service.batch_sizes) if law.batching == "fixed" else (1,)
+    for size in wanted:
+        yield Server((model, gpu_type, law.batching, size), partial(subject_of, law, size))
+
+
+def _measured(
+    model: str, entry: CatalogueEntry, gpu_type: str, sizes: tuple[int, ...], threads: int, folder: Path
+) -> Iterator[Server]:
+    @cache
+    def engine() -> Engine:
+        return _load(model, entry, gpu_type, threads, folder)
+
+    for size in sizes or USUAL_SIZES:
+        yield Server((model, gpu_type, "fixed", size), lambda size=size: _subject(engine(), size))  # type: ignore[misc]
+
+
+def _load(model: str, entry: CatalogueEntry, gpu_type: str, threads: int, folder: Path) -> Engine:
+    from ros2_rfm_serving.engines.registry import build_engine
+    from ros2_rfm_serving.profiles import Profile, load_profiles
+    from ros2_rfm_serving.ros.runtime import share
+
+    if entry.engine == "bundle":
+        try:
+            import torch
+        except ImportError:
+            raise ModelError(f"{model!r} needs PyTorch: pip install 'ros2-rfm-serving[torch]'") from None
+        torch.set_num_threads(threads)
+    profile = load_profiles(folder) if entry.engine == "emulated" else Profile({})
+    return build_engine(model, entry, models_folder=share() / "models", profile=profile, gpu_type=gpu_type, wait=time.sleep)
+
+
+def _subject(engine: Engine, batch_size: int) -> Subject:
+    """A real engine under load: its time is the wall's."""
     from ros2_rfm_serving.engines.sampling import blank_request
-    from ros2_rfm_serving.profiles import COLUMNS, measure
+    from ros2_rfm_serving.profiles.measure import EngineSubject
 
-    sizes = [int(part) for part in batches.split(",")]
-    with out.open("w", newline="") as file, Progress(console=console) as progress:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        total = progress.add_task("measuring", total=len(models) * len(sizes) * 10)
-        for model in models:
-            engine = load_engine(model, threads)
-            blank = blank_request(engine.contract)
+    engine.prepare(batch_size)
+    blank = blank_request(engine.contract)
 
-            def run(count: int) -> float:
-                started_s = time.perf_counter()
-                engine.infer([blank] * count)  # noqa: B023 (called within this iteration)
-                return time.perf_counter() - started_s
+    def run(num_requests: int) -> float:
+        started_s = time.perf_counter()
+        engine.infer([blank] * num_requests)
+        return time.perf_counter() - started_s
 
-            for size in sizes:
-                warm_s = sorted(run(size) for _ in range(12))
-                for rate_hz in measure.rates_hz(size / warm_s[6]):
-                    seconds = max(2.0, requests / rate_hz)
-                    latencies_s = measure.serve(list(measure.arrivals(rate_hz, seconds)), size, run)
-                    found = measure.row(model, gpu_type, size, rate_hz, latencies_s)
-                    writer.writerow([getattr(found, column) for column in COLUMNS])
-                    progress.update(total, advance=1, description=f"{model}, batch {size}, {rate_hz:.1f} Hz")
-    console.print(f"written: {out}")
+    return EngineSubject(run, batch_size)
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(part) for part in text.split(",") if part)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no list of whole numbers such as 1,2,4,8", param_hint="--batches") from None
+    if any(size < 1 for size in sizes):
+        raise typer.BadParameter(f"{text!r} has a batch size below 1", param_hint="--batches")
+    return tuple(dict.fromkeys(sizes))
+
+
+def _processes(text: str) -> list[str]:
+    from ros2_rfm_serving.profiles import ARRIVALS
+
+    processes = list(dict.fromkeys(text.split(",")))
+    unknown = [process for process in processes if process not in ARRIVALS]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(ARRIVALS)}", param_hint="--arrivals")
+    return processes

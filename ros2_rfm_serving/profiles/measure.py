@@ -1,46 +1,132 @@
-"""Measuring a latency profile (ROSA §3.4.2): a model server under load, from low rates to its highest throughput.
+"""Measuring a latency profile (ROSA §3.4.2): a server under load, at ten rates up to its highest throughput.
 
-The load is periodic, spread over several sessions; time is given in, so that the caller decides whether it is real.
+Only the engine takes time; the queue before it is computed. So a slow rate costs no waiting, and a server that is a law instead
+of an engine is measured in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from ros2_rfm_serving.profiles.table import ProfileRow
+from ros2_rfm_serving.profiles.arrivals import FLEET_PERIOD, Load, Sent, make_load
+from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, ProcessorSharing, ServiceLaw
+from ros2_rfm_serving.profiles.table import CurveKey, ProfileRow
+
+STEPS = 10
+"""Rates per curve: 10 % to 100 % of the highest throughput."""
+WARM_UP = 0.1
+"""Share of the requests, the first ones, that do not count: the load starts with an empty queue."""
 
 
-def rates_hz(max_rate_hz: float, steps: int = 10) -> list[float]:
-    """10 % to 100 % of the highest throughput."""
-    return [max_rate_hz * (i + 1) / steps for i in range(steps)]
+class Subject(Protocol):
+    """A server that can be put under load, at one batch size."""
+
+    unloaded_s: float
+    """Latency of a request that meets an idle server."""
+    max_rate_hz: float
+
+    def latencies_s(self, load: Load, num_requests: int, rng: np.random.Generator) -> list[float]:
+        """Sending to reply, of the first `num_requests` to be answered."""
 
 
-def arrivals(rate_hz: float, seconds: float) -> Iterator[float]:
-    """Instants of a periodic load, in s from its start."""
-    return (i / rate_hz for i in range(int(rate_hz * seconds)))
+class EngineSubject:
+    """A real engine: `run(n)` runs one batch of n and returns the seconds it took."""
+
+    def __init__(self, run: Callable[[int], float], batch_size: int, warm_up_runs: int = 12) -> None:
+        self._run, self._batch_size = run, batch_size
+        self.unloaded_s = float(np.median([run(batch_size) for _ in range(warm_up_runs)]))
+        self.max_rate_hz = batch_size / self.unloaded_s
+
+    def latencies_s(self, load: Load, num_requests: int, rng: np.random.Generator) -> list[float]:
+        return serve(load, self._batch_size, self._run, num_requests)
 
 
-def serve(due_s: Sequence[float], batch_size: int, run: Callable[[int], float]) -> list[float]:
-    """Latencies in s of requests due at `due_s`, served first come first served in batches.
+class FixedSubject:
+    """A law of fixed batches: every batch is as long as a full one."""
 
-    `run(n)` runs one batch of n and returns the seconds it took. Between batches time passes only as far as the next arrival, so
-    a slow rate costs no waiting: what is measured is the engine, what is computed is the queue.
+    def __init__(self, service: FixedService, batch_size: int) -> None:
+        self._service, self._batch_size = service, batch_size
+        self.unloaded_s = service.mean_s(batch_size)
+        self.max_rate_hz = service.capacity_hz(batch_size)
+
+    def latencies_s(self, load: Load, num_requests: int, rng: np.random.Generator) -> list[float]:
+        return serve(load, self._batch_size, lambda _: self._service.draw_s(self._batch_size, rng), num_requests)
+
+
+class ContinuousSubject:
+    """A law of continuous batching. Its throughput only tends to a limit: 100 % is where a fleet's requests fill its period."""
+
+    def __init__(self, service: ContinuousService) -> None:
+        self._service = service
+        self.unloaded_s = service.mean_s(1)
+        longest_s = FLEET_PERIOD * self.unloaded_s
+        in_service = min(int((longest_s - service.base_s) / service.per_request_s), service.max_concurrent)
+        self.max_rate_hz = service.capacity_hz(in_service)
+
+    def latencies_s(self, load: Load, num_requests: int, rng: np.random.Generator) -> list[float]:
+        return serve_continuously(load, self._service, num_requests, rng)
+
+
+def subject_of(service: ServiceLaw, batch_size: int) -> Subject:
+    return FixedSubject(service, batch_size) if isinstance(service, FixedService) else ContinuousSubject(service)
+
+
+def rates_hz(max_rate_hz: float, steps: int = STEPS) -> list[float]:
+    """10 % to 100 % of the highest throughput, as they stand in the profile."""
+    return [round(max_rate_hz * (i + 1) / steps, 3) for i in range(steps)]
+
+
+def measure(
+    subject: Subject, key: CurveKey, arrivals: str, rate_hz: float, num_requests: int, *, seed: int = 0, repetitions: int = 1
+) -> ProfileRow:
+    """One point, from the requests of all repetitions. The seed and the point's name give its random numbers, so that a point
+    depends on no other."""
+    rng = np.random.default_rng([seed, zlib.crc32(repr((key, arrivals, rate_hz)).encode())])
+    latencies_s: list[float] = []
+    for _ in range(repetitions):
+        load = make_load(arrivals, rate_hz, subject.unloaded_s, rng)
+        latencies_s += subject.latencies_s(load, num_requests, rng)[int(WARM_UP * num_requests) :]
+    return row(key, arrivals, rate_hz, latencies_s)
+
+
+def serve(load: Load, batch_size: int, run: Callable[[int], float], num_requests: int) -> list[float]:
+    """Latencies in s of a server that takes what waits, first come first served, up to `batch_size`, and runs it.
+
+    Between batches time passes only as far as the next request.
     """
-    latencies: list[float] = []
-    now_s, first = 0.0, 0
-    while first < len(due_s):
-        now_s = max(now_s, due_s[first])
-        waiting = int(np.searchsorted(due_s, now_s, side="right")) - first
-        count = min(batch_size, max(1, waiting))
-        now_s += run(count)
-        latencies += [now_s - due_s[i] for i in range(first, first + count)]
-        first += count
-    return latencies
+    latencies_s: list[float] = []
+    now_s = 0.0
+    while len(latencies_s) < num_requests:
+        now_s = max(now_s, load.next_s())
+        batch: list[Sent] = []
+        while len(batch) < batch_size and load.next_s() <= now_s:
+            batch.append(load.take())
+        now_s += run(len(batch))
+        for sent in batch:
+            latencies_s.append(now_s - sent.at_s)
+            load.answered(sent.source, now_s)
+    return latencies_s[:num_requests]
 
 
-def row(model: str, gpu_type: str, batch_size: int, rate_hz: float, latencies_s: Sequence[float]) -> ProfileRow:
+def serve_continuously(load: Load, service: ContinuousService, num_requests: int, rng: np.random.Generator) -> list[float]:
+    """Latencies in s of a server with continuous batching."""
+    latencies_s: list[float] = []
+    server: ProcessorSharing[Sent] = ProcessorSharing(service)
+    while len(latencies_s) < num_requests:
+        sent_s, finish_s = load.next_s(), server.next_finish_s()
+        if sent_s <= finish_s:
+            server.add(load.take(), sent_s, service.draw_work(rng))
+            continue
+        for sent in server.finished(finish_s):
+            latencies_s.append(finish_s - sent.at_s)
+            load.answered(sent.source, finish_s)
+    return latencies_s[:num_requests]
+
+
+def row(key: CurveKey, arrivals: str, rate_hz: float, latencies_s: Sequence[float]) -> ProfileRow:
     p50, p90, p95, p99 = (round(1e3 * float(q), 3) for q in np.quantile(latencies_s, [0.5, 0.9, 0.95, 0.99]))
-    mean = round(1e3 * float(np.mean(latencies_s)), 3)
-    return ProfileRow(model, gpu_type, "fixed", batch_size, round(rate_hz, 3), mean, p50, p90, p95, p99)
+    return ProfileRow(*key, rate_hz, round(1e3 * float(np.mean(latencies_s)), 3), p50, p90, p95, p99, arrivals)

@@ -1,0 +1,99 @@
+"""The loads under which a profile is measured: when the next request comes.
+
+    periodic   equally spaced: one source, or many in step
+    poisson    independent requests: the load of very many sources; an open loop, so at full rate its queue never settles
+    fleet      robots: each has one request in flight and a period of its own; the load that a factory makes
+
+Time is given in and taken out as seconds from the start of the load.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ros2_rfm_serving.errors import ProfileError
+from ros2_rfm_serving.profiles.table import ARRIVALS
+
+FLEET_PERIOD = 6.0
+"""A fleet's robots ask once in so many unloaded latencies: the robot that acts five times as long as it waits."""
+PERIOD_JITTER = 0.1
+"""Each period of a robot is longer or shorter by up to this share."""
+
+
+class Sent(NamedTuple):
+    """A request, ordered by when it was sent."""
+
+    at_s: float
+    source: int
+
+
+class Load(Protocol):
+    def next_s(self) -> float:
+        """When the next request is, or was, sent; infinity when every source waits for an answer."""
+
+    def take(self) -> Sent:
+        """That request: it has reached the server."""
+
+    def answered(self, source: int, now_s: float) -> None:
+        """A reply has reached its source."""
+
+
+class OpenLoop:
+    """Requests come whatever becomes of them: equally spaced, or with exponential gaps when a generator is given."""
+
+    def __init__(self, rate_hz: float, rng: np.random.Generator | None = None) -> None:
+        self._gap_s, self._rng = 1.0 / rate_hz, rng
+        self._next_s, self._count = 0.0, 0
+
+    def next_s(self) -> float:
+        return self._next_s
+
+    def take(self) -> Sent:
+        sent = Sent(self._next_s, self._count)
+        self._count += 1
+        self._next_s = self._next_s + self._rng.exponential(self._gap_s) if self._rng else self._count * self._gap_s
+        return sent
+
+    def answered(self, source: int, now_s: float) -> None:
+        """Nobody waits."""
+
+
+class Fleet:
+    """Robots in closed loop. A request that is due while the robot still waits is sent with the answer.
+
+    Robots start at random phases. What was sent late does not move what is due next, so the rate stays what it says.
+    """
+
+    def __init__(self, rate_hz: float, unloaded_s: float, rng: np.random.Generator) -> None:
+        num_robots = max(1, math.ceil(rate_hz * FLEET_PERIOD * unloaded_s - 1e-9))
+        self._period_s = num_robots / rate_hz
+        self._rng = rng
+        self._due_s = (rng.random(num_robots) * self._period_s).tolist()
+        self._ready = [Sent(due_s, robot) for robot, due_s in enumerate(self._due_s)]
+        heapq.heapify(self._ready)
+
+    def next_s(self) -> float:
+        return self._ready[0].at_s if self._ready else math.inf
+
+    def take(self) -> Sent:
+        sent = heapq.heappop(self._ready)
+        self._due_s[sent.source] += self._period_s * self._rng.uniform(1 - PERIOD_JITTER, 1 + PERIOD_JITTER)
+        return sent
+
+    def answered(self, source: int, now_s: float) -> None:
+        heapq.heappush(self._ready, Sent(max(self._due_s[source], now_s), source))
+
+
+def make_load(arrivals: str, rate_hz: float, unloaded_s: float, rng: np.random.Generator) -> Load:
+    """`unloaded_s` is the latency of a request that meets an idle server; it sets a fleet's size."""
+    if arrivals == "fleet":
+        return Fleet(rate_hz, unloaded_s, rng)
+    if arrivals == "poisson":
+        return OpenLoop(rate_hz, rng)
+    if arrivals == "periodic":
+        return OpenLoop(rate_hz)
+    raise ProfileError(f"arrivals are {arrivals!r}; they must be one of {', '.join(ARRIVALS)}")
