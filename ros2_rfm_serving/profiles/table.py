@@ -126,7 +126,7 @@ class Profile:
             raise ProfileError(f"arrivals are {arrivals!r}; they must be one of {', '.join(ARRIVALS)}")
         return Profile(self._all, (arrivals, *(other for other in ARRIVALS if other != arrivals)))
 
-    def keys(self) -> list[CurveKey]:
+    def measured(self) -> list[CurveKey]:
         """What was measured, in order."""
         return sorted(self._chosen)
 

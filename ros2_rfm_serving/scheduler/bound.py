@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ortools.linear_solver import pywraplp
 
@@ -79,7 +80,7 @@ def _intervals(config: Config, demands: list[Demand], curves: Curves) -> list[Co
     edges = sorted({e for e in (*edges, *limits.values()) if e <= max(limits.values())})
     return [
         Column(config, low, high, mean.at(low), frozenset(i for i, limit in limits.items() if limit >= high * (1 - 1e-9)))
-        for low, high in zip(edges, edges[1:], strict=False)
+        for low, high in pairwise(edges)
     ]
 
 

@@ -50,7 +50,7 @@ class Curves:
         """fits: (model, GPU type) pairs that may be used."""
         self.profile = profile
         usable = set(fits)
-        known = {(m, g) for m, g, _, _ in profile.keys()}
+        known = {(m, g) for m, g, _, _ in profile.measured()}
         self.configs: dict[tuple[str, str], list[Config]] = {}
         for model in models:
             for gpu_type in gpu_types:

@@ -27,7 +27,7 @@ def _models(problem: Problem, curves: Curves) -> Iterator[str]:
         if not any((model, gpu_type) in problem.memory_gb for gpu_type in problem.gpus):
             yield f"{model!r} fits into the memory of no GPU type of this factory ({types})"
         else:
-            known = sorted({g for m, g, _, _ in curves.profile.keys() if m == model})
+            known = sorted({g for m, g, _, _ in curves.profile.measured() if m == model})
             where = f"it was measured on {', '.join(known)}" if known else "it was never measured"
             yield f"no latency profile of {model!r} on {types}; {where}: run `rfm profile` there"
 

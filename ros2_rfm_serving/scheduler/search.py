@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ros2_rfm_serving.scheduler.curves import Config, Curves
+from ros2_rfm_serving.scheduler.curves import Curves
 from ros2_rfm_serving.scheduler.groups import Group, Placement, hosts_of, tidy
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.rates import Rates, RateSearch
