@@ -81,7 +81,7 @@ def _placed_rows(text: str, file: str) -> Iterator[tuple[str, ProfileRow]]:
             where = f"{file}:{first + reader.line_num}"
             yield where, _row(cells, where)
     except csv.Error as error:
-        raise ProfileError(f"{file}:{first + reader.line_num}: is not CSV: {error}") from error
+        raise ProfileError(f"{file}:{first + reader.reader.line_num}: is not CSV: {error}") from error
 
 
 def _row(cells: dict[str | None, str | None], where: str) -> ProfileRow:

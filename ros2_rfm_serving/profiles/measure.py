@@ -36,7 +36,7 @@ class Subject(Protocol):
 class EngineSubject:
     """A real engine: `run(n)` runs one batch of n and returns the seconds it took."""
 
-    def __init__(self, run: Callable[[int], float], batch_size: int, warm_up_runs: int = 12) -> None:
+    def __init__(self, run: Callable[[int], float], batch_size: int, warm_up_runs: int = 40) -> None:
         self._run, self._batch_size = run, batch_size
         self.unloaded_s = float(np.median([run(batch_size) for _ in range(warm_up_runs)]))
         self.max_rate_hz = batch_size / self.unloaded_s
