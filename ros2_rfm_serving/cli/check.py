@@ -1,57 +1,91 @@
-"""`rfm check` and `rfm plan`: a descriptor, validated; its schedule, shown."""
+"""`rfm check`: a descriptor, validated, with what it declares and whether its models are known."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Iterator
 
-import typer
-from rich.console import Console
-from rich.table import Table
-
-console = Console(soft_wrap=True)
-FactoryFile = Annotated[Path, typer.Argument(metavar="FACTORY.yaml", help="Factory descriptor")]
+from ros2_rfm_serving.cli.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
+from ros2_rfm_serving.factory import Component, Factory, Task
+from ros2_rfm_serving.factory.descriptor import HorizonPolicy
 
 
-def check(file: FactoryFile) -> None:
-    """Validates a factory descriptor.
+def check(file: FactoryFile, profiles: Profiles = None, catalogue: CatalogueFile = None) -> None:
+    """Validates a factory descriptor, and says what it declares.
+
+    A model without a latency profile is a warning here; `rfm plan` refuses it.
 
     Example:  rfm check my_factory.yaml
     """
-    from ros2_rfm_serving.factory import load_factory
+    inputs = load_inputs(file, profiles, catalogue)
+    for line in report(inputs):
+        console.print(line, style="yellow" if line.lstrip().startswith("warning:") else None, highlight=False, markup=False)
 
-    factory = load_factory(file)
-    robots = len(factory.robots)
+
+def report(inputs: Inputs) -> Iterator[str]:
+    factory = inputs.factory
     cluster = ", ".join(f"{g.num_servers} x {g.gpu_type}" for g in factory.server_cluster)
-    console.print(f"{file}: valid. {robots} robots; servers: {cluster}")
+    yield f"{factory.file}: valid. {len(factory.robots)} robots; servers: {cluster}"
+    if factory.standby.num_servers:
+        yield f"  standby: {factory.standby.num_servers} of the servers, out of the normal routes"
     for entry in factory.robot_fleet:
-        components = ", ".join(f"{name} ({c.model})" for name, c in factory.tasks[entry.task].components.items())
-        console.print(f"  {entry.num_robots} x {entry.task}: {components}")
+        yield from _task(entry.task, factory.tasks[entry.task], entry.num_robots)
+    unused = sorted(set(factory.tasks) - {entry.task for entry in factory.robot_fleet})
+    if unused:
+        yield f"warning: no robot has the task {', '.join(unused)}"
+    yield "  models:"
+    yield from _models(inputs)
 
 
-def plan(
-    file: FactoryFile,
-    profiles: Annotated[Path | None, typer.Option(help="Folder of latency profiles; default: the shipped ones")] = None,
-) -> None:
-    """Shows the schedule that a factory would get.
+def _task(name: str, task: Task, count: int) -> Iterator[str]:
+    horizon = ", horizon by confidence" if task.execution.horizon.policy is HorizonPolicy.CONFIDENCE else ""
+    parts = [f"cycle {1e3 * task.cycle_period_s:g} ms", f"{task.execution.mode.value} execution{horizon}"]
+    if task.value != 1:
+        parts.append(f"value {task.value:g}")
+    if floor_hz := task.floor_hz(count):
+        parts.append(f"at least {floor_hz:g} actions/s per robot")
+    yield f"  {count} x {name}: {', '.join(parts)}"
+    for component, spec in task.components.items():
+        yield f"    {component} ({spec.model}): {_rate(component, spec, task)}, {_slo(spec, task)}"
 
-    Example:  rfm plan config/factory_quickstart.yaml
-    """
-    from ros2_rfm_serving import scheduler
-    from ros2_rfm_serving.factory import load_factory
-    from ros2_rfm_serving.profiles import load_profiles
-    from ros2_rfm_serving.ros.runtime import share
 
-    schedule = scheduler.plan(load_factory(file), load_profiles(profiles or share() / "config" / "profiles"), epoch=1)
-    servers = Table("server", "model", "components", "batch", "sessions", "predicted p99", title="placement")
-    for p in schedule.placements:
-        sessions = sum(route.server == p.server for route in schedule.routes)
-        servers.add_row(
-            p.server, p.model, ", ".join(p.components), str(p.batch_size), str(sessions), f"{p.predicted_p99_s * 1e3:.0f} ms"
-        )
-    routes = Table("robot", "component", "server", "at most", "SLO", "standby", title="routes")
-    for r in schedule.routes:
-        slo = f"{r.slo_s * 1e3:.0f} ms" if r.slo_s else "-"
-        routes.add_row(r.robot, r.component, r.server, f"{r.max_rate_hz:.2f} Hz", slo, r.standby or "-")
-    console.print(servers, routes)
-    console.print(f"{schedule.predicted_actions_hz:.2f} action predictions per second, policy `{schedule.policy}`")
+def _rate(component: str, spec: Component, task: Task) -> str:
+    return f"{spec.freq_hz:g} Hz" if spec.freq_hz else f"{task.calls_per_action(component):g} per action"
+
+
+def _slo(spec: Component, task: Task) -> str:
+    return f"p{spec.percentile or task.percentile:g} within {spec.slo_ms:g} ms" if spec.slo_ms else "no SLO"
+
+
+def models_of(factory: Factory) -> list[str]:
+    """Of the tasks that have robots, in the order of the descriptor."""
+    tasks = [factory.tasks[entry.task] for entry in factory.robot_fleet]
+    return list(dict.fromkeys(component.model for task in tasks for component in task.components.values()))
+
+
+def _models(inputs: Inputs) -> Iterator[str]:
+    for model in models_of(inputs.factory):
+        known = model in inputs.catalogue.models
+        for gpu_type in dict.fromkeys(group.gpu_type for group in inputs.factory.server_cluster):
+            profiled = model in inputs.profile.models_on(gpu_type)
+            parts = [_sizes(model, gpu_type, inputs) if profiled else "no latency profile", _memory(model, gpu_type, inputs)]
+            yield f"    {model} on {gpu_type}: {'in the catalogue' if known else 'not in the catalogue'}, {', '.join(parts)}"
+            if not profiled:
+                yield f"warning: {model!r} was never measured on {gpu_type}; `rfm plan` needs `rfm profile` there"
+            if not inputs.catalogue.fits(model, gpu_type):
+                yield f"warning: {model!r} does not fit into the memory of {gpu_type}"
+        if not known:
+            yield f"warning: {model!r} is not in the catalogue; no server can load it. Add it to models.yaml"
+
+
+def _sizes(model: str, gpu_type: str, inputs: Inputs) -> str:
+    kinds = inputs.profile.batch_sizes(model, gpu_type)
+    sizes = [str(size) for batching, size in kinds if batching == "fixed"]
+    batches = [f"batch {', '.join(sizes)}"] if sizes else []
+    return "profiled (" + "; ".join(batches + ["continuous"] * (len(sizes) < len(kinds))) + ")"
+
+
+def _memory(model: str, gpu_type: str, inputs: Inputs) -> str:
+    need, gpu = inputs.catalogue.footprint(model, gpu_type), inputs.catalogue.gpu_types.get(gpu_type)
+    if need is None:
+        return "memory unknown"
+    return f"{need.memory_gb:g} of {gpu.memory_gb:g} GB" if gpu else f"{need.memory_gb:g} GB"

@@ -1,0 +1,108 @@
+"""`rfm plan`: the schedule that a factory would get, and how far it is from the best possible."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ros2_rfm_serving.cli.inputs import (
+    Budget,
+    CatalogueFile,
+    ChartFile,
+    FactoryFile,
+    Inputs,
+    JsonFlag,
+    Profiles,
+    Robots,
+    Servers,
+    console,
+    load_inputs,
+    print_json,
+    spinner,
+)
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.scheduler import Solution
+
+Policy = Annotated[str, typer.Option(help="best (ours), rosa (the paper's), or baseline1 to baseline4 (ROSA §4.1)")]
+RateControl = Annotated[
+    bool | None,
+    typer.Option("--rate-control/--no-rate-control", help="Cap what a robot sends; the baselines do not", show_default=False),
+]
+
+
+def plan(
+    file: FactoryFile,
+    policy: Policy = "best",
+    robots: Robots = None,
+    servers: Servers = None,
+    rate_control: RateControl = None,
+    compare: Annotated[bool, typer.Option("--compare", help="One line per policy instead")] = False,
+    budget: Budget = None,
+    chart: ChartFile = None,
+    json: JsonFlag = False,
+    profiles: Profiles = None,
+    catalogue: CatalogueFile = None,
+) -> None:
+    """Shows the schedule that a factory would get: placement, routes, rates, latencies against their SLOs.
+
+    The exit status is 1 when the factory cannot be served, with what would make it possible.
+
+    Examples:  rfm plan config/rosa/p4.yaml --robots 64 --chart p4.png
+
+               rfm plan config/rosa/p4.yaml --compare
+    """
+    inputs = load_inputs(file, profiles, catalogue, robots=robots, servers=servers)
+    if compare:
+        feasible = _compare(inputs, rate_control, budget, json)
+        raise typer.Exit(0 if feasible else 1)
+    solution = solve(inputs, policy, rate_control, budget)
+    if chart and solution.servers:
+        _draw(solution, inputs, chart)
+    if json:
+        print_json(solution.to_json())
+    else:
+        from ros2_rfm_serving.cli.plan_tables import plan_report
+
+        console.print(plan_report(solution, inputs.factory, inputs.profile))
+    raise typer.Exit(0 if solution.feasible else 1)
+
+
+def solve(
+    inputs: Inputs, policy: str, rate_control: bool | None = None, budget_s: float | None = None, *, explained: bool = True
+) -> Solution:
+    from ros2_rfm_serving.scheduler import plan_factory
+
+    with spinner(f"solving with {policy}"):
+        return plan_factory(
+            inputs.factory,
+            inputs.profile,
+            inputs.catalogue,
+            policy=policy,
+            rate_control=rate_control,
+            clock=time.monotonic,
+            budget_s=budget_s,
+            explained=explained,
+        )
+
+
+def _compare(inputs: Inputs, rate_control: bool | None, budget_s: float | None, json: bool) -> bool:
+    """True when at least one policy serves the factory."""
+    from ros2_rfm_serving.cli.plan_tables import comparison
+    from ros2_rfm_serving.scheduler import POLICIES
+
+    solutions = {policy: solve(inputs, policy, rate_control, budget_s, explained=False) for policy in POLICIES}
+    if json:
+        print_json({"policies": [solution.to_json() for solution in solutions.values()]})
+    else:
+        console.print(comparison(solutions, inputs.factory))
+    return any(solution.feasible for solution in solutions.values())
+
+
+def _draw(solution: Solution, inputs: Inputs, file: Path) -> None:
+    from ros2_rfm_serving.cli import charts
+
+    charts.save(charts.plan_chart(solution, inputs.profile, inputs.factory.name), file)

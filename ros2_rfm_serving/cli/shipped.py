@@ -1,0 +1,20 @@
+"""Where config/ lies: in the source tree beside the package, or below the share/ of the installation that the package is in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ros2_rfm_serving.errors import ConfigurationError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def shipped(*parts: str, package: Path = PACKAGE) -> Path:
+    """A file or folder that comes with the project, found without ROS. Raises: `ConfigurationError` when it is nowhere."""
+    roots = [package.parent, *(folder / "share" / "rfm_serving" for folder in package.parents)]
+    for root in roots:
+        found = root.joinpath(*parts)
+        if (root / "config" / "profiles").is_dir() and found.exists():
+            return found
+    problem = f"{'/'.join(parts)} is not where rfm_serving is installed ({package.parent})"
+    raise ConfigurationError(problem, fix="install it anew, or name the file yourself")
