@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from ros2_rfm_serving.cli import bench, check, doctor, profile, train, up
+from ros2_rfm_serving.cli import bench, capacity, check, doctor, plan, profile, train, up
 from ros2_rfm_serving.errors import RfmError
 
 app = typer.Typer(
@@ -20,7 +20,8 @@ app = typer.Typer(
 COMMANDS: dict[str, Callable[..., Any]] = {
     "up": up.up,
     "check": check.check,
-    "plan": check.plan,
+    "plan": plan.plan,
+    "capacity": capacity.capacity,
     "doctor": doctor.doctor,
     "profile": profile.profile,
     "train": train.train,
