@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol
 
 from ros2_rfm_serving.types import InferenceRequest
+
+ARRIVED = attrgetter("arrived_s")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Fifo:
     """Oldest first, as many as fit."""
 
     def select(self, waiting: Sequence[Waiting], max_batch_size: int, now_s: float) -> list[Waiting]:
-        return sorted(waiting, key=lambda w: w.arrived_s)[:max_batch_size]
+        return list(waiting) if len(waiting) == 1 else sorted(waiting, key=ARRIVED)[:max_batch_size]
 
 
 DISPATCH_POLICIES: dict[str, type[DispatchPolicy]] = {"fifo": Fifo}

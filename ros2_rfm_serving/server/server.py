@@ -1,15 +1,16 @@
 """A model server: `submit()` puts requests into latest-only mailboxes, `step()` selects, runs and replies.
 
-Threads: `submit`, `open_session` and the like may be called from any thread; `step` from one thread only. One lock guards
-sessions and mailboxes and is never held while the engine runs.
+A body that does not spend time but computes it calls the parts of `step` itself: `begin`, `run`, `complete`.
+
+Threads: `submit`, `open_session` and the like may be called from any thread; `step` and its parts from one thread only. One lock
+guards sessions and mailboxes and is never held while the engine runs.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,21 +20,20 @@ from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import BadMessageError, ModelError
 from ros2_rfm_serving.server import images
 from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, Waiting
+from ros2_rfm_serving.server.figures import Figures, ServerSnapshot, quantile
+from ros2_rfm_serving.server.replies import reply_kind, reply_of
 from ros2_rfm_serving.server.sessions import Session, SessionKey, Sessions
 from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,
     Array,
-    Chunk,
     EngineReply,
     InferenceRequest,
     ModelContract,
     ObservationRequest,
-    OutputKind,
     Reply,
     Served,
     SessionGrant,
     SessionRequest,
-    Verdict,
 )
 
 
@@ -41,6 +41,8 @@ from ros2_rfm_serving.types import (
 class ServerConfig:
     name: str
     batch_size: int = 1
+    max_concurrent: int = 1
+    """Works in progress at once. More than one when the engine batches continuously: then each is one request."""
     max_sessions: int = 8
     dispatch: str = "fifo"
     first_epoch: int = 1
@@ -49,31 +51,12 @@ class ServerConfig:
     """Of rates, latencies and load in the status."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerSnapshot:
-    """Figures for the status message; names as there."""
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Requests that run together."""
 
-    sessions: int
-    max_sessions: int
-    batch_size: int
-    mean_batch_size: float
-    window_s: float
-    request_rate_hz: float
-    latency_p50_s: float
-    latency_p99_s: float
-    load: float
-    served: int
-    superseded: int
-    refused: dict[str, int]
-
-
-@dataclass(frozen=True)
-class _Run:
-    """One batch that ran."""
-
-    ended_s: float
-    inference_s: float
-    latencies_s: tuple[float, ...]
+    batch: tuple[Waiting, ...]
+    begun_s: float
 
 
 class ModelServer:
@@ -85,13 +68,15 @@ class ModelServer:
         self.refused: Counter[str] = Counter()
         self.last_engine_error = ""
         self._engine = engine
-        self._batch_size = min(config.batch_size, engine.max_batch_size)
+        self._batch_size = 0
+        self._in_progress = 0
         self._policy = DISPATCH_POLICIES[config.dispatch]()
         self._sessions = Sessions(engine.contract, config.max_sessions, config.first_epoch)
         self._mailboxes: dict[SessionKey, Waiting] = {}
         self._lock = threading.Lock()
-        self._runs: deque[_Run] = deque()
+        self._figures = Figures(config.window_s)
         self._served = self._superseded = 0
+        self.resize(config.batch_size, config.max_sessions)
 
     # --- control plane ---
 
@@ -119,14 +104,24 @@ class ModelServer:
 
     @property
     def has_waiting(self) -> bool:
+        return self.num_waiting > 0
+
+    @property
+    def num_waiting(self) -> int:
         with self._lock:
-            return bool(self._mailboxes)
+            return len(self._mailboxes)
 
     def resize(self, batch_size: int, max_sessions: int) -> None:
-        """Takes new limits without touching what is open."""
+        """Takes new limits without touching what is open. Raises: `ModelError` when the engine cannot run such batches."""
+        batch_size = min(batch_size, self._engine.max_batch_size)
+        if batch_size != self._batch_size:
+            self._engine.prepare(batch_size)
         with self._lock:
-            self._batch_size = min(batch_size, self._engine.max_batch_size)
+            self._batch_size = batch_size
             self._sessions.max_sessions = max_sessions
+
+    def reply_kind(self, component: str) -> type[Reply]:
+        return reply_kind(self.contract, component)
 
     def session_names(self) -> list[str]:
         with self._lock:
@@ -157,49 +152,28 @@ class ModelServer:
 
     def step(self, clock: Callable[[], float]) -> list[Reply]:
         """Selects a batch, runs it, and returns its replies; empty when nothing waits. `clock` reads seconds."""
-        batch = self._select(clock())
-        if not batch:
-            return []
-        started_s = clock()
-        answers = self._run(batch)
-        ended_s = clock()
-        return self._reply(batch, answers, started_s, ended_s)
+        work = self.begin(clock())
+        return self.complete(work, self.run(work), clock()) if work else []
 
-    def snapshot(self, now_s: float) -> ServerSnapshot:
+    def begin(self, now_s: float) -> Work | None:
+        """Selects what runs next; None: nothing waits, or the engine has enough to do."""
         with self._lock:
-            self._forget_before(now_s - self.config.window_s)
-            runs = list(self._runs)
-            latencies = [latency for run in runs for latency in run.latencies_s]
-            return ServerSnapshot(
-                sessions=len(self._sessions),
-                max_sessions=self._sessions.max_sessions,
-                batch_size=self._batch_size,
-                mean_batch_size=len(latencies) / len(runs) if runs else 0.0,
-                window_s=self.config.window_s,
-                request_rate_hz=len(latencies) / self.config.window_s,
-                latency_p50_s=float(np.quantile(latencies, 0.5)) if latencies else math.nan,
-                latency_p99_s=float(np.quantile(latencies, 0.99)) if latencies else math.nan,
-                load=min(1.0, sum(run.inference_s for run in runs) / self.config.window_s),
-                served=self._served,
-                superseded=self._superseded,
-                refused=dict(self.refused),
-            )
-
-    def check_integrity(self) -> None:
-        """When idle: nothing waits that no session owns."""
-        with self._lock:
-            assert set(self._mailboxes) <= set(self._sessions.names())
-
-    # --- parts of step ---
-
-    def _select(self, now_s: float) -> list[Waiting]:
-        with self._lock:
-            batch = self._policy.select(list(self._mailboxes.values()), self._batch_size, now_s)
+            if not self._mailboxes or self._in_progress >= self.config.max_concurrent:
+                return None
+            size = 1 if self.config.max_concurrent > 1 else self._batch_size
+            batch = self._policy.select(list(self._mailboxes.values()), size, now_s)
+            if not batch:
+                return None
             for waiting in batch:
                 del self._mailboxes[waiting.request.id.robot, waiting.request.id.component]
-        return batch
+            if not self._in_progress:
+                self._figures.begun(now_s)
+            self._in_progress += 1
+        return Work(tuple(batch), now_s)
 
-    def _run(self, batch: Sequence[Waiting]) -> list[EngineReply | None]:
+    def run(self, work: Work) -> list[EngineReply | None]:
+        """One answer per request; None where the engine failed."""
+        batch = work.batch
         try:
             answers: list[EngineReply | None] = list(self._engine.infer([w.request for w in batch]))
             if len(answers) != len(batch):
@@ -210,67 +184,57 @@ class ModelServer:
             self.last_engine_error = f"{type(error).__name__}: {error}"
             return [None] * len(batch)
         for i, answer in enumerate(answers):
-            if answer is not None and not np.isfinite(answer.chunk_robot).all():
+            if answer is not None and answer.chunk_robot.size and not np.isfinite(answer.chunk_robot).all():
                 self.refused["non_finite_output"] += 1
                 answers[i] = None
         return answers
 
-    def _reply(
-        self, batch: Sequence[Waiting], answers: Sequence[EngineReply | None], started_s: float, ended_s: float
-    ) -> list[Reply]:
+    def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:
+        """Replies to those whose session is still open."""
         with self._lock:
-            self._runs.append(_Run(ended_s, ended_s - started_s, tuple(ended_s - w.arrived_s for w in batch)))
-            self._forget_before(ended_s - self.config.window_s)
-            load = min(1.0, sum(run.inference_s for run in self._runs) / self.config.window_s)
+            self._in_progress -= 1
+            self._figures.ended(now_s, tuple([now_s - w.arrived_s for w in work.batch]))
+            load = self._figures.load
             replies = []
-            for waiting, answer in zip(batch, answers, strict=True):
+            for waiting, answer in zip(work.batch, answers, strict=True):
                 request = waiting.request.id
                 session = self._sessions.get((request.robot, request.component), request.session_epoch)
                 if answer is None or session is None:
                     continue
                 served = Served(
-                    queue_wait_s=started_s - waiting.arrived_s,
-                    inference_s=ended_s - started_s,
-                    batch_size=len(batch),
+                    queue_wait_s=work.begun_s - waiting.arrived_s,
+                    inference_s=now_s - work.begun_s,
+                    batch_size=len(work.batch),
                     superseded=session.superseded,
                     server_load=load,
                 )
                 session.superseded = 0
                 self._served += 1
-                replies.append(self._message(waiting, answer, served))
+                replies.append(reply_of(self.config.name, self.contract, waiting, answer, served))
         return replies
 
-    def _message(self, waiting: Waiting, answer: EngineReply, served: Served) -> Reply:
-        if self.contract.output is OutputKind.ACTION_CHUNK:
-            return Chunk(
-                id=waiting.request.id,
-                stamp_ns=waiting.stamp_ns,
-                server=self.config.name,
-                model_hash=self.contract.model_hash,
-                action_names=self.contract.action_names,
-                chunk_model=answer.chunk_model,
-                chunk_robot=answer.chunk_robot,
-                confidence=answer.confidence,
-                execution_horizon=0,
-                inference_delay_steps=min(
-                    waiting.request.inference_delay_steps,
-                    len(waiting.request.prefix_model),
-                    self.contract.max_inference_delay_steps,
-                ),
-                served=served,
-                emulated=self.contract.emulated,
+    def snapshot(self, now_s: float) -> ServerSnapshot:
+        with self._lock:
+            latencies = self._figures.latencies_s(now_s)
+            return ServerSnapshot(
+                sessions=len(self._sessions),
+                max_sessions=self._sessions.max_sessions,
+                batch_size=self._batch_size,
+                mean_batch_size=self._figures.mean_batch_size(),
+                window_s=self.config.window_s,
+                request_rate_hz=len(latencies) / self.config.window_s,
+                latency_p50_s=quantile(latencies, 0.5),
+                latency_p99_s=quantile(latencies, 0.99),
+                load=self._figures.load,
+                served=self._served,
+                superseded=self._superseded,
+                refused=dict(self.refused),
             )
-        return Verdict(
-            id=waiting.request.id,
-            stamp_ns=waiting.stamp_ns,
-            server=self.config.name,
-            model_hash=self.contract.model_hash,
-            verdict=answer.verdict,
-            score=answer.score,
-            text=answer.text,
-            served=served,
-            emulated=self.contract.emulated,
-        )
+
+    def check_integrity(self) -> None:
+        """When idle: nothing waits that no session owns."""
+        with self._lock:
+            assert set(self._mailboxes) <= set(self._sessions.names())
 
     # --- parts of submit ---
 
@@ -300,15 +264,13 @@ class ModelServer:
             self._superseded += 1
         self._mailboxes[session.key] = waiting
 
-    def _forget_before(self, time_s: float) -> None:
-        while self._runs and self._runs[0].ended_s < time_s:
-            self._runs.popleft()
-
 
 def _check_array(name: str, values: Array, shape: tuple[int | None, ...]) -> None:
+    if values.shape == shape and not values.size:
+        return
     empty_is_fine = shape[0] is None and len(values) == 0
     fits = values.ndim == len(shape) and all(s is None or s == n for s, n in zip(shape, values.shape, strict=True))
     if not fits and not empty_is_fine:
         raise BadMessageError("bad_shape", f"{name} has shape {values.shape}, the model takes {shape}")
-    if not np.isfinite(values).all():
+    if values.size and not np.isfinite(values).all():
         raise BadMessageError("non_finite", f"{name} holds NaN or infinity")

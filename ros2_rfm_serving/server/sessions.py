@@ -67,16 +67,16 @@ class Sessions:
     def admit(self, request: RequestId) -> Session:
         """The session of a request that may run. Raises: `BadMessageError` with the counter to raise."""
         session = self._open.get((request.robot, request.component))
-        name = f"{request.robot}/{request.component}"
         if session is None:
-            raise BadMessageError("unknown_session", f"{name} has no session here")
+            raise BadMessageError("unknown_session", f"{request.robot}/{request.component} has no session here")
+        if request.session_epoch == session.epoch and request.episode >= session.episode and request.sequence > session.sequence:
+            return session
+        name = f"{request.robot}/{request.component}"
         if request.session_epoch != session.epoch:
             raise BadMessageError("stale_epoch", f"{name}: epoch {request.session_epoch}, the session's is {session.epoch}")
         if request.episode < session.episode:
             raise BadMessageError("stale_episode", f"{name}: episode {request.episode}, the session is at {session.episode}")
-        if request.sequence <= session.sequence:
-            raise BadMessageError("stale_sequence", f"{name}: sequence {request.sequence} after {session.sequence}")
-        return session
+        raise BadMessageError("stale_sequence", f"{name}: sequence {request.sequence} after {session.sequence}")
 
     def get(self, key: SessionKey, epoch: int) -> Session | None:
         session = self._open.get(key)

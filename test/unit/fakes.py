@@ -51,6 +51,8 @@ class FakeEngine:
     def __init__(self) -> None:
         self.batches: list[list[InferenceRequest]] = []
 
+    def prepare(self, batch_size: int) -> None: ...
+
     def warm_up(self) -> None: ...
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:

@@ -1,0 +1,81 @@
+"""How busy a server is and how long its requests take, over a window of the last seconds."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSnapshot:
+    """Figures for the status message; names as there."""
+
+    sessions: int
+    max_sessions: int
+    batch_size: int
+    mean_batch_size: float
+    window_s: float
+    request_rate_hz: float
+    latency_p50_s: float
+    latency_p99_s: float
+    load: float
+    served: int
+    superseded: int
+    refused: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One batch that ran."""
+
+    ended_s: float
+    busy_s: float
+    """That nothing which ended before has counted."""
+    latencies_s: tuple[float, ...]
+
+
+class Figures:
+    """Of the runs that ended within the window. Sums are kept, so that a reply costs the same however many there were."""
+
+    def __init__(self, window_s: float) -> None:
+        self.window_s = window_s
+        self._runs: deque[_Run] = deque()
+        self._busy_s = 0.0
+        self._counted_until_s = -math.inf
+
+    def begun(self, now_s: float) -> None:
+        """Work begins on an idle engine."""
+        self._counted_until_s = now_s
+
+    def ended(self, now_s: float, latencies_s: tuple[float, ...]) -> None:
+        """A batch ended; the engine has been busy since the last one did, or since `begun`."""
+        busy_s, self._counted_until_s = now_s - self._counted_until_s, now_s
+        self._runs.append(_Run(now_s, busy_s, latencies_s))
+        self._busy_s += busy_s
+        self._forget_before(now_s - self.window_s)
+
+    @property
+    def load(self) -> float:
+        """Share of the window that the engine was busy, [0, 1]."""
+        return min(1.0, self._busy_s / self.window_s)
+
+    def mean_batch_size(self) -> float:
+        return sum(len(run.latencies_s) for run in self._runs) / len(self._runs) if self._runs else 0.0
+
+    def latencies_s(self, now_s: float) -> list[float]:
+        self._forget_before(now_s - self.window_s)
+        return [latency for run in self._runs for latency in run.latencies_s]
+
+    def _forget_before(self, time_s: float) -> None:
+        while self._runs and self._runs[0].ended_s < time_s:
+            self._busy_s -= self._runs.popleft().busy_s
+        if not self._runs:
+            self._busy_s = 0.0  # rounding errors do not pile up
+
+
+def quantile(values: list[float], q: float) -> float:
+    """NaN of none."""
+    return float(np.quantile(values, q)) if values else math.nan

@@ -1,0 +1,76 @@
+"""What a robot is told: an engine's answer to one request, as the reply that its component expects."""
+
+from __future__ import annotations
+
+from ros2_rfm_serving.server.dispatch import Waiting
+from ros2_rfm_serving.types import (
+    MAX_INSTRUCTION_CHARACTERS,
+    SYSTEM2,
+    Chunk,
+    EngineReply,
+    ModelContract,
+    OutputKind,
+    Plan,
+    Reply,
+    Served,
+    Verdict,
+)
+
+
+def reply_kind(contract: ModelContract, component: str) -> type[Reply]:
+    """System 2 plans, other text models judge."""
+    if contract.output is OutputKind.ACTION_CHUNK:
+        return Chunk
+    return Plan if component == SYSTEM2 else Verdict
+
+
+def reply_of(server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: Served) -> Reply:
+    kind = reply_kind(contract, waiting.request.id.component)
+    if kind is Chunk:
+        return _chunk(server, contract, waiting, answer, served)
+    if kind is Plan:
+        return _plan(server, contract, waiting, answer, served)
+    return Verdict(
+        id=waiting.request.id,
+        stamp_ns=waiting.stamp_ns,
+        server=server,
+        model_hash=contract.model_hash,
+        verdict=answer.verdict,
+        score=answer.score,
+        text=answer.text,
+        served=served,
+        emulated=contract.emulated,
+    )
+
+
+def _chunk(server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: Served) -> Chunk:
+    request = waiting.request
+    return Chunk(
+        id=request.id,
+        stamp_ns=waiting.stamp_ns,
+        server=server,
+        model_hash=contract.model_hash,
+        action_names=contract.action_names,
+        chunk_model=answer.chunk_model,
+        chunk_robot=answer.chunk_robot,
+        confidence=answer.confidence,
+        execution_horizon=0,
+        inference_delay_steps=min(request.inference_delay_steps, len(request.prefix_model), contract.max_inference_delay_steps),
+        served=served,
+        emulated=contract.emulated,
+    )
+
+
+def _plan(server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: Served) -> Plan:
+    """One subgoal per line of the text."""
+    lines = (line.strip() for line in answer.text.splitlines())
+    return Plan(
+        id=waiting.request.id,
+        stamp_ns=waiting.stamp_ns,
+        server=server,
+        model_hash=contract.model_hash,
+        subgoals=tuple(line[:MAX_INSTRUCTION_CHARACTERS] for line in lines if line),
+        text=answer.text,
+        served=served,
+        emulated=contract.emulated,
+    )
