@@ -1,6 +1,7 @@
 """One robot: action queue, requests, watchdogs, task; `tick()`."""
 
-from ros2_rfm_serving.robot.brain import RobotBrain, RobotConfig, Tick
+from ros2_rfm_serving.robot.brain import RobotBrain
+from ros2_rfm_serving.robot.config import RobotConfig, Sensors, Tick
 from ros2_rfm_serving.robot.task import TaskGoal, TaskResult
 
-__all__ = ["RobotBrain", "RobotConfig", "TaskGoal", "TaskResult", "Tick"]
+__all__ = ["RobotBrain", "RobotConfig", "Sensors", "TaskGoal", "TaskResult", "Tick"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ros2_rfm_serving.types import Array, Chunk, empty
@@ -15,15 +17,15 @@ class ActionQueue:
     """
 
     def __init__(self, num_actions: int) -> None:
-        self._num_actions = num_actions
+        self._nothing = empty(0, num_actions)
         self._popped = 0
         self.clear()
 
     def clear(self) -> None:
-        self._model = self._robot = empty(0, self._num_actions)
+        self._model = self._robot = self._nothing
         self._next = 0
         self.executed_of_chunk = 0
-        self.observed_s = float("nan")
+        self.observed_s = math.nan
 
     def __len__(self) -> int:
         return len(self._robot) - self._next
@@ -52,5 +54,7 @@ class ActionQueue:
 
     def left_over(self, rows: int) -> tuple[Array, Array]:
         """The next actions, at most `rows`: ([P, A] model space, [P, A] robot space)."""
+        if not rows:
+            return self._nothing, self._nothing
         part = np.s_[self._next : self._next + rows]
         return self._model[part], self._robot[part]

@@ -58,8 +58,12 @@ class TaskRun:
             elif verdict == FAILED:
                 self.end(TaskOutcome.JUDGED_FAILED, "the monitor judged the task as failed", now_s)
 
+    @property
+    def budget_ends_s(self) -> float:
+        return self._executing_since_s + self.goal.time_budget_s
+
     def check_budget(self, now_s: float) -> None:
-        if self.phase is TaskPhase.EXECUTING and now_s - self._executing_since_s > self.goal.time_budget_s:
+        if self.phase is TaskPhase.EXECUTING and now_s >= self.budget_ends_s:
             self.end(TaskOutcome.BUDGET_SPENT, f"not done after {self.goal.time_budget_s:g} s", now_s)
 
     def progress(self, now_s: float) -> float:

@@ -1,0 +1,133 @@
+"""All links of one robot: routes, sessions, which server each uses, and failover."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ros2_rfm_serving.robot.config import RobotConfig
+from ros2_rfm_serving.robot.link import Link, LinkState
+from ros2_rfm_serving.robot.presence import Presence
+from ros2_rfm_serving.types import SYSTEM1, Schedule, SessionGrant, SessionRequest
+
+
+class Links:
+    """Component -> link, System 1 first.
+
+    Failover is a table look-up (ROSA §3.4.4): when a link's server is lost and the other one of its route is there, the link
+    turns to that at once. It turns back when a newer schedule says so, or when that one is lost too and the first is back.
+    """
+
+    def __init__(self, config: RobotConfig) -> None:
+        self._config = config
+        self._links: dict[str, Link] = {}
+        self._servers = Presence(config.server_timeout_s)
+        self.failovers = 0
+
+    def __iter__(self) -> Iterator[Link]:
+        return iter(self._links.values())
+
+    def get(self, component: str) -> Link | None:
+        return self._links.get(component)
+
+    @property
+    def system1(self) -> Link | None:
+        return self._links.get(SYSTEM1)
+
+    # --- where to send ---
+
+    def follow(self, schedule: Schedule, *, newer: bool) -> None:
+        routes = schedule.routes_of(self._config.name)
+        for component in sorted({*routes, *self._links}, key=lambda name: name != SYSTEM1):
+            link = self._links.setdefault(component, Link(self._config.name, component, self._config.link))
+            route = routes.get(component)
+            stays = route is not None and link.server in (route.server, route.standby) and link.server
+            if route is None or not stays or (newer and route.server in self._servers.ready):
+                link.follow(route, route.server if route else "")
+            else:
+                link.follow(route, link.server)
+            for server in (route.server, route.standby) if route else ():
+                if server:
+                    self._servers.expect(server)
+        self._links = dict(sorted(self._links.items(), key=lambda item: item[0] != SYSTEM1))
+
+    def server_seen(self, server: str, now_s: float) -> bool:
+        """True when it was not there before."""
+        new = self._servers.seen(server, now_s)
+        if new:
+            for link in self._links.values():
+                self._fail_over(link)
+        return new
+
+    def server_lost(self, server: str, problem: str, now_s: float) -> None:
+        self._servers.lose(server)
+        for link in self._links.values():
+            if link.server == server:
+                if link.state is not LinkState.CLOSED:
+                    link.refused(problem, now_s)
+                self._fail_over(link)
+
+    def _fail_over(self, link: Link) -> None:
+        other = link.other
+        if other in self._servers.ready and link.server in self._servers.lost:
+            link.turn_to(other, f"{link.server} is lost, turning to {other}")
+            self.failovers += 1
+
+    # --- sessions ---
+
+    def opens(self, now_s: float) -> tuple[tuple[str, SessionRequest], ...]:
+        """(server, request): sessions to ask for now."""
+        opens = []
+        for link in self._links.values():
+            if link.state is LinkState.CLOSED and link.server in self._servers.ready and link.wants_open(now_s):
+                link.opening(now_s)
+                opens.append((link.server, self._session_request(link.component)))
+        return tuple(opens)
+
+    def opened(self, component: str, server: str, grant: SessionGrant, now_s: float) -> str:
+        """The counter to raise; empty: the session is taken, or does not fit and says so."""
+        link = self._links.get(component)
+        if link is None or link.server != server or link.state is not LinkState.OPENING:
+            return "late_session"
+        if component == SYSTEM1 and grant.contract.action_names != self._config.action_names:
+            link.refused(f"{server} serves other actions: {grant.contract.action_names}", now_s)
+        else:
+            link.opened(grant)
+        return ""
+
+    def refused(self, component: str, server: str, problem: str, now_s: float) -> None:
+        link = self._links.get(component)
+        if link and link.server == server and link.state is LinkState.OPENING:
+            link.refused(f"{server} refuses: {problem}", now_s)
+
+    def _session_request(self, component: str) -> SessionRequest:
+        acts, config = component == SYSTEM1, self._config
+        return SessionRequest(
+            robot=config.name,
+            component=component,
+            action_names=config.action_names if acts else (),
+            cameras=config.cameras,
+            state_size=config.state_size if acts else 0,
+            control_rate_hz=config.control_rate_hz if acts else 0.0,
+        )
+
+    # --- time ---
+
+    def watch(self, now_s: float) -> int:
+        """Counts silent servers as lost and gives up what took too long. Returns the number of requests given up."""
+        for server in self._servers.silent(now_s):
+            self.server_lost(server, f"{server} is silent for {self._config.server_timeout_s:g} s", now_s)
+        given_up = 0
+        for link in self._links.values():
+            if now_s >= link.deadline_s:
+                given_up += link.check_timeout(now_s)
+        return given_up
+
+    def next_s(self) -> float:
+        """When `watch` or `opens` next has something to do."""
+        next_s = self._servers.next_s()
+        for link in self._links.values():
+            if link.deadline_s < next_s:
+                next_s = link.deadline_s
+            elif link.state is LinkState.CLOSED and link.retry_s < next_s and link.server in self._servers.ready:
+                next_s = link.retry_s
+        return next_s

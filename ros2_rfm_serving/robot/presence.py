@@ -1,0 +1,52 @@
+"""The failure detector of one robot: which servers are there, and which are lost."""
+
+from __future__ import annotations
+
+import math
+
+
+class Presence:
+    """A server is *ready* from its status message on; it is *lost* when it says so, or says nothing for `timeout_s`.
+
+    One that was never heard of is neither, until it has been expected for `timeout_s`.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._expected: set[str] = set()
+        self._silent_at_s: dict[str, float] = {}
+        """Of servers that are ready or expected."""
+        self.ready: set[str] = set()
+        self.lost: set[str] = set()
+
+    def expect(self, server: str) -> None:
+        """A route names it: from the next `silent` on it has `timeout_s` to be heard of."""
+        if server not in self._silent_at_s and server not in self.lost:
+            self._expected.add(server)
+
+    def seen(self, server: str, now_s: float) -> bool:
+        """True when it was not ready before."""
+        self._silent_at_s[server] = now_s + self._timeout_s
+        if server in self.ready:
+            return False
+        self._expected.discard(server)
+        self.lost.discard(server)
+        self.ready.add(server)
+        return True
+
+    def lose(self, server: str) -> None:
+        self._expected.discard(server)
+        self._silent_at_s.pop(server, None)
+        self.ready.discard(server)
+        self.lost.add(server)
+
+    def silent(self, now_s: float) -> list[str]:
+        """Servers that must be counted as lost now; then call `lose`."""
+        if self._expected:
+            self._silent_at_s.update(dict.fromkeys(self._expected, now_s + self._timeout_s))
+            self._expected.clear()
+        return [server for server, at_s in self._silent_at_s.items() if now_s >= at_s]
+
+    def next_s(self) -> float:
+        """When `silent` next has something to say."""
+        return -math.inf if self._expected else min(self._silent_at_s.values(), default=math.inf)
