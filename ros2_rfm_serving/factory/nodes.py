@@ -72,11 +72,13 @@ def node_list(
 def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: dict[str, Any]) -> list[NodeSpec]:
     task = factory.tasks[robot.task]
     judges = [f"{name}={c.prompt}" for name, c in task.components.items() if name != SYSTEM1]
+    calls = [f"{name}={ratio:.9g}" for name in task.components if name != SYSTEM1 and (ratio := task.calls_per_action(name))]
     parameters: dict[str, Any] = {
         "robot": robot.name,
         "task": robot.task,
         "instruction": task.components[SYSTEM1].prompt,
         **({"component_prompts": judges} if judges else {}),
+        **({"calls_per_action": calls} if calls else {}),
     }
     nodes = []
     if task.world:

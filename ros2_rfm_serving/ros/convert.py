@@ -17,6 +17,7 @@ from sensor_msgs.msg import CompressedImage
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.types import (
+    MAX_INSTRUCTION_CHARACTERS,
     Array,
     Chunk,
     EncodedImage,
@@ -25,6 +26,7 @@ from ros2_rfm_serving.types import (
     ObservationRequest,
     OutputKind,
     Placement,
+    Plan,
     Reply,
     RequestId,
     Route,
@@ -210,9 +212,29 @@ def verdict_from(message: Any) -> Verdict:
     )
 
 
+def plan_from(message: Any) -> Plan:
+    return Plan(
+        id=id_from(message.id),
+        stamp_ns=message.stamp_ns,
+        server=message.header.frame_id,
+        model_hash=message.model_hash,
+        subgoals=tuple(subgoal[:MAX_INSTRUCTION_CHARACTERS] for subgoal in message.subgoals),
+        text=message.text,
+        served=served_from(message.served),
+        emulated=message.emulated,
+    )
+
+
+REPLIES: dict[type, tuple[type, str]] = {
+    Chunk: (msg.ActionChunk, "rfm/action_chunk"),
+    Verdict: (msg.Judgement, "rfm/judgement"),
+    Plan: (msg.Plan, "rfm/plan"),
+}
+"""Kind of reply -> its message, and the robot's topic for it"""
+
+
 def reply_to(reply: Reply) -> Any:
-    """An ActionChunk or a Judgement."""
-    message = msg.ActionChunk() if isinstance(reply, Chunk) else msg.Judgement()
+    message = REPLIES[type(reply)][0]()
     message.header.frame_id = reply.server
     message.id = id_to(reply.id)
     message.stamp_ns = reply.stamp_ns
@@ -226,13 +248,30 @@ def reply_to(reply: Reply) -> Any:
         put(message, "confidence", packed(reply.confidence))
         message.execution_horizon = reply.execution_horizon
         message.inference_delay_steps = reply.inference_delay_steps
+    elif isinstance(reply, Plan):
+        message.subgoals, message.text = list(reply.subgoals), reply.text
     else:
         message.verdict, message.score, message.text = reply.verdict, reply.score, reply.text
     return message
 
 
+def as_verdict(plan: Plan) -> Verdict:
+    """A plan for those who know judgements only: its text, and no verdict."""
+    return Verdict(
+        id=plan.id,
+        stamp_ns=plan.stamp_ns,
+        server=plan.server,
+        model_hash=plan.model_hash,
+        verdict="",
+        score=math.nan,
+        text=plan.text,
+        served=plan.served,
+        emulated=plan.emulated,
+    )
+
+
 def schedule_from(message: Any) -> Schedule:
-    """Raises: `BadMessageError`. A route without a usable rate is left out."""
+    """Raises: `BadMessageError`. A route without a usable rate is left out; an infinite one means that nothing limits it."""
     for name in {p.server for p in message.placements} | {r.server for r in message.routes}:
         check_name("server", name)
     if any(p.batch_size < 1 or p.max_sessions < 1 for p in message.placements):
@@ -264,7 +303,7 @@ def schedule_from(message: Any) -> Schedule:
                 slo_s=r.slo_s,
             )
             for r in message.routes
-            if r.max_rate_hz > 0 and math.isfinite(r.max_rate_hz)
+            if r.max_rate_hz > 0
         ),
     )
 
@@ -275,9 +314,14 @@ def schedule_to(schedule: Schedule, factory: str) -> Any:
         factory=factory,
         policy=schedule.policy,
         predicted_actions_hz=schedule.predicted_actions_hz,
-        placements=[msg.Placement(**{**vars(p), "components": list(p.components)}) for p in schedule.placements],
+        placements=[msg.Placement(**_fields(msg.Placement, p) | {"components": list(p.components)}) for p in schedule.placements],
         routes=[msg.Route(**vars(r)) for r in schedule.routes],
     )
+
+
+def _fields(message: Any, values: object) -> dict[str, Any]:
+    """What of `values` travels."""
+    return {name: getattr(values, name) for name in message.get_fields_and_field_types()}
 
 
 def session_request_to(request: SessionRequest) -> Any:

@@ -15,7 +15,7 @@ from ros2_rfm_serving.errors import ModelError, RfmError, SessionError
 from ros2_rfm_serving.ros import convert
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.types import Chunk, Reply, SessionRequest
+from ros2_rfm_serving.types import Chunk, Plan, Reply, SessionRequest
 
 TIMEOUT_S = 30.0
 TEND_PERIOD_S = 0.1
@@ -67,7 +67,8 @@ class InferDoor:
             else:
                 goal.abort()
             return result
-        setattr(result, "chunk" if isinstance(reply, Chunk) else "judgement", convert.reply_to(reply))
+        told = convert.as_verdict(reply) if isinstance(reply, Plan) else reply
+        setattr(result, "chunk" if isinstance(told, Chunk) else "judgement", convert.reply_to(told))
         goal.succeed()
         return result
 

@@ -22,7 +22,7 @@ from rfm_serving import msg, srv
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import build_engine
-from ros2_rfm_serving.errors import BadMessageError, RfmError
+from ros2_rfm_serving.errors import BadMessageError, ModelError, RfmError
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros import convert, qos
@@ -96,24 +96,26 @@ class ModelServerNode(LifecycleNode):
             started_s = clock()
             self._engine = self._load(model, placement.gpu_type if placement and not self._model else self._gpu_type)
             self._engine.warm_up()
+            self._server = self._serve_with(self._engine)
         except Exception as error:  # loading runs foreign code: out of memory, a missing driver
-            self._engine = None
+            self._engine = self._server = None
             self.get_logger().error(f"{model} cannot be loaded:\n{traceback.format_exc()}")
             self._failed_s = clock()
             self._set_state(msg.ServerStatus.FAILED, str(error) if isinstance(error, RfmError) else type(error).__name__)
             return FAILURE
-        self._server = ModelServer(
-            ServerConfig(
-                name=self._name,
-                batch_size=placement.batch_size if placement and not self._model else self._batch_size,
-                max_sessions=placement.max_sessions if placement and not self._model else self._max_sessions,
-                first_epoch=1 + secrets.randbelow(1 << 30),
-            ),
-            self._engine,
-        )
         emulated = ", EMULATED" if self._engine.contract.emulated else ""
         self.get_logger().info(f"{model} ready in {clock() - started_s:.1f} s{emulated}")
         return SUCCESS
+
+    def _serve_with(self, engine: Engine) -> ModelServer:
+        placement = None if self._model else self._placement
+        config = ServerConfig(
+            name=self._name,
+            batch_size=placement.batch_size if placement else self._batch_size,
+            max_sessions=placement.max_sessions if placement else self._max_sessions,
+            first_epoch=1 + secrets.randbelow(1 << 30),
+        )
+        return ModelServer(config, engine)
 
     @logged
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -200,7 +202,13 @@ class ModelServerNode(LifecycleNode):
         if self._server is None or before is None or (before.model, before.gpu_type) != (placement.model, placement.gpu_type):
             self._load_and_serve()
         else:
-            self._server.resize(placement.batch_size, placement.max_sessions)
+            self._resize(self._server, placement)
+
+    def _resize(self, server: ModelServer, placement: Placement) -> None:
+        try:
+            server.resize(placement.batch_size, placement.max_sessions)
+        except ModelError as error:
+            self.get_logger().error(f"{self._name} keeps its batch size: {error}")
 
     def _on_observation(self, message: Any) -> None:
         if self._server is None or self._worker is None:
@@ -225,7 +233,9 @@ class ModelServerNode(LifecycleNode):
         except RfmError as error:
             self.get_logger().warning(f"session of {request.robot}/{request.component} refused: {error}")
             return _refused(response, error.code, str(error))
-        self._reply_publisher(request.robot, self._reply_type())  # now, so that it is matched when the first reply is due
+        self._reply_publisher(
+            request.robot, self._server.reply_kind(request.component)
+        )  # now, so that it is matched when the first reply is due
         response.success, response.session_epoch, response.warnings = True, grant.session_epoch, list(grant.warnings)
         snapshot = self._server.snapshot(clock())
         response.sessions, response.max_sessions = snapshot.sessions, snapshot.max_sessions
@@ -262,23 +272,18 @@ class ModelServerNode(LifecycleNode):
         for reply in replies:
             if self._infer.take(reply):
                 continue
-            message = convert.reply_to(reply)
             try:
-                self._reply_publisher(reply.id.robot, type(message)).publish(message)
+                self._reply_publisher(reply.id.robot, type(reply)).publish(convert.reply_to(reply))
             except RuntimeError as error:  # a full or broken writer must not keep the other robots from their replies
                 assert self._server is not None
                 self._server.refused["publish_failed"] += 1
                 self.get_logger().warning(f"{reply.id.robot}: {error}", throttle_duration_sec=5.0)
 
-    def _reply_type(self) -> type:
-        assert self._server is not None
-        return msg.ActionChunk if self._server.contract.output.value == "action_chunk" else msg.Judgement  # type: ignore[no-any-return]
-
-    def _reply_publisher(self, robot: str, message_type: type) -> Any:
+    def _reply_publisher(self, robot: str, kind: type[Reply]) -> Any:
+        message_type, topic = convert.REPLIES[kind]
         key = (robot, message_type)
         if key not in self._replies:
-            leaf = "rfm/action_chunk" if message_type is msg.ActionChunk else "rfm/judgement"
-            self._replies[key] = self.create_publisher(message_type, self._names.robot(robot, leaf), qos.REPLY)
+            self._replies[key] = self.create_publisher(message_type, self._names.robot(robot, topic), qos.REPLY)
         return self._replies[key]
 
     def _set_state(self, state: int, detail: str) -> None:

@@ -17,8 +17,7 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.robot import RobotBrain, RobotConfig
-from ros2_rfm_serving.robot.brain import Sensors
+from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, parameter, run_node
 from ros2_rfm_serving.ros.task_door import TaskDoor
@@ -55,6 +54,7 @@ class RobotNode(LifecycleNode):
 
     def _declare_config(self) -> RobotConfig:
         prompts = parameter(self, "component_prompts", [""], "component=prompt for each judging component")
+        calls = parameter(self, "calls_per_action", [""], "component=calls per System 1 call, for System 2 and the like")
         return RobotConfig(
             name=parameter(self, "robot", self.get_namespace().rsplit("/", 1)[-1] or "robot", "Robot name, as in the schedule"),
             action_names=tuple(parameter(self, "action_names", ["delta_x"], "Action columns, in order: checked with the server")),
@@ -68,6 +68,7 @@ class RobotNode(LifecycleNode):
             verdict_votes=parameter(self, "verdict_votes", 2, "Equal verdicts in a row that end a task"),
             default_budget_s=parameter(self, "default_budget_s", 25.0, "Time for a task unless the goal says otherwise"),
             prompts=dict(p.split("=", 1) for p in prompts if "=" in p),
+            calls_per_action={name: float(ratio) for name, _, ratio in (call.partition("=") for call in calls) if ratio},
         )
 
     # --- lifecycle ---
@@ -91,6 +92,7 @@ class RobotNode(LifecycleNode):
         self._subscribe(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE)
         self._subscribe(msg.ActionChunk, name(config.name, "rfm/action_chunk"), self._on_chunk, qos.REPLY)
         self._subscribe(msg.Judgement, name(config.name, "rfm/judgement"), self._on_judgement, qos.REPLY)
+        self._subscribe(msg.Plan, name(config.name, "rfm/plan"), self._on_plan, qos.REPLY)
         self._door = TaskDoor(
             self,
             self._brain,
@@ -194,6 +196,9 @@ class RobotNode(LifecycleNode):
     def _on_judgement(self, message: Any) -> None:
         self._brain.reply(convert.verdict_from(message), clock())
 
+    def _on_plan(self, message: Any) -> None:
+        self._brain.reply(convert.plan_from(message), clock())
+
     def _on_server_status(self, message: Any) -> None:
         self._brain.server_seen(message.header.frame_id, message.state == msg.ServerStatus.READY, clock())
 
@@ -235,9 +240,10 @@ class RobotNode(LifecycleNode):
     # --- servers ---
 
     def _connect(self, schedule: Schedule) -> None:
-        """Publishers and status subscriptions for the servers that this robot is routed to, ahead of need."""
-        for server in {route.server for route in schedule.routes_of(self._config.name).values()}:
-            if server in self._publishers_to:
+        """Publishers and status subscriptions for the servers that this robot may turn to, ahead of need."""
+        routes = schedule.routes_of(self._config.name).values()
+        for server in {route.server for route in routes} | {route.standby for route in routes}:
+            if not server or server in self._publishers_to:
                 continue
             name = self._names.server
             self._publishers_to[server] = self._publisher(msg.Observation, name(server, "observation"), qos.OBSERVATION_SENT)
@@ -303,7 +309,7 @@ class RobotNode(LifecycleNode):
             reason=brain.reason,
             phase=int(run.phase if run else TaskPhase.IDLE),
             task=self._task_name,
-            instruction=run.goal.instruction if run else "",
+            instruction=brain.instruction,
             verdict=run.verdict if run else "",
             episode=brain.episode,
             schedule_epoch=brain.schedule_epoch,

@@ -121,7 +121,9 @@ def test_a_schedule_survives_the_wire_and_an_unusable_rate_is_left_out() -> None
     sent = schedule(rate_hz=2.0)
     got = convert.schedule_from(over_the_wire(convert.schedule_to(sent, "f")))
     assert got.routes == sent.routes and got.epoch == sent.epoch and got.placements[0].model == "fake"
-    for rate in (0.0, -1.0, float("nan"), float("inf")):
+    unlimited = schedule(rate_hz=float("inf"))
+    assert convert.schedule_from(convert.schedule_to(unlimited, "f")).routes == unlimited.routes
+    for rate in (0.0, -1.0, float("nan")):
         assert convert.schedule_from(convert.schedule_to(schedule(rate_hz=rate), "f")).routes == ()
 
 
