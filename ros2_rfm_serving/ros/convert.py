@@ -315,7 +315,7 @@ def schedule_to(schedule: Schedule, factory: str) -> Any:
         policy=schedule.policy,
         predicted_actions_hz=schedule.predicted_actions_hz,
         placements=[msg.Placement(**_fields(msg.Placement, p) | {"components": list(p.components)}) for p in schedule.placements],
-        routes=[msg.Route(**vars(r)) for r in schedule.routes],
+        routes=[msg.Route(**_fields(msg.Route, r)) for r in schedule.routes],
     )
 
 
