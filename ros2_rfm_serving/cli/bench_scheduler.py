@@ -90,6 +90,7 @@ def _check_before_measuring(plot: Path | None) -> None:
 
 
 def _measure(size: tuple[int, int, int, int], seeds: Sequence[int], policy: str, budget_s: float | None) -> Row:
+    from ros2_rfm_serving.cli.plan_tables import collapsed
     from ros2_rfm_serving.scheduler import plan_factory
     from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 
@@ -103,7 +104,7 @@ def _measure(size: tuple[int, int, int, int], seeds: Sequence[int], policy: str,
                 case.factory, case.profile, policy=policy, clock=time.monotonic, budget_s=budget_s, explained=False
             )
         if not solution.feasible:
-            row.failed[seed] = "; ".join(solution.problems)
+            row.failed[seed] = "; ".join(collapsed(solution.problems))
             continue
         for name, measure in MEASURES.items():
             row.samples[name].append(measure(case, solution))

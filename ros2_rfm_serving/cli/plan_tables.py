@@ -45,16 +45,20 @@ def summary(solution: Solution) -> Text:
 
 
 def problem_lines(problems: Iterable[str]) -> list[Text]:
-    """The same problem of several servers in one line; what would mend it last."""
+    """What would mend it last."""
+    return [
+        Text(f"remedy: {text}", "yellow") if text.startswith(REMEDY) else Text(f"problem: {text}", "red")
+        for text in sorted(collapsed(problems), key=lambda text: text.startswith(REMEDY))
+    ]
+
+
+def collapsed(problems: Iterable[str]) -> list[str]:
+    """The same problem of several servers as one."""
     servers: dict[str, list[str]] = defaultdict(list)
     for problem in problems:
         found = SERVER.findall(problem)
         servers[SERVER.sub("{}", problem, count=1) if len(found) == 1 else problem] += found[:1]
-    texts = [template.replace("{}", names(found)) if found else template for template, found in servers.items()]
-    return [
-        Text(f"remedy: {text}", "yellow") if text.startswith(REMEDY) else Text(f"problem: {text}", "red")
-        for text in sorted(texts, key=lambda text: text.startswith(REMEDY))
-    ]
+    return [template.replace("{}", names(found)) if found else template for template, found in servers.items()]
 
 
 def _placement(solution: Solution, profile: Profile) -> Table:
@@ -144,8 +148,9 @@ def comparison(solutions: Mapping[str, Solution], factory: Factory) -> Table:
     table.add_column("solved in\n(s)", justify="right")
     table.add_column("meets every SLO and floor", overflow="fold")
     for policy, solution in solutions.items():
-        more = f" (and {len(solution.problems) - 1} more)" if len(solution.problems) > 1 else ""
-        verdict = Text("yes", "green") if solution.feasible else Text(f"no: {solution.problems[0]}{more}", "red")
+        problems = collapsed(solution.problems)
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        verdict = Text("yes", "green") if solution.feasible else Text(f"no: {problems[0]}{more}", "red")
         table.add_row(
             policy,
             f"{solution.objective:.2f}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ def test_check_names_file_line_key_and_fix(repository: Path, tmp_path: Path) -> 
     assert f"{file}:3: server_cluster.num_server: unknown key; did you mean `num_servers`?" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["check", "plan", "up"])
+@pytest.mark.parametrize("command", ["check", "plan", "capacity", "up"])
 def test_a_missing_factory_is_named_by_every_command(repository: Path, command: str) -> None:
     done = rfm(command, "no_such.yaml", cwd=repository)
     assert done.returncode == 2 and "no_such.yaml: cannot be read" in done.stderr and "Traceback" not in done.stderr
@@ -30,9 +31,29 @@ def test_a_missing_factory_is_named_by_every_command(repository: Path, command: 
 
 def test_plan_shows_the_schedule_and_says_when_profiles_are_missing(repository: Path) -> None:
     done = rfm("plan", "config/factory_quickstart.yaml", cwd=repository)
-    assert done.returncode == 0 and "server_2" in done.stdout and "action predictions per second" in done.stdout
-    done = rfm("plan", "config/factory_rosa_fig3.yaml", cwd=repository)
-    assert done.returncode == 2 and "no latency profile of 'nvidia/GR00T-N1.6-3B'" in done.stderr
+    assert done.returncode == 0 and "server_2" in done.stdout and "feasible with policy best; objective" in done.stdout
+    done = rfm("plan", "config/rosa/p4.yaml", "--profiles", "no_such_folder", cwd=repository)
+    assert done.returncode == 2 and "error: no_such_folder: holds no latency profiles" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_plan_prints_nothing_but_json_on_stdout_whatever_it_finds(repository: Path) -> None:
+    for robots, status in (("8", 0), ("400", 1)):
+        done = rfm("plan", "config/rosa/p4.yaml", "--robots", robots, "--policy", "rosa", "--json", cwd=repository)
+        assert done.returncode == status and json.loads(done.stdout)["feasible"] == (status == 0)
+
+
+def test_capacity_answers_both_questions(repository: Path) -> None:
+    done = rfm("capacity", "config/rosa/p4.yaml", "--policy", "rosa", "--json", cwd=repository)
+    figures = json.loads(done.stdout)
+    assert done.returncode == 0 and figures["servers"]["answer"] > 0 and figures["robots"]["answer"] > 0
+
+
+def test_planning_needs_no_ros(repository: Path) -> None:
+    without = "import sys; sys.modules['rclpy'] = None; sys.argv[1:] = ['plan', 'config/rosa/p4.yaml', '--policy', 'rosa']"
+    command = [sys.executable, "-c", f"{without}; from ros2_rfm_serving.cli.main import main; main()"]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "feasible with policy rosa" in done.stdout, done.stderr
 
 
 def test_doctor_finds_nothing_missing_here(repository: Path) -> None:
@@ -41,7 +62,21 @@ def test_doctor_finds_nothing_missing_here(repository: Path) -> None:
     assert "missing" not in done.stdout and "metaworld_flow" in done.stdout
 
 
-COMMANDS = ["", "up", "check", "plan", "doctor", "profile", "train", "bench", "bench path", "bench policy", "bench engine"]
+COMMANDS = [
+    "",
+    "up",
+    "check",
+    "plan",
+    "capacity",
+    "doctor",
+    "profile",
+    "train",
+    "bench",
+    "bench path",
+    "bench policy",
+    "bench engine",
+    "bench scheduler",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
