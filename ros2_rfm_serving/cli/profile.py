@@ -46,7 +46,9 @@ class Sheet:
         from ros2_rfm_serving.profiles import read_rows
 
         self._file, self._comment = file, comment
-        derived = file.exists() and file.read_text(encoding="utf-8", errors="replace").startswith(f"# {DERIVED}")
+        if file.is_dir():
+            raise ProfileError(f"{file}: is a folder; --out must be a file, such as {file / 'cpu.csv'}")
+        derived = file.exists() and file.read_bytes().startswith(f"# {DERIVED}".encode())
         if file.exists() and derived != bool(comment):
             holds = "derived" if derived else "measured"
             raise ProfileError(f"{file}: holds {holds} rows; choose another --out: measured and derived rows are never mixed")
@@ -86,7 +88,7 @@ def profile(
     gpu_type: Annotated[str, typer.Option(help="Name of the GPU type in descriptors")] = "CPU",
     batches: Annotated[str, typer.Option(help="Batch sizes; by default 1,2,4,8, or those of the service law")] = "",
     arrivals: Annotated[str, typer.Option(help="Arrival processes")] = "periodic,poisson,fleet",
-    requests: Annotated[int, typer.Option(min=10, help="Per point, when measuring")] = 300,
+    requests: Annotated[int, typer.Option(min=10, help="Per point, when measuring")] = 600,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads, when measuring")] = 1,
     derive: Annotated[
         bool, typer.Option("--derive", help="Compute from the catalogue's service laws instead of measuring")

@@ -371,6 +371,7 @@ def test_the_command_says_what_is_wrong_before_it_measures(folder: Path) -> None
         assert result.exit_code == 2 and problem in result.output
     missing = run(folder, "--derive", "--gpu-type", "TPU")
     assert isinstance(missing.exception, ModelError) and "has no `service` on 'TPU'" in str(missing.exception)
+    assert "is a folder" in str(run(folder, out=".").exception)
     nowhere = run(folder, out="nowhere/out.csv")
     assert isinstance(nowhere.exception, ProfileError) and "cannot be written" in str(nowhere.exception)
 
