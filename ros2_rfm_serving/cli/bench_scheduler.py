@@ -23,12 +23,23 @@ if TYPE_CHECKING:
 SIZES = ((8, 64, 4, 3), (32, 256, 4, 4), (64, 1024, 8, 4), (128, 2048, 8, 8), (256, 4096, 16, 8))
 """(servers, robots, classes, models)"""
 NUM_QUICK = 2
-Measure = Callable[["RandomFactory", "Solution"], float]
-MEASURES: dict[str, Measure] = {
-    "solve_s": lambda _, solution: solution.solve_s,
-    "gap": lambda _, solution: solution.gap,
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One figure of every solved factory."""
+
+    heading: str
+    of: Callable[[RandomFactory, Solution], float]
+    scale: float = 1.0
+    """From the figure to the unit of the heading."""
+    form: str = ".2f"
+
+
+MEASURES = {
+    "solve_s": Measure(heading="solve time (s)", of=lambda _, solution: solution.solve_s),
+    "gap": Measure(heading="gap to the bound (%)", of=lambda _, solution: solution.gap, scale=100, form=".1f"),
 }
-"""What is measured on every solved factory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +81,9 @@ def scheduler(
     if plot:
         from ros2_rfm_serving.cli import charts
 
-        medians = {name: [median(row.samples[name]) for row in rows if row.samples[name]] for name in MEASURES}
-        spreads = {
-            name: [(min(row.samples[name]), max(row.samples[name])) for row in rows if row.samples[name]] for name in MEASURES
-        }
-        charts.save(charts.growth_chart([row.servers for row in rows if row.samples["gap"]], medians, spreads), plot)
+        solved = [row for row in rows if row.samples["gap"]]
+        panels = [(m.heading, [[m.scale * x for x in row.samples[name]] for row in solved]) for name, m in MEASURES.items()]
+        charts.save(charts.growth_chart([row.servers for row in solved], panels), plot)
     if any(row.failed for row in rows):
         raise typer.Exit(1)
 
@@ -107,7 +116,7 @@ def _measure(size: tuple[int, int, int, int], seeds: Sequence[int], policy: str,
             row.failed[seed] = "; ".join(collapsed(solution.problems))
             continue
         for name, measure in MEASURES.items():
-            row.samples[name].append(measure(case, solution))
+            row.samples[name].append(measure.of(case, solution))
         if not solution.complete:
             row.cut_short.append(seed)
     return row
@@ -116,18 +125,18 @@ def _measure(size: tuple[int, int, int, int], seeds: Sequence[int], policy: str,
 def _table(rows: Sequence[Row]) -> Table:
     table = Table(title="scheduler: median (least to most) over random factories", title_justify="left")
     table.add_column("factory")
-    for name in ("factories", "solve time (s)", "gap to the bound (%)"):
-        table.add_column(name, justify="right")
+    for heading in ("factories", *(measure.heading for measure in MEASURES.values())):
+        table.add_column(heading, justify="right")
     for row in rows:
-        solved, gaps = row.samples["solve_s"], [100 * gap for gap in row.samples["gap"]]
-        table.add_row(row.size, str(len(row.seeds)), _spread(solved, ".2f"), _spread(gaps, ".1f"))
+        table.add_row(row.size, str(len(row.seeds)), *(_spread(m, row.samples[name]) for name, m in MEASURES.items()))
     return table
 
 
-def _spread(samples: Sequence[float], form: str) -> str:
+def _spread(measure: Measure, samples: Sequence[float]) -> str:
     if not samples:
         return "-"
-    return f"{format(median(samples), form)} ({format(min(samples), form)} to {format(max(samples), form)})"
+    middle, least, most = (format(measure.scale * x, measure.form) for x in (median(samples), min(samples), max(samples)))
+    return f"{middle} ({least} to {most})"
 
 
 def _print_troubles(row: Row) -> None:

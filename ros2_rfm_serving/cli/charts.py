@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from ros2_rfm_serving.cli.placement import Limits, alike, limits_of, names
@@ -127,18 +128,16 @@ def capacity_chart(panels: Sequence[tuple[str, dict[int, Solution], int | None]]
     return figure
 
 
-def growth_chart(servers: Sequence[int], medians: dict[str, list[float]], spreads: dict[str, list[tuple[float, float]]]) -> Any:
-    """Solve time and gap over the number of GPUs: medians, and from the least to the most."""
-    figure, (solve, gap) = figure_of(9, 3.6, 2)
-    for axis, name, scale, label in ((solve, "solve_s", 1, "solve time (s)"), (gap, "gap", 100, "gap to the bound (%)")):
-        axis.plot(servers, [scale * value for value in medians[name]], "-o", markersize=4)
-        low, high = ([scale * pair[end] for pair in spreads[name]] for end in (0, 1))
-        axis.fill_between(servers, low, high, alpha=0.2)
+def growth_chart(servers: Sequence[int], panels: Sequence[tuple[str, list[list[float]]]]) -> Any:
+    """Figures (label, samples per number of GPUs) over the number of GPUs: medians, and from the least to the most."""
+    figure, axes = figure_of(4.5 * len(panels), 3.6, len(panels))
+    for axis, (label, samples) in zip(axes, panels, strict=True):
+        axis.plot(servers, [median(of) for of in samples], "-o", markersize=4)
+        axis.fill_between(servers, [min(of) for of in samples], [max(of) for of in samples], alpha=0.2)
         axis.set_xscale("log", base=2)
         axis.set_xticks(servers, [str(number) for number in servers])
+        axis.set_ylim(bottom=0)
         axis.set_xlabel("GPUs")
         axis.set_ylabel(label)
         axis.grid(visible=True, alpha=0.2)
-    solve.set_yscale("log")
-    gap.set_ylim(bottom=0)
     return figure
