@@ -23,7 +23,7 @@ def draw(rows: Sequence[ProfileRow], file: Path) -> None:
     panels = list(dict.fromkeys((row.model, row.gpu_type) for row in rows))
     columns = min(len(panels), 2)
     lines = -(-len(panels) // columns)
-    figure, axes = plt.subplots(lines, columns, figsize=(3.4 * columns, 2.4 * lines), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(lines, columns, figsize=(3.3 * columns, 2.3 * lines), squeeze=False, layout="constrained")
     for axis, (model, gpu_type) in zip(axes.flat, panels, strict=False):
         _panel(axis, profile, model, gpu_type)
     for axis in axes.flat[len(panels) :]:

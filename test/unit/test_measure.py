@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.profiles import ContinuousService, FixedService, measure
@@ -59,6 +59,7 @@ def test_a_queue_builds_up_only_beyond_the_engines_speed() -> None:
     assert fast[-1] == pytest.approx(0.1 + 199 * 0.05)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=50).map(sorted), st.integers(1, 8))
 def test_every_request_is_served_once_in_batches_that_fit(due_s: list[float], batch_size: int) -> None:
     counts: list[int] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
@@ -69,6 +69,7 @@ def departures(service: ContinuousService, requests: list[tuple[float, float]]) 
 loads = st.lists(st.tuples(st.floats(0, 5), st.floats(0.2, 3)), min_size=1, max_size=25).map(sorted)
 
 
+@settings(deadline=None)
 @given(loads, st.floats(0.01, 1), st.floats(0.001, 1))
 def test_processor_sharing_gives_every_request_its_work(requests: list[tuple[float, float]], base_s: float, per_s: float) -> None:
     service = ContinuousService(base_s=base_s, per_request_s=per_s, max_concurrent=100)
@@ -91,6 +92,7 @@ def test_a_request_alone_takes_the_unloaded_time_and_a_full_server_its_capacity(
     assert TEXT_MODEL.capacity_hz() < 1 / TEXT_MODEL.per_request_s == pytest.approx(TEXT_MODEL.capacity_hz(10**6), rel=0.1)
 
 
+@settings(deadline=None)
 @given(loads, st.integers(1, 4))
 def test_no_more_than_the_maximum_are_in_service_and_the_rest_queue_in_order(
     requests: list[tuple[float, float]], most: int
@@ -190,6 +192,7 @@ def test_noise_is_removed_upwards() -> None:
 numbers = st.floats(0.1, 1000)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8, unique_by=lambda p: p[0]), numbers, st.floats(0, 1))
 def test_capacity_is_the_exact_inverse_of_latency(points: list[tuple[float, float]], limit_ms: float, share: float) -> None:
     profile = Profile.of([row(rate, latency) for rate, latency in points])
