@@ -31,6 +31,9 @@ def empty(*shape: int) -> Array:
     return np.zeros(shape, np.float32)
 
 
+NO_ROWS, NO_VALUES = empty(0, 0), empty(0)
+
+
 # --- what a model promises and a robot expects ---------------------------------------------------------------------------
 
 
@@ -91,7 +94,7 @@ class SessionGrant:
 # --- requests and replies -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RequestId:
     """Correlates a reply with its request. A reply counts only if all of it matches the latest request."""
 
@@ -102,7 +105,7 @@ class RequestId:
     sequence: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutionReport:
     """What the robot did with the last chunk, as durations on the robot's clock (Kairos §3.2)."""
 
@@ -125,7 +128,7 @@ class EncodedImage:
     width_px: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ObservationRequest:
     """One request of one robot's component, as it travels."""
 
@@ -145,7 +148,7 @@ class ObservationRequest:
     episode_start: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InferenceRequest:
     """One row of a batch, decoded: what an engine sees."""
 
@@ -158,15 +161,15 @@ class InferenceRequest:
     prefix_model: Array
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineReply:
     """One row of an engine's answer: a chunk, a verdict or a plan."""
 
-    chunk_model: Array = field(default_factory=lambda: empty(0, 0))
+    chunk_model: Array = field(default_factory=lambda: NO_ROWS)
     """[T, A]; empty for text models"""
-    chunk_robot: Array = field(default_factory=lambda: empty(0, 0))
+    chunk_robot: Array = field(default_factory=lambda: NO_ROWS)
     """[T, A]"""
-    confidence: Array = field(default_factory=lambda: empty(0))
+    confidence: Array = field(default_factory=lambda: NO_VALUES)
     """[T] in [0, 1], or empty: not estimated"""
     verdict: str = ""
     text: str = ""
@@ -174,7 +177,7 @@ class EngineReply:
     """Probability of `verdict`, or NaN."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Served:
     """What happened to a request on the server, as durations on its clock."""
 
@@ -187,7 +190,7 @@ class Served:
     """Share of time that the engine was busy, [0, 1]."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
     """System 1's answer."""
 
@@ -205,7 +208,7 @@ class Chunk:
     emulated: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     """A judge's answer (monitor, safety): one of the words that the model declares."""
 
@@ -220,7 +223,7 @@ class Verdict:
     emulated: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """System 2's answer: the first subgoal becomes System 1's instruction."""
 
@@ -267,7 +270,10 @@ class Route:
     component: str
     server: str
     max_rate_hz: float
+    """inf: as soon as it can"""
     slo_s: float
+    predicted_rate_hz: float = 0.0
+    """What the schedule expects of it: the scheduler's own book-keeping, not on the wire."""
     standby: str = ""
     """Server to turn to when `server` is lost; empty: none."""
 

@@ -13,7 +13,7 @@ class ActionQueue:
     """The rows of the newest chunk that are still to be executed.
 
     A new chunk replaces the queue. Its row 0 belongs to the control step at which its observation was taken, so the rows of
-    steps executed since (`popped_since`) are skipped: exactly those, whatever the latency was thought to be.
+    steps executed since (`popped_since`) are skipped: exactly those, whatever the latency was thought to be. `depth` are left.
     """
 
     def __init__(self, num_actions: int) -> None:
@@ -23,12 +23,9 @@ class ActionQueue:
 
     def clear(self) -> None:
         self._model = self._robot = self._nothing
-        self._next = 0
+        self.depth = self._next = 0
         self.executed_of_chunk = 0
         self.observed_s = math.nan
-
-    def __len__(self) -> int:
-        return len(self._robot) - self._next
 
     @property
     def mark(self) -> int:
@@ -39,14 +36,16 @@ class ActionQueue:
         """chunk_model, chunk_robot: [T, A]. `observed_s`: when its observation was taken, on the robot's clock."""
         self._model, self._robot = chunk.chunk_model, chunk.chunk_robot
         self._next = min(self._popped - mark, len(self._robot))
+        self.depth = len(self._robot) - self._next
         self.executed_of_chunk = 0
         self.observed_s = observed_s
 
     def pop(self) -> Array | None:
         """The next action [A] in robot space, or None."""
-        if not len(self):
+        if not self.depth:
             return None
         action: Array = self._robot[self._next]
+        self.depth -= 1
         self._next += 1
         self._popped += 1
         self.executed_of_chunk += 1

@@ -16,11 +16,13 @@ from ros2_rfm_serving.robot.action_queue import ActionQueue
 from ros2_rfm_serving.robot.calls import CoupledCalls
 from ros2_rfm_serving.robot.config import RobotConfig, Sensors, Tick
 from ros2_rfm_serving.robot.due import Due
-from ros2_rfm_serving.robot.link import InFlight, Link
+from ros2_rfm_serving.robot.link import InFlight, Link, LinkState
 from ros2_rfm_serving.robot.links import Links
 from ros2_rfm_serving.robot.task import TaskGoal, TaskRun
 from ros2_rfm_serving.types import (
     MONITOR,
+    NO_ROWS,
+    NO_VALUES,
     SYSTEM1,
     Array,
     Chunk,
@@ -28,17 +30,17 @@ from ros2_rfm_serving.types import (
     ObservationRequest,
     Plan,
     Reply,
+    RequestId,
     RobotState,
     Schedule,
     SessionGrant,
     TaskOutcome,
     TaskPhase,
-    empty,
 )
 
 __all__ = ["RobotBrain", "RobotConfig", "Sensors", "Tick"]
 
-NO_STATE = empty(0)
+NO_REPORT = ExecutionReport()
 
 
 class RobotBrain:
@@ -47,7 +49,6 @@ class RobotBrain:
     def __init__(self, config: RobotConfig) -> None:
         self.config = config
         self.refused: Counter[str] = Counter()
-        self.state, self.reason = RobotState.CONNECTING, "no schedule yet"
         self.schedule_epoch = 0
         self.episode = 0
         self.task: TaskRun | None = None
@@ -57,11 +58,12 @@ class RobotBrain:
         self.staleness_s = math.nan
         self._queue = ActionQueue(len(config.action_names))
         self._links = Links(config)
-        self._calls = CoupledCalls(config.calls_per_action)
+        self._calls = CoupledCalls(config.calls_per_action, config.calls_head_start)
         self._due = Due(config, self._queue, self._links, self._calls)
         self._step_s = 0.0 if config.tick_is_step else 1.0 / config.control_rate_hz
         self._step_ends_s = -math.inf
         """Until then the last action is being executed."""
+        self._ticked_s = -math.inf
         self._needs_chunk_since_s = math.inf
         self._no_request = ""
         self._episode_start = True
@@ -77,6 +79,7 @@ class RobotBrain:
             return False
         newer, self.schedule_epoch = schedule.epoch > self.schedule_epoch, schedule.epoch
         self._links.follow(schedule, newer=newer)
+        self._calls.serve(link.component for link in self._links.coupled)
         return True
 
     def server_seen(self, server: str, ready: bool, now_s: float) -> bool:
@@ -153,37 +156,67 @@ class RobotBrain:
 
         may_act: False when no new state came in time: everything goes on, but nothing is commanded blindly.
         """
+        self._ticked_s = now_s
         if given_up := self._links.watch(now_s):
             self.refused["request_timeout"] += given_up
         opens = self._links.opens(now_s)
-        if self.task:
-            self.task.check_budget(now_s)
         requests: tuple[tuple[str, ObservationRequest], ...] = ()
         command = None
-        if self.executing:
-            self._drop_stale(now_s)
-            requests = self._requests(sensors, now_s)
-            command = self._next_action(now_s) if may_act and now_s >= self._step_ends_s else None
-        self._judge_state(now_s)
+        if self.task:
+            if now_s >= self.task.budget_ends_s:
+                self.task.check_budget(now_s)
+            if self.task.phase is TaskPhase.EXECUTING:
+                at_step = now_s >= self._step_ends_s
+                if at_step:
+                    self._drop_stale(now_s)
+                requests = self._requests(sensors, now_s)
+                command = self._next_action(self.task, now_s) if may_act and at_step else None
         return Tick(command=command, requests=requests, opens=opens)
 
     def next_tick_s(self, now_s: float) -> float:
         """The earliest time at which `tick` does anything new if nothing else happens before; up to `now_s`: at once."""
-        next_s = self._links.next_s()
-        if self.task is None or not self.executing:
-            return next_s
-        next_s = min(next_s, self.task.budget_ends_s)
-        if not self._no_request:  # else: when the readings are there
-            for link in self._links:
-                next_s = min(next_s, self._due.ask_s(link, self._step_ends_s))
+        executing = self.task is not None and self.task.phase is TaskPhase.EXECUTING
+        next_s = self._next_step_s(now_s) if executing else math.inf
+        asking = executing and not self._no_request  # else: when the readings are there
+        for link in self._links.all:
+            if link.deadline_s < math.inf:
+                link_s = link.deadline_s
+            elif link.state is not LinkState.OPEN:
+                link_s = self._links.open_s(link)
+            elif asking:
+                link_s = self._due.ask_s(link, self._step_ends_s) if link.goal_coupled else link.next_send_s
+            else:
+                continue
+            next_s = link_s if link_s < next_s else next_s  # a hot loop: no call
+        return min(next_s, self._links.check_s)
+
+    def _next_step_s(self, now_s: float) -> float:
+        """When the next action is due, the budget is spent, or waiting has taken too long."""
+        assert self.task is not None
+        budget_s = self.task.budget_ends_s
         if self._step_ends_s > now_s:
-            return min(next_s, self._step_ends_s)
+            return min(budget_s, self._step_ends_s)
         if self._due.may_pop():
             return now_s
         stalled_s = self._needs_chunk_since_s + self.config.degraded_after_s
-        return min(next_s, stalled_s) if stalled_s > now_s else next_s
+        return min(budget_s, stalled_s) if stalled_s > now_s else budget_s
 
     # --- figures ---
+
+    @property
+    def state(self) -> RobotState:
+        return self._judge()[0]
+
+    @property
+    def reason(self) -> str:
+        """Why not STREAMING."""
+        return self._judge()[1]
+
+    def _judge(self) -> tuple[RobotState, str]:
+        """As of the last tick."""
+        waiting_s = self._ticked_s - self._needs_chunk_since_s
+        stalled = self.executing and self._ticked_s >= self._needs_chunk_since_s + self.config.degraded_after_s
+        return health.judge(self._links.system1, waiting_s=waiting_s, stalled=stalled, no_request=self._no_request)
 
     @property
     def executing(self) -> bool:
@@ -191,7 +224,7 @@ class RobotBrain:
 
     @property
     def queue_depth(self) -> int:
-        return len(self._queue)
+        return self._queue.depth
 
     @property
     def instruction(self) -> str:
@@ -225,7 +258,9 @@ class RobotBrain:
     def _requests(self, sensors: Sensors | None, now_s: float) -> tuple[tuple[str, ObservationRequest], ...]:
         self._no_request = ""
         requests = []
-        for link in self._links:  # one after the other: asking System 1 may make another call due
+        for link in self._links.all:  # one after the other: asking System 1 may make another call due
+            if link.next_send_s > now_s or link.in_flight or link.state is not LinkState.OPEN:
+                continue
             if self._due.ask_s(link, self._step_ends_s) > now_s:
                 continue
             if sensors is None:
@@ -240,56 +275,65 @@ class RobotBrain:
         return tuple(requests)
 
     def _request(self, link: Link, sensors: Sensors, now_s: float) -> ObservationRequest:
-        acts, queue, rate_hz = link.component == SYSTEM1, self._queue, self.config.control_rate_hz
-        delay = min(link.delay_steps(rate_hz), len(queue)) if acts and not self.config.synchronous else 0
-        model, robot = queue.left_over(delay)
-        if acts:
-            self._calls.acted()
+        identity = link.sent(self.episode, now_s, self._queue.mark, sensors.state_s)
+        if link.component == SYSTEM1:
+            return self._action_request(link, identity, sensors, now_s)
         return ObservationRequest(
-            id=link.sent(self.episode, now_s, queue.mark, sensors.state_s),
+            id=identity,
             stamp_ns=int(now_s * 1e9),
             instruction=self._instruction(link.component),
-            state=sensors.state if acts else NO_STATE,
+            state=NO_VALUES,
+            images=sensors.images,
+            prefix_model=NO_ROWS,
+            prefix_robot=NO_ROWS,
+            report=NO_REPORT,
+        )
+
+    def _action_request(self, link: Link, identity: RequestId, sensors: Sensors, now_s: float) -> ObservationRequest:
+        queue, rate_hz = self._queue, self.config.control_rate_hz
+        delay = 0 if self.config.synchronous else min(link.delay_steps(rate_hz), queue.depth)
+        model, robot = queue.left_over(delay)
+        start, self._episode_start = self._episode_start, False
+        self._calls.acted()
+        return ObservationRequest(
+            id=identity,
+            stamp_ns=int(now_s * 1e9),
+            instruction=self.instruction,
+            state=sensors.state,
             images=sensors.images,
             inference_delay_steps=delay,
             prefix_model=model,
             prefix_robot=robot,
             report=ExecutionReport(
                 executed_steps=queue.executed_of_chunk,
-                remaining_s=len(queue) / rate_hz,
+                remaining_s=queue.depth / rate_hz,
                 last_wait_s=link.latencies.last_s,
             ),
-            episode_start=self._take_episode_start() if acts else False,
+            episode_start=start,
         )
 
     def _instruction(self, component: str) -> str:
-        if component == SYSTEM1:
-            return self.instruction
+        """Of those who judge or plan."""
         judged = f"{self.task.goal.instruction}. " if self.task else ""
         return judged + self.config.prompts.get(component, "")
-
-    def _take_episode_start(self) -> bool:
-        start, self._episode_start = self._episode_start, False
-        return start
 
     # --- actions ---
 
     def _drop_stale(self, now_s: float) -> None:
-        if len(self._queue) and now_s >= self._step_ends_s and now_s - self._queue.observed_s > self.config.max_action_age_s:
-            self.refused["stale_action"] += len(self._queue)
+        if self._queue.depth and now_s - self._queue.observed_s > self.config.max_action_age_s:
+            self.refused["stale_action"] += self._queue.depth
             self._queue.clear()
 
-    def _next_action(self, now_s: float) -> Array | None:
+    def _next_action(self, task: TaskRun, now_s: float) -> Array | None:
         action = self._queue.pop() if self._due.may_pop() else None
-        assert self.task is not None
         if action is None:
             self.held_ticks += 1
-            self.task.held_steps += 1
+            task.held_steps += 1
             self._needs_chunk_since_s = min(self._needs_chunk_since_s, now_s)
             return None
         self.staleness_s = now_s - self._queue.observed_s
         self._step_ends_s = now_s + self._step_s
-        self.task.executed_steps += 1
+        task.executed_steps += 1
         self._executed.append(now_s)
         return action
 
@@ -303,12 +347,6 @@ class RobotBrain:
 
     # --- small things ---
 
-    def _judge_state(self, now_s: float) -> None:
-        stalled = self.executing and now_s >= self._needs_chunk_since_s + self.config.degraded_after_s
-        self.state, self.reason = health.judge(
-            self._links.system1, waiting_s=now_s - self._needs_chunk_since_s, stalled=stalled, no_request=self._no_request
-        )
-
     def _begin_episode(self, now_s: float) -> None:
         self.episode += 1
         self._episode_start = True
@@ -317,7 +355,7 @@ class RobotBrain:
         self.subgoal = ""
         self._needs_chunk_since_s = math.inf
         self.staleness_s = math.nan
-        for link in self._links:
+        for link in self._links.all:
             link.forget()
             if link.next_send_s <= now_s:
                 link.restart_pace()

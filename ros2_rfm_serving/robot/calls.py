@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ros2_rfm_serving.types import SYSTEM1
 
@@ -11,32 +11,45 @@ ROUNDING = 1e-9
 
 
 class CoupledCalls:
-    """So many calls per System 1 call. An episode begins with one, so that no action runs without a plan."""
+    """So many calls per System 1 call. An episode begins with one, so that no action runs without a plan.
 
-    def __init__(self, per_action: Mapping[str, float]) -> None:
+    `head_start`, [0, 1): share of the next call that is owed from the beginning. Robots that begin together and have different
+    ones do not all plan together ever after.
+    """
+
+    def __init__(self, per_action: Mapping[str, float], head_start: float = 0.0) -> None:
         self._per_action = {component: ratio for component, ratio in per_action.items() if ratio > 0 and component != SYSTEM1}
+        self._head_start = head_start
+        self._served: frozenset[str] = frozenset()
         self._owed: dict[str, float] = {}
+        self.due: frozenset[str] = frozenset()
+        """Components of which a call is owed."""
         self.begin()
-
-    def __len__(self) -> int:
-        """Components."""
-        return len(self._per_action)
 
     def __contains__(self, component: str) -> bool:
         return component in self._per_action
 
+    def serve(self, components: Iterable[str]) -> None:
+        """Those that the schedule has a route for; no call of others is ever due."""
+        self._served = frozenset(components) & self._per_action.keys()
+        self._settle()
+
     def begin(self) -> None:
         """A new episode."""
-        self._owed = dict.fromkeys(self._per_action, 1.0)
+        self._owed = dict.fromkeys(self._per_action, 1.0 + self._head_start)
+        self._settle()
 
     def acted(self) -> None:
-        """System 1 was called. What could not keep up is not made up for: at most one call is still owed from before."""
-        for component, ratio in self._per_action.items():
-            self._owed[component] = min(self._owed[component], 1.0) + ratio
+        """System 1 was called. What cannot keep up is not made up for later, except for one call."""
+        if self._per_action:
+            for component, ratio in self._per_action.items():
+                self._owed[component] = min(self._owed[component] + ratio, 1.0 + max(1.0, ratio))
+            self._settle()
 
     def answered(self, component: str) -> None:
         """Only an answer settles a call: one that was lost is asked again."""
         self._owed[component] -= 1.0
+        self._settle()
 
-    def owed(self, component: str) -> bool:
-        return self._owed[component] >= 1.0 - ROUNDING
+    def _settle(self) -> None:
+        self.due = frozenset([component for component in self._served if self._owed[component] >= 1.0 - ROUNDING])

@@ -21,6 +21,8 @@ class RobotConfig:
     """True: execute the horizon, then ask, and hold until the answer is there. False: ask early enough to have no pause."""
     calls_per_action: dict[str, float] = field(default_factory=dict)
     """Calls per System 1 call of goal-coupled components, 1/H for System 2 (ROSA §3.4.2); all others are periodic."""
+    calls_head_start: float = 0.0
+    """[0, 1): share of the second such call that is owed when an episode begins, so that a fleet does not plan in step."""
     max_action_age_s: float = 3.0
     """No action is executed whose observation is older (Remote-RTC §9.2)."""
     max_observation_age_s: float = 0.5
@@ -39,7 +41,7 @@ class RobotConfig:
     link: LinkConfig = field(default_factory=LinkConfig)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sensors:
     """The newest readings."""
 
@@ -52,7 +54,7 @@ class Sensors:
     """When the oldest of them was received."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Tick:
     """What follows from one control period."""
 

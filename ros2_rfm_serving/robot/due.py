@@ -9,7 +9,6 @@ from ros2_rfm_serving.robot.calls import CoupledCalls
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.link import Link
 from ros2_rfm_serving.robot.links import Links
-from ros2_rfm_serving.types import SYSTEM1
 
 
 class Due:
@@ -20,46 +19,37 @@ class Due:
     """
 
     def __init__(self, config: RobotConfig, queue: ActionQueue, links: Links, calls: CoupledCalls) -> None:
-        self._config, self._queue, self._links, self._calls = config, queue, links, calls
+        self._queue, self._links, self._calls = queue, links, calls
+        self._synchronous, self._horizon, self._rate_hz = config.synchronous, config.execution_horizon, config.control_rate_hz
 
     def ask_s(self, link: Link, step_ends_s: float) -> float:
-        """From when on the component is to be asked; infinite: not before something else happens.
+        """From when on an open link with nothing in flight is to be asked; infinite: not before something else happens.
 
         `step_ends_s`: until then an action is being executed. What goes with actions is asked between two of them: row 0 of a
         chunk belongs to the step that begins with its observation.
         """
-        free_s = link.free_s()
-        if free_s == math.inf:
-            return math.inf
-        if link.component == SYSTEM1:
-            return max(free_s, step_ends_s) if self._wants_chunk(link) else math.inf
-        if link.component not in self._calls:
-            return free_s  # the route's rate paces it
-        if self._calls.owed(link.component) and self._is_between_calls():
-            return max(free_s, step_ends_s)
-        return math.inf
+        if not link.goal_coupled:
+            return link.next_send_s  # the route's rate paces it
+        if link is self._links.system1:
+            return max(link.next_send_s, step_ends_s) if self._wants_chunk(link) else math.inf
+        return max(link.next_send_s, step_ends_s) if link.component in self._calls.due and self._is_between_calls() else math.inf
 
     def may_pop(self) -> bool:
         """An action is there to be executed."""
-        return len(self._queue) > 0 and not (self._config.synchronous and self._horizon_is_over())
+        return self._queue.depth > 0 and not (self._synchronous and self._horizon_is_over())
 
     def _wants_chunk(self, link: Link) -> bool:
-        if self._config.synchronous:
-            return self._horizon_is_over() and not self._waits_for_plan()
-        lead = link.delay_steps(self._config.control_rate_hz)
-        return len(self._queue) <= lead or self._queue.executed_of_chunk >= self._config.execution_horizon - lead
+        """A synchronous robot waits for its plan until that is there, even if the request must be sent again."""
+        if self._synchronous:
+            return not self._calls.due and self._horizon_is_over()
+        lead = link.delay_steps(self._rate_hz)
+        return self._queue.depth <= lead or self._queue.executed_of_chunk >= self._horizon - lead
 
     def _is_between_calls(self) -> bool:
-        if not self._config.synchronous:
+        if not self._synchronous:
             return True
         system1 = self._links.system1
         return self._horizon_is_over() and (system1 is None or system1.in_flight is None)
 
     def _horizon_is_over(self) -> bool:
-        return not len(self._queue) or self._queue.executed_of_chunk >= self._config.execution_horizon
-
-    def _waits_for_plan(self) -> bool:
-        """Until the answer is there, even if the request must be sent again."""
-        return bool(self._calls) and any(
-            link.route is not None and link.component in self._calls and self._calls.owed(link.component) for link in self._links
-        )
+        return not self._queue.depth or self._queue.executed_of_chunk >= self._horizon

@@ -26,7 +26,7 @@ class LinkConfig:
     max_backoff_s: float = 5.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class InFlight:
     id: RequestId
     sent_s: float
@@ -34,7 +34,7 @@ class InFlight:
     observed_s: float
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Link:
     """State of one component's connection. All times on the robot's clock.
 
@@ -61,6 +61,8 @@ class Link:
     """When what is under way, a session's opening or a request, is given up."""
     next_send_s: float = -math.inf
     """Earliest time that the schedule's rate allows for the next request."""
+    goal_coupled: bool = False
+    """Asked as System 1's execution wants it; the others whenever `next_send_s` allows."""
     _sequence: int = 0
     _first_reply: bool = True
     _backoff_s: float = 0.0
@@ -69,13 +71,16 @@ class Link:
 
     # --- where ---
 
-    def follow(self, route: Route | None, server: str) -> None:
-        """Takes a route and, of its two servers, the one to use; another server means another session."""
+    def follow(self, route: Route | None, server: str, *, paced: bool = True) -> None:
+        """Takes a route and, of its two servers, the one to use; another server means another session.
+
+        paced: by the route's rate; System 2 goes with System 1's calls, and a rate of its own would only hold the robot up.
+        """
         if route is None or self.route is None or server != self.server:
             self.turn_to(server, "not scheduled" if route is None else "opening a session")
         self.route = route
         if route:
-            self._period_s = 1.0 / route.max_rate_hz
+            self._period_s = 1.0 / route.max_rate_hz if paced else 0.0
             # A slow model's requests may take as long as it was declared, twice.
             self._limit_s = max(self.config.request_timeout_s, 2.0 * route.slo_s)
 
@@ -122,10 +127,6 @@ class Link:
 
     # --- requests ---
 
-    def free_s(self) -> float:
-        """From when on the next request may go out; infinite while one is in flight or no session is open."""
-        return self.next_send_s if self.state is LinkState.OPEN and self.in_flight is None else math.inf
-
     def restart_pace(self) -> None:
         """The next request begins a new series."""
         self.next_send_s = -math.inf
@@ -165,7 +166,7 @@ class Link:
         if self.state is not LinkState.OPEN or reply.id.session_epoch != self.epoch:
             return "stale_epoch"
         answered = self.in_flight
-        if answered is None or reply.id != answered.id:
+        if answered is None or (reply.id is not answered.id and reply.id != answered.id):
             return "stale_episode" if answered and reply.id.episode != answered.id.episode else "late_or_duplicate"
         if self.contract is None or reply.model_hash != self.contract.model_hash:
             return "wrong_model"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.link import Link, LinkState
@@ -11,56 +11,55 @@ from ros2_rfm_serving.types import SYSTEM1, Schedule, SessionGrant, SessionReque
 
 
 class Links:
-    """Component -> link, System 1 first.
-
-    Failover is a table look-up (ROSA §3.4.4): when a link's server is lost and the other one of its route is there, the link
+    """Failover is a table look-up (ROSA §3.4.4): when a link's server is lost and the other one of its route is there, the link
     turns to that at once. It turns back when a newer schedule says so, or when that one is lost too and the first is back.
     """
 
     def __init__(self, config: RobotConfig) -> None:
         self._config = config
         self._links: dict[str, Link] = {}
+        self.all: tuple[Link, ...] = ()
+        """System 1 first"""
+        self.coupled: tuple[Link, ...] = ()
+        """With a route, and asked as often as System 1's calls say"""
+        self.system1: Link | None = None
         self._servers = Presence(config.server_timeout_s)
         self.failovers = 0
 
-    def __iter__(self) -> Iterator[Link]:
-        return iter(self._links.values())
-
     def get(self, component: str) -> Link | None:
         return self._links.get(component)
-
-    @property
-    def system1(self) -> Link | None:
-        return self._links.get(SYSTEM1)
 
     # --- where to send ---
 
     def follow(self, schedule: Schedule, *, newer: bool) -> None:
         routes = schedule.routes_of(self._config.name)
-        for component in sorted({*routes, *self._links}, key=lambda name: name != SYSTEM1):
+        for component in {**routes, **self._links}:
             link = self._links.setdefault(component, Link(self._config.name, component, self._config.link))
             route = routes.get(component)
             stays = route is not None and link.server in (route.server, route.standby) and link.server
-            if route is None or not stays or (newer and route.server in self._servers.ready):
-                link.follow(route, route.server if route else "")
-            else:
-                link.follow(route, link.server)
+            home = route.server if route else ""
+            back = not stays or (newer and home in self._servers.ready)
+            link.follow(route, home if back else link.server, paced=not self._config.calls_per_action.get(component))
             for server in (route.server, route.standby) if route else ():
                 if server:
                     self._servers.expect(server)
-        self._links = dict(sorted(self._links.items(), key=lambda item: item[0] != SYSTEM1))
+        self.all = tuple(sorted(self._links.values(), key=lambda link: link.component != SYSTEM1))
+        self.coupled = tuple(link for link in self.all if link.route and self._config.calls_per_action.get(link.component))
+        self.system1 = self._links.get(SYSTEM1)
+        for link in self.all:
+            link.goal_coupled = link is self.system1 or link in self.coupled
 
     def server_seen(self, server: str, now_s: float) -> bool:
         """True when it was not there before."""
         new = self._servers.seen(server, now_s)
         if new:
-            for link in self._links.values():
+            for link in self.all:
                 self._fail_over(link)
         return new
 
     def server_lost(self, server: str, problem: str, now_s: float) -> None:
         self._servers.lose(server)
-        for link in self._links.values():
+        for link in self.all:
             if link.server == server:
                 if link.state is not LinkState.CLOSED:
                     link.refused(problem, now_s)
@@ -77,7 +76,7 @@ class Links:
     def opens(self, now_s: float) -> tuple[tuple[str, SessionRequest], ...]:
         """(server, request): sessions to ask for now."""
         opens = []
-        for link in self._links.values():
+        for link in self.all:
             if link.state is LinkState.CLOSED and link.server in self._servers.ready and link.wants_open(now_s):
                 link.opening(now_s)
                 opens.append((link.server, self._session_request(link.component)))
@@ -114,20 +113,20 @@ class Links:
 
     def watch(self, now_s: float) -> int:
         """Counts silent servers as lost and gives up what took too long. Returns the number of requests given up."""
-        for server in self._servers.silent(now_s):
-            self.server_lost(server, f"{server} is silent for {self._config.server_timeout_s:g} s", now_s)
+        if now_s >= self._servers.check_s:
+            for server in self._servers.silent(now_s):
+                self.server_lost(server, f"{server} is silent for {self._config.server_timeout_s:g} s", now_s)
         given_up = 0
-        for link in self._links.values():
+        for link in self.all:
             if now_s >= link.deadline_s:
                 given_up += link.check_timeout(now_s)
         return given_up
 
-    def next_s(self) -> float:
-        """When `watch` or `opens` next has something to do."""
-        next_s = self._servers.next_s()
-        for link in self._links.values():
-            if link.deadline_s < next_s:
-                next_s = link.deadline_s
-            elif link.state is LinkState.CLOSED and link.retry_s < next_s and link.server in self._servers.ready:
-                next_s = link.retry_s
-        return next_s
+    @property
+    def check_s(self) -> float:
+        """When `watch` next has to look for silent servers."""
+        return self._servers.check_s
+
+    def open_s(self, link: Link) -> float:
+        """When a closed link next asks for a session."""
+        return link.retry_s if link.server in self._servers.ready else math.inf

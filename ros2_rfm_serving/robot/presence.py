@@ -16,6 +16,8 @@ class Presence:
         self._expected: set[str] = set()
         self._silent_at_s: dict[str, float] = {}
         """Of servers that are ready or expected."""
+        self.check_s = math.inf
+        """When to call `silent` again: no later than it has something to say."""
         self.ready: set[str] = set()
         self.lost: set[str] = set()
 
@@ -23,6 +25,7 @@ class Presence:
         """A route names it: from the next `silent` on it has `timeout_s` to be heard of."""
         if server not in self._silent_at_s and server not in self.lost:
             self._expected.add(server)
+            self.check_s = -math.inf
 
     def seen(self, server: str, now_s: float) -> bool:
         """True when it was not ready before."""
@@ -32,6 +35,7 @@ class Presence:
         self._expected.discard(server)
         self.lost.discard(server)
         self.ready.add(server)
+        self.check_s = min(self.check_s, self._silent_at_s[server])
         return True
 
     def lose(self, server: str) -> None:
@@ -45,8 +49,6 @@ class Presence:
         if self._expected:
             self._silent_at_s.update(dict.fromkeys(self._expected, now_s + self._timeout_s))
             self._expected.clear()
-        return [server for server, at_s in self._silent_at_s.items() if now_s >= at_s]
-
-    def next_s(self) -> float:
-        """When `silent` next has something to say."""
-        return -math.inf if self._expected else min(self._silent_at_s.values(), default=math.inf)
+        silent = [server for server, at_s in self._silent_at_s.items() if now_s >= at_s]
+        self.check_s = min((at_s for at_s in self._silent_at_s.values() if at_s > now_s), default=math.inf)
+        return silent

@@ -39,12 +39,14 @@ class TaskRun:
         self.result: TaskResult | None = None
         self._votes_needed, self._votes = verdict_votes, 0
         self._executing_since_s = now_s
+        self.budget_ends_s = now_s + goal.time_budget_s
 
     def reset_done(self, ok: bool, problem: str, now_s: float) -> None:
         if self.phase is not TaskPhase.RESETTING:
             return
         if ok:
             self.phase, self._executing_since_s = TaskPhase.EXECUTING, now_s
+            self.budget_ends_s = now_s + self.goal.time_budget_s
         else:
             self.end(TaskOutcome.RESET_FAILED, f"the robot could not be reset: {problem}", now_s)
 
@@ -57,10 +59,6 @@ class TaskRun:
                 self.end(TaskOutcome.NONE, "", now_s)
             elif verdict == FAILED:
                 self.end(TaskOutcome.JUDGED_FAILED, "the monitor judged the task as failed", now_s)
-
-    @property
-    def budget_ends_s(self) -> float:
-        return self._executing_since_s + self.goal.time_budget_s
 
     def check_budget(self, now_s: float) -> None:
         if self.phase is TaskPhase.EXECUTING and now_s >= self.budget_ends_s:

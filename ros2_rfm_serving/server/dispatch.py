@@ -12,7 +12,7 @@ from ros2_rfm_serving.types import InferenceRequest
 ARRIVED = attrgetter("arrived_s")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """A decoded request in its session's mailbox."""
 

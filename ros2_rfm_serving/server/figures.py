@@ -27,7 +27,7 @@ class ServerSnapshot:
     refused: dict[str, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Run:
     """One batch that ran."""
 

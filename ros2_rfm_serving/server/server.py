@@ -51,7 +51,7 @@ class ServerConfig:
     """Of rates, latencies and load in the status."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Work:
     """Requests that run together."""
 
@@ -157,9 +157,9 @@ class ModelServer:
 
     def begin(self, now_s: float) -> Work | None:
         """Selects what runs next; None: nothing waits, or the engine has enough to do."""
+        if not self._mailboxes or self._in_progress >= self.config.max_concurrent:
+            return None
         with self._lock:
-            if not self._mailboxes or self._in_progress >= self.config.max_concurrent:
-                return None
             size = 1 if self.config.max_concurrent > 1 else self._batch_size
             batch = self._policy.select(list(self._mailboxes.values()), size, now_s)
             if not batch:
@@ -242,11 +242,14 @@ class ModelServer:
         contract = self.contract
         if len(observation.instruction) > MAX_INSTRUCTION_CHARACTERS:
             raise BadMessageError("bad_shape", f"the instruction has {len(observation.instruction)} characters")
-        _check_array("state", observation.state, (contract.state_size,))
-        _check_array("prefix_model", observation.prefix_model, (None, len(contract.action_names)))
-        cameras = [image.camera for image in observation.images]
-        if sorted(cameras) != sorted(contract.cameras):
-            raise BadMessageError("bad_cameras", f"images of {cameras}, the model takes {list(contract.cameras)}")
+        if contract.state_size or observation.state.size:
+            _check_array("state", observation.state, (contract.state_size,))
+        if len(observation.prefix_model):
+            _check_array("prefix_model", observation.prefix_model, (None, len(contract.action_names)))
+        if contract.cameras or observation.images:
+            cameras = [image.camera for image in observation.images]
+            if sorted(cameras) != sorted(contract.cameras):
+                raise BadMessageError("bad_cameras", f"images of {cameras}, the model takes {list(contract.cameras)}")
         return InferenceRequest(
             id=observation.id,
             instruction=observation.instruction,
@@ -266,11 +269,8 @@ class ModelServer:
 
 
 def _check_array(name: str, values: Array, shape: tuple[int | None, ...]) -> None:
-    if values.shape == shape and not values.size:
-        return
-    empty_is_fine = shape[0] is None and len(values) == 0
     fits = values.ndim == len(shape) and all(s is None or s == n for s, n in zip(shape, values.shape, strict=True))
-    if not fits and not empty_is_fine:
+    if not fits:
         raise BadMessageError("bad_shape", f"{name} has shape {values.shape}, the model takes {shape}")
-    if values.size and not np.isfinite(values).all():
+    if not np.isfinite(values).all():
         raise BadMessageError("non_finite", f"{name} holds NaN or infinity")

@@ -57,8 +57,8 @@ def over_the_wire(message):  # type: ignore[no-untyped-def]
 
 def same(a: object, b: object) -> bool:
     """Equal field by field; NaN equals NaN; an empty matrix has no shape left."""
-    for name, value in vars(a).items():
-        other = getattr(b, name)
+    for name in a.__dataclass_fields__:  # type: ignore[attr-defined]
+        value, other = getattr(a, name), getattr(b, name)
         if isinstance(value, np.ndarray):
             if value.size or other.size:
                 np.testing.assert_array_equal(value, other)
