@@ -1,0 +1,141 @@
+"""What a simulated factory has to put up with: its network, its faults, who comes and goes, when there is work.
+
+All times are seconds from the start of the simulation, the warm-up included.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.link import LinkConfig
+
+TRACE_COLUMNS = ["time_s", "delay_ms"]
+
+
+def _check(holds: bool, key: str, value: float, fix: str) -> None:
+    if not holds:
+        raise ConfigurationError(f"is {value:g}", key=key, fix=f"give {fix}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """Nothing passes in either direction."""
+
+    start_s: float
+    end_s: float
+    robots: frozenset[str] = frozenset()
+    """Whose connection is cut; empty: everybody's."""
+
+    def __post_init__(self) -> None:
+        _check(self.start_s < self.end_s, "cut.end_s", self.end_s, f"a time after its start at {self.start_s:g}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Between robots and servers, each way. Requests and replies may be lost; sessions and status messages are repeated until they
+    pass, so that only a cut keeps them away."""
+
+    latency_s: float = 0.0
+    jitter_s: float = 0.0
+    """Mean of what is added to it, exponentially distributed: most messages are hardly delayed, a few are delayed long."""
+    loss: float = 0.0
+    """Share of requests and of replies."""
+    cuts: tuple[Cut, ...] = ()
+    trace: tuple[tuple[float, float], ...] = ()
+    """(time_s, delay_s) as recorded, in place of `latency_s`: each holds until the next; the trace repeats."""
+
+    def __post_init__(self) -> None:
+        _check(self.latency_s >= 0, "network.latency_s", self.latency_s, "0 or more")
+        _check(self.jitter_s >= 0, "network.jitter_s", self.jitter_s, "0 or more")
+        _check(0 <= self.loss <= 1, "network.loss", self.loss, "a share, 0 to 1")
+        rising = all(a[0] < b[0] for a, b in pairwise(self.trace))
+        _check(rising, "network.trace", len(self.trace), "points in the order of their times")
+
+    @property
+    def is_perfect(self) -> bool:
+        return not (self.latency_s or self.jitter_s or self.loss or self.cuts or self.trace)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stragglers:
+    """Some services take longer than the law says: a throttled GPU, a page fault, a neighbour."""
+
+    share: float = 0.0
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.share <= 1, "stragglers.share", self.share, "a share, 0 to 1")
+        _check(self.factor > 0, "stragglers.factor", self.factor, "more than 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crash:
+    """A server's process dies with all it holds, and comes back once the model is loaded again."""
+
+    server: str
+    at_s: float
+    restart_after_s: float | None = None
+    """None: as long as the catalogue says that the model takes to load; infinite: it stays away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskArrivals:
+    """Tasks arrive at each robot as a Poisson process and wait until it is free; between them it idles."""
+
+    rate_hz: float
+    """Tasks per second, of one robot."""
+    duration_s: float
+    """Of one task."""
+
+    def __post_init__(self) -> None:
+        _check(self.rate_hz > 0, "arrivals.rate_hz", self.rate_hz, "more than 0")
+        _check(0 < self.duration_s < math.inf, "arrivals.duration_s", self.duration_s, "more than 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """By default a perfect factory: every robot always has a task and nothing ever fails."""
+
+    network: Network = Network()
+    stragglers: Stragglers = Stragglers()
+    crashes: tuple[Crash, ...] = ()
+    joins: Mapping[str, float] = field(default_factory=dict)
+    """Robot -> when it comes; all others are there from the start."""
+    leaves: Mapping[str, float] = field(default_factory=dict)
+    """Robot -> when it goes."""
+    arrivals: TaskArrivals | None = None
+    """None: every robot always has a task."""
+    link: LinkConfig = field(default_factory=LinkConfig)
+    """Of every robot: how long it waits for what."""
+
+
+def load_trace(file: Path) -> tuple[tuple[float, float], ...]:
+    """A recorded trace, CSV with the columns `time_s,delay_ms`, for `Network.trace`. Raises: `ConfigurationError`."""
+    try:
+        lines = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot be read: {error}", file=str(file), fix="check the path") from error
+    if not lines or [name.strip() for name in lines[0]] != TRACE_COLUMNS:
+        raise ConfigurationError(f"has no header `{','.join(TRACE_COLUMNS)}`", file=str(file), line=1, fix="make it the first line")
+    points: list[tuple[float, float]] = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            time_s, delay_ms = (float(value) for value in line)
+        except ValueError:
+            raise ConfigurationError(
+                f"{','.join(line)!r} is not two numbers", file=str(file), line=number, fix="give both"
+            ) from None
+        last_s = points[-1][0] if points else -math.inf
+        if not (last_s < time_s < math.inf and 0 <= delay_ms < math.inf):
+            problem = f"{time_s:g},{delay_ms:g} follows {last_s:g} s"
+            raise ConfigurationError(problem, file=str(file), line=number, fix="times rise, delays are 0 or more")
+        points.append((time_s, delay_ms / 1e3))
+    if not points:
+        raise ConfigurationError("has no points", file=str(file), fix="record at least one")
+    return tuple(points)

@@ -1,0 +1,177 @@
+"""One placement at work in virtual time: the model server of the live body, and a service law in place of a GPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ros2_rfm_serving.errors import BadMessageError, RfmError
+from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
+from ros2_rfm_serving.simulation.gpu import Gpu
+from ros2_rfm_serving.simulation.wire import Wire
+from ros2_rfm_serving.simulation.world import World
+from ros2_rfm_serving.types import EngineReply, ObservationRequest, Placement, Reply, SessionGrant, SessionRequest
+
+STATUS_PERIOD_S = 0.5
+"""Of a server's status messages, as in the live body."""
+EPOCHS = 1_000_000
+"""More than the sessions that a server opens in one life: an epoch never comes back."""
+
+
+class Client(Protocol):
+    """A robot, as a host sees it."""
+
+    wire: Wire
+
+    def receive(self, reply: Reply) -> None: ...
+    def server_seen(self, server: str) -> None: ...
+    def session_answered(self, component: str, server: str, answer: SessionGrant | str) -> None: ...
+
+
+@dataclass(slots=True)
+class ServerTally:
+    """After the warm-up."""
+
+    busy_s: float = 0.0
+    latencies_s: list[float] = field(default_factory=list)
+    """Arrival to reply"""
+
+
+class Host:
+    """`clients` are the robots by name, `listeners` those that hear its status; whoever builds the factory fills them in."""
+
+    def __init__(self, placement: Placement, gpu: Gpu, world: World) -> None:
+        self.placement, self.name = placement, placement.server
+        self.tally = ServerTally()
+        self.clients: dict[str, Client] = {}
+        self.listeners: list[Client] = []
+        self._gpu, self._events, self._traffic, self._warm_up_s = gpu, world.events, world.traffic, world.warm_up_s
+        self._config = ServerConfig(
+            name=self.name,
+            batch_size=placement.batch_size,
+            max_concurrent=gpu.max_concurrent,
+            max_sessions=placement.max_sessions,
+        )
+        self._server = ModelServer(self._config, gpu.engine)
+        self._up = True
+        self._lives = 1
+        self._in_progress: dict[Work, list[EngineReply | None]] = {}
+        """With the answers, once the engine has worked on it"""
+        self._busy_since_s = math.inf
+
+    # --- what arrives ---
+
+    def receive(self, request: ObservationRequest) -> None:
+        self._traffic.travelling -= 1
+        if not self._up:
+            self._traffic.lost += 1
+            return
+        try:
+            self._server.submit(request, self._events.now_s)
+        except BadMessageError:
+            self._traffic.refused += 1
+            return
+        self._serve()
+
+    def open_session(self, client: Client, request: SessionRequest) -> None:
+        """A server that is down does not answer."""
+        if not self._up:
+            return
+        now_s, waiting = self._events.now_s, self._server.num_waiting
+        answer: SessionGrant | str
+        try:
+            answer = self._server.open_session(request)
+        except RfmError as error:
+            answer = str(error)
+        self._traffic.dropped += waiting - self._server.num_waiting
+        if (delay_s := client.wire.delay_s(now_s, reliable=True)) is not None:
+            self._events.at(now_s + delay_s, client.session_answered, request.component, self.name, answer)
+
+    def close_session(self, robot: str, component: str, epoch: int) -> None:
+        before = self._server.num_waiting
+        self._server.close_session(robot, component, epoch)
+        self._traffic.dropped += before - self._server.num_waiting
+
+    def tell_status(self) -> None:
+        """Again and again. A server that is down says nothing."""
+        now_s = self._events.now_s
+        self._events.at(now_s + STATUS_PERIOD_S, self.tell_status)
+        if self._up:
+            self._tell(now_s)
+
+    def _tell(self, now_s: float) -> None:
+        for client in self.listeners:
+            if client.wire.connected(now_s):
+                client.server_seen(self.name)
+
+    # --- faults ---
+
+    def crash(self, restart_after_s: float) -> None:
+        """All it held is gone."""
+        if not self._up:
+            return
+        self._traffic.dropped += self.num_held
+        self._traffic.dropped += self._server.snapshot(self._events.now_s).superseded
+        self._count_busy()
+        self._up = False
+        self._in_progress.clear()
+        self._gpu.forget()
+        if restart_after_s < math.inf:
+            self._events.at(self._events.now_s + restart_after_s, self._restart)
+
+    def _restart(self) -> None:
+        self._server = ModelServer(replace(self._config, first_epoch=1 + self._lives * EPOCHS), self._gpu.engine)
+        self._lives += 1
+        self._up = True
+        self._tell(self._events.now_s)
+
+    # --- serving ---
+
+    def _serve(self) -> None:
+        while len(self._in_progress) < self._config.max_concurrent and (work := self._server.begin(self._events.now_s)):
+            if not self._in_progress:
+                self._busy_since_s = self._events.now_s
+            self._in_progress[work] = []
+            self._gpu.start(work, self._infer, self._done)
+
+    def _infer(self, work: Work) -> None:
+        self._in_progress[work] = self._server.run(work)
+
+    def _done(self, work: Work) -> None:
+        if work not in self._in_progress:
+            return  # a crash was faster
+        answers = self._in_progress.pop(work)
+        if not self._in_progress:
+            self._count_busy()
+        now_s, traffic = self._events.now_s, self._traffic
+        replies = self._server.complete(work, answers, now_s)
+        traffic.dropped += len(work.batch) - len(replies)
+        if now_s >= self._warm_up_s:
+            self.tally.latencies_s += [reply.served.queue_wait_s + reply.served.inference_s for reply in replies]
+        self._serve()
+        for reply in replies:
+            client = self.clients[reply.id.robot]
+            if (delay_s := client.wire.delay_s(now_s)) is None:
+                traffic.lost += 1
+            else:
+                traffic.travelling += 1
+                self._events.soon(delay_s, client.receive, reply)
+
+    def _count_busy(self) -> None:
+        self.tally.busy_s += max(0.0, self._events.now_s - max(self._busy_since_s, self._warm_up_s))
+        self._busy_since_s = math.inf
+
+    # --- the end ---
+
+    def finish(self) -> None:
+        """The simulation is over."""
+        self._count_busy()
+        if self._up:
+            self._traffic.dropped += self._server.snapshot(self._events.now_s).superseded
+            self._server.check_integrity()
+
+    @property
+    def num_held(self) -> int:
+        """Requests in its mailboxes and in service."""
+        return (self._server.num_waiting if self._up else 0) + sum(len(work.batch) for work in self._in_progress)

@@ -1,0 +1,144 @@
+"""What a simulation found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ros2_rfm_serving.simulation.goodput import Tally
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskReport:
+    num_robots: int
+    served: int
+    """Robots with a route for System 1."""
+    goodput: float
+    """Executed predictions per second that count, all robots of the task together."""
+    raw: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComponentReport:
+    """Latency from sending a request to receiving its reply, of requests sent after the warm-up. NaN: none was answered."""
+
+    count: int
+    slo_attainment: float
+    """Share of the requests that were answered within the SLO; NaN: none was sent."""
+    mean_s: float
+    p50_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerReport:
+    """Latency from a request's arrival to its reply."""
+
+    server: str
+    model: str
+    utilisation: float
+    """Share of time with a request in service."""
+    rate_hz: float
+    mean_s: float
+    p50_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    sent: int
+    answered: int
+    late: int
+    lost: int
+    refused: int
+    dropped: int
+    in_flight: int
+    timeouts: int
+    """Requests that a robot gave up."""
+    failovers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    policy: str
+    seconds: float
+    """Measured, after the warm-up."""
+    goodput: float
+    raw: float
+    tasks: Mapping[str, TaskReport]
+    components: Mapping[str, ComponentReport]
+    task_components: Mapping[str, Mapping[str, ComponentReport]]
+    """task -> component"""
+    servers: Sequence[ServerReport]
+    counters: Counters
+    """From the start, the warm-up included."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The shape of `rfm simulate --json`; what is not a finite number becomes None."""
+        return {
+            "policy": self.policy,
+            "seconds": self.seconds,
+            "goodput": self.goodput,
+            "raw": self.raw,
+            "tasks": {
+                name: {
+                    **asdict(task),
+                    "components": {c: _component_json(r) for c, r in self.task_components[name].items()},
+                }
+                for name, task in self.tasks.items()
+            },
+            "components": {name: _component_json(component) for name, component in self.components.items()},
+            "servers": [
+                {
+                    "server": s.server,
+                    "model": s.model,
+                    "utilisation": s.utilisation,
+                    "rate_hz": s.rate_hz,
+                    **_milliseconds(s.mean_s, s.p50_s, s.p99_s),
+                }
+                for s in self.servers
+            ],
+            "counters": asdict(self.counters),
+        }
+
+
+def component_report(tallies: Sequence[Tally]) -> ComponentReport:
+    decided = sum(t.sent - t.undecided for t in tallies)
+    latencies_s = [latency for t in tallies for latency in t.latencies_s]
+    mean_s, p50_s, p99_s = latency_figures(latencies_s)
+    within = sum(t.within for t in tallies)
+    return ComponentReport(
+        count=len(latencies_s),
+        slo_attainment=within / decided if decided else math.nan,
+        mean_s=mean_s,
+        p50_s=p50_s,
+        p99_s=p99_s,
+    )
+
+
+def latency_figures(latencies_s: Sequence[float]) -> tuple[float, float, float]:
+    """(mean, p50, p99)"""
+    if not latencies_s:
+        return math.nan, math.nan, math.nan
+    p50_s, p99_s = np.quantile(latencies_s, (0.5, 0.99))
+    return float(np.mean(latencies_s)), float(p50_s), float(p99_s)
+
+
+def _component_json(component: ComponentReport) -> dict[str, Any]:
+    return {
+        "slo_attainment": _finite(component.slo_attainment),
+        "count": component.count,
+        **_milliseconds(component.mean_s, component.p50_s, component.p99_s),
+    }
+
+
+def _milliseconds(mean_s: float, p50_s: float, p99_s: float) -> dict[str, float | None]:
+    return {"mean_ms": _finite(1e3 * mean_s), "p50_ms": _finite(1e3 * p50_s), "p99_ms": _finite(1e3 * p99_s)}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,204 @@
+"""One robot in virtual time: the brain of the live body, woken when it has something to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from ros2_rfm_serving.factory import Robot, Task
+from ros2_rfm_serving.factory.descriptor import ExecutionMode
+from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
+from ros2_rfm_serving.simulation.events import source
+from ros2_rfm_serving.simulation.goodput import Ledger
+from ros2_rfm_serving.simulation.host import Host
+from ros2_rfm_serving.simulation.wire import Wire
+from ros2_rfm_serving.simulation.world import World
+from ros2_rfm_serving.types import SYSTEM1, ObservationRequest, Reply, Schedule, SessionGrant, SessionRequest, empty
+
+ASYNC_STEPS = 8
+"""Control steps of what an asynchronous robot executes of one chunk: the grain at which it can overlap."""
+CHUNK_LENGTH = 3 * ASYNC_STEPS
+"""Enough rows to bridge an inference twice as long as the execution."""
+MAX_TICKS_AT_ONCE = 100
+STATE = empty(0)
+
+
+def robot_config(robot: Robot, task: Task, world: World) -> RobotConfig:
+    """A synchronous robot executes what one prediction commands, t_act, as a single step."""
+    synchronous = task.execution.mode is ExecutionMode.SYNC
+    steps = 1 if synchronous else ASYNC_STEPS
+    calls = {name: task.calls_per_action(name) for name in task.components if name != SYSTEM1}
+    return RobotConfig(
+        name=robot.name,
+        action_names=(),
+        cameras=(),
+        state_size=0,
+        control_rate_hz=steps / task.cycle_period_s,
+        execution_horizon=steps,
+        synchronous=synchronous,
+        calls_per_action={name: ratio for name, ratio in calls.items() if ratio},
+        calls_head_start=source(world.seed, "plans", robot.name).random(),
+        max_action_age_s=max(RobotConfig.max_action_age_s, 2.0 * task.cycle_period_s),
+        tick_is_step=False,
+        prompts={name: component.prompt for name, component in task.components.items()},
+        link=world.conditions.link,
+    )
+
+
+def longest_period_s(task: Task) -> float:
+    """Of anything that the robot does again and again, if inference took no time."""
+    periods = [1.0 / c.freq_hz for c in task.components.values() if c.freq_hz]
+    ratios = [ratio for name in task.components if (ratio := task.calls_per_action(name))]
+    return max([*periods, *(task.cycle_period_s / ratio for ratio in ratios)])
+
+
+class SimulatedRobot:
+    """It has a task from a random phase on, or whenever one arrives."""
+
+    def __init__(
+        self, robot: Robot, task: Task, schedule: Schedule, hosts: Mapping[str, Host], ledger: Ledger, world: World
+    ) -> None:
+        self.name = robot.name
+        self.brain = RobotBrain(robot_config(robot, task, world))
+        self.wire = Wire(world.conditions.network, robot.name, source(world.seed, "network", robot.name))
+        self._schedule, self._hosts, self._ledger, self._world = schedule, hosts, ledger, world
+        self._events, self._traffic = world.events, world.traffic
+        self._arrivals = world.conditions.arrivals
+        self._goal = TaskGoal(
+            task=robot.task,
+            instruction=task.components[SYSTEM1].prompt,
+            time_budget_s=self._arrivals.duration_s if self._arrivals else math.inf,
+            reset=False,
+        )
+        self._first_period_s = min(longest_period_s(task), world.warm_up_s) if world.warm_up_s else longest_period_s(task)
+        self._arriving = source(world.seed, "arrivals", robot.name)
+        self._tasks_waiting = 0
+        self._sessions: dict[str, tuple[Host, int]] = {}
+        self._there = False
+        self._goal_coupled = {name for name, component in task.components.items() if not component.freq_hz}
+        self._fresh = False
+        """A prediction has come of which nothing was executed yet."""
+        self._wakes_s = math.inf
+
+    # --- coming and going ---
+
+    def join(self) -> None:
+        self._there = True
+        self.brain.follow(self._schedule)
+        self._react()
+        now_s = self._events.now_s
+        if self._arrivals:
+            self._events.at(now_s + self._arriving.expovariate(self._arrivals.rate_hz), self._task_arrives)
+        else:
+            self._tasks_waiting = 1
+            phase_s = source(self._world.seed, "phase", self.name).random() * self._first_period_s
+            self._events.at(now_s + phase_s, self._begin_task)
+
+    def leave(self) -> None:
+        """Says goodbye to its servers; what is on its way to it is lost."""
+        if self._there:
+            self._ledger.end(self._events.now_s)
+            for component, (host, epoch) in self._sessions.items():
+                host.close_session(self.name, component, epoch)
+            self._there = False
+
+    def _task_arrives(self) -> None:
+        assert self._arrivals is not None
+        self._tasks_waiting += 1
+        self._events.at(self._events.now_s + self._arriving.expovariate(self._arrivals.rate_hz), self._task_arrives)
+        self._begin_task()
+
+    def _begin_task(self) -> None:
+        if self._there and self._tasks_waiting and self.brain.task is None:
+            self._tasks_waiting -= 1
+            self._ledger.begin(self._events.now_s)
+            self.brain.start(self._goal, self._events.now_s)
+            self._react()
+
+    # --- what arrives ---
+
+    def receive(self, reply: Reply) -> None:
+        self._traffic.travelling -= 1
+        if not self._there:
+            self._traffic.lost += 1
+            return
+        if not self.brain.reply(reply, self._events.now_s):
+            self._traffic.late += 1
+            return
+        component = reply.id.component
+        self._traffic.answered += 1
+        self._ledger.answered(component, self._events.now_s)
+        if component == SYSTEM1:
+            self._fresh = True
+        if component in self._goal_coupled:
+            self._tick(self._events.now_s)  # it has something to do now
+        self._react()
+
+    def server_seen(self, server: str) -> None:
+        if self._there and self.brain.server_seen(server, True, self._events.now_s):
+            self._react()
+
+    def session_answered(self, component: str, server: str, answer: SessionGrant | str) -> None:
+        if not self._there:
+            return
+        now_s = self._events.now_s
+        if isinstance(answer, str):
+            self.brain.session_refused(component, server, answer, now_s)
+        else:
+            self._sessions[component] = (self._hosts[server], answer.session_epoch)
+            self.brain.session_opened(component, server, answer, now_s)
+        self._react()
+
+    # --- the control loop ---
+
+    def _react(self) -> None:
+        """Ticks as long as there is something to do now, and sleeps until there may be again."""
+        now_s, ticks = self._events.now_s, 0
+        while (next_s := self.brain.next_tick_s(now_s)) <= now_s:
+            self._tick(now_s)
+            ticks += 1
+            assert ticks < MAX_TICKS_AT_ONCE, f"{self.name} asks for ticks that change nothing"
+        if next_s != self._wakes_s:
+            self._wakes_s = next_s
+            if next_s < math.inf:
+                self._events.at(next_s, self._wake, next_s)
+
+    def _wake(self, time_s: float) -> None:
+        """Planned anew whenever something happens; only the newest plan holds."""
+        if time_s == self._wakes_s and self._there:
+            self._wakes_s = math.inf
+            self._tick(time_s)
+            self._react()
+
+    def _tick(self, now_s: float) -> None:
+        tick = self.brain.tick(Sensors(state=STATE, state_s=now_s, images=(), images_s=now_s), now_s)
+        for server, opening in tick.opens:
+            self._open(server, opening, now_s)
+        for server, request in tick.requests:
+            self._send(server, request, now_s)
+        if tick.command is not None and self._fresh:
+            self._fresh = False
+            self._ledger.executed(now_s)
+        if self.brain.task is not None and self.brain.task.result is not None:
+            self._ledger.end(now_s)
+            self._fresh = False
+            self.brain.finish()
+            self._begin_task()
+
+    def _send(self, server: str, request: ObservationRequest, now_s: float) -> None:
+        self._traffic.sent += 1
+        self._ledger.sent(request.id.component, now_s)
+        if (delay_s := self.wire.delay_s(now_s)) is None:
+            self._traffic.lost += 1
+        else:
+            self._traffic.travelling += 1
+            self._events.soon(delay_s, self._hosts[server].receive, request)
+
+    def _open(self, server: str, opening: SessionRequest, now_s: float) -> None:
+        if (delay_s := self.wire.delay_s(now_s, reliable=True)) is not None:
+            self._events.at(now_s + delay_s, self._hosts[server].open_session, self, opening)
+
+    def finish(self) -> None:
+        """The simulation is over."""
+        if self._there:
+            self._ledger.end(self._events.now_s)

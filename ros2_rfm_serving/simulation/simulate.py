@@ -1,0 +1,182 @@
+"""A whole factory in virtual time: the robots and servers of the live body, sending to each other through an event loop."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.simulation.conditions import Conditions
+from ros2_rfm_serving.simulation.goodput import ActionTally, Ledger, Tally
+from ros2_rfm_serving.simulation.gpu import build_gpu
+from ros2_rfm_serving.simulation.host import Host
+from ros2_rfm_serving.simulation.report import (
+    Counters,
+    Report,
+    ServerReport,
+    TaskReport,
+    component_report,
+    latency_figures,
+)
+from ros2_rfm_serving.simulation.robot import CHUNK_LENGTH, SimulatedRobot
+from ros2_rfm_serving.simulation.world import World
+from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
+
+Tallies = Mapping[str, Mapping[str, Tally]]
+"""task -> component -> its requests"""
+
+
+def simulate(
+    schedule: Schedule,
+    factory: Factory,
+    catalogue: Catalogue,
+    *,
+    seconds: float,
+    seed: int,
+    warm_up_s: float = 5.0,
+    conditions: Conditions = Conditions(),  # noqa: B008 - frozen
+    progress: Callable[[float], None] | None = None,
+) -> Report:
+    """Runs the schedule for `warm_up_s` and then for the `seconds` that are measured. The same seed gives the same report.
+
+    progress: told the virtual time about once a virtual second.
+
+    Raises: `ConfigurationError` for conditions that name no robot or server of the factory; `ModelError` when nothing says how long
+    a placed model takes.
+    """
+    if not (seconds > 0 and warm_up_s >= 0):
+        raise ConfigurationError(f"{seconds:g} s after {warm_up_s:g} s of warm-up", key="seconds", fix="measure for more than 0 s")
+    simulation = _Simulation(schedule, factory, catalogue, World(seed=seed, warm_up_s=warm_up_s, conditions=conditions))
+    end_s = warm_up_s + seconds
+    simulation.world.events.run(end_s, progress)
+    return simulation.report(seconds)
+
+
+class _Simulation:
+    def __init__(self, schedule: Schedule, factory: Factory, catalogue: Catalogue, world: World) -> None:
+        self.world, self._schedule, self._factory = world, schedule, factory
+        self._tallies: Tallies = {name: {c: Tally() for c in task.components} for name, task in factory.tasks.items()}
+        self._actions = {name: ActionTally() for name in factory.tasks}
+        self._hosts = _hosts(schedule, catalogue, world)
+        self._robots = self._connected()
+        self._served = Counter(robot.task for robot in factory.robots if robot.name in self._robots)
+        _plan(self._hosts, self._robots, factory, catalogue, world)
+
+    def _connected(self) -> dict[str, SimulatedRobot]:
+        """Robots with a route, and the servers that each of them hears."""
+        routes: dict[str, list[Route]] = defaultdict(list)
+        for route in self._schedule.routes:
+            routes[route.robot].append(route)
+        robots: dict[str, SimulatedRobot] = {}
+        for robot in self._factory.robots:
+            if not any(route.component == SYSTEM1 for route in routes[robot.name]):
+                continue
+            task = self._factory.tasks[robot.task]
+            ledger = Ledger(task, self._tallies[robot.task], self._actions[robot.task], self.world.warm_up_s)
+            mine = replace(self._schedule, routes=tuple(routes[robot.name]))
+            robots[robot.name] = client = SimulatedRobot(robot, task, mine, self._hosts, ledger, self.world)
+            for server in sorted({r.server for r in mine.routes} | {r.standby for r in mine.routes if r.standby}):
+                self._hosts[server].clients[robot.name] = client
+                self._hosts[server].listeners.append(client)
+        return robots
+
+    def report(self, seconds: float) -> Report:
+        for robot in self._robots.values():
+            robot.finish()
+        for host in self._hosts.values():
+            host.finish()
+        declared = Counter(robot.task for robot in self._factory.robots)
+        used = [name for name in self._factory.tasks if declared[name]]
+        components = list(dict.fromkeys(c for name in used for c in self._tallies[name]))
+        return Report(
+            policy=self._schedule.policy,
+            seconds=seconds,
+            goodput=sum(tally.qualified for tally in self._actions.values()) / seconds,
+            raw=sum(tally.raw for tally in self._actions.values()) / seconds,
+            tasks={
+                name: TaskReport(
+                    num_robots=declared[name],
+                    served=self._served[name],
+                    goodput=self._actions[name].qualified / seconds,
+                    raw=self._actions[name].raw / seconds,
+                )
+                for name in used
+            },
+            components={
+                c: component_report([self._tallies[name][c] for name in used if c in self._tallies[name]]) for c in components
+            },
+            task_components={name: {c: component_report([t]) for c, t in self._tallies[name].items()} for name in used},
+            servers=[_server_report(host, seconds) for host in self._hosts.values()],
+            counters=self._counters(),
+        )
+
+    def _counters(self) -> Counters:
+        traffic, brains = self.world.traffic, [robot.brain for robot in self._robots.values()]
+        return Counters(
+            sent=traffic.sent,
+            answered=traffic.answered,
+            late=traffic.late,
+            lost=traffic.lost,
+            refused=traffic.refused,
+            dropped=traffic.dropped,
+            in_flight=traffic.travelling + sum(host.num_held for host in self._hosts.values()),
+            timeouts=sum(brain.refused["request_timeout"] for brain in brains),
+            failovers=sum(brain.failovers for brain in brains),
+        )
+
+
+def _hosts(schedule: Schedule, catalogue: Catalogue, world: World) -> dict[str, Host]:
+    on_gpu = Counter(placement.gpu for placement in schedule.placements if placement.gpu)
+    hosts = {}
+    for placement in schedule.placements:
+        share = on_gpu[placement.gpu] if placement.gpu else 1
+        hosts[placement.server] = Host(placement, build_gpu(placement, catalogue, world, share, CHUNK_LENGTH), world)
+    for route in schedule.routes:
+        for server in (route.server, route.standby):
+            if server and server not in hosts:
+                raise ConfigurationError(f"{route.robot}/{route.component} is routed to {server!r}, which has no placement")
+    return hosts
+
+
+def _plan(
+    hosts: Mapping[str, Host], robots: Mapping[str, SimulatedRobot], factory: Factory, catalogue: Catalogue, world: World
+) -> None:
+    """What happens of itself: status messages, faults, comings and goings."""
+    conditions, events = world.conditions, world.events
+    names = [robot.name for robot in factory.robots]
+    for what, given, known in (
+        ("joins", conditions.joins, names),
+        ("leaves", conditions.leaves, names),
+        ("crashes", [crash.server for crash in conditions.crashes], hosts),
+    ):
+        for name in given:
+            if name not in known:
+                raise ConfigurationError(f"nothing is named {name!r}", key=f"conditions.{what}", fix=did_you_mean(name, known))
+    for name, robot in robots.items():
+        events.at(conditions.joins.get(name, 0.0), robot.join)
+        if name in conditions.leaves:
+            events.at(conditions.leaves[name], robot.leave)
+    for host in hosts.values():
+        events.at(0.0, host.tell_status)
+    for crash in conditions.crashes:
+        host = hosts[crash.server]
+        footprint = catalogue.footprint(host.placement.model, host.placement.gpu_type)
+        load_s = footprint.load_s if footprint else math.inf
+        events.at(crash.at_s, host.crash, load_s if crash.restart_after_s is None else crash.restart_after_s)
+
+
+def _server_report(host: Host, seconds: float) -> ServerReport:
+    mean_s, p50_s, p99_s = latency_figures(host.tally.latencies_s)
+    return ServerReport(
+        server=host.name,
+        model=host.placement.model,
+        utilisation=host.tally.busy_s / seconds,
+        rate_hz=len(host.tally.latencies_s) / seconds,
+        mean_s=mean_s,
+        p50_s=p50_s,
+        p99_s=p99_s,
+    )

@@ -1,0 +1,18 @@
+"""What all parts of one simulated factory share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ros2_rfm_serving.simulation.conditions import Conditions
+from ros2_rfm_serving.simulation.events import Events
+from ros2_rfm_serving.simulation.wire import Traffic
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    seed: int
+    warm_up_s: float
+    conditions: Conditions
+    events: Events = field(default_factory=Events)
+    traffic: Traffic = field(default_factory=Traffic)
