@@ -14,6 +14,7 @@ class ActionQueue:
 
     A new chunk replaces the queue. Its row 0 belongs to the control step at which its observation was taken, so the rows of
     steps executed since (`popped_since`) are skipped: exactly those, whatever the latency was thought to be. `depth` are left.
+    `behind` are executed or skipped: steps since the observation.
     """
 
     def __init__(self, num_actions: int) -> None:
@@ -23,7 +24,7 @@ class ActionQueue:
 
     def clear(self) -> None:
         self._model = self._robot = self._nothing
-        self.depth = self._next = 0
+        self.depth = self.behind = 0
         self.executed_of_chunk = 0
         self.observed_s = math.nan
 
@@ -35,8 +36,8 @@ class ActionQueue:
     def merge(self, chunk: Chunk, mark: int, observed_s: float) -> None:
         """chunk_model, chunk_robot: [T, A]. `observed_s`: when its observation was taken, on the robot's clock."""
         self._model, self._robot = chunk.chunk_model, chunk.chunk_robot
-        self._next = min(self._popped - mark, len(self._robot))
-        self.depth = len(self._robot) - self._next
+        self.behind = min(self._popped - mark, len(self._robot))
+        self.depth = len(self._robot) - self.behind
         self.executed_of_chunk = 0
         self.observed_s = observed_s
 
@@ -44,9 +45,9 @@ class ActionQueue:
         """The next action [A] in robot space, or None."""
         if not self.depth:
             return None
-        action: Array = self._robot[self._next]
+        action: Array = self._robot[self.behind]
         self.depth -= 1
-        self._next += 1
+        self.behind += 1
         self._popped += 1
         self.executed_of_chunk += 1
         return action
@@ -55,5 +56,5 @@ class ActionQueue:
         """The next actions, at most `rows`: ([P, A] model space, [P, A] robot space)."""
         if not rows:
             return self._nothing, self._nothing
-        part = np.s_[self._next : self._next + rows]
+        part = np.s_[self.behind : self.behind + rows]
         return self._model[part], self._robot[part]

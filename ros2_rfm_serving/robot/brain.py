@@ -194,10 +194,8 @@ class RobotBrain:
         """When the next action is due, the budget is spent, or waiting has taken too long."""
         assert self.task is not None
         budget_s = self.task.budget_ends_s
-        if self._step_ends_s > now_s:
-            return min(budget_s, self._step_ends_s)
         if self._due.may_pop():
-            return now_s
+            return min(budget_s, self._step_ends_s)
         stalled_s = self._needs_chunk_since_s + self.config.degraded_after_s
         return min(budget_s, stalled_s) if stalled_s > now_s else budget_s
 
@@ -333,6 +331,8 @@ class RobotBrain:
             return None
         self.staleness_s = now_s - self._queue.observed_s
         self._step_ends_s = now_s + self._step_s
+        if not self._due.may_pop():  # the body need not tick at the end of this step to find that out
+            self._needs_chunk_since_s = now_s + 1.0 / self.config.control_rate_hz
         task.executed_steps += 1
         self._executed.append(now_s)
         return action
@@ -356,6 +356,7 @@ class RobotBrain:
         self._needs_chunk_since_s = math.inf
         self.staleness_s = math.nan
         for link in self._links.all:
-            link.forget()
+            if link.in_flight:
+                link.forget()
             if link.next_send_s <= now_s:
                 link.restart_pace()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ros2_rfm_serving.robot.link import LinkConfig
 from ros2_rfm_serving.types import Array, EncodedImage, ObservationRequest, SessionRequest
@@ -16,7 +17,7 @@ class RobotConfig:
     state_size: int
     control_rate_hz: float
     execution_horizon: int = 8
-    """Actions of a chunk to execute before the next chunk should take over."""
+    """Control steps from one request for a chunk to the next, and so actions of a chunk to execute before the next takes over."""
     synchronous: bool = False
     """True: execute the horizon, then ask, and hold until the answer is there. False: ask early enough to have no pause."""
     calls_per_action: dict[str, float] = field(default_factory=dict)
@@ -41,8 +42,7 @@ class RobotConfig:
     link: LinkConfig = field(default_factory=LinkConfig)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sensors:
+class Sensors(NamedTuple):
     """The newest readings."""
 
     state: Array
@@ -54,8 +54,7 @@ class Sensors:
     """When the oldest of them was received."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """What follows from one control period."""
 
     command: Array | None

@@ -39,11 +39,11 @@ class Due:
         return self._queue.depth > 0 and not (self._synchronous and self._horizon_is_over())
 
     def _wants_chunk(self, link: Link) -> bool:
-        """A synchronous robot waits for its plan until that is there, even if the request must be sent again."""
+        """A synchronous robot waits for its plan until that is there, even if the request must be sent again. The others ask
+        a horizon of steps after they last did, however long the answer took, and earlier if the rows would not last."""
         if self._synchronous:
             return not self._calls.due and self._horizon_is_over()
-        lead = link.delay_steps(self._rate_hz)
-        return self._queue.depth <= lead or self._queue.executed_of_chunk >= self._horizon - lead
+        return self._queue.behind >= self._horizon or self._queue.depth <= link.delay_steps(self._rate_hz)
 
     def _is_between_calls(self) -> bool:
         if not self._synchronous:
@@ -52,4 +52,4 @@ class Due:
         return self._horizon_is_over() and (system1 is None or system1.in_flight is None)
 
     def _horizon_is_over(self) -> bool:
-        return not self._queue.depth or self._queue.executed_of_chunk >= self._horizon
+        return not self._queue.depth or self._queue.behind >= self._horizon

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ros2_rfm_serving.robot.latency import Latencies
 from ros2_rfm_serving.types import ModelContract, Reply, RequestId, Route, SessionGrant
@@ -26,8 +27,7 @@ class LinkConfig:
     max_backoff_s: float = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlight(NamedTuple):
     id: RequestId
     sent_s: float
     mark: int

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ros2_rfm_serving.types import InferenceRequest
 
 ARRIVED = attrgetter("arrived_s")
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A decoded request in its session's mailbox."""
 
     request: InferenceRequest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,8 +28,7 @@ class ServerSnapshot:
     refused: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(NamedTuple):
     """One batch that ran."""
 
     ended_s: float
@@ -50,12 +50,13 @@ class Figures:
         """Work begins on an idle engine."""
         self._counted_until_s = now_s
 
-    def ended(self, now_s: float, latencies_s: tuple[float, ...]) -> None:
-        """A batch ended; the engine has been busy since the last one did, or since `begun`."""
+    def ended(self, now_s: float, latencies_s: tuple[float, ...]) -> float:
+        """A batch ended; the engine has been busy since the last one did, or since `begun`. Returns the load."""
         busy_s, self._counted_until_s = now_s - self._counted_until_s, now_s
         self._runs.append(_Run(now_s, busy_s, latencies_s))
         self._busy_s += busy_s
         self._forget_before(now_s - self.window_s)
+        return self.load
 
     @property
     def load(self) -> float:

@@ -193,8 +193,7 @@ class ModelServer:
         """Replies to those whose session is still open."""
         with self._lock:
             self._in_progress -= 1
-            self._figures.ended(now_s, tuple([now_s - w.arrived_s for w in work.batch]))
-            load = self._figures.load
+            load = self._figures.ended(now_s, tuple([now_s - w.arrived_s for w in work.batch]))
             replies = []
             for waiting, answer in zip(work.batch, answers, strict=True):
                 request = waiting.request.id
