@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from ros2_rfm_serving.cli import bench, capacity, check, doctor, plan, profile, train, up
+from ros2_rfm_serving.cli import bench, capacity, check, doctor, plan, profile, simulate, train, up
 from ros2_rfm_serving.errors import RfmError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "up": up.up,
     "check": check.check,
     "plan": plan.plan,
+    "simulate": simulate.simulate,
     "capacity": capacity.capacity,
     "doctor": doctor.doctor,
     "profile": profile.profile,

@@ -89,6 +89,8 @@ class Host:
             self._events.at(now_s + delay_s, client.session_answered, request.component, self.name, answer)
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
+        if not self._up:
+            return
         before = self._server.num_waiting
         self._server.close_session(robot, component, epoch)
         self._traffic.dropped += before - self._server.num_waiting

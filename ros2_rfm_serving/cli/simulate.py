@@ -1,0 +1,200 @@
+"""`rfm simulate`: a factory in virtual time, under the schedule that a policy gives it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from ros2_rfm_serving.cli.inputs import (
+    WAIT_S,
+    Budget,
+    CatalogueFile,
+    FactoryFile,
+    JsonFlag,
+    Profiles,
+    Robots,
+    Servers,
+    console,
+    load_inputs,
+    print_json,
+)
+from ros2_rfm_serving.cli.plan import Policy, RateControl, solve
+from ros2_rfm_serving.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.simulation import ComponentReport, Conditions, Crash, Network, Report
+
+Seconds = Annotated[float, typer.Option(min=0.1, help="Virtual time to measure, after the warm-up")]
+CrashSpecs = Annotated[
+    list[str] | None,
+    typer.Option("--crash", metavar="SERVER@SECONDS", help="A server dies then, and loads its model again; repeatable"),
+]
+NetworkSpec = Annotated[
+    str | None,
+    typer.Option(metavar="latency=MS,jitter=MS,loss=SHARE", help="Each way; or trace=FILE.csv with columns time_s,delay_ms"),
+]
+
+
+def simulate(
+    file: FactoryFile,
+    policy: Policy = "best",
+    robots: Robots = None,
+    servers: Servers = None,
+    seconds: Seconds = 60.0,
+    warm_up: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Before measuring")] = 5.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same figures")] = 0,
+    rate_control: RateControl = None,
+    crash: CrashSpecs = None,
+    network: NetworkSpec = None,
+    budget: Budget = None,
+    json: JsonFlag = False,
+    profiles: Profiles = None,
+    catalogue: CatalogueFile = None,
+) -> None:
+    """Runs a factory in virtual time: the robots and servers of the floor, emulated models, no images.
+
+    The exit status is 1 when the policy places nothing.
+
+    Examples:  rfm simulate config/rosa/p4.yaml --robots 64 --policy rosa --seconds 120 --seed 1
+
+               rfm simulate my_factory.yaml --crash server_1@10 --network latency=5,jitter=2,loss=0.01
+    """
+    from ros2_rfm_serving.scheduler import to_schedule
+    from ros2_rfm_serving.simulation import simulate as run
+
+    conditions = conditions_of(crash or [], network)
+    inputs = load_inputs(file, profiles, catalogue, robots=robots, servers=servers)
+    solution = solve(inputs, policy, rate_control, budget)
+    if not solution.servers:
+        for problem in solution.problems:
+            Console(stderr=True).print(f"problem: {problem}", style="red", highlight=False, markup=False)
+        raise typer.Exit(1)
+    schedule = to_schedule(solution, inputs.factory.robots, epoch=1)
+    with _Progress(warm_up + seconds) as progress:
+        report = run(
+            schedule,
+            inputs.factory,
+            inputs.catalogue,
+            seconds=seconds,
+            seed=seed,
+            warm_up_s=warm_up,
+            conditions=conditions,
+            progress=progress.told,
+        )
+    if json:
+        print_json(report.to_json())
+    else:
+        console.print(tables(report, solution.objective))
+
+
+class _Progress:
+    """A bar on stderr, once one has waited for a while."""
+
+    def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bar = Progress(console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("simulating", total=total_s)
+        self._clock, self._since_s, self._shown = clock, clock(), False
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._bar.stop()
+
+    def told(self, virtual_s: float) -> None:
+        if not self._shown and self._clock() - self._since_s > WAIT_S and self._bar.console.is_terminal:
+            self._bar.start()
+            self._shown = True
+        self._bar.update(self._task, completed=virtual_s)
+
+
+# --- what is asked ---------------------------------------------------------------------------------------------------------
+
+
+def conditions_of(crashes: list[str], network: str | None) -> Conditions:
+    """Raises: `ConfigurationError` naming the option and what it takes."""
+    from ros2_rfm_serving.simulation import Conditions, Network
+
+    return Conditions(crashes=tuple(_crash(text) for text in crashes), network=_network(network) if network else Network())
+
+
+def _crash(text: str) -> Crash:
+    from ros2_rfm_serving.simulation import Crash
+
+    server, _, at = text.partition("@")
+    at_s = _number(at)
+    if not server or not 0 <= at_s < math.inf:
+        raise ConfigurationError(f"cannot be read: {text!r}", key="--crash", fix="write server_1@10")
+    return Crash(server=server, at_s=at_s)
+
+
+def _network(text: str) -> Network:
+    from ros2_rfm_serving.simulation import Network, load_trace
+
+    fix = "write latency=5,jitter=2,loss=0.01 (ms, ms, share), or trace=FILE.csv"
+    values: dict[str, float] = {}
+    trace: tuple[tuple[float, float], ...] = ()
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name == "trace" and value:
+            trace = load_trace(Path(value))
+        elif name in ("latency", "jitter", "loss") and name not in values and math.isfinite(_number(value)):
+            values[name] = _number(value)
+        else:
+            raise ConfigurationError(f"cannot be read: {part!r}", key="--network", fix=fix)
+    return Network(
+        latency_s=values.get("latency", 0.0) / 1e3,
+        jitter_s=values.get("jitter", 0.0) / 1e3,
+        loss=values.get("loss", 0.0),
+        trace=trace,
+    )
+
+
+def _number(text: str) -> float:
+    """NaN when it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------------
+
+
+def tables(report: Report, predicted_hz: float) -> RenderableType:
+    tasks = Table("task", "robots", "served", "goodput /s", "raw /s", title="tasks")
+    for name, task in report.tasks.items():
+        tasks.add_row(name, str(task.num_robots), str(task.served), f"{task.goodput:.2f}", f"{task.raw:.2f}")
+    components = Table("task", "component", "answered", "within SLO", "mean ms", "p50 ms", "p99 ms", title="latency at the robot")
+    for name, of_task in report.task_components.items():
+        for component, figures in of_task.items():
+            components.add_row(name, component, *_figures(figures))
+    servers = Table("server", "model", "busy", "requests/s", "mean ms", "p99 ms", title="servers")
+    for s in report.servers:
+        servers.add_row(s.server, s.model, f"{s.utilisation:.0%}", f"{s.rate_hz:.1f}", _ms(s.mean_s), _ms(s.p99_s))
+    counters = report.counters
+    faults = f"{counters.timeouts} timeouts, {counters.failovers} failovers, {counters.lost} lost, {counters.refused} refused"
+    summary = Text(
+        f"goodput {report.goodput:.2f} actions/s of {report.raw:.2f} raw, {predicted_hz:.2f} predicted (weighted); "
+        f"{report.seconds:g} s, policy {report.policy}; {faults}"
+    )
+    return Group(tasks, components, servers, summary)
+
+
+def _figures(component: ComponentReport) -> list[str]:
+    attainment = f"{component.slo_attainment:.2%}" if math.isfinite(component.slo_attainment) else "-"
+    return [str(component.count), attainment, _ms(component.mean_s), _ms(component.p50_s), _ms(component.p99_s)]
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f}" if math.isfinite(seconds) else "-"
