@@ -22,6 +22,7 @@ from ros2_rfm_serving.types import (
     ModelContract,
     ObservationRequest,
     OutputKind,
+    Plan,
     RequestId,
     Served,
     SessionRequest,
@@ -115,6 +116,14 @@ def test_a_chunk_survives_the_wire(request: RequestId, values: np.ndarray, serve
 def test_a_verdict_survives_the_wire(request: RequestId, served: Served, score: float) -> None:
     verdict = Verdict(id=request, stamp_ns=5, server="s", model_hash="h", verdict="done", score=score, text="why", served=served)
     assert same(verdict, convert.verdict_from(over_the_wire(convert.reply_to(verdict))))
+
+
+@given(IDS, SERVED, st.lists(st.text("abc ", max_size=5), max_size=3))
+def test_a_plan_survives_the_wire_and_tells_judges_its_text(request: RequestId, served: Served, subgoals: list[str]) -> None:
+    plan = Plan(id=request, stamp_ns=5, server="s", model_hash="h", subgoals=tuple(subgoals), text="why", served=served)
+    assert same(plan, convert.plan_from(over_the_wire(convert.reply_to(plan))))
+    told = over_the_wire(convert.reply_to(convert.as_verdict(plan)))
+    assert (told.text, told.verdict) == ("why", "") and math.isnan(told.score)
 
 
 def test_a_schedule_survives_the_wire_and_an_unusable_rate_is_left_out() -> None:

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, SessionError
+from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, ModelError, SessionError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.types import Chunk, EncodedImage, EngineReply
+from ros2_rfm_serving.server.figures import Figures
+from ros2_rfm_serving.types import Chunk, EncodedImage, EngineReply, OutputKind, Plan, Verdict, empty
 
-from .fakes import JPEG, FakeEngine, observation, rows, session_request
+from .fakes import CONTRACT, JPEG, FakeEngine, observation, rows, session_request
 
 
 class Clock:
@@ -195,3 +196,95 @@ def test_whatever_the_order_every_request_is_answered_at_most_once_and_only_in_i
                 assert reply.id not in answered and epochs[reply.id.robot] == reply.id.session_epoch
                 answered.add(reply.id)
         target.check_integrity()
+
+
+# --- the parts of step ------------------------------------------------------------------------------------------------------
+
+JUDGE = replace(CONTRACT, output=OutputKind.JUDGEMENT, action_names=(), chunk_length=0)
+
+
+class Thinking(FakeEngine):
+    contract = JUDGE
+
+    def infer(self, requests):  # type: ignore[no-untyped-def]
+        return [EngineReply(verdict="ongoing", text=" reach \n\nlift\n") for _ in requests]
+
+
+def asking(target: ModelServer, component: str, robot: str = "r1") -> None:
+    epoch = target.open_session(session_request(robot, component=component, action_names=())).session_epoch
+    request = observation(epoch, robot=robot)
+    submit(target, replace(request, id=replace(request.id, component=component), prefix_model=empty(0, 0)))
+
+
+@pytest.mark.parametrize(("component", "kind"), [("system2", Plan), ("safety", Verdict), ("monitor", Verdict)])
+def test_system_2_is_answered_with_a_plan_and_judges_with_a_verdict(component: str, kind: type) -> None:
+    target = server(Thinking())
+    asking(target, component)
+    (reply,) = target.step(Clock())
+    assert type(reply) is kind is target.reply_kind(component)
+    if isinstance(reply, Plan):
+        assert reply.subgoals == ("reach", "lift")
+
+
+def test_begin_run_and_complete_are_step_in_parts() -> None:
+    whole, parts = server(), server()
+    for target in (whole, parts):
+        epoch = target.open_session(session_request()).session_epoch
+        submit(target, observation(epoch), now_s=1.0)
+    (expected,) = whole.step(iter([2.0, 3.5]).__next__)
+    work = parts.begin(2.0)
+    assert work is not None and parts.begin(2.0) is None, "one at a time"
+    (reply,) = parts.complete(work, parts.run(work), 3.5)
+    assert reply.served == expected.served and reply.id == expected.id
+    assert (reply.served.queue_wait_s, reply.served.inference_s) == (1.0, 1.5)
+
+
+def test_continuous_batching_has_several_works_of_one_request_in_progress() -> None:
+    target = server(Thinking(), batch_size=4, max_concurrent=2)
+    for robot in ("r1", "r2", "r3"):
+        asking(target, "safety", robot)
+    first, second = target.begin(0.0), target.begin(0.0)
+    assert first and second and target.begin(0.0) is None
+    assert len(first.batch) == len(second.batch) == 1 and target.num_waiting == 1
+    target.complete(second, target.run(second), 1.0)
+    third = target.begin(1.0)
+    assert third is not None
+    target.complete(third, target.run(third), 2.0)
+    target.complete(first, target.run(first), 4.0)
+    assert target.snapshot(5.0).load == pytest.approx(4.0 / 5.0), "busy from 0 to 4, however many at once"
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 2.0), st.floats(0.001, 2.0)), min_size=1, max_size=40))
+def test_the_load_is_the_busy_share_of_the_window(works: list[tuple[float, float]]) -> None:
+    figures, now_s, busy = Figures(10.0), 0.0, []
+    for idle_s, busy_s in works:
+        now_s += idle_s
+        figures.begun(now_s)
+        now_s += busy_s
+        figures.ended(now_s, (busy_s,))
+        busy.append((now_s, busy_s))
+    inside = sum(b for end_s, b in busy if end_s >= now_s - 10.0)
+    assert figures.load == pytest.approx(min(1.0, inside / 10.0))
+
+
+class Choosy(FakeEngine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.prepared: list[int] = []
+
+    def prepare(self, batch_size: int) -> None:
+        if batch_size == 3:
+            raise ModelError("3 was never compiled")
+        self.prepared.append(batch_size)
+
+
+def test_the_engine_is_prepared_for_the_batch_size_at_start_and_when_it_changes() -> None:
+    engine = Choosy()
+    target = server(engine, batch_size=2)
+    target.resize(4, 8)
+    target.resize(4, 9)
+    target.resize(100, 9)
+    assert engine.prepared == [2, 4]
+    with pytest.raises(ModelError):
+        target.resize(3, 9)
+    assert target.snapshot(0.0).batch_size == 4
