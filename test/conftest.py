@@ -14,7 +14,7 @@ os.environ.setdefault("ROS_LOG_DIR", "/tmp/rfm_serving_test_logs")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def repository() -> Path:
     return REPOSITORY
 

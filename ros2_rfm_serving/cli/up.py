@@ -108,14 +108,18 @@ def run_factory(factory: Factory, options: Options) -> Outcome:
     """Runs a factory to its end (time, episodes or Ctrl-C) and returns what was seen."""
     prepare_environment(options.domain)
     from ros2_rfm_serving.cli.supervisor import Supervisor
+    from ros2_rfm_serving.factory import Catalogue
     from ros2_rfm_serving.factory.nodes import node_list
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.monitoring.summary import render
     from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.ros.runtime import share
-    from ros2_rfm_serving.scheduler import plan
+    from ros2_rfm_serving.scheduler import start_fleet
 
-    plan(factory, load_profiles(share() / "config" / "profiles"), epoch=1)  # what cannot be scheduled is said here, not in a log
+    # What cannot be scheduled is said here, not in a log.
+    profiles = share() / "config" / "profiles"
+    catalogue = Catalogue.load(profiles / "models.yaml")
+    start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1, clock=time.monotonic)
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work)
     supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
     board = Board([robot.name for robot in factory.robots], factory.servers)

@@ -1,34 +1,42 @@
-"""Publishes the schedule; admits, releases and replans on request. Never on the path of a request."""
+"""Publishes the schedule; admits, releases and replans on request. Never on the path of a request.
+
+A robot that comes or goes changes its own routes alone (`Fleet.admit`, `Fleet.release`). Then the whole factory is planned anew in
+the background, and that schedule is published only if it gains more than moving models costs.
+"""
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.factory import Factory, Robot, load_factory
+from ros2_rfm_serving.errors import RfmError, ScheduleError
+from ros2_rfm_serving.factory import Catalogue, Factory, Robot, load_factory
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.runtime import fleet_names, parameter, run_node, share
-from ros2_rfm_serving.scheduler import plan
+from ros2_rfm_serving.scheduler import Fleet, start_fleet
+from ros2_rfm_serving.types import Schedule
 
 EPOCH_ORIGIN_S = 1_700_000_000
 REPEAT_PERIOD_S = 2.0
 """Of the schedule in force. It is latched too, but a node that was just starting has been seen to miss the latched sample."""
+BACKGROUND_PERIOD_S = 0.5
 
 
 class SchedulerNode(Node):
     def __init__(self) -> None:
         super().__init__("scheduler")
         self._file = Path(parameter(self, "factory_file", "", "Factory descriptor (YAML)"))
-        folder = parameter(self, "profiles_folder", "", "Folder of latency profiles (CSV); empty: the shipped ones")
-        self._profile = load_profiles(Path(folder) if folder else share() / "config" / "profiles")
+        folder = parameter(self, "profiles_folder", "", "Folder of profiles (CSV) and models.yaml; empty: the shipped one")
+        self._policy = parameter(self, "policy", "best", "Scheduling policy, as in `rfm plan --policy`")
+        profiles = Path(folder) if folder else share() / "config" / "profiles"
+        self._profile, self._catalogue = load_profiles(profiles), Catalogue.load(profiles / "models.yaml")
         self._factory = load_factory(self._file)
-        self._robots = self._factory.robots
         names = fleet_names(self)
         self._publisher = self.create_publisher(msg.Schedule, names.schedule, qos.SCHEDULE)
         self.create_service(srv.AdmitRobot, names.admit_robot, self._admit)
@@ -36,36 +44,42 @@ class SchedulerNode(Node):
         self.create_service(srv.Replan, names.replan, self._replan)
         # Epochs rise across restarts as well: those who follow an older schedule would refuse a smaller one. Only compared, never
         # read as a time.
-        self._epoch = int(time.time()) - EPOCH_ORIGIN_S
-        self._publish(self._factory, self._robots)
+        self._fleet = self._planned(self._factory, self._factory.robots, int(time.time()) - EPOCH_ORIGIN_S, None)
+        self._publish(self._fleet)
+        self._solver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solver")
+        self._background: Future[Fleet] | None = None
         self.create_timer(REPEAT_PERIOD_S, lambda: self._publisher.publish(self._message))
+        self.create_timer(BACKGROUND_PERIOD_S, self._take_background)
 
-    def _publish(self, factory: Factory, robots: list[Robot]) -> None:
+    def destroy_node(self) -> None:
+        self._solver.shutdown(wait=False, cancel_futures=True)
+        super().destroy_node()
+
+    def _planned(self, factory: Factory, robots: list[Robot], epoch: int, previous: Schedule | None) -> Fleet:
         """Raises: `RfmError`; then the schedule in force stays in force."""
-        schedule = plan(factory, self._profile, epoch=self._epoch + 1, robots=robots)
-        self._factory, self._robots, self._epoch = factory, robots, schedule.epoch
-        self._message = convert.schedule_to(schedule, factory.name)
+        return start_fleet(
+            factory,
+            robots,
+            self._profile,
+            self._catalogue,
+            epoch=epoch,
+            previous=previous,
+            policy=self._policy,
+            clock=time.monotonic,
+        )
+
+    def _publish(self, fleet: Fleet) -> None:
+        schedule, self._fleet = fleet.schedule, fleet
+        self._message = convert.schedule_to(schedule, self._factory.name)
         self._publisher.publish(self._message)
         for placement in schedule.placements:
             self.get_logger().info(
                 f"epoch {schedule.epoch}: {placement.server} hosts {placement.model}, batch {placement.batch_size}, "
-                f"predicted p99 {placement.predicted_p99_s * 1e3:.0f} ms"
+                + ("standby" if placement.standby else f"predicted p99 {placement.predicted_p99_s * 1e3:.0f} ms")
             )
         self.get_logger().info(f"epoch {schedule.epoch}: {schedule.predicted_actions_hz:.1f} action predictions/s predicted")
 
-    def _try(self, response: Any, factory: Factory, robots: list[Robot]) -> Any:
-        try:
-            self._publish(factory, robots)
-        except RfmError as error:
-            return self._refuse(response, error.code, str(error))
-        response.success, response.schedule_epoch = True, self._epoch
-        return response
-
-    def _refuse(self, response: Any, code: int, problem: str) -> Any:
-        self.get_logger().warning(problem)
-        response.success, response.error_code, response.error_msg = False, code, problem
-        response.schedule_epoch = self._epoch
-        return response
+    # --- services ---
 
     def _admit(self, request: Any, response: Any) -> Any:
         try:
@@ -74,23 +88,81 @@ class SchedulerNode(Node):
             return self._refuse(response, error.code, str(error))
         if request.task not in self._factory.tasks:
             return self._refuse(response, 100, f"no task {request.task!r}; there are: {', '.join(self._factory.tasks)}")
-        if any(robot.name == request.robot for robot in self._robots):
+        robots = list(self._fleet.robots)
+        if any(robot.name == request.robot for robot in robots):
             return self._refuse(response, 100, f"robot {request.robot!r} is admitted already")
-        index = sum(robot.task == request.task for robot in self._robots)
-        return self._try(response, self._factory, [*self._robots, Robot(name=request.robot, task=request.task, index=index)])
+        robot = Robot(name=request.robot, task=request.task, index=sum(r.task == request.task for r in robots))
+        try:
+            fleet = self._fleet.admit(robot)
+        except ScheduleError as error:
+            self.get_logger().info(f"{robot.name!r} does not fit the placement ({error}): planning the whole factory anew")
+            return self._globally(response, self._factory, [*robots, robot])
+        return self._locally(response, fleet, f"admitted {robot.name!r}; no other route changes")
 
     def _release(self, request: Any, response: Any) -> Any:
-        kept = [robot for robot in self._robots if robot.name != request.robot]
-        if len(kept) == len(self._robots):
-            return self._refuse(response, 100, f"robot {request.robot!r} is not in the factory")
-        return self._try(response, self._factory, kept)
+        try:
+            fleet = self._fleet.release(request.robot)
+        except ScheduleError as error:
+            return self._refuse(response, 100, str(error))
+        return self._locally(response, fleet, f"released {request.robot!r}; no other route changes")
 
     def _replan(self, request: Any, response: Any) -> Any:
+        """With another descriptor come its robots; without one, those of now stay."""
         try:
             factory = load_factory(Path(request.factory_file) if request.factory_file else self._file)
         except RfmError as error:
             return self._refuse(response, error.code, str(error))
-        return self._try(response, factory, factory.robots)
+        present = [robot for robot in self._fleet.robots if robot.task in factory.tasks]
+        return self._globally(response, factory, factory.robots if request.factory_file else present)
+
+    def _locally(self, response: Any, fleet: Fleet, what: str) -> Any:
+        self.get_logger().info(what)
+        self._publish(fleet)
+        if fleet.robots:
+            robots, epoch, previous = list(fleet.robots), fleet.schedule.epoch + 1, fleet.schedule
+            self._background = self._solver.submit(self._planned, self._factory, robots, epoch, previous)
+        return self._accept(response)
+
+    def _globally(self, response: Any, factory: Factory, robots: list[Robot]) -> Any:
+        previous = self._fleet.schedule
+        try:
+            fleet = self._planned(factory, robots, previous.epoch + 1, previous)
+        except RfmError as error:
+            return self._refuse(response, error.code, str(error))
+        self._factory, self._background = factory, None
+        self._publish(fleet)
+        return self._accept(response)
+
+    def _take_background(self) -> None:
+        """Goes over to the schedule planned in the background if it is still of this fleet, and worth it."""
+        if self._background is None or not self._background.done():
+            return
+        future, self._background = self._background, None
+        try:
+            fleet = future.result()
+        except RfmError as error:
+            self.get_logger().warning(f"the factory could not be planned anew: {error}")
+            return
+        if fleet.schedule.epoch != self._fleet.schedule.epoch + 1:
+            return
+        migration = self._fleet.migration_to(fleet.schedule)
+        verdict = "published" if migration.worth_it else "not worth it"
+        self.get_logger().info(
+            f"another schedule would gain {migration.gained_actions:.0f} actions and lose {migration.lost_actions:.0f} "
+            f"({len(migration.moved_servers)} servers and {len(migration.moved_robots)} robots move): {verdict}"
+        )
+        if migration.worth_it:
+            self._publish(fleet)
+
+    def _accept(self, response: Any) -> Any:
+        response.success, response.schedule_epoch = True, self._fleet.schedule.epoch
+        return response
+
+    def _refuse(self, response: Any, code: int, problem: str) -> Any:
+        self.get_logger().warning(problem)
+        response.success, response.error_code, response.error_msg = False, code, problem
+        response.schedule_epoch = self._fleet.schedule.epoch
+        return response
 
 
 def main() -> None:

@@ -9,11 +9,12 @@ together, whichever carries more; robots that cannot saturate their server are n
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ros2_rfm_serving.scheduler import baselines
-from ros2_rfm_serving.scheduler.bound import Bound
+from ros2_rfm_serving.scheduler.bound import Bound, Share, whole_mix
+from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.curves import Config, Curves
 from ros2_rfm_serving.scheduler.groups import Group, Placement, groups_of, hosts_of, tidy, typical_hz
 from ros2_rfm_serving.scheduler.problem import Problem
@@ -23,8 +24,12 @@ from ros2_rfm_serving.scheduler.search import Search
 
 GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""
-ROUNDS = 30
+ROUNDS = 20
 """Restarts from a shaken placement."""
+SLACKS = (0.0, 1.0)
+"""Requests of one robot that are left free on every server of a mix: whole robots do not divide evenly."""
+MIX_SHARE, ROSA_SHARE = 0.2, 0.6
+"""Of the time budget: for each mix of whole servers, and when ROSA's search must end."""
 ROSA_UP_TO_SERVERS = 16
 """Larger factories do without ROSA's schedule as a starting point: its search takes longer than ours."""
 
@@ -36,56 +41,65 @@ class BestSchedule:
     timed_out: bool
 
 
-def solve(problem: Problem, curves: Curves, bound: Bound, expired: Callable[[], bool]) -> BestSchedule | None:
-    """None: no placement was found that serves the floors. `expired`: the time budget is used up; what was found counts."""
-    search = Search(problem, curves, expired)
-    seeds = list(_seeds(problem, curves, bound, expired))
+def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> BestSchedule | None:
+    """None: no placement was found that serves the floors."""
+    search = Search(problem, curves, budget.expired)
+    seeds = list(_seeds(problem, curves, bound, budget))
     found = search.run(seeds, good_enough=bound.objective * (1 - GOOD_ENOUGH), rounds=ROUNDS)
     if found is None or found.rates is None:
         return None
-    return BestSchedule(tuple(hosts_of(found.placement, problem)), found.rates, expired())
+    return BestSchedule(tuple(hosts_of(found.placement, problem)), found.rates, budget.expired())
 
 
-def _seeds(problem: Problem, curves: Curves, bound: Bound, expired: Callable[[], bool]) -> Iterator[Placement]:
-    if bound.servers:
-        yield _rounded(problem, curves, bound, {config: share for config, share in bound.servers.items() if share > 1e-6})
-        yield _rounded(problem, curves, bound, _dominant(bound))
+def _seeds(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:
+    for slack in SLACKS if len(problem.servers) <= ROSA_UP_TO_SERVERS else SLACKS[-1:]:
+        yield _placed(problem, whole_mix(problem, curves, bound, slack=slack, time_limit_s=MIX_SHARE * budget.seconds))
+    yield _rounded(problem, curves, _dominant(bound))
     for static in (baselines.equal, baselines.weighted):
         try:
             yield groups_of(static(problem, curves).hosts)
         except baselines.TooFewServersError:
             continue
-    if len(problem.servers) <= ROSA_UP_TO_SERVERS and (rosa := Rosa(problem, curves, expired).solve()):
+    if len(problem.servers) <= ROSA_UP_TO_SERVERS and (rosa := Rosa(problem, curves, lambda: budget.expired(ROSA_SHARE)).solve()):
         yield groups_of(rosa.hosts)
+
+
+def _placed(problem: Problem, mix: tuple[Share, ...]) -> Placement:
+    """A mix of whole servers with whole robots."""
+    robots: list[dict[int, int]] = [{} for _ in mix]
+    for demand in problem.demands:
+        weights = [share.served_hz.get(demand.index, 0.0) for share in mix]
+        if sum(weights) <= 0:
+            return ()
+        for mine, number in zip(robots, _apportioned(problem.robots_of(demand), weights), strict=True):
+            mine[demand.index] = number
+    groups = [Group(s.column.config, round(s.servers), ()).with_robots(r) for s, r in zip(mix, robots, strict=True)]
+    return _all_used(problem, tidy(groups))
 
 
 def _dominant(bound: Bound) -> dict[Config, float]:
     """All servers of a model and GPU type in the configuration that has most of them."""
-    by_type: dict[tuple[str, str], dict[Config, float]] = defaultdict(dict)
-    for config, share in bound.servers.items():
-        by_type[config.model, config.gpu_type][config] = share
+    by_type: dict[tuple[str, str], dict[Config, float]] = defaultdict(lambda: defaultdict(float))
+    for share in bound.mix:
+        by_type[share.column.config.model, share.column.config.gpu_type][share.column.config] += share.servers
     return {
         max(shares, key=lambda c: shares[c]): sum(shares.values()) for shares in by_type.values() if sum(shares.values()) > 1e-6
     }
 
 
-def _rounded(problem: Problem, curves: Curves, bound: Bound, shares: dict[Config, float]) -> Placement:
-    """Whole servers by the largest remainder within each GPU type, robots as the mix serves them, then the unused servers."""
+def _rounded(problem: Problem, curves: Curves, shares: dict[Config, float]) -> Placement:
+    """Whole servers by the largest remainder within each GPU type, robots by what the servers carry."""
     counts = _whole_servers(problem, shares)
     robots: dict[Config, dict[int, int]] = defaultdict(dict)
     for demand in problem.demands:
         places = [c for c in counts if c.model == demand.model and _carries(curves, c, demand.index, problem)]
-        if not places:
-            places = [c for c in counts if c.model == demand.model]
+        places = places or [c for c in counts if c.model == demand.model]
         if not places:
             return ()
-        weights = [bound.served_hz.get((c, demand.index), 0.0) for c in places]
-        if sum(weights) <= 0:
-            weights = [counts[c] * curves.max_rate_hz(c) for c in places]
+        weights = [counts[c] * curves.max_rate_hz(c) for c in places]
         for config, number in zip(places, _apportioned(problem.robots_of(demand), weights), strict=True):
             robots[config][demand.index] = number
-    groups = [Group(c, n, ()).with_robots(robots[c]) for c, n in counts.items()]
-    return _all_used(problem, tidy(groups))
+    return _all_used(problem, tidy(Group(c, n, ()).with_robots(robots[c]) for c, n in counts.items()))
 
 
 def _carries(curves: Curves, config: Config, demand: int, problem: Problem) -> bool:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ortools.linear_solver import pywraplp
@@ -24,6 +25,10 @@ from ortools.linear_solver import pywraplp
 from ros2_rfm_serving.scheduler.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
+LEAST_RATE = 0.01
+"""Of f_max, that every class has in a mix of whole servers: its robots need servers where their SLOs hold."""
+WHOLE_GAP = 2e-2
+"""At which the search for a mix of whole servers ends."""
 MAX_RISE = 0.03
 """Of the mean latency within one interval of load: what the bound gives away."""
 MAX_CUTS = 12
@@ -32,10 +37,9 @@ MAX_CUTS = 12
 
 @dataclass(frozen=True)
 class Column:
-    """Optimistic servers: load up to `capacity_hz`, latencies of `from_hz`."""
+    """Servers in one interval of load."""
 
     config: Config
-    from_hz: float
     capacity_hz: float
     mean_s: float
     suits: frozenset[int]
@@ -43,34 +47,66 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Servers of one column in a mix."""
+
+    column: Column
+    servers: float
+    served_hz: dict[int, float]
+    """demand -> requests/s"""
+
+
+@dataclass(frozen=True)
 class Bound:
     objective: float
     """No feasible schedule has a higher one; -inf: there is no feasible schedule."""
-    servers: dict[Config, float]
-    """Servers of each configuration in the mix; fractions."""
-    served_hz: dict[tuple[Config, int], float]
-    """(configuration, demand) -> requests/s in the mix"""
+    mix: tuple[Share, ...]
+    """The optimistic servers that attain it."""
     proven: bool
     """False when time ran out: still an upper bound, a looser one."""
 
 
 def upper_bound(problem: Problem, curves: Curves, *, time_limit_s: float = 5.0, gap: float = 1e-3) -> Bound:
-    return _Mix(problem, _columns(problem, curves)).solve(time_limit_s, gap)
+    columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low))
+    return _Mix(problem, columns, whole=False).solve(time_limit_s, gap)
 
 
-def _columns(problem: Problem, curves: Curves) -> list[Column]:
+def whole_mix(problem: Problem, curves: Curves, bound: Bound, *, slack: float, time_limit_s: float) -> tuple[Share, ...]:
+    """A mix of whole servers that keep what they promise, with the configurations of the bound's mix; empty when none was found.
+
+    Servers in an interval of load have the latency of its upper end, and stay below it by `slack` robots' requests.
+    """
+    used = {share.column.config for share in bound.mix if share.servers > 1e-6}
+    for demand in problem.demands:  # those that the bound's mix leaves out need servers too
+        capacity = {c: curves.capacity_hz(c, demand.slo_s, demand.percentile) for c in curves.of(demand.model)}
+        if not any(capacity[c] for c in capacity if c in used):
+            used.add(max(capacity, key=lambda c: capacity[c]))
+    columns = _columns(problem, curves, used, lambda config, low, high: curves.mean(config).at(high))
+    robot_hz = {d.index: d.rate_hz(problem.classes[d.task].floor_hz) for d in problem.demands}
+    kept = [replace(c, capacity_hz=c.capacity_hz - slack * max(robot_hz[d] for d in c.suits)) for c in columns]
+    return _Mix(problem, [c for c in kept if c.capacity_hz > 0], whole=True).solve(time_limit_s, WHOLE_GAP).mix
+
+
+def _columns(
+    problem: Problem, curves: Curves, allowed: set[Config], mean_s: Callable[[Config, float, float], float]
+) -> list[Column]:
+    """mean_s(configuration, lower end, upper end of the interval): the latency that its servers are taken to have."""
     columns: list[Column] = []
     for model in problem.models:
         demands = [d for d in problem.demands if d.model == model]
         for gpu_type in problem.gpus:
             of_gpu = [
-                column for config in curves.configs.get((model, gpu_type), []) for column in _intervals(config, demands, curves)
+                Column(config, high, mean_s(config, low, high), suits)
+                for config in curves.configs.get((model, gpu_type), [])
+                if config in allowed
+                for low, high, suits in _intervals(config, demands, curves)
             ]
             columns += _undominated(of_gpu)
     return columns
 
 
-def _intervals(config: Config, demands: list[Demand], curves: Curves) -> list[Column]:
+def _intervals(config: Config, demands: list[Demand], curves: Curves) -> list[tuple[float, float, frozenset[int]]]:
+    """(lower end, upper end, demands whose SLO is met all through), fine where the latency rises."""
     mean = curves.mean(config)
     edges = [0.0]
     for x0, x1, y0, y1 in zip((0.0, *mean.x), mean.x, (mean.y[0], *mean.y), mean.y, strict=False):
@@ -78,10 +114,7 @@ def _intervals(config: Config, demands: list[Demand], curves: Curves) -> list[Co
         edges += [x0 + (x1 - x0) * (i + 1) / cuts for i in range(cuts)]
     limits = {d.index: curves.capacity_hz(config, d.slo_s, d.percentile) for d in demands}
     edges = sorted({e for e in (*edges, *limits.values()) if e <= max(limits.values())})
-    return [
-        Column(config, low, high, mean.at(low), frozenset(i for i, limit in limits.items() if limit >= high * (1 - 1e-9)))
-        for low, high in pairwise(edges)
-    ]
+    return [(low, high, frozenset(i for i, limit in limits.items() if limit >= high * (1 - 1e-9))) for low, high in pairwise(edges)]
 
 
 def _undominated(columns: list[Column]) -> list[Column]:
@@ -95,12 +128,15 @@ def _undominated(columns: list[Column]) -> list[Column]:
 class _Mix:
     """The mixed-integer program."""
 
-    def __init__(self, problem: Problem, columns: list[Column]) -> None:
+    def __init__(self, problem: Problem, columns: list[Column], *, whole: bool) -> None:
+        """whole: every column has a whole number of servers, not only every model and GPU type."""
         self._problem, self._columns = problem, columns
         self._solver = solver = pywraplp.Solver.CreateSolver("SCIP")
-        self._share = [solver.NumVar(0, solver.infinity(), "") for _ in columns]
+        self._share = [solver.Var(0, solver.infinity(), whole, "") for _ in columns]
+        least = [max(task.floor_hz, LEAST_RATE * task.max_rate_hz if whole else 0.0) for task in problem.classes]
         self._rates = [
-            solver.NumVar(task.floor_hz * task.num_robots, task.max_rate_hz * task.num_robots, "") for task in problem.classes
+            solver.NumVar(low * task.num_robots, max(low, task.max_rate_hz) * task.num_robots, "")
+            for low, task in zip(least, problem.classes, strict=True)
         ]
         self._served: dict[tuple[int, int], pywraplp.Variable] = {}
         """(column, demand) -> requests/s"""
@@ -119,33 +155,38 @@ class _Mix:
         parameters = pywraplp.MPSolverParameters()
         parameters.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, gap)
         if any(task.floor_hz > task.max_rate_hz for task in self._problem.classes):
-            return Bound(-math.inf, {}, {}, True)
+            return Bound(-math.inf, (), True)
         status = solver.Solve(parameters)
         if status == pywraplp.Solver.INFEASIBLE:
-            return Bound(-math.inf, {}, {}, True)
+            return Bound(-math.inf, (), True)
         if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
             loosest = sum(task.weight * task.max_rate_hz for task in self._problem.classes)
-            return Bound(loosest, {}, {}, False)
-        servers: dict[Config, float] = defaultdict(float)
-        served: dict[tuple[Config, int], float] = defaultdict(float)
-        for column, share in zip(self._columns, self._share, strict=True):
-            servers[column.config] += share.solution_value()
-        for (i, demand), rate in self._served.items():
-            served[self._columns[i].config, demand] += rate.solution_value()
+            return Bound(loosest, (), False)
         best = max(solver.Objective().BestBound(), solver.Objective().Value())
-        return Bound(best, dict(servers), dict(served), status == pywraplp.Solver.OPTIMAL)
+        return Bound(best, self._mix(), status == pywraplp.Solver.OPTIMAL)
+
+    def _mix(self) -> tuple[Share, ...]:
+        served: dict[int, dict[int, float]] = defaultdict(dict)
+        for (i, demand), rate in self._served.items():
+            served[i][demand] = rate.solution_value()
+        shares = enumerate(share.solution_value() for share in self._share)
+        return tuple(Share(self._columns[i], servers, served[i]) for i, servers in shares if servers > 1e-9)
 
     def _add_servers(self) -> None:
+        """Whole servers per model and GPU type; every model has at least one, for somebody needs it."""
         solver = self._solver
-        for gpu_type, available in self._problem.gpus.items():
-            total = solver.Constraint(0, available)
-            for model in self._problem.models:
-                whole = solver.IntVar(0, available, "")
-                total.SetCoefficient(whole, 1)
-                share = solver.Constraint(-solver.infinity(), 0)
-                share.SetCoefficient(whole, -1)
-                for i, column in enumerate(self._columns):
-                    if (column.config.model, column.config.gpu_type) == (model, gpu_type):
+        totals = {gpu_type: solver.Constraint(0, available) for gpu_type, available in self._problem.gpus.items()}
+        for model in self._problem.models:
+            somewhere = solver.Constraint(1, solver.infinity())
+            for gpu_type, available in self._problem.gpus.items():
+                mine = [i for i, c in enumerate(self._columns) if (c.config.model, c.config.gpu_type) == (model, gpu_type)]
+                if mine:
+                    whole = solver.IntVar(0, available, "")
+                    totals[gpu_type].SetCoefficient(whole, 1)
+                    somewhere.SetCoefficient(whole, 1)
+                    share = solver.Constraint(0, 0)
+                    share.SetCoefficient(whole, -1)
+                    for i in mine:
                         share.SetCoefficient(self._share[i], 1)
 
     def _add_loads(self) -> None:

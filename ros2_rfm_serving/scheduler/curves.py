@@ -64,6 +64,10 @@ class Curves:
         """Every way to serve a model."""
         return [config for (m, _), configs in self.configs.items() if m == model for config in configs]
 
+    @property
+    def all(self) -> list[Config]:
+        return [config for configs in self.configs.values() for config in configs]
+
     def mean(self, config: Config) -> Line:
         """Mean latency in s."""
         return self._line(config, "mean")

@@ -56,12 +56,39 @@ def _floors(problem: Problem, curves: Curves) -> Iterator[str]:
             )
 
 
+def reasons(problem: Problem, curves: Curves) -> tuple[str, ...]:
+    """What asks for more servers than there are: the fewest that each model needs, whatever else they do."""
+    needs = {model: _fewest_servers(model, problem, curves) for model in problem.models}
+    total = sum(count for count, _ in needs.values())
+    available = len(problem.servers)
+    if total <= available:
+        return ("no placement was found that serves every obligation and floor within its SLO",)
+    if len(problem.models) > available:
+        return (f"{len(problem.models)} models need a server each ({', '.join(problem.models)}), there are {available} servers",)
+    lines = [f"{model!r} needs at least {count} ({why})" for model, (count, why) in needs.items() if count > 1]
+    return (f"the obligations and floors need at least {total} servers, there are {available}", *lines)
+
+
+def _fewest_servers(model: str, problem: Problem, curves: Curves) -> tuple[int, str]:
+    """By each demand's load over the most that one server carries within its SLO."""
+    servers, texts = 0.0, []
+    for demand in problem.demands:
+        load_hz = problem.robots_of(demand) * demand.rate_hz(problem.classes[demand.task].floor_hz)
+        if demand.model == model and load_hz > 0:
+            most_hz = max(curves.capacity_hz(c, demand.slo_s, demand.percentile) for c in curves.of(model))
+            servers += load_hz / most_hz
+            task = problem.classes[demand.task].name
+            texts.append(
+                f"{demand.component} of {task!r}: {load_hz:.1f} requests/s, one server carries {most_hz:.1f} within the SLO"
+            )
+    return max(1, math.ceil(servers - 1e-9)), "; ".join(texts)
+
+
 def remedies(
     factory: Factory,
     counts: Mapping[str, int],
     profile: Profile,
     catalogue: Catalogue | None,
-    expired: Callable[[], bool],
 ) -> tuple[str, ...]:
     """Changes that would make it feasible, each found by the solver: more GPUs, fewer robots, a looser SLO."""
 

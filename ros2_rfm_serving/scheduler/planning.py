@@ -8,18 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import baselines, best, explain
+from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.baselines import StaticPlacement, TooFewServersError
 from ros2_rfm_serving.scheduler.bound import Bound, upper_bound
+from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.curves import Curves
 from ros2_rfm_serving.scheduler.predict import Operation, solution_of
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
 from ros2_rfm_serving.scheduler.rates import RateSearch
 from ros2_rfm_serving.scheduler.rosa import Rosa
-from ros2_rfm_serving.scheduler.solution import Solution
+from ros2_rfm_serving.scheduler.solution import Solution, to_schedule
 from ros2_rfm_serving.scheduler.standby import with_standbys
+from ros2_rfm_serving.types import Schedule
 
 POLICIES = {
     "best": "ours: never worse than the others on the predicted objective, with its distance from the best possible",
@@ -32,7 +35,7 @@ STATIC: dict[str, Callable[[Problem, Curves], StaticPlacement]] = {
     "baseline3": baselines.equal,
     "baseline4": baselines.weighted,
 }
-BUDGET_S, BUDGET_PER_SERVER_S = 0.3, 0.06
+BUDGET_S, BUDGET_PER_SERVER_S = 0.2, 0.08
 """Default time that a solver may take, with a clock given."""
 DEFAULT_LOAD_S = 30.0
 """Of a model that the catalogue does not know on a GPU type."""
@@ -60,27 +63,49 @@ def plan_factory(
     """
     if policy not in POLICIES:
         raise ScheduleError(f"no policy is named {policy!r}; there are: {', '.join(POLICIES)}")
-    start_s = clock()
     counts = Counter(robot.task for robot in factory.robots) if num_robots is None else num_robots
     problem = problem_of(factory, counts, profile, catalogue)
-    budget = budget_s if budget_s is not None else BUDGET_S + BUDGET_PER_SERVER_S * len(problem.servers)
-
-    def expired() -> bool:
-        return clock() - start_s > budget
-
+    seconds = budget_s if budget_s is not None else BUDGET_S + BUDGET_PER_SERVER_S * len(problem.servers)
+    budget = Budget(seconds, clock)
     curves = curves_of(problem, profile)
     if problems := explain.hopeless(problem, curves):
-        return _infeasible(policy, math.nan, problems, clock() - start_s)
-    bound = upper_bound(problem, curves, time_limit_s=max(0.5, budget / 2))
+        return _infeasible(policy, math.nan, problems, budget.spent_s())
+    bound = upper_bound(problem, curves, time_limit_s=max(0.5, seconds / 3))
     capped = rate_control if rate_control is not None else policy not in STATIC
-    solution = _run(policy, problem, curves, profile, bound, capped, expired)
+    solution = _run(policy, problem, curves, profile, bound, capped, budget)
     if solution.policy and not solution.servers:
         problems = solution.problems
         if explained:
-            problems = (*problems, *explain.remedies(factory, counts, profile, catalogue, expired))
-        return _infeasible(policy, bound.objective, problems, clock() - start_s)
-    solution = with_standbys(solution, factory, problem, curves)
-    return replace(solution, solve_s=clock() - start_s)
+            problems = (*problems, *explain.remedies(factory, counts, profile, catalogue))
+        return _infeasible(policy, bound.objective, problems, budget.spent_s())
+    if policy not in STATIC:
+        reserved = {s: g for s, g in factory.gpu_types.items() if s not in problem.servers}
+        solution = with_standbys(solution, problem, curves, reserved, peers=factory.standby.peers)
+    return replace(solution, solve_s=budget.spent_s())
+
+
+def start_fleet(
+    factory: Factory,
+    robots: Sequence[Robot],
+    profile: Profile,
+    catalogue: Catalogue | None,
+    *,
+    epoch: int,
+    previous: Schedule | None = None,
+    policy: str = "best",
+    clock: Callable[[], float] = lambda: 0.0,
+) -> Fleet:
+    """Plans a factory for these robots, ready to be adapted. Robots stay where they were in `previous` as far as they can.
+
+    Raises: `ScheduleError` with the reasons and remedies when it cannot be served; `ProfileError`.
+    """
+    counts = Counter(robot.task for robot in robots)
+    solution = plan_factory(factory, profile, catalogue, policy=policy, num_robots=counts, clock=clock)
+    if not solution.servers:
+        raise ScheduleError("; ".join(solution.problems))
+    problem = problem_of(factory, counts, profile, catalogue)
+    schedule = to_schedule(solution, robots, epoch=epoch, previous=previous)
+    return Fleet(problem, curves_of(problem, profile), schedule, robots)
 
 
 def problem_of(factory: Factory, counts: Mapping[str, int], profile: Profile, catalogue: Catalogue | None) -> Problem:
@@ -112,20 +137,20 @@ def _run(
     profile: Profile,
     bound: Bound,
     capped: bool,
-    expired: Callable[[], bool],
+    budget: Budget,
 ) -> Solution:
     if policy in STATIC:
         return _static(policy, problem, curves, bound, capped)
     if policy == "rosa":
-        rosa = Rosa(problem, curves_of(problem, profile.under("poisson")), expired).solve()
+        rosa = Rosa(problem, curves_of(problem, profile.under("poisson")), budget.expired).solve()
         if rosa is None:
-            return _infeasible(policy, bound.objective, ("the obligations or the floors do not fit the servers",), 0.0)
+            return _infeasible(policy, bound.objective, explain.reasons(problem, curves), 0.0)
         caps = rosa.rates if capped else None
         operation = Operation(hosts=rosa.hosts, caps=caps, complete=not rosa.timed_out)
         return solution_of(policy, problem, curves, operation, bound)
-    found = best.solve(problem, curves, bound, expired)
+    found = best.solve(problem, curves, bound, budget)
     if found is None:
-        return _infeasible(policy, bound.objective, ("no placement serves every obligation and floor",), 0.0)
+        return _infeasible(policy, bound.objective, explain.reasons(problem, curves), 0.0)
     caps = RateSearch(problem, curves, found.hosts).caps(found.rates) if capped else None
     operation = Operation(hosts=found.hosts, caps=caps, rates=found.rates, complete=not found.timed_out)
     return solution_of(policy, problem, curves, operation, bound)

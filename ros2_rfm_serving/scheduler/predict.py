@@ -135,10 +135,11 @@ def _server(problem: Problem, curves: Curves, host: Host, rates: Rates, caps: Ra
                 rate_hz=rate_hz,
                 cap_hz=cap_hz,
                 slo_s=demand.slo_s,
+                percentile=demand.percentile,
             )
         )
     most_hz = curves.max_rate_hz(host.config)
-    saturated = load_hz > most_hz * (1 - 1e-6)
+    saturated = caps is None and load_hz > most_hz * (1 - 1e-6)
     return ServerSolution(
         server="",
         gpu_type=host.config.gpu_type,

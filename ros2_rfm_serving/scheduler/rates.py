@@ -18,8 +18,10 @@ from ros2_rfm_serving.scheduler.problem import Problem
 Rates = tuple[float, ...]
 """Action rate of one robot, per task class, Hz."""
 
-BISECTIONS = 40
+BISECTIONS = 24
 LINEAR_STEPS = 8
+PROMISING = 0.95
+"""Share of a known objective that the linearised optimum must reach to be worth the steps towards it."""
 TOLERANCE = 1e-9
 
 
@@ -54,6 +56,8 @@ class RateSearch:
         for i, pattern in enumerate(self._patterns):
             for demand, _ in pattern.host.robots:
                 self._where[demand].append(i)
+        self._limits = [p.limit_hz * (1 + TOLERANCE) for p in self._patterns]
+        self._waits = [[(d.calls, self._where[d.index]) for d in task.coupled if self._where[d.index]] for task in problem.classes]
 
     def _pattern(self, host: Host) -> _Pattern:
         demands = self.problem.demands
@@ -66,24 +70,34 @@ class RateSearch:
         return _Pattern(host, min(limits, default=0.0), fixed_hz, list(slopes.items()))
 
     def loads_hz(self, rates: Sequence[float]) -> list[float]:
-        return [p.fixed_hz + sum(slope * rates[c] for c, slope in p.slopes) for p in self._patterns]
+        return [p.fixed_hz + sum([slope * rates[c] for c, slope in p.slopes]) for p in self._patterns]
 
     def closed_loops_hz(self, rates: Sequence[float]) -> Rates:
         """What each class's latencies at these loads allow."""
-        means = [line.at(load) for line, load in zip(self._lines, self.loads_hz(rates), strict=True)]
-        return tuple(
-            task.closed_loop_hz({d.index: max((means[i] for i in self._where[d.index]), default=0.0) for d in task.coupled})
-            for task in self.problem.classes
-        )
+        return self._closed_loops_at(self.loads_hz(rates))
+
+    def _closed_loops_at(self, loads: Sequence[float]) -> Rates:
+        """`TaskClass.closed_loop_hz` at the slowest host of each demand, without its dictionaries: this is the inner loop."""
+        means = [line.at(load) for line, load in zip(self._lines, loads, strict=True)]
+        loops = []
+        for task, demands in zip(self.problem.classes, self._waits, strict=True):
+            waits = [calls * max([means[i] for i in where]) for calls, where in demands]
+            loops.append(1.0 / (max(task.cycle_s, *waits, 0.0) if task.overlapped else task.cycle_s + sum(waits)))
+        return tuple(loops)
 
     def feasible(self, rates: Sequence[float]) -> bool:
         loads = self.loads_hz(rates)
-        if any(load > p.limit_hz * (1 + TOLERANCE) for load, p in zip(loads, self._patterns, strict=True)):
-            return False
-        return all(f <= loop * (1 + TOLERANCE) for f, loop in zip(rates, self.closed_loops_hz(rates), strict=True))
+        for load, limit in zip(loads, self._limits, strict=True):
+            if load > limit:
+                return False
+        loops = self._closed_loops_at(loads)
+        return all(f <= loop * (1 + TOLERANCE) for f, loop in zip(rates, loops, strict=True))
 
-    def best(self) -> Rates | None:
-        """The vector with the highest weighted throughput that the search finds; None when not even the floors are feasible."""
+    def best(self, worth: float = 0.0) -> Rates | None:
+        """The vector with the highest weighted throughput that the search finds; None when not even the floors are feasible.
+
+        worth: objective below which a first estimate will do.
+        """
         classes = self.problem.classes
         if not self._complete():
             return None
@@ -93,8 +107,7 @@ class RateSearch:
         tops = tuple(max(task.max_rate_hz, task.floor_hz) for task in classes)
         rates = self._along(floors, tops)
         if len(classes) > 1:
-            rates = max((self._climb(rates), self._climb(floors)), key=self.problem.objective)
-            rates = self._linear_ascent(rates)
+            rates = self._linear_ascent(self._climb(rates), worth)
         return rates
 
     def distance(self) -> float:
@@ -133,8 +146,6 @@ class RateSearch:
             middle = (inside + outside) / 2
             point = [a + middle * (b - a) for a, b in zip(low, high, strict=True)]
             inside, outside = (middle, outside) if self.feasible(point) else (inside, middle)
-            if (outside - inside) * max(high) < 1e-7:
-                break
         return tuple(a + inside * (b - a) for a, b in zip(low, high, strict=True))
 
     def _climb(self, rates: Rates) -> Rates:
@@ -144,11 +155,11 @@ class RateSearch:
             rates = self._along(rates, tuple(classes[c].max_rate_hz if i == c else f for i, f in enumerate(rates)))
         return rates
 
-    def _linear_ascent(self, rates: Rates) -> Rates:
-        """Steps to the optimum of the constraints linearised at `rates`, as long as they gain."""
+    def _linear_ascent(self, rates: Rates, worth: float) -> Rates:
+        """Steps to the optimum of the constraints linearised at `rates`, as long as they gain and lead where it is worth it."""
         for _ in range(LINEAR_STEPS):
             target = self._linear_optimum(rates)
-            if target is None:
+            if target is None or self.problem.objective(target) < PROMISING * worth:
                 break
             moved = self._climb(self._along(rates, target))
             if self.problem.objective(moved) <= self.problem.objective(rates) * (1 + 1e-6):
@@ -166,8 +177,9 @@ class RateSearch:
                 row = solver.Constraint(-solver.infinity(), pattern.limit_hz - pattern.fixed_hz)
                 for c, slope in pattern.slopes:
                     row.SetCoefficient(f[c], slope)
-        for c in range(len(classes)):
-            self._add_closed_loop(solver, f, c, rates, loads)
+        for c, task in enumerate(classes):
+            if task.num_robots:
+                self._add_closed_loop(solver, f, c, rates, loads)
         for variable, task in zip(f, classes, strict=True):
             solver.Objective().SetCoefficient(variable, task.weight)
         solver.Objective().SetMaximization()

@@ -11,6 +11,8 @@ from ros2_rfm_serving.scheduler.groups import Group, Placement, hosts_of, tidy
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.rates import Rates, RateSearch
 
+REPAIRS = 40
+"""Moves that may be spent on a starting point that is not feasible."""
 SUFFICIENT = 1e-4
 """Relative gain below which a move is not worth another round."""
 
@@ -31,23 +33,23 @@ class Search:
         self._problem, self._curves, self._expired = problem, curves, expired
         self._random = random.Random(seed)
         self._known: dict[Placement, Candidate] = {}
-        self.evaluations = 0
+        self._worth = 0.0
 
     def evaluate(self, placement: Iterable[Group]) -> Candidate:
         groups = tidy(placement)
         if groups not in self._known:
-            self.evaluations += 1
             search = RateSearch(self._problem, self._curves, hosts_of(groups, self._problem))
-            rates = search.best()
+            rates = search.best(self._worth)
             score = self._problem.objective(rates) if rates is not None else -search.distance()
             self._known[groups] = Candidate(groups, rates, score)
+            self._worth = max(self._worth, score)
         return self._known[groups]
 
     def run(self, seeds: Iterable[Placement], *, good_enough: float, rounds: int) -> Candidate | None:
         """The best placement found from `seeds`; stops at the score `good_enough`, after `rounds` shakes, or when time is up."""
         found: list[Candidate] = []
         for placement in seeds:
-            candidate = self.evaluate(placement)
+            candidate = self._repaired(self.evaluate(placement))
             if candidate.placement not in {c.placement for c in found}:
                 found.append(candidate)
         found.sort(key=lambda c: -c.score)
@@ -64,13 +66,25 @@ class Search:
             best = max(best, self._climb(self._shaken(best), good_enough), key=lambda c: c.score)
         return best
 
+    def _repaired(self, candidate: Candidate) -> Candidate:
+        """Rounding may leave a placement a little short of feasible: climbs until it is, with moves of servers and robots alone."""
+        for _ in range(REPAIRS):
+            if candidate.rates is not None or not candidate.placement or self._expired():
+                break
+            groups = candidate.placement
+            moves = (m for i in range(len(groups)) for m in (*self._shifted_servers(groups, i), *self._moved_robots(groups, i)))
+            nearer = (c for c in (self.evaluate(m) for m in moves) if c.score > candidate.score)
+            candidate = next(nearer, candidate)
+            if candidate.placement == groups:
+                break
+        return candidate
+
     def _climb(self, candidate: Candidate, good_enough: float) -> Candidate:
+        """First improvement, the groups in random order, until no move of any group improves."""
         improved = True
         while improved and candidate.score < good_enough:
             improved = False
-            moves = list(self.moves(candidate.placement))
-            self._random.shuffle(moves)
-            for move in moves:
+            for move in self._shuffled_moves(candidate.placement):
                 if self._expired():
                     return candidate
                 other = self.evaluate(move)
@@ -82,89 +96,105 @@ class Search:
     def _shaken(self, candidate: Candidate) -> Candidate:
         placement = candidate.placement
         for _ in range(self._random.randint(2, 4)):
-            moves = list(self.moves(placement))
-            if not moves:
-                break
-            placement = tidy(self._random.choice(moves))
+            moves = list(self.moves(placement, self._random.randrange(len(placement))))
+            if moves:
+                placement = tidy(self._random.choice(moves))
         return self.evaluate(placement)
 
-    # --- moves: every one keeps all robots served and uses no more servers than there are ---
+    def _shuffled_moves(self, groups: Placement) -> Iterator[Placement]:
+        for i in self._random.sample(range(len(groups)), len(groups)):
+            moves = list(self.moves(groups, i))
+            self._random.shuffle(moves)
+            yield from moves
 
-    def moves(self, groups: Placement) -> Iterator[Placement]:
-        yield from self._other_configs(groups)
-        yield from self._shifted_servers(groups)
-        yield from self._moved_robots(groups)
-        yield from self._split(groups)
-        yield from self._merged(groups)
-        yield from self._swapped_types(groups)
+    # --- moves of group i: every one keeps all robots served and uses no more servers than there are ---
 
-    def _other_configs(self, groups: Placement) -> Iterator[Placement]:
-        """Another batch size, or an unused server of another type."""
-        free = self._free(groups)
-        for i, group in enumerate(groups):
-            for config in self._curves.of(group.config.model):
-                if config != group.config and (
-                    config.gpu_type == group.config.gpu_type or free.get(config.gpu_type, 0) >= group.num_servers
-                ):
-                    yield _replaced(groups, {i: replace(group, config=config)})
+    def moves(self, groups: Placement, i: int) -> Iterator[Placement]:
+        yield from self._other_configs(groups, i)
+        yield from self._shifted_servers(groups, i)
+        yield from self._moved_robots(groups, i)
+        yield from self._exchanged_robots(groups, i)
+        yield from self._split(groups, i)
+        yield from self._merged(groups, i)
+        yield from self._swapped_types(groups, i)
 
-    def _shifted_servers(self, groups: Placement) -> Iterator[Placement]:
-        """One server more for a group: an unused one, or one of another group."""
-        free = self._free(groups)
-        for i, taker in enumerate(groups):
-            grown = taker.resized(taker.num_servers + 1)
-            if free.get(taker.config.gpu_type, 0):
-                yield _replaced(groups, {i: grown})
-            for j, giver in enumerate(groups):
-                if i != j and giver.num_servers > 1 and giver.config.gpu_type == taker.config.gpu_type:
-                    yield _replaced(groups, {i: grown, j: giver.resized(giver.num_servers - 1)})
+    def _other_configs(self, groups: Placement, i: int) -> Iterator[Placement]:
+        """Another batch size, or unused servers of another type."""
+        free, group = self._free(groups), groups[i]
+        for config in self._curves.of(group.config.model):
+            same_type = config.gpu_type == group.config.gpu_type
+            if config != group.config and (same_type or free.get(config.gpu_type, 0) >= group.num_servers):
+                yield _replaced(groups, {i: replace(group, config=config)})
 
-    def _moved_robots(self, groups: Placement) -> Iterator[Placement]:
-        for i, giver in enumerate(groups):
-            for j, taker in enumerate(groups):
-                if i != j and giver.config.model == taker.config.model:
-                    for demand, count in giver.robots:
-                        for moved in sorted({1, count // 2, count} - {0}):
-                            yield _replaced(groups, _moved(giver, taker, i, j, demand, moved))
+    def _shifted_servers(self, groups: Placement, i: int) -> Iterator[Placement]:
+        """One server more: an unused one, or one of another group."""
+        taker = groups[i]
+        grown = taker.resized(taker.num_servers + 1)
+        if self._free(groups).get(taker.config.gpu_type, 0):
+            yield _replaced(groups, {i: grown})
+        for j, giver in self._others(groups, i):
+            if giver.num_servers > 1 and giver.config.gpu_type == taker.config.gpu_type:
+                yield _replaced(groups, {i: grown, j: giver.resized(giver.num_servers - 1)})
 
-    def _split(self, groups: Placement) -> Iterator[Placement]:
+    def _moved_robots(self, groups: Placement, i: int) -> Iterator[Placement]:
+        giver = groups[i]
+        for j, taker in self._others(groups, i):
+            if giver.config.model == taker.config.model:
+                for demand, count in giver.robots:
+                    for moved in sorted({1, count // 2, count} - {0}):
+                        yield _replaced(groups, _moved(giver, taker, i, j, demand, moved))
+
+    def _exchanged_robots(self, groups: Placement, i: int) -> Iterator[Placement]:
+        """All robots of one demand against all of another."""
+        one = groups[i]
+        for j, other in self._others(groups, i):
+            if one.config.model == other.config.model:
+                for mine, given in one.robots:
+                    for theirs, taken in other.robots:
+                        if mine != theirs:
+                            changes = _moved(one, other, i, j, mine, given)
+                            yield _replaced(groups, _moved(changes[j], changes[i], j, i, theirs, taken))
+
+    def _split(self, groups: Placement, i: int) -> Iterator[Placement]:
         """Some demands, or an even share of all, on servers of their own: split off, unused, or of another group."""
-        free = self._free(groups)
-        for i, group in enumerate(groups):
-            for part, rest in _parts(group):
-                if group.num_servers > 1:
-                    for taken in {1, group.num_servers // 2, group.num_servers - 1}:
-                        yield (*_replaced(groups, {i: rest.resized(group.num_servers - taken)}), part.resized(taken))
-                for config in self._curves.of(group.config.model):
-                    if free.get(config.gpu_type, 0):
-                        yield (*_replaced(groups, {i: rest}), replace(part, config=config, num_servers=1))
-                    for j, giver in enumerate(groups):
-                        if i != j and giver.num_servers > 1 and giver.config.gpu_type == config.gpu_type:
-                            kept = {i: rest, j: giver.resized(giver.num_servers - 1)}
-                            yield (*_replaced(groups, kept), replace(part, config=config, num_servers=1))
+        free, group = self._free(groups), groups[i]
+        for part, rest in _parts(group):
+            if group.num_servers > 1:
+                for taken in {1, group.num_servers // 2, group.num_servers - 1}:
+                    yield (*_replaced(groups, {i: rest.resized(group.num_servers - taken)}), part.resized(taken))
+            for config in self._curves.of(group.config.model):
+                own = replace(part, config=config, num_servers=1)
+                if free.get(config.gpu_type, 0):
+                    yield (*_replaced(groups, {i: rest}), own)
+                for j, giver in self._others(groups, i):
+                    if giver.num_servers > 1 and giver.config.gpu_type == config.gpu_type:
+                        yield (*_replaced(groups, {i: rest, j: giver.resized(giver.num_servers - 1)}), own)
 
-    def _merged(self, groups: Placement) -> Iterator[Placement]:
+    def _merged(self, groups: Placement, i: int) -> Iterator[Placement]:
         """Two groups in one; also with one server less, which somebody else may need more."""
-        for i, one in enumerate(groups):
-            for j, other in enumerate(groups):
-                if i != j and (one.config.model, one.config.gpu_type) == (other.config.model, other.config.gpu_type):
-                    robots = {d: one.count(d) + other.count(d) for d, _ in (*one.robots, *other.robots)}
-                    merged = one.resized(one.num_servers + other.num_servers).with_robots(robots)
-                    rest = tuple(g for k, g in enumerate(groups) if k not in (i, j))
-                    yield (*rest, merged)
-                    smaller = merged.resized(merged.num_servers - 1)
-                    for k, taker in enumerate(rest):
-                        if taker.config.gpu_type == one.config.gpu_type:
-                            yield (*_replaced(rest, {k: taker.resized(taker.num_servers + 1)}), smaller)
+        one = groups[i]
+        for j, other in self._others(groups, i):
+            if (one.config.model, one.config.gpu_type) == (other.config.model, other.config.gpu_type):
+                robots = {d: one.count(d) + other.count(d) for d, _ in (*one.robots, *other.robots)}
+                merged = one.resized(one.num_servers + other.num_servers).with_robots(robots)
+                rest = tuple(g for k, g in enumerate(groups) if k not in (i, j))
+                yield (*rest, merged)
+                smaller = merged.resized(merged.num_servers - 1)
+                for k, taker in enumerate(rest):
+                    if taker.config.gpu_type == one.config.gpu_type:
+                        yield (*_replaced(rest, {k: taker.resized(taker.num_servers + 1)}), smaller)
 
-    def _swapped_types(self, groups: Placement) -> Iterator[Placement]:
+    def _swapped_types(self, groups: Placement, i: int) -> Iterator[Placement]:
         """Two groups of as many servers trade GPU types, each with any batch size."""
-        for i, one in enumerate(groups):
-            for j, other in enumerate(groups[i + 1 :], i + 1):
-                if one.num_servers == other.num_servers and one.config.gpu_type != other.config.gpu_type:
-                    for mine in self._curves.configs.get((one.config.model, other.config.gpu_type), []):
-                        for theirs in self._curves.configs.get((other.config.model, one.config.gpu_type), []):
-                            yield _replaced(groups, {i: replace(one, config=mine), j: replace(other, config=theirs)})
+        one = groups[i]
+        for j, other in self._others(groups, i):
+            if one.num_servers == other.num_servers and one.config.gpu_type != other.config.gpu_type:
+                for mine in self._curves.configs.get((one.config.model, other.config.gpu_type), []):
+                    for theirs in self._curves.configs.get((other.config.model, one.config.gpu_type), []):
+                        yield _replaced(groups, {i: replace(one, config=mine), j: replace(other, config=theirs)})
+
+    def _others(self, groups: Placement, i: int) -> list[tuple[int, Group]]:
+        return [(j, group) for j, group in enumerate(groups) if j != i]
 
     def _free(self, groups: Placement) -> dict[str, int]:
         free = dict(self._problem.gpus)

@@ -28,6 +28,7 @@ class Stream:
     """What one robot may send at the most; inf: no rate control."""
     slo_s: float
     """inf: none"""
+    percentile: float = 99.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,8 @@ class Solution:
     solve_s: float = 0.0
     tasks: dict[str, TaskSolution] = field(default_factory=dict)
     servers: tuple[ServerSolution, ...] = ()
+    standby_of: dict[str, str] = field(default_factory=dict)
+    """Server -> who takes its robots over when it is lost."""
     problems: tuple[str, ...] = ()
     """What is wrong, in words, with what would make it right."""
     notes: tuple[str, ...] = ()
@@ -102,6 +105,7 @@ class Solution:
                 for name, task in self.tasks.items()
             },
             "servers": [_server_json(server) for server in self.servers],
+            "standby_of": self.standby_of,
             "problems": list(self.problems),
             "notes": list(self.notes),
         }
@@ -143,6 +147,8 @@ def to_schedule(solution: Solution, robots: Sequence[Robot], *, epoch: int, prev
     sessions: dict[str, int] = defaultdict(int)
     for route in routes:
         sessions[route.server] += 1
+        if route.standby:
+            sessions[route.standby] += 1
     placements = tuple(
         Placement(
             server=server.server,
@@ -180,6 +186,8 @@ def _routes(solution: Solution, robots: Sequence[Robot], previous: Schedule | No
                     component=component,
                     server=server.server,
                     max_rate_hz=stream.cap_hz,
+                    predicted_rate_hz=stream.rate_hz,
+                    standby=solution.standby_of.get(server.server, ""),
                     slo_s=stream.slo_s if math.isfinite(stream.slo_s) else 0.0,
                 )
             )

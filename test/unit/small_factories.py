@@ -262,9 +262,7 @@ def _best_rates(curves: RawCurves, tasks: list[RawTask], demands: list[RawDemand
     return best
 
 
-def _highest(
-    curves: RawCurves, tasks: list[RawTask], demands: list[RawDemand], hosting: Hosting, low: Floats, c: int
-) -> float:
+def _highest(curves: RawCurves, tasks: list[RawTask], demands: list[RawDemand], hosting: Hosting, low: Floats, c: int) -> float:
     """No rate of class c is feasible above this, whatever the others do."""
     inside, outside = low[c], max(1 / tasks[c].cycle_s, low[c])
     for _ in range(2):

@@ -149,6 +149,13 @@ def test_a_cap_is_reached_when_the_loop_allows_it_and_not_exceeded() -> None:
     assert report.raw == pytest.approx(16.0, rel=0.005)
 
 
+@pytest.mark.parametrize("calls", [0.1, 0.5])
+def test_a_cap_at_the_closed_loop_rate_is_reached_although_plans_come_in_between(calls: float) -> None:
+    closed_hz = 1 / (T_ACT_S + SERVICE_S + calls * PLAN_S)
+    report = run(plant := factory(plans=calls), schedule(plant, rate_hz=0.999 * closed_hz), seconds=300)
+    assert report.raw == pytest.approx(closed_hz, rel=0.005)
+
+
 @pytest.mark.parametrize(("batch_size", "expected_s"), [(1, 0.05), (8, 0.12)])
 def test_an_asynchronous_robot_is_as_fast_as_the_slower_of_the_two(batch_size: int, expected_s: float) -> None:
     plant = factory(mode="async", slo_ms=2000)
