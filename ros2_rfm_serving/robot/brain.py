@@ -124,6 +124,8 @@ class RobotBrain:
             return ""
         if component in self._calls:
             self._calls.answered(component)
+            if self.config.synchronous and self._links.system1:
+                self._links.system1.allowance_s = now_s - answered.sent_s
         if isinstance(reply, Plan):
             self.subgoal = reply.subgoals[0] if reply.subgoals else ""
         elif component == MONITOR:  # what safety and others say is not about the task's end
@@ -318,7 +320,7 @@ class RobotBrain:
     # --- actions ---
 
     def _drop_stale(self, now_s: float) -> None:
-        if self._queue.depth and now_s - self._queue.observed_s > self.config.max_action_age_s:
+        if self._due.may_pop() and now_s - self._queue.observed_s > self.config.max_action_age_s:
             self.refused["stale_action"] += self._queue.depth
             self._queue.clear()
 

@@ -61,6 +61,8 @@ class Link:
     """When what is under way, a session's opening or a request, is given up."""
     next_send_s: float = -math.inf
     """Earliest time that the schedule's rate allows for the next request."""
+    allowance_s: float = 0.0
+    """What a synchronous robot's System 1 waits for a plan now and then is part of its cycle, not lost (ROSA §3.4.2, eq. 4)."""
     goal_coupled: bool = False
     """Asked as System 1's execution wants it; the others whenever `next_send_s` allows."""
     _sequence: int = 0
@@ -134,8 +136,8 @@ class Link:
     def sent(self, episode: int, now_s: float, mark: int, observed_s: float) -> RequestId:
         """The identity of the request that goes out now.
 
-        The pace keeps its phase: a request that goes out late does not delay those after it, by up to one period, so that a
-        robot whose loop is fast enough reaches its rate on average.
+        The pace keeps its phase: a request that goes out late does not delay those after it, by up to one period and the
+        `allowance_s`, so that a robot whose loop is fast enough reaches its rate on average.
         """
         self._sequence += 1
         request = RequestId(
@@ -144,7 +146,8 @@ class Link:
         self.in_flight = InFlight(request, now_s, mark, observed_s)
         self.deadline_s = now_s + self._limit_s
         first = self.next_send_s == -math.inf
-        self.next_send_s = (now_s if first else max(self.next_send_s, now_s - self._period_s)) + self._period_s
+        earliest_s = now_s - self._period_s - self.allowance_s
+        self.next_send_s = (now_s if first else max(self.next_send_s, earliest_s)) + self._period_s
         return request
 
     def check_timeout(self, now_s: float) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from ros2_rfm_serving.factory import parse_factory
+from ros2_rfm_serving.factory.nodes import node_list
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal, Tick
 from ros2_rfm_serving.robot.action_queue import ActionQueue
 from ros2_rfm_serving.robot.calls import CoupledCalls
@@ -621,7 +624,7 @@ class Sparse:
             self.brain.finish()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     events=st.lists(st.tuples(st.integers(0, 640), st.sampled_from(EVENTS)), max_size=120),
     synchronous=st.booleans(),
@@ -654,3 +657,21 @@ def test_ticking_only_when_there_is_something_to_do_changes_nothing(
         often.brain.failovers,
     )
     assert seldom.ticks < often.ticks / 2
+
+
+def test_the_nodes_of_a_factory_are_told_their_calls_per_action(tmp_path: Path) -> None:
+    text = """
+server_cluster: {num_servers: 1, gpu_type: CPU}
+robot_fleet: [{task: pick, num_robots: 1}]
+pick:
+  robot: arm.yaml
+  pipeline: {action_period_ms: 200, system2_to_system1_call_ratio: 0.1}
+  components:
+    system1: {model: a, prompt: go}
+    system2: {model: b, prompt: plan}
+    safety: {model: c, prompt: safe, freq_hz: 2}
+"""
+    (tmp_path / "robots").mkdir()
+    (tmp_path / "robots" / "arm.yaml").write_text("{}")
+    (robot,) = [node for node in node_list(parse_factory(text), tmp_path) if node.executable == "robot_node"]
+    assert robot.parameters["calls_per_action"] == ["system2=0.1"]
