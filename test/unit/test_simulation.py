@@ -485,12 +485,12 @@ def test_a_saturated_factory_counts_only_what_is_within_the_slo() -> None:
 
 
 def test_a_simulated_second_takes_little_of_a_real_one() -> None:
-    """About 140 requests/s: 120 times faster than real time on a core of its own; a busy machine has room for a factor of 5."""
-    plant = factory(40, plans=0.05, safety=True)
-    plan = schedule(plant, batch_size=8, rate_hz=1.5)
+    """About 110 requests/s: 150 times faster than real time on a core of its own; a busy machine has room for a factor of 5."""
+    plant = factory(30, plans=0.05, safety=True)
+    plan = schedule(plant, batch_size=8, rate_hz=1.8)
     started_s = time.process_time()
     report = simulate(plan, plant, models(0.05), seconds=15, seed=1)
-    assert report.counters.sent > 20 * 130 and report.counters.timeouts == 0
+    assert report.counters.sent > 20 * 100 and report.goodput > 0.8 * 30 * 1.8, "it works as it should"
     assert 20 / (time.process_time() - started_s) > 25
 
 
