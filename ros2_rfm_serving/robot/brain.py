@@ -18,19 +18,16 @@ from ros2_rfm_serving.robot.config import RobotConfig, Sensors, Tick
 from ros2_rfm_serving.robot.due import Due
 from ros2_rfm_serving.robot.link import InFlight, Link, LinkState
 from ros2_rfm_serving.robot.links import Links
+from ros2_rfm_serving.robot.requests import action_request, thought_request
 from ros2_rfm_serving.robot.task import TaskGoal, TaskRun
 from ros2_rfm_serving.types import (
     MONITOR,
-    NO_ROWS,
-    NO_VALUES,
     SYSTEM1,
     Array,
     Chunk,
-    ExecutionReport,
     ObservationRequest,
     Plan,
     Reply,
-    RequestId,
     RobotState,
     Schedule,
     SessionGrant,
@@ -39,8 +36,6 @@ from ros2_rfm_serving.types import (
 )
 
 __all__ = ["RobotBrain", "RobotConfig", "Sensors", "Tick"]
-
-NO_REPORT = ExecutionReport()
 
 
 class RobotBrain:
@@ -276,40 +271,21 @@ class RobotBrain:
 
     def _request(self, link: Link, sensors: Sensors, now_s: float) -> ObservationRequest:
         identity = link.sent(self.episode, now_s, self._queue.mark, sensors.state_s)
-        if link.component == SYSTEM1:
-            return self._action_request(link, identity, sensors, now_s)
-        return ObservationRequest(
-            id=identity,
-            stamp_ns=int(now_s * 1e9),
-            instruction=self._instruction(link.component),
-            state=NO_VALUES,
-            images=sensors.images,
-            prefix_model=NO_ROWS,
-            prefix_robot=NO_ROWS,
-            report=NO_REPORT,
-        )
-
-    def _action_request(self, link: Link, identity: RequestId, sensors: Sensors, now_s: float) -> ObservationRequest:
-        queue, rate_hz = self._queue, self.config.control_rate_hz
-        delay = 0 if self.config.synchronous else min(link.delay_steps(rate_hz), queue.depth)
-        model, robot = queue.left_over(delay)
-        start, self._episode_start = self._episode_start, False
+        if link.component != SYSTEM1:
+            return thought_request(identity, self._instruction(link.component), sensors, now_s)
         self._calls.acted()
-        return ObservationRequest(
-            id=identity,
-            stamp_ns=int(now_s * 1e9),
-            instruction=self.instruction,
-            state=sensors.state,
-            images=sensors.images,
-            inference_delay_steps=delay,
-            prefix_model=model,
-            prefix_robot=robot,
-            report=ExecutionReport(
-                executed_steps=queue.executed_of_chunk,
-                remaining_s=queue.depth / rate_hz,
-                last_wait_s=link.latencies.last_s,
-            ),
+        start, self._episode_start = self._episode_start, False
+        rate_hz = self.config.control_rate_hz
+        return action_request(
+            identity,
+            self.instruction,
+            sensors,
+            self._queue,
+            delay_steps=0 if self.config.synchronous else link.delay_steps(rate_hz),
+            control_rate_hz=rate_hz,
+            last_wait_s=link.latencies.last_s,
             episode_start=start,
+            now_s=now_s,
         )
 
     def _instruction(self, component: str) -> str:

@@ -1,0 +1,54 @@
+"""What goes into a request: the readings, and for System 1 the actions that are still queued and what became of the last ones."""
+
+from __future__ import annotations
+
+from ros2_rfm_serving.robot.action_queue import ActionQueue
+from ros2_rfm_serving.robot.config import Sensors
+from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, ExecutionReport, ObservationRequest, RequestId
+
+NO_REPORT = ExecutionReport()
+
+
+def thought_request(identity: RequestId, instruction: str, sensors: Sensors, now_s: float) -> ObservationRequest:
+    """For those who judge or plan."""
+    return ObservationRequest(
+        id=identity,
+        stamp_ns=int(now_s * 1e9),
+        instruction=instruction,
+        state=NO_VALUES,
+        images=sensors.images,
+        prefix_model=NO_ROWS,
+        prefix_robot=NO_ROWS,
+        report=NO_REPORT,
+    )
+
+
+def action_request(
+    identity: RequestId,
+    instruction: str,
+    sensors: Sensors,
+    queue: ActionQueue,
+    *,
+    delay_steps: int,
+    control_rate_hz: float,
+    last_wait_s: float,
+    episode_start: bool,
+    now_s: float,
+) -> ObservationRequest:
+    """For System 1. `delay_steps`: to be executed until the answer is there; 0: the robot waits."""
+    delay = min(delay_steps, queue.depth)
+    model, robot = queue.left_over(delay)
+    return ObservationRequest(
+        id=identity,
+        stamp_ns=int(now_s * 1e9),
+        instruction=instruction,
+        state=sensors.state,
+        images=sensors.images,
+        inference_delay_steps=delay,
+        prefix_model=model,
+        prefix_robot=robot,
+        report=ExecutionReport(
+            executed_steps=queue.executed_of_chunk, remaining_s=queue.depth / control_rate_hz, last_wait_s=last_wait_s
+        ),
+        episode_start=episode_start,
+    )
