@@ -24,7 +24,7 @@ from ros2_rfm_serving.scheduler.search import Search
 
 GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""
-ROUNDS = 20
+ROUNDS = 40
 """Restarts from a shaken placement."""
 SLACKS = (0.0, 1.0)
 """Requests of one robot that are left free on every server of a mix: whole robots do not divide evenly."""

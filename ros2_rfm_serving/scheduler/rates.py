@@ -18,9 +18,11 @@ from ros2_rfm_serving.scheduler.problem import Problem
 Rates = tuple[float, ...]
 """Action rate of one robot, per task class, Hz."""
 
-BISECTIONS = 24
+BISECTIONS, LINEAR_BISECTIONS = 24, 10
+LINEAR_GAIN, CLIMB_TOLERANCE = 1e-4, 1e-5
+"""Relative gains that are not worth another step."""
 LINEAR_STEPS = 8
-PROMISING = 0.95
+PROMISING = 0.9
 """Share of a known objective that the linearised optimum must reach to be worth the steps towards it."""
 TOLERANCE = 1e-9
 
@@ -107,7 +109,7 @@ class RateSearch:
         tops = tuple(max(task.max_rate_hz, task.floor_hz) for task in classes)
         rates = self._along(floors, tops)
         if len(classes) > 1:
-            rates = self._linear_ascent(self._climb(rates), worth)
+            rates = self._climb(self._linear_ascent(rates, worth))
         return rates
 
     def distance(self) -> float:
@@ -137,12 +139,12 @@ class RateSearch:
             for rate, factor, task in zip(rates, factors, self.problem.classes, strict=True)
         )
 
-    def _along(self, low: Rates, high: Rates) -> Rates:
+    def _along(self, low: Rates, high: Rates, bisections: int = BISECTIONS) -> Rates:
         """The last feasible point from `low` towards `high`."""
         if self.feasible(high):
             return high
         inside, outside = 0.0, 1.0
-        for _ in range(BISECTIONS):
+        for _ in range(bisections):
             middle = (inside + outside) / 2
             point = [a + middle * (b - a) for a, b in zip(low, high, strict=True)]
             inside, outside = (middle, outside) if self.feasible(point) else (inside, middle)
@@ -152,7 +154,16 @@ class RateSearch:
         """One class after the other as far as it goes, those first that gain the most."""
         classes = self.problem.classes
         for c in sorted(range(len(rates)), key=lambda c: -classes[c].weight * classes[c].max_rate_hz):
-            rates = self._along(rates, tuple(classes[c].max_rate_hz if i == c else f for i, f in enumerate(rates)))
+            loads = self.loads_hz(rates)
+            room = [
+                (p.limit_hz - load) / slope
+                for p, load in zip(self._patterns, loads, strict=True)
+                for k, slope in p.slopes
+                if k == c
+            ]
+            top = min(rates[c] + max(0.0, min(room, default=0.0)), self._closed_loops_at(loads)[c], classes[c].max_rate_hz)
+            if top > rates[c] * (1 + CLIMB_TOLERANCE):
+                rates = self._along(rates, tuple(top if i == c else f for i, f in enumerate(rates)))
         return rates
 
     def _linear_ascent(self, rates: Rates, worth: float) -> Rates:
@@ -161,9 +172,11 @@ class RateSearch:
             target = self._linear_optimum(rates)
             if target is None or self.problem.objective(target) < PROMISING * worth:
                 break
-            moved = self._climb(self._along(rates, target))
-            if self.problem.objective(moved) <= self.problem.objective(rates) * (1 + 1e-6):
-                break
+            moved = self._along(rates, target, LINEAR_BISECTIONS)
+            if self.problem.objective(moved) <= self.problem.objective(rates) * (1 + LINEAR_GAIN):
+                moved = self._climb(moved)
+                if self.problem.objective(moved) <= self.problem.objective(rates) * (1 + LINEAR_GAIN):
+                    break
             rates = moved
         return rates
 

@@ -141,7 +141,7 @@ class Search:
         for j, taker in self._others(groups, i):
             if giver.config.model == taker.config.model:
                 for demand, count in giver.robots:
-                    for moved in sorted({1, count // 2, count} - {0}):
+                    for moved in sorted({1, min(giver.num_servers, count), count // 2, count} - {0}):
                         yield _replaced(groups, _moved(giver, taker, i, j, demand, moved))
 
     def _exchanged_robots(self, groups: Placement, i: int) -> Iterator[Placement]:
