@@ -290,6 +290,7 @@ def schedule_from(message: Any) -> Schedule:
                 batch_size=p.batch_size,
                 max_sessions=p.max_sessions,
                 predicted_p99_s=p.predicted_p99_s,
+                standby=p.standby,
             )
             for p in message.placements
         ),
