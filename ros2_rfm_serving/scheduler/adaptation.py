@@ -7,8 +7,9 @@ exceeds the actions lost while models move.
 
 from __future__ import annotations
 
-from collections import Counter
+import math
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.errors import ScheduleError
@@ -41,17 +42,21 @@ class Migration:
 
 
 class Fleet:
-    """The robots of a running factory and the schedule in force. Immutable: every change returns another."""
+    """The robots of a running factory and the schedule in force. Immutable: every change returns another.
+
+    What a change costs does not grow with what it leaves alone, beyond copying references.
+    """
 
     def __init__(self, problem: Problem, curves: Curves, schedule: Schedule, robots: Sequence[Robot]) -> None:
         """problem: of the factory with any number of robots; only what a robot of each task demands is used."""
         self.schedule, self.robots = schedule, tuple(robots)
         self._problem, self._curves = problem, curves
         self._classes = {task.name: task for task in problem.classes}
-        self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
         self._task_of = {robot.name: robot.task for robot in robots}
-        self._loads = self._loads_hz()
-        self._sessions = Counter(route.server for route in schedule.routes)
+        self._hosts = {p.server: _Host(p) for p in schedule.placements}
+        demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
+        for route in schedule.routes:
+            self._hosts[route.server].add(route, demands[self._task_of[route.robot], route.component], curves)
 
     def admit(self, robot: Robot) -> Fleet:
         """Adds a robot to the servers as they are; no other robot's route changes.
@@ -61,121 +66,80 @@ class Fleet:
         if robot.task not in self._classes:
             raise ScheduleError(f"no server hosts what robots of {robot.task!r} need: plan the whole factory anew")
         task = self._classes[robot.task]
-        hosts = {d.component: self._host_for(task, d) for d in task.demands}
+        hosts = {d.index: self._host_for(task, d) for d in task.demands}
         rate_hz = self._rate_hz(task, hosts)
         if rate_hz < task.floor_hz:
             raise ScheduleError(
                 f"{robot.name!r} would reach {rate_hz:.2f} actions/s on the servers as they are, the floor is {task.floor_hz:g}"
             )
-        routes = [self._route(robot, d, hosts[d.component], rate_hz) for d in task.demands]
-        return self._changed((*self.robots, robot), (*self.schedule.routes, *routes))
+        routes = [_route(robot, d, hosts[d.index], rate_hz) for d in task.demands]
+        changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
+        for demand, route in zip(task.demands, routes, strict=True):
+            changed._host(route.server).add(route, demand, self._curves)
+        return changed._published((*self.schedule.routes, *routes), rate_hz)
 
     def release(self, name: str) -> Fleet:
         """Takes a robot out; no other robot's route changes. Raises: `ScheduleError` for a robot that is not here."""
         if name not in self._task_of:
             raise ScheduleError(f"robot {name!r} is not in the factory")
-        kept = [robot for robot in self.robots if robot.name != name]
-        return self._changed(kept, [route for route in self.schedule.routes if route.robot != name])
+        kept = tuple(robot for robot in self.robots if robot.name != name)
+        changed = self._copy(kept, {robot: task for robot, task in self._task_of.items() if robot != name})
+        gone = [route for route in self.schedule.routes if route.robot == name]
+        for route in gone:
+            changed._host(route.server).remove(route)
+        rate_hz = sum(route.predicted_rate_hz for route in gone if route.component == SYSTEM1)
+        return changed._published(tuple(route for route in self.schedule.routes if route.robot != name), -rate_hz)
 
     def migration_to(self, other: Schedule, *, horizon_s: float = DEFAULT_HORIZON_S) -> Migration:
         """What it takes to go over to `other`, planned for the same robots."""
         old = {p.server: p for p in self.schedule.placements}
-        moved = tuple(p.server for p in other.placements if p.server not in old or old[p.server].model != p.model)
+        moved = tuple(p for p in other.placements if p.server not in old or old[p.server].model != p.model)
         servers = {(r.robot, r.component): r.server for r in self.schedule.routes}
         robots = {r.robot for r in other.routes if servers.get((r.robot, r.component)) != r.server}
         lost = 0.0
-        for server in moved:
-            placement = other.placement_of(server)
-            assert placement is not None
+        for placement in moved:
+            stopped = {r.robot for r in self.schedule.routes if r.server == placement.server}
             load_s = self._problem.load_s.get((placement.model, placement.gpu_type), 0.0)
-            stopped = {r.robot for r in self.schedule.routes if r.server == server}
             lost += load_s * self._actions_hz(self.schedule, stopped)
-        everyone = {robot.name for robot in self.robots}
-        gain_hz = self._actions_hz(other, everyone) - self._actions_hz(self.schedule, everyone)
+        gain_hz = self._actions_hz(other, set(self._task_of)) - self.actions_hz()
         return Migration(
-            moved_servers=moved,
+            moved_servers=tuple(p.server for p in moved),
             moved_robots=tuple(sorted(robots)),
             lost_actions=lost,
             gained_actions=gain_hz * horizon_s,
         )
 
     def actions_hz(self) -> float:
-        """Weighted actions/s that the routes in force allow."""
-        return self._actions_hz(self.schedule, {robot.name for robot in self.robots})
+        """Weighted action throughput that the schedule in force expects."""
+        return self._actions_hz(self.schedule, set(self._task_of))
 
     # --- parts ---
 
-    def _loads_hz(self) -> dict[str, float]:
-        """What each server is expected to carry."""
-        loads = dict.fromkeys((p.server for p in self.schedule.placements), 0.0)
-        for route in self.schedule.routes:
-            loads[route.server] += route.predicted_rate_hz
-        return loads
-
-    def _host_for(self, task: TaskClass, demand: Demand) -> Placement:
+    def _host_for(self, task: TaskClass, demand: Demand) -> _Host:
         """Of the servers with its model, the one with most room."""
-        options = [p for p in self.schedule.placements if p.model == demand.model and not p.standby and not p.gpu]
-        room = {p.server: self._room_hz(p, demand) for p in options}
-        best = max(options, key=lambda p: room[p.server], default=None)
+        options = [h for h in self._hosts.values() if h.placement.model == demand.model and h.takes_robots]
+        best = max(options, key=lambda h: h.room_hz(demand, self._curves), default=None)
         if best is None:
             raise ScheduleError(f"no server hosts {demand.model!r} for {demand.component} of {task.name!r}")
-        needed = demand.rate_hz(task.floor_hz)
-        if room[best.server] <= 0 or room[best.server] < needed:
+        room_hz, needed_hz = best.room_hz(demand, self._curves), demand.rate_hz(task.floor_hz)
+        if room_hz <= 0 or room_hz < needed_hz:
             raise ScheduleError(
                 f"{demand.component} of {task.name!r}: no server with {demand.model!r} keeps every SLO with another robot; "
-                f"{best.server} has room for {max(room[best.server], 0.0):.2f} of {needed:.2f} requests/s"
+                f"{best.placement.server} has room for {max(room_hz, 0.0):.2f} of {needed_hz:.2f} requests/s"
             )
         return best
 
-    def _room_hz(self, placement: Placement, demand: Demand) -> float:
-        """Requests/s that fit beside what the server carries, within every SLO, those of its robots included."""
-        config = Config(placement.model, placement.gpu_type, placement.batching, placement.batch_size)
-        here = {(self._task_of[r.robot], r.component) for r in self.schedule.routes if r.server == placement.server}
-        demands = [demand, *(self._demands[key] for key in here)]
-        limit_hz = min(self._curves.capacity_hz(config, d.slo_s, d.percentile) for d in demands)
-        return limit_hz - self._loads[placement.server]
-
-    def _rate_hz(self, task: TaskClass, hosts: Mapping[str, Placement]) -> float:
-        """Action rate of the new robot: its closed loop, or what its servers have room for."""
+    def _rate_hz(self, task: TaskClass, hosts: Mapping[int, _Host]) -> float:
+        """Action rate of the new robot: its closed loop, or what its servers have room for beside what else it sends there."""
         rate = task.max_rate_hz
-        latency: dict[int, float] = {}
-        for demand in task.coupled:
-            placement = hosts[demand.component]
-            room = self._room_hz(placement, demand)
-            rate = min(rate, room / demand.calls)
-        for demand in task.coupled:
-            placement = hosts[demand.component]
-            config = Config(placement.model, placement.gpu_type, placement.batching, placement.batch_size)
-            latency[demand.index] = self._curves.mean(config).at(self._loads[placement.server] + demand.rate_hz(rate))
+        for host in dict.fromkeys(hosts.values()):
+            mine = [d for d in task.demands if hosts[d.index] is host]
+            calls = sum(d.calls for d in mine)
+            if calls:
+                room_hz = min(host.room_hz(d, self._curves) for d in mine) - sum(d.fixed_hz for d in mine)
+                rate = min(rate, max(room_hz, 0.0) / calls)
+        latency = {d.index: hosts[d.index].mean_s(d.rate_hz(rate), self._curves) for d in task.coupled}
         return min(rate, task.closed_loop_hz(latency))
-
-    def _route(self, robot: Robot, demand: Demand, placement: Placement, rate_hz: float) -> Route:
-        standby = next((r.standby for r in self.schedule.routes if r.server == placement.server), "")
-        return Route(
-            robot=robot.name,
-            component=demand.component,
-            server=placement.server,
-            max_rate_hz=demand.rate_hz(rate_hz),
-            predicted_rate_hz=demand.rate_hz(rate_hz),
-            slo_s=demand.slo_s if demand.slo_s != float("inf") else 0.0,
-            standby=standby,
-        )
-
-    def _changed(self, robots: Sequence[Robot], routes: Sequence[Route]) -> Fleet:
-        """The next epoch, with the same placement; servers admit as many sessions as before, or more if they must."""
-        sessions = Counter(route.server for route in routes)
-        placements = tuple(
-            replace(p, max_sessions=max(p.max_sessions, 2 * sessions[p.server], MIN_SESSIONS)) for p in self.schedule.placements
-        )
-        names = {robot.name for robot in robots}
-        schedule = replace(
-            self.schedule,
-            epoch=self.schedule.epoch + 1,
-            placements=placements,
-            routes=tuple(sorted(routes, key=lambda r: (r.robot, r.component))),
-        )
-        schedule = replace(schedule, predicted_actions_hz=_system1_hz(schedule, names))
-        return Fleet(self._problem, self._curves, schedule, robots)
 
     def _actions_hz(self, schedule: Schedule, robots: set[str]) -> float:
         """Weighted System 1 rate that the schedule expects of these robots."""
@@ -185,6 +149,77 @@ class Fleet:
             if route.component == SYSTEM1 and route.robot in robots
         )
 
+    def _copy(self, robots: tuple[Robot, ...], task_of: dict[str, str]) -> Fleet:
+        """With its own table of hosts; the hosts are shared until `_host` takes one to change it."""
+        other = copy(self)
+        other.robots, other._task_of, other._hosts = robots, task_of, dict(self._hosts)
+        return other
 
-def _system1_hz(schedule: Schedule, robots: set[str]) -> float:
-    return sum(r.predicted_rate_hz for r in schedule.routes if r.component == SYSTEM1 and r.robot in robots)
+    def _host(self, server: str) -> _Host:
+        self._hosts[server] = self._hosts[server].copied()
+        return self._hosts[server]
+
+    def _published(self, routes: tuple[Route, ...], gained_hz: float) -> Fleet:
+        """The next epoch, with the same placement; servers admit as many sessions as before, or more if they must."""
+        placements = tuple(host.fitting() for host in self._hosts.values())
+        self.schedule = replace(
+            self.schedule,
+            epoch=self.schedule.epoch + 1,
+            placements=placements,
+            routes=tuple(sorted(routes, key=lambda route: (route.robot, route.component))),
+            predicted_actions_hz=self.schedule.predicted_actions_hz + gained_hz,
+        )
+        return self
+
+
+class _Host:
+    """What one server carries."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.config = Config(placement.model, placement.gpu_type, placement.batching, placement.batch_size)
+        self.load_hz = 0.0
+        self.sessions = 0
+        self._limit_hz = math.inf
+        """Of the SLOs of those that are here or have been."""
+        self.standby = ""
+
+    @property
+    def takes_robots(self) -> bool:
+        return not self.placement.standby and not self.placement.gpu
+
+    def add(self, route: Route, demand: Demand, curves: Curves) -> None:
+        self.load_hz += route.predicted_rate_hz
+        self.sessions += 1
+        self.standby = route.standby or self.standby
+        self._limit_hz = min(self._limit_hz, curves.capacity_hz(self.config, demand.slo_s, demand.percentile))
+
+    def remove(self, route: Route) -> None:
+        self.load_hz -= route.predicted_rate_hz
+        self.sessions -= 1
+
+    def room_hz(self, demand: Demand, curves: Curves) -> float:
+        """Requests/s that fit beside what it carries, within every SLO, the new one's included."""
+        return min(self._limit_hz, curves.capacity_hz(self.config, demand.slo_s, demand.percentile)) - self.load_hz
+
+    def mean_s(self, added_hz: float, curves: Curves) -> float:
+        return curves.mean(self.config).at(self.load_hz + added_hz)
+
+    def fitting(self) -> Placement:
+        needed = max(2 * self.sessions, MIN_SESSIONS)
+        return self.placement if needed <= self.placement.max_sessions else replace(self.placement, max_sessions=needed)
+
+    def copied(self) -> _Host:
+        return copy(self)
+
+
+def _route(robot: Robot, demand: Demand, host: _Host, rate_hz: float) -> Route:
+    return Route(
+        robot=robot.name,
+        component=demand.component,
+        server=host.placement.server,
+        max_rate_hz=demand.rate_hz(rate_hz),
+        predicted_rate_hz=demand.rate_hz(rate_hz),
+        slo_s=demand.slo_s if math.isfinite(demand.slo_s) else 0.0,
+        standby=host.standby,
+    )

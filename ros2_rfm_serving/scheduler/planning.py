@@ -15,6 +15,7 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.baselines import StaticPlacement, TooFewServersError
 from ros2_rfm_serving.scheduler.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.convoys import self_paced
 from ros2_rfm_serving.scheduler.curves import Curves
 from ros2_rfm_serving.scheduler.predict import Operation, solution_of
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
@@ -35,7 +36,7 @@ STATIC: dict[str, Callable[[Problem, Curves], StaticPlacement]] = {
     "baseline3": baselines.equal,
     "baseline4": baselines.weighted,
 }
-BUDGET_S, BUDGET_PER_SERVER_S = 0.2, 0.08
+BUDGET_S, BUDGET_PER_SERVER_S = 0.0, 0.1
 """Default time that a solver may take, with a clock given."""
 DEFAULT_LOAD_S = 30.0
 """Of a model that the catalogue does not know on a GPU type."""
@@ -151,8 +152,13 @@ def _run(
     found = best.solve(problem, curves, bound, budget)
     if found is None:
         return _infeasible(policy, bound.objective, explain.reasons(problem, curves), 0.0)
-    caps = RateSearch(problem, curves, found.hosts).caps(found.rates) if capped else None
-    operation = Operation(hosts=found.hosts, caps=caps, rates=found.rates, complete=not found.timed_out)
+    search = RateSearch(problem, curves, found.hosts)
+    paces = self_paced(problem, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
+    lifted = search.caps(found.rates)
+    caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in zip(lifted, paces, problem.classes, strict=True))
+    operation = Operation(
+        hosts=found.hosts, caps=caps if capped else None, rates=found.rates, paces=paces, complete=not found.timed_out
+    )
     return solution_of(policy, problem, curves, operation, bound)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.bound import Bound
@@ -25,6 +25,8 @@ class Operation:
     """Highest action rates that robots may use; None: they send as soon as they can."""
     rates: Rates | None = None
     """Predicted action rates, when a solver knows them."""
+    paces: tuple[float | None, ...] = ()
+    """Rates of classes that pace themselves (see `convoys`)."""
     gpus: tuple[str, ...] = ()
     complete: bool = True
 
@@ -41,28 +43,46 @@ def solution_of(
     """declared: robots of each class, where the policy serves only some of them."""
     rates = operation.rates or equilibrium(problem, curves, operation.hosts, operation.caps)
     servers = _servers(problem, curves, operation, rates)
-    missed = _missed(problem, servers)
+    missed = _missed(servers)
     counts = declared or tuple(task.num_robots for task in problem.classes)
-    left_out = {t.name: n - t.num_robots for t, n in zip(problem.classes, counts, strict=True) if n > t.num_robots}
-    problems = [f"{count} of the robots of {task!r} get no server" for task, count in left_out.items()]
+    problems = [
+        f"{count - task.num_robots} of the robots of {task.name!r} get no server"
+        for task, count in zip(problem.classes, counts, strict=True)
+        if count > task.num_robots
+    ]
     problems += sorted({text for texts in missed.values() for text in texts})
-    loops = RateSearch(problem, curves, operation.hosts).closed_loops_hz(rates)
-    tasks = {
-        task.name: TaskSolution(num_robots=count, served=task.num_robots, action_rate_hz=rate, closed_loop_rate_hz=loop)
-        for task, count, rate, loop in zip(problem.classes, counts, rates, loops, strict=True)
-    }
-    counted = tuple(0.0 if task.name in missed else rate for task, rate in zip(problem.classes, rates, strict=True))
+    expected = tuple(max(rate, pace or 0.0) for rate, pace in zip(rates, operation.paces or rates, strict=True))
     return Solution(
         policy=policy,
         feasible=not problems,
-        objective=problem.objective(counted),
+        objective=_qualified(problem, rates, missed),
         bound=bound.objective,
-        tasks=tasks,
+        expected=_qualified(problem, expected, missed),
+        tasks=_tasks(problem, RateSearch(problem, curves, operation.hosts), rates, expected, counts),
         servers=servers,
         problems=tuple(problems),
         complete=operation.complete,
         notes=() if bound.proven else ("the bound is loose: its solver ran out of time",),
     )
+
+
+def _qualified(problem: Problem, rates: Rates, missed: Collection[str]) -> float:
+    """The objective, without the classes that miss an SLO."""
+    return problem.objective(tuple(0.0 if t.name in missed else f for t, f in zip(problem.classes, rates, strict=True)))
+
+
+def _tasks(problem: Problem, search: RateSearch, rates: Rates, expected: Rates, counts: tuple[int, ...]) -> dict[str, TaskSolution]:
+    loops = search.closed_loops_hz(rates)
+    return {
+        task.name: TaskSolution(
+            num_robots=counts[c],
+            served=task.num_robots,
+            action_rate_hz=rates[c],
+            closed_loop_rate_hz=loops[c],
+            expected_rate_hz=expected[c],
+        )
+        for c, task in enumerate(problem.classes)
+    }
 
 
 def equilibrium(problem: Problem, curves: Curves, hosts: Sequence[Host], caps: Rates | None) -> Rates:
@@ -166,7 +186,7 @@ def _response_s(problem: Problem, host: Host, rates: Rates, most_hz: float) -> f
     return max(waits, default=math.inf)
 
 
-def _missed(problem: Problem, servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
+def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
     """Task -> what misses its SLO, in words. Checked at 99 %, or the demand's own percentile where the profile's p99 is over."""
     texts: dict[str, list[str]] = defaultdict(list)
     for server in servers:

@@ -95,10 +95,10 @@ class RateSearch:
         loops = self._closed_loops_at(loads)
         return all(f <= loop * (1 + TOLERANCE) for f, loop in zip(rates, loops, strict=True))
 
-    def best(self, worth: float = 0.0) -> Rates | None:
+    def best(self, worth: float = 0.0, near: Rates | None = None) -> Rates | None:
         """The vector with the highest weighted throughput that the search finds; None when not even the floors are feasible.
 
-        worth: objective below which a first estimate will do.
+        worth: objective below which a first estimate will do. near: rates of a similar placement, to start from; quicker.
         """
         classes = self.problem.classes
         if not self._complete():
@@ -107,7 +107,7 @@ class RateSearch:
         if not self.feasible(floors):
             return None
         tops = tuple(max(task.max_rate_hz, task.floor_hz) for task in classes)
-        rates = self._along(floors, tops)
+        rates = self._along(floors, near or tops, LINEAR_BISECTIONS if near else BISECTIONS)
         if len(classes) > 1:
             rates = self._climb(self._linear_ascent(rates, worth))
         return rates

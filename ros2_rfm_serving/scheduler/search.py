@@ -11,6 +11,8 @@ from ros2_rfm_serving.scheduler.groups import Group, Placement, hosts_of, tidy
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.rates import Rates, RateSearch
 
+LARGE = 32
+"""Servers from which on a candidate's rates are looked for near those of the best one known."""
 REPAIRS = 40
 """Moves that may be spent on a starting point that is not feasible."""
 SUFFICIENT = 1e-4
@@ -34,22 +36,26 @@ class Search:
         self._random = random.Random(seed)
         self._known: dict[Placement, Candidate] = {}
         self._worth = 0.0
+        self._near: Rates | None = None
 
     def evaluate(self, placement: Iterable[Group]) -> Candidate:
         groups = tidy(placement)
         if groups not in self._known:
             search = RateSearch(self._problem, self._curves, hosts_of(groups, self._problem))
-            rates = search.best(self._worth)
+            rates = search.best(self._worth, self._near if len(self._problem.servers) >= LARGE else None)
             score = self._problem.objective(rates) if rates is not None else -search.distance()
             self._known[groups] = Candidate(groups, rates, score)
-            self._worth = max(self._worth, score)
+            if score > self._worth:
+                self._worth, self._near = score, rates
         return self._known[groups]
 
     def run(self, seeds: Iterable[Placement], *, good_enough: float, rounds: int) -> Candidate | None:
         """The best placement found from `seeds`; stops at the score `good_enough`, after `rounds` shakes, or when time is up."""
         found: list[Candidate] = []
         for placement in seeds:
-            candidate = self._repaired(self.evaluate(placement))
+            candidate = self.evaluate(placement)
+            if not any(c.rates is not None for c in found):
+                candidate = self._repaired(candidate)
             if candidate.placement not in {c.placement for c in found}:
                 found.append(candidate)
         found.sort(key=lambda c: -c.score)

@@ -56,9 +56,11 @@ class TaskSolution:
     num_robots: int
     served: int
     action_rate_hz: float
-    """Predicted, of one robot that is served."""
+    """Predicted by the profile's curves, of one robot that is served."""
     closed_loop_rate_hz: float
     """What the predicted latencies allow."""
+    expected_rate_hz: float
+    """Higher than `action_rate_hz` where robots pace themselves (see `convoys`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +68,11 @@ class Solution:
     policy: str
     feasible: bool
     objective: float
-    """Predicted weighted action throughput within every SLO, 1/s."""
+    """Weighted action throughput within every SLO, 1/s, predicted by the profile's curves."""
     bound: float
-    """No schedule's is higher."""
+    """No schedule's objective is higher."""
+    expected: float = 0.0
+    """The throughput where robots that pace themselves do so; by the curves alone it is the objective."""
     solve_s: float = 0.0
     tasks: dict[str, TaskSolution] = field(default_factory=dict)
     servers: tuple[ServerSolution, ...] = ()
@@ -93,6 +97,7 @@ class Solution:
             "objective": self.objective,
             "bound": _finite(self.bound),
             "gap": _finite(self.gap),
+            "expected": self.expected,
             "complete": self.complete,
             "solve_s": self.solve_s,
             "tasks": {
@@ -101,6 +106,7 @@ class Solution:
                     "served_robots": task.served,
                     "action_rate_hz": task.action_rate_hz,
                     "closed_loop_rate_hz": task.closed_loop_rate_hz,
+                    "expected_rate_hz": task.expected_rate_hz,
                 }
                 for name, task in self.tasks.items()
             },

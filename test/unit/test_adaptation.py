@@ -1,0 +1,181 @@
+"""Admission, release, migration and standbys: what must not change, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.factory import Factory, Robot, parse_factory
+from ros2_rfm_serving.profiles import COLUMNS, parse_profiles
+from ros2_rfm_serving.scheduler import Fleet, plan_factory, start_fleet
+
+PROFILE = parse_profiles(
+    f"""{",".join(COLUMNS)}
+policy,GPU,fixed,1,2,10,10,12,14,20
+policy,GPU,fixed,1,20,30,30,40,50,60
+policy,GPU,fixed,8,2,40,40,42,44,50
+policy,GPU,fixed,8,100,60,60,70,80,90
+judge,GPU,continuous,1,1,5,5,6,7,8
+judge,GPU,continuous,1,100,20,20,30,40,50
+"""
+)
+
+
+def factory(robots: int = 4, servers: int = 4, extra: str = "", floor: str = "") -> Factory:
+    return parse_factory(
+        f"""
+server_cluster: {{num_servers: {servers}, gpu_type: GPU}}
+robot_fleet: [{{task: carry, num_robots: {robots}}}]
+{extra}
+carry:
+  pipeline: {{action_period_ms: 400}}
+  {floor}
+  components:
+    system1: {{model: policy, slo_ms: 60}}
+    monitor: {{model: judge, freq_hz: 10, slo_ms: 50}}
+"""
+    )
+
+
+def fleet(declared: Factory) -> Fleet:
+    return start_fleet(declared, declared.robots, PROFILE, None, epoch=7)
+
+
+def newcomer(name: str = "late", task: str = "carry") -> Robot:
+    return Robot(name=name, task=task, index=99)
+
+
+def test_admission_adds_the_newcomers_routes_and_touches_nothing_else() -> None:
+    before = fleet(factory())
+    after = before.admit(newcomer())
+    assert set(after.schedule.routes) - set(before.schedule.routes) == set(after.schedule.routes_of("late").values())
+    assert set(before.schedule.routes) < set(after.schedule.routes) and after.schedule.epoch == 8
+    assert set(after.schedule.routes_of("late")) == {"system1", "monitor"}
+    assert [replace(p, max_sessions=0) for p in after.schedule.placements] == [
+        replace(p, max_sessions=0) for p in before.schedule.placements
+    ]
+    assert after.schedule.predicted_actions_hz > before.schedule.predicted_actions_hz
+
+
+def test_release_is_the_inverse_of_admission() -> None:
+    before = fleet(factory())
+    after = before.admit(newcomer()).release("late")
+    assert after.schedule.routes == before.schedule.routes and after.robots == before.robots
+    assert after.schedule.predicted_actions_hz == pytest.approx(before.schedule.predicted_actions_hz)
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_no_sequence_of_changes_breaks_an_slo_or_moves_a_robot(seed: int) -> None:
+    rng = random.Random(seed)
+    running = fleet(factory(robots=rng.randint(1, 6), servers=rng.randint(2, 5)))
+    for i in range(60):
+        before = {(r.robot, r.component): r for r in running.schedule.routes}
+        try:
+            if running.robots and rng.random() < 0.3:
+                running = running.release(rng.choice(running.robots).name)
+            else:
+                running = running.admit(newcomer(f"late_{i}"))
+        except ScheduleError:
+            continue
+        after = {(r.robot, r.component): r for r in running.schedule.routes}
+        assert all(after[key] == route for key, route in before.items() if key in after)
+        for placement in running.schedule.placements:
+            mine = [r for r in running.schedule.routes if r.server == placement.server]
+            load_hz = sum(r.predicted_rate_hz for r in mine)
+            key = (placement.model, placement.gpu_type, placement.batching, placement.batch_size)
+            p99_s = PROFILE.latency_s(*key, min(load_hz, PROFILE.max_rate_hz(*key)), "p99")
+            assert load_hz <= PROFILE.max_rate_hz(*key) * (1 + 1e-9)
+            assert all(p99_s <= r.slo_s + 1e-9 for r in mine)
+            assert placement.max_sessions >= len(mine)
+
+
+def test_a_full_server_refuses_with_the_component_and_the_room_left() -> None:
+    running = fleet(factory(robots=8, servers=3))
+    with pytest.raises(ScheduleError, match=r"of 'carry': no server with '\w+' keeps every SLO.*server_\d has room for"):
+        for i in range(100):
+            running = running.admit(newcomer(f"late_{i}"))
+    assert 8 <= len(running.robots) <= 10  # 100 checks/s
+
+
+def test_a_newcomer_that_would_stay_below_its_floor_is_refused() -> None:
+    running = fleet(factory(robots=9, servers=2, floor="min_action_rate_hz: 2.0"))
+    with pytest.raises(ScheduleError, match=r"'carry'|'late'"):
+        for i in range(100):
+            running = running.admit(newcomer("late" if i == 0 else f"late_{i}"))
+    assert all(r.predicted_rate_hz >= 2.0 - 1e-9 for r in running.schedule.routes if r.component == "system1")
+
+
+def test_unknown_tasks_and_robots_are_refused() -> None:
+    running = fleet(factory())
+    with pytest.raises(ScheduleError, match="no server hosts what robots of 'weld' need"):
+        running.admit(newcomer(task="weld"))
+    with pytest.raises(ScheduleError, match="'ghost' is not in the factory"):
+        running.release("ghost")
+
+
+def test_a_migration_counts_the_models_that_load_and_the_robots_that_move() -> None:
+    running = fleet(factory())
+    same = running.migration_to(running.schedule)
+    assert (same.moved_servers, same.moved_robots, same.lost_actions, same.gained_actions) == ((), (), 0.0, 0.0)
+    assert not same.worth_it
+    judge = next(p for p in running.schedule.placements if p.model == "judge")
+    other = replace(
+        running.schedule,
+        placements=tuple(replace(p, model="policy") if p == judge else p for p in running.schedule.placements),
+        routes=tuple(
+            replace(r, predicted_rate_hz=1.5 * r.predicted_rate_hz) if r.component == "system1" else r
+            for r in running.schedule.routes
+        ),
+    )
+    moved = running.migration_to(other, horizon_s=100.0)
+    assert moved.moved_servers == (judge.server,) and moved.moved_robots == ()
+    rate_hz = sum(r.predicted_rate_hz for r in running.schedule.routes if r.component == "system1")
+    assert moved.gained_actions == pytest.approx(0.5 * rate_hz * 100)
+    stopped = {r.robot for r in running.schedule.routes if r.server == judge.server}
+    lost_hz = sum(r.predicted_rate_hz for r in running.schedule.routes if r.component == "system1" and r.robot in stopped)
+    assert moved.lost_actions == pytest.approx(30.0 * lost_hz)  # the catalogue does not know how long it loads
+    assert moved.worth_it == (0.5 * rate_hz * 100 > 30.0 * lost_hz)
+
+
+# --- standbys ---
+
+
+def test_a_reserved_standby_hosts_a_model_has_no_routes_and_covers_what_it_carries() -> None:
+    declared = factory(servers=4, extra="standby: {num_servers: 1, peers: false}")
+    solution = plan_factory(declared, PROFILE)
+    (standby,) = [s for s in solution.servers if s.standby]
+    assert standby.server == "server_4" and not standby.streams
+    covered = {s.server for s in solution.servers if s.model == standby.model and not s.standby}
+    assert solution.standby_of == dict.fromkeys(covered, "server_4")
+    assert "no standby covers the loss of" in solution.notes[0]
+    schedule = fleet(declared).schedule
+    assert all(r.standby == ("server_4" if r.server in covered else "") for r in schedule.routes)
+    assert "server_4" not in {r.server for r in schedule.routes}
+
+
+def test_a_standby_per_model_covers_the_loss_of_any_server() -> None:
+    solution = plan_factory(factory(servers=6, extra="standby: {num_servers: 2}"), PROFILE)
+    assert {s.model for s in solution.servers if s.standby} == {"policy", "judge"} and not solution.notes
+    assert set(solution.standby_of) == {s.server for s in solution.servers if s.streams}
+
+
+def test_a_peer_stands_by_only_where_every_slo_holds_with_both_loads() -> None:
+    light = plan_factory(factory(robots=2, servers=4), PROFILE)
+    models = {s.server: s.model for s in light.servers}
+    assert light.standby_of and all(models[a] == models[b] and a != b for a, b in light.standby_of.items())
+    heavy = plan_factory(factory(robots=16, servers=4), PROFILE)
+    judges = {s.server for s in heavy.servers if s.model == "judge"}
+    assert len(judges) == 2 and not judges & set(heavy.standby_of)  # 160 checks/s do not fit on one server
+
+
+def test_a_newcomer_gets_the_standby_of_its_server() -> None:
+    running = fleet(factory(servers=6, extra="standby: {num_servers: 2}")).admit(newcomer())
+    assert all(route.standby for route in running.schedule.routes_of("late").values())
+    assert math.isfinite(running.schedule.predicted_actions_hz)
