@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ import typer
 from rich.table import Table
 
 from ros2_rfm_serving.cli.inputs import console, spinner, write_text
-from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.scheduler import Solution
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SIZES = ((8, 64, 4, 3), (32, 256, 4, 4), (64, 1024, 8, 4), (128, 2048, 8, 8), (256, 4096, 16, 8))
 """(servers, robots, classes, models)"""
 NUM_QUICK = 2
+ADMISSIONS = 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +38,26 @@ class Measure:
     form: str = ".2f"
 
 
+def _admission_s(case: RandomFactory, solution: Solution) -> float:
+    """Median time to admit one robot into the solved factory and let it go again, the placement kept."""
+    from ros2_rfm_serving.factory import Robot
+    from ros2_rfm_serving.scheduler import fleet_of
+
+    fleet = fleet_of(case.factory, solution, case.factory.robots, case.profile, None, epoch=1)
+    times_s = []
+    for i in range(ADMISSIONS):
+        robot = Robot(name=f"late_{i}", task=case.factory.robots[i % len(case.factory.robots)].task, index=i)
+        started_s = time.perf_counter()
+        with contextlib.suppress(ScheduleError):  # a refusal takes as long
+            fleet.admit(robot)
+        times_s.append(time.perf_counter() - started_s)
+    return median(times_s)
+
+
 MEASURES = {
     "solve_s": Measure(heading="solve time (s)", of=lambda _, solution: solution.solve_s),
     "gap": Measure(heading="gap to the bound (%)", of=lambda _, solution: solution.gap, scale=100, form=".1f"),
+    "admission_s": Measure(heading="admission of one robot (ms)", of=_admission_s, scale=1e3),
 }
 
 

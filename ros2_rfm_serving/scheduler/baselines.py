@@ -87,18 +87,18 @@ def weighted(problem: Problem, curves: Curves) -> StaticPlacement:
 
 
 def _components(problem: Problem) -> dict[tuple[str, str], list[int]]:
-    """(component, model) -> its demands, of all classes."""
+    """(component, model) -> its demands, of all classes. Raises: `TooFewServersError` when they cannot have a server each."""
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for demand in problem.demands:
         found[demand.component, demand.model].append(demand.index)
+    if len(found) > len(problem.servers):
+        raise TooFewServersError(f"{len(found)} components need a GPU each, there are {len(problem.servers)} servers")
     return dict(found)
 
 
 def _partitioned(problem: Problem, curves: Curves, counts: list[int]) -> StaticPlacement:
     """counts: servers of each component."""
     components = _components(problem)
-    if len(components) > len(problem.servers):
-        raise TooFewServersError(f"{len(components)} components need a GPU each, there are {len(problem.servers)} servers")
     free = dict(problem.gpus)
     hosts: list[Host] = []
     for (key, demands), count in zip(components.items(), counts, strict=True):

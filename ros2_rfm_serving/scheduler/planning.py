@@ -104,7 +104,21 @@ def start_fleet(
     solution = plan_factory(factory, profile, catalogue, policy=policy, num_robots=counts, clock=clock)
     if not solution.servers:
         raise ScheduleError("; ".join(solution.problems))
-    problem = problem_of(factory, counts, profile, catalogue)
+    return fleet_of(factory, solution, robots, profile, catalogue, epoch=epoch, previous=previous)
+
+
+def fleet_of(
+    factory: Factory,
+    solution: Solution,
+    robots: Sequence[Robot],
+    profile: Profile,
+    catalogue: Catalogue | None,
+    *,
+    epoch: int,
+    previous: Schedule | None = None,
+) -> Fleet:
+    """These robots under a solution, ready to be adapted."""
+    problem = problem_of(factory, Counter(robot.task for robot in robots), profile, catalogue)
     schedule = to_schedule(solution, robots, epoch=epoch, previous=previous)
     return Fleet(problem, curves_of(problem, profile), schedule, robots)
 
