@@ -7,6 +7,17 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 
+@dataclass(frozen=True)
+class Failover:
+    """A robot turned from a lost server to the other one of its route (ROSA §3.4.4)."""
+
+    lost: str
+    server: str
+    seconds: float
+    """From the lost one's last word that it is ready to the robot's first that it streams from the other: the time from the loss to
+    that, and up to one status period more."""
+
+
 @dataclass
 class RobotRow:
     state: str = "-"
@@ -14,6 +25,9 @@ class RobotRow:
     phase: str = ""
     task: str = ""
     verdict: str = ""
+    schedule_epoch: int = 0
+    server: str = ""
+    """Of System 1, in use."""
     action_rate_hz: float = 0.0
     chunk_rate_hz: float = 0.0
     staleness_s: float = math.nan
@@ -25,6 +39,7 @@ class RobotRow:
     declared_time_scale: float = math.nan
     late_ticks: int = 0
     overwritten_commands: int = 0
+    failovers: list[Failover] = field(default_factory=list)
     seen_s: float = -math.inf
 
 
@@ -32,6 +47,8 @@ class RobotRow:
 class ServerRow:
     state: str = "-"
     detail: str = ""
+    standby: bool = False
+    """As the schedule has it."""
     model: str = ""
     emulated: bool = False
     batch_size: int = 0
@@ -45,6 +62,8 @@ class ServerRow:
     superseded: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     seen_s: float = -math.inf
+    ready_s: float = -math.inf
+    """When it last said that it is ready."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +84,20 @@ class Board:
         self.schedule_epoch = 0
         self.predicted_actions_hz = 0.0
         self._scores: dict[str, dict[tuple[int, int], Score]] = defaultdict(dict)
+        self._streamed: dict[str, tuple[str, int]] = {}
 
     def score(self, robot: str, episode: int, score: Score) -> None:
         """The newest word on an episode. Episode 0 is the world before its first reset: nobody worked on it."""
         if episode:
             self._scores[robot][episode, score.seed] = score
+
+    def streams(self, robot: str, now_s: float) -> None:
+        """A robot says that it streams from its row's server. Another one than before, under the same schedule, is a failover."""
+        row = self.robots[robot]
+        before, epoch = self._streamed.get(robot, ("", 0))
+        self._streamed[robot] = (row.server, row.schedule_epoch)
+        if before in self.servers and before != row.server and epoch == row.schedule_epoch:
+            row.failovers.append(Failover(before, row.server, now_s - self.servers[before].ready_s))
 
     def episodes(self, robot: str) -> list[Score]:
         """Episodes that are decided: succeeded, or over."""

@@ -36,12 +36,17 @@ def render(board: Board, duration_s: float, logs: Path) -> list[Any]:
         )
     servers = Table("server", "model", "replies", "superseded", "refused", "p99")
     for name, server in board.servers.items():
-        model = server.model + (" (EMULATED)" if server.emulated else "")
+        model = server.model + " (EMULATED)" * server.emulated + " (standby)" * server.standby
         p99 = "-" if math.isnan(server.latency_p99_s) else f"{server.latency_p99_s * 1e3:.0f} ms"
         servers.add_row(name, model, str(server.served), str(server.superseded), _counters(server.refused), p99)
     total = [s for scores in board.by_task().values() for s in scores]
     line = f"{len(total)} episodes, {sum(s.success for s in total)} successes in {duration_s:.0f} s; logs in {logs}"
-    return [tasks, robots, servers, line]
+    failovers = [
+        f"{name}: {f.lost} was lost; streams from {f.server} after {f.seconds:.1f} s\n"
+        for name, row in board.robots.items()
+        for f in row.failovers
+    ]
+    return [tasks, robots, servers, *failovers, line]
 
 
 def as_json(board: Board) -> str:
@@ -56,7 +61,10 @@ def as_json(board: Board) -> str:
             "success_by_seed": [s.success for s in scores],
             "steps": [s.steps for s in scores],
         }
-    robots = {name: {**vars(row), "episodes": len(board.episodes(name))} for name, row in board.robots.items()}
+    robots = {
+        name: {**vars(row), "failovers": [vars(f) for f in row.failovers], "episodes": len(board.episodes(name))}
+        for name, row in board.robots.items()
+    }
     servers = {name: vars(row) for name, row in board.servers.items()}
     return json.dumps(_finite({"tasks": tasks, "robots": robots, "servers": servers}), indent=1) + "\n"
 

@@ -42,6 +42,9 @@ class ObserverNode(Node):
     def _on_schedule(self, message: Any) -> None:
         self._board.schedule_epoch = message.epoch
         self._board.predicted_actions_hz = message.predicted_actions_hz
+        for placement in message.placements:
+            if placement.server in self._board.servers:
+                self._board.servers[placement.server].standby = placement.standby
 
     def _on_server(self, message: Any) -> None:
         row = self._board.servers.get(message.header.frame_id)
@@ -50,6 +53,8 @@ class ObserverNode(Node):
         _copy(message, row)
         row.state = SERVER_STATES.get(message.state, "?")
         row.seen_s = clock()
+        if message.state == msg.ServerStatus.READY:
+            row.ready_s = row.seen_s
 
     def _on_robot(self, message: Any) -> None:
         row = self._board.robots.get(message.header.frame_id)
@@ -58,6 +63,8 @@ class ObserverNode(Node):
         _copy(message, row)
         row.state, row.phase = ROBOT_STATES.get(message.state, "?"), TASK_PHASES.get(message.phase, "?")
         row.seen_s = clock()
+        if message.state == msg.RobotStatus.STREAMING:
+            self._board.streams(message.header.frame_id, row.seen_s)
 
     def _on_score(self, message: Any) -> None:
         robot = message.header.frame_id
