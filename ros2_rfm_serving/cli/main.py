@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from ros2_rfm_serving.cli import bench, capacity, check, doctor, plan, profile, simulate, train, up
+from ros2_rfm_serving.cli import bench, capacity, check, doctor, plan, profile, robot, simulate, train, up
 from ros2_rfm_serving.errors import RfmError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 COMMANDS: dict[str, Callable[..., Any]] = {
     "up": up.up,
+    "robot": robot.robot,
     "check": check.check,
     "plan": plan.plan,
     "simulate": simulate.simulate,

@@ -69,6 +69,22 @@ def node_list(
     return nodes
 
 
+def robot_nodes(
+    factory: Factory, robot: Robot, config_folder: Path, *, fleet_namespace: str = "", work: dict[str, Any] | None = None
+) -> list[NodeSpec]:
+    """The nodes of one robot that joins a running factory, in the order of starting. `work`: as in `node_list`.
+
+    Raises: `ConfigurationError` when its parameter file is missing.
+    """
+    common = {"fleet_namespace": fleet_namespace} if fleet_namespace else {}
+    nodes = _robot_nodes(factory, robot, config_folder, common)
+    if work is not None:
+        parameters = {"robots": [robot.name], **work, **common}
+        name = f"{robot.name}_foreman"
+        nodes.append(NodeSpec(name=name, executable="foreman_node", namespace=robot.name, parameters=parameters))
+    return nodes
+
+
 def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: dict[str, Any]) -> list[NodeSpec]:
     task = factory.tasks[robot.task]
     judges = [f"{name}={c.prompt}" for name, c in task.components.items() if name != SYSTEM1]

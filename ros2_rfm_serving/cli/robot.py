@@ -1,0 +1,141 @@
+"""`rfm robot`: one more robot for a running factory."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ros2_rfm_serving.cli.running import (
+    Options,
+    console,
+    new_logs,
+    observing,
+    prepare_environment,
+    ros_domain,
+    show_until_end,
+    stop_signals,
+)
+from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.cli.supervisor import Supervisor
+    from ros2_rfm_serving.factory import Factory, Robot
+    from ros2_rfm_serving.ros.observer_node import ObserverNode
+
+DISCOVERY_LIMIT_S = 10.0
+
+
+def robot(
+    file: Annotated[Path, typer.Argument(metavar="FACTORY.yaml", help="The descriptor that the factory was started with")],
+    task: Annotated[str, typer.Option(help="A task of the descriptor")],
+    name: Annotated[str, typer.Option(help="Of the new robot; a simulated one takes its seeds from the number at its end")],
+    seconds: Annotated[float, typer.Option(min=0, help="Leave by itself after this time at work; 0: stay until Ctrl-C")] = 0.0,
+    domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
+    namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
+    logs: Annotated[Path | None, typer.Option(help="Folder of the logs; default: logs/<time>")] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warn or error")] = "info",
+    foreman: Annotated[bool, typer.Option(help="Give it its task over and over; off: send goals yourself")] = True,
+) -> None:
+    """Adds a robot to a running factory: asks for admission, starts its nodes; Ctrl-C stops them and releases it.
+
+    No other robot's route changes, unless only a new plan for the whole factory can serve all of them.
+
+    Example:  rfm robot my_factory.yaml --task push --name push_2
+
+    Exit code: 0; 1 when a process kept failing; 2 when the robot cannot join.
+    """
+    from ros2_rfm_serving.factory import load_factory
+
+    factory = load_factory(file)
+    newcomer = _newcomer(factory, name, task)
+    options = Options(
+        seconds=seconds,
+        domain=domain,
+        namespace=namespace,
+        logs=logs or new_logs(),
+        log_level=log_level,
+        work={} if foreman else None,
+    )
+    if failed := _run(factory, newcomer, options):
+        console.print(f"[red]gave up on: {', '.join(failed)}[/red]")
+        raise typer.Exit(1)
+
+
+def _newcomer(factory: Factory, name: str, task: str) -> Robot:
+    """Raises: `ConfigurationError`."""
+    from ros2_rfm_serving.factory import Robot
+    from ros2_rfm_serving.factory.yaml_source import did_you_mean
+
+    if task not in factory.tasks:
+        raise ConfigurationError(f"no task is named {task!r}", file=factory.file, fix=did_you_mean(task, factory.tasks))
+    if not re.fullmatch(r"[A-Za-z]\w{0,99}", name, re.ASCII):
+        raise ConfigurationError(f"--name {name!r} cannot name a robot", fix="letters, digits and underscores, a letter first")
+    number = re.search(r"[1-9]\d{0,3}$", name)
+    declared = sum(robot.task == task for robot in factory.robots)
+    return Robot(name=name, task=task, index=int(number.group()) - 1 if number else declared)
+
+
+def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
+    """Until Ctrl-C or the end of its time. Returns the processes that kept failing."""
+    prepare_environment(options.domain)
+    from ros2_rfm_serving.cli.supervisor import Supervisor
+    from ros2_rfm_serving.factory.nodes import robot_nodes
+    from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.ros.runtime import share
+
+    nodes = robot_nodes(factory, newcomer, share() / "config", fleet_namespace=options.namespace, work=options.work)
+    board, stop = Board([newcomer.name], factory.servers), threading.Event()
+    with stop_signals(stop), observing(board, options.namespace) as observer:
+        _refuse_without_a_factory(observer)
+        with _admitted(newcomer, options.namespace):
+            supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
+            console.print(f"logs in {options.logs}")
+            with _started(supervisor):
+                show_until_end(f"{newcomer.name} in {factory.name}", supervisor, board, options, stop)
+    return [process.node.name for process in supervisor.gave_up]
+
+
+@contextmanager
+def _started(supervisor: Supervisor) -> Iterator[None]:
+    try:
+        supervisor.start()
+        yield
+    finally:
+        console.print("stopping ...")
+        if killed := supervisor.stop():
+            console.print(f"[yellow]had to be killed: {', '.join(killed)}[/yellow]")
+
+
+@contextmanager
+def _admitted(newcomer: Robot, namespace: str) -> Iterator[None]:
+    """From admission to release. A factory that ends first has nobody to release it from."""
+    from ros2_rfm_serving.ros.fleet_client import FleetClient
+
+    client = FleetClient(namespace)
+    try:
+        console.print(f"{newcomer.name}: admitted, schedule {client.admit(newcomer.name, newcomer.task)}")
+        try:
+            yield
+        finally:
+            try:
+                console.print(f"{newcomer.name}: released, schedule {client.release(newcomer.name)}")
+            except ScheduleError as error:
+                console.print(f"[yellow]{newcomer.name} is not released: {error}[/yellow]")
+    finally:
+        client.destroy_node()
+
+
+def _refuse_without_a_factory(observer: ObserverNode) -> None:
+    end_s = time.monotonic() + DISCOVERY_LIMIT_S
+    while not observer.factory_is_running() and time.monotonic() < end_s:
+        time.sleep(0.1)
+    if not observer.factory_is_running():
+        fix = "start it with `rfm up`, or name its --domain and --namespace"
+        raise ConfigurationError(f"no factory is running in ROS domain {ros_domain()}", fix=fix)

@@ -1,0 +1,70 @@
+"""What the robots and servers of a running factory do right now, as tables."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from rich.console import Group
+from rich.table import Table
+
+from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
+
+STALE_AFTER_S = 3.0
+ROBOT_COLUMNS = (
+    *("robot", "state", "task", "phase", "verdict"),
+    *("actions/s", "chunks/s", "round trip", "staleness", "success", "real time"),
+)
+SERVER_COLUMNS = ("server", "state", "model", "batch", "replies/s", "p50", "p99", "load", "sessions", "refused")
+
+
+def picture(factory: str, board: Board, events: list[str]) -> Group:
+    """The live view: robots, servers, what happened."""
+    now_s = time.monotonic()
+    title = f"{factory}: schedule {board.schedule_epoch}, {board.predicted_actions_hz:.1f} predictions/s planned"
+    robots = Table(title=title, title_justify="left")
+    for column in ROBOT_COLUMNS:
+        robots.add_column(column, no_wrap=True)
+    for name, row in board.robots.items():
+        robots.add_row(name, *_robot(row, board, name, now_s))
+    servers = Table()
+    for column in SERVER_COLUMNS:
+        servers.add_column(column, no_wrap=True)
+    for name, server in board.servers.items():
+        servers.add_row(name, *_server(server, now_s))
+    return Group(robots, servers, *events)
+
+
+def _robot(row: RobotRow, board: Board, name: str, now_s: float) -> list[str]:
+    scores = board.episodes(name)
+    return [
+        "silent" if now_s - row.seen_s > STALE_AFTER_S else f"{row.state} {row.reason}".strip(),
+        row.task,
+        row.phase,
+        row.verdict,
+        f"{row.action_rate_hz:.1f}",
+        f"{row.chunk_rate_hz:.1f}",
+        _ms(row.round_trip_p50_s),
+        _ms(row.staleness_s),
+        f"{sum(s.success for s in scores)}/{len(scores)}",
+        f"{row.real_time_factor:.2f} of {row.declared_time_scale:.2f}" if row.real_time_factor > 0 else "-",
+    ]
+
+
+def _server(row: ServerRow, now_s: float) -> list[str]:
+    state = "silent" if now_s - row.seen_s > STALE_AFTER_S else row.state
+    return [
+        f"{state} (standby)" if row.standby else state,
+        row.model + " (EMULATED)" * row.emulated,
+        f"{row.mean_batch_size:.1f}/{row.batch_size}",
+        f"{row.request_rate_hz:.1f}",
+        _ms(row.latency_p50_s),
+        _ms(row.latency_p99_s),
+        f"{row.load:.0%}",
+        str(row.sessions),
+        str(sum(row.refused.values())),
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return "-" if math.isnan(seconds) else f"{seconds * 1e3:.0f} ms"
