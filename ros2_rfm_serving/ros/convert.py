@@ -272,8 +272,14 @@ def as_verdict(plan: Plan) -> Verdict:
 
 def schedule_from(message: Any) -> Schedule:
     """Raises: `BadMessageError`. A route without a usable rate is left out; an infinite one means that nothing limits it."""
-    for name in {p.server for p in message.placements} | {r.server for r in message.routes}:
+    for name in (
+        {p.server for p in message.placements}
+        | {r.server for r in message.routes}
+        | {r.standby or r.server for r in message.routes}
+    ):
         check_name("server", name)
+    for name in {r.robot for r in message.routes}:
+        check_name("robot", name)
     if any(p.batch_size < 1 or p.max_sessions < 1 for p in message.placements):
         raise BadMessageError("bad_schedule", "a placement has no batch size or admits no session")
     return Schedule(

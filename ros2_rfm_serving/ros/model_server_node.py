@@ -29,7 +29,7 @@ from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.infer_door import InferDoor
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, parameter, run_node, share
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.types import Placement, Reply
+from ros2_rfm_serving.types import Placement, Reply, Schedule
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 RETRY_PERIOD_S = 10.0
@@ -203,6 +203,14 @@ class ModelServerNode(LifecycleNode):
             self._load_and_serve()
         else:
             self._resize(self._server, placement)
+        if self._server is not None:
+            self._expect_robots(schedule, self._server)
+
+    def _expect_robots(self, schedule: Schedule, server: ModelServer) -> None:
+        """Writers to all robots that may turn to this server, be it as their standby: matched before the first reply is due."""
+        for route in schedule.routes:
+            if self._name in (route.server, route.standby):
+                self._reply_publisher(route.robot, server.reply_kind(route.component))
 
     def _resize(self, server: ModelServer, placement: Placement) -> None:
         try:

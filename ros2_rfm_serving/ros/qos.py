@@ -6,7 +6,9 @@ from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 
 STATUS_PERIOD_S = 0.5
-LIVELINESS_LEASE_S = 2.0
+LIVELINESS_LEASE_S = 1.0
+"""A server that is killed counts as lost after this. The middleware renews it after two thirds, on a thread of its own, so that
+a busy interpreter loses no lease; a shorter one leaves too little for a busy machine."""
 
 
 def _profile(reliability: ReliabilityPolicy, depth: int, **more: object) -> QoSProfile:

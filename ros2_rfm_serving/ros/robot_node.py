@@ -240,13 +240,14 @@ class RobotNode(LifecycleNode):
     # --- servers ---
 
     def _connect(self, schedule: Schedule) -> None:
-        """Publishers and status subscriptions for the servers that this robot may turn to, ahead of need."""
+        """All that it takes to turn to any server of this robot's routes, made ahead of need: discovery takes its time."""
         routes = schedule.routes_of(self._config.name).values()
         for server in {route.server for route in routes} | {route.standby for route in routes}:
             if not server or server in self._publishers_to:
                 continue
             name = self._names.server
             self._publishers_to[server] = self._publisher(msg.Observation, name(server, "observation"), qos.OBSERVATION_SENT)
+            self._openers[server] = self._client(srv.OpenSession, name(server, "open_session"))
             events = SubscriptionEventCallbacks(liveliness=lambda event, s=server: self._on_liveliness(s, event))
             self._subscribe(
                 msg.ServerStatus, name(server, "status"), self._on_server_status, qos.SERVER_STATUS, event_callbacks=events
@@ -257,9 +258,7 @@ class RobotNode(LifecycleNode):
             self._brain.server_lost(server, clock(), f"{server} is not alive")
 
     def _open_session(self, server: str, opening: SessionRequest) -> None:
-        service = self._openers.get(server)
-        if service is None:
-            service = self._openers[server] = self._client(srv.OpenSession, self._names.server(server, "open_session"))
+        service = self._openers[server]
         if not service.service_is_ready():
             self._brain.session_refused(opening.component, server, "its services are not there yet", clock())
             return
