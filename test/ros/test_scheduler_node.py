@@ -1,0 +1,202 @@
+"""The scheduler node with a server and a robot that follow it: what it grants, what it refuses, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from rclpy.node import Node
+from rfm_serving import msg, srv
+
+from ros2_rfm_serving.ros import qos
+from ros2_rfm_serving.ros.model_server_node import ModelServerNode
+from ros2_rfm_serving.ros.robot_node import RobotNode
+from ros2_rfm_serving.ros.runtime import executor
+from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
+
+# Every robot must get 2.2 actions/s, and within 30 ms the model is measured up to some ten requests/s: a handful of robots fits.
+FACTORY = """
+server_cluster: {num_servers: 2, gpu_type: EMULATED}
+standby: {num_servers: 1}
+robot_fleet:
+  - {task: arm, num_robots: 2}
+arm:
+  pipeline: {action_period_ms: 400}
+  min_action_rate_hz: 2.2
+  components:
+    system1: {model: emulated/arm-policy, prompt: stay, slo_ms: 30}
+"""
+
+
+class Rig:
+    """All nodes on one executor."""
+
+    def __init__(self) -> None:
+        self.scheduler, self.server, self.robot, self.peer = SchedulerNode(), ModelServerNode(), RobotNode(), Node("peer")
+        self.nodes = (self.scheduler, self.server, self.robot, self.peer)
+        self._executor = executor()
+        for node in self.nodes:
+            self._executor.add_node(node)
+        self.schedules: list[Any] = []
+        self.server_status: Any = None
+        self.robot_status: Any = None
+        self.peer.create_subscription(msg.Schedule, "/rfm/schedule", self._on_schedule, qos.SCHEDULE)
+        self.peer.create_subscription(msg.ServerStatus, "/rfm/servers/server_1/status", self._on_server, qos.SERVER_STATUS)
+        self.peer.create_subscription(msg.RobotStatus, "/arm_1/rfm/status", self._on_robot, qos.ROBOT_STATUS)
+        self.rival = self.peer.create_publisher(msg.Schedule, "/rfm/schedule", qos.SCHEDULE)
+        self._clients = {
+            kind: self.peer.create_client(kind, f"/rfm/{name}")
+            for kind, name in (
+                (srv.AdmitRobot, "admit_robot"),
+                (srv.ReleaseRobot, "release_robot"),
+                (srv.Replan, "replan"),
+            )
+        }
+
+    def close(self) -> None:
+        self._executor.shutdown()
+        self.server.stop()
+        for node in self.nodes:
+            node.destroy_node()
+
+    def _on_schedule(self, message: Any) -> None:
+        self.schedules.append(message)
+
+    def _on_server(self, message: Any) -> None:
+        self.server_status = message
+
+    def _on_robot(self, message: Any) -> None:
+        self.robot_status = message
+
+    def wait(self, until: Callable[[], Any], seconds: float = 60.0) -> None:
+        end_s = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < end_s, f"waited in vain; epochs {[s.epoch for s in self.schedules]}"
+            self._executor.spin_once(timeout_sec=0.02)
+
+    def turn(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() > end_s)
+
+    def call(self, kind: type, **fields: Any) -> Any:
+        client = self._clients[kind]
+        self.wait(client.service_is_ready)
+        future = client.call_async(kind.Request(**fields))  # type: ignore[attr-defined]
+        self.wait(future.done)
+        return future.result()
+
+    def schedule(self, epoch: int) -> Any:
+        """As it was heard."""
+        self.wait(lambda: any(s.epoch == epoch for s in self.schedules))
+        return next(s for s in self.schedules if s.epoch == epoch)
+
+    def refused(self, answer: Any, words: str, code: int) -> None:
+        """A refusal gives the reason, and the schedule in force stays in force."""
+        assert not answer.success and words in answer.error_msg and answer.error_code == code, answer
+        self.schedules.clear()
+        self.wait(lambda: self.schedules)  # it is repeated
+        assert answer.schedule_epoch == self.schedules[-1].epoch
+
+
+@pytest.fixture
+def rig(ros_domain: int, tmp_path: Path) -> Iterator[Rig]:
+    (tmp_path / "factory.yaml").write_text(FACTORY)
+    parameters = [
+        f"scheduler:factory_file:={tmp_path / 'factory.yaml'}",
+        "model_server:server:=server_1",
+        "robot:robot:=arm_1",
+        "robot:task:=arm",
+    ]
+    rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
+    made = Rig()
+    try:
+        made.wait(lambda: made.schedules)
+        yield made
+    finally:
+        made.close()
+        rclpy.try_shutdown()
+
+
+def fields(message: Any) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in message.get_fields_and_field_types()}
+
+
+def routes(schedule: Any) -> list[dict[str, Any]]:
+    return [fields(route) for route in schedule.routes]
+
+
+def test_a_robot_comes_and_goes_and_the_others_keep_their_routes(rig: Rig) -> None:
+    first = rig.schedules[0]
+    assert [r.robot for r in first.routes] == ["arm_1", "arm_2"]
+    assert {p.server: p.standby for p in first.placements} == {"server_1": False, "server_2": True}
+    assert {(r.server, r.standby) for r in first.routes} == {("server_1", "server_2")}
+
+    answer = rig.call(srv.AdmitRobot, robot="late", task="arm")
+    assert answer.success and answer.schedule_epoch == first.epoch + 1, answer
+    second = rig.schedule(first.epoch + 1)
+    assert [r for r in routes(second) if r["robot"] != "late"] == routes(first)
+    (late,) = [r for r in second.routes if r.robot == "late"]
+    assert (late.server, late.standby) == ("server_1", "server_2") and late.max_rate_hz > 2.2
+
+    rig.refused(rig.call(srv.AdmitRobot, robot="late", task="arm"), "'late' is admitted already", 100)
+    answer = rig.call(srv.ReleaseRobot, robot="late")
+    assert answer.success and routes(rig.schedule(answer.schedule_epoch)) == routes(first)
+    rig.refused(rig.call(srv.ReleaseRobot, robot="late"), "'late' is not in the factory", 100)
+
+
+def test_what_cannot_be_admitted_is_refused_with_the_reason(rig: Rig) -> None:
+    rig.refused(rig.call(srv.AdmitRobot, robot="late", task="leg"), "no task 'leg'; there are: arm", 100)
+    rig.refused(rig.call(srv.AdmitRobot, robot="a b", task="arm"), "cannot name a robot", 300)
+    rig.refused(rig.call(srv.ReleaseRobot, robot=""), "is not in the factory", 100)
+
+
+def test_a_robot_that_no_schedule_can_serve_is_refused_and_the_others_stay(rig: Rig) -> None:
+    for number in range(3, 100):
+        in_force = rig.scheduler._fleet.schedule.epoch
+        answer = rig.call(srv.AdmitRobot, robot=f"arm_{number}", task="arm")
+        if not answer.success:
+            break
+        rig.wait(lambda: rig.scheduler._background is None)  # another plan for this fleet, published if worth it
+    assert number > 3, "not even one was admitted"
+    assert answer.schedule_epoch == in_force
+    rig.refused(answer, "arm", 120)
+    assert {r.robot for r in rig.schedules[-1].routes} == {f"arm_{k}" for k in range(1, number)}
+
+
+def test_a_new_plan_from_a_bad_file_is_refused_and_from_a_good_one_published(rig: Rig, tmp_path: Path) -> None:
+    epoch = rig.schedules[-1].epoch
+    rig.refused(rig.call(srv.Replan, factory_file=str(tmp_path / "none.yaml")), "none.yaml", 100)
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(FACTORY.replace("num_robots", "num_robot"))
+    rig.refused(rig.call(srv.Replan, factory_file=str(bad)), "did you mean `num_robots`?", 100)
+    assert rig.schedules[-1].epoch == epoch
+
+    good = tmp_path / "good.yaml"
+    good.write_text(FACTORY.replace("num_robots: 2", "num_robots: 3"))
+    answer = rig.call(srv.Replan, factory_file=str(good))
+    assert answer.success and answer.schedule_epoch == epoch + 1, answer
+    assert [r.robot for r in rig.schedule(epoch + 1).routes] == ["arm_1", "arm_2", "arm_3"]
+
+
+def test_server_and_robot_follow_the_newest_schedule_and_refuse_older_ones(rig: Rig) -> None:
+    epoch = rig.schedules[-1].epoch
+    rig.wait(lambda: rig.server_status and rig.server_status.schedule_epoch == epoch)
+    rig.wait(lambda: rig.robot_status and rig.robot_status.schedule_epoch == epoch)
+    rig.wait(lambda: rig.server_status.state == msg.ServerStatus.READY and rig.server_status.emulated)
+
+    # Another scheduler with an older idea of the factory: nobody follows.
+    stale = msg.Schedule(epoch=epoch - 1, policy="old", placements=rig.schedules[-1].placements)
+    stale.placements[0].model = "emulated/instant"
+    rig.rival.publish(stale)
+    rig.wait(lambda: any(c.name == "stale_schedule" for c in rig.robot_status.refused))
+    rig.turn(1.0)
+    assert rig.robot_status.schedule_epoch == epoch and rig.server_status.schedule_epoch == epoch
+    assert "arm-policy" in rig.server_status.model
+
+    # Admission moves both to the newer one.
+    answer = rig.call(srv.AdmitRobot, robot="late", task="arm")
+    rig.wait(lambda: rig.server_status.schedule_epoch == rig.robot_status.schedule_epoch == answer.schedule_epoch)
