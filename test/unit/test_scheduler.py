@@ -213,7 +213,7 @@ cheap: {pipeline: {action_period_ms: 100}, min_action_rate_hz: 0.1, components: 
         ({"slo_ms": 5}, ["system1 of 'carry'", "needs 20 ms", "SLO of 5 ms cannot be met", "raise slo_ms above 20"]),
         ({"robots": 500, "servers": 2}, ["monitor of 'carry'", "500.0 requests/s", "6 x GPU", "robots: 100 x carry"]),
         ({"extra": "min_action_rate_hz: 2.49"}, ["floor of 2.49", "lower min_action_rate_hz"]),
-        ({"robots": 60, "extra": "min_action_rate_hz: 2.2"}, ["feasible with", "GPU"]),
+        ({"robots": 90, "extra": "min_action_rate_hz: 2.2"}, ["feasible with", "GPU"]),
     ],
 )
 def test_an_infeasible_factory_is_explained(changes: dict[str, object], words: list[str]) -> None:
