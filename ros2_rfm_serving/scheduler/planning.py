@@ -154,10 +154,11 @@ def _run(
     capped: bool,
     budget: Budget,
 ) -> Solution:
+    open_loop = curves_of(problem, profile.under("poisson"))
     if policy in STATIC:
-        return _static(policy, problem, curves, bound, capped)
+        return _static(policy, problem, curves, open_loop, bound, capped)
     if policy == "rosa":
-        rosa = Rosa(problem, curves_of(problem, profile.under("poisson")), budget.expired).solve()
+        rosa = Rosa(problem, open_loop, budget.expired).solve()
         if rosa is None:
             return _infeasible(policy, bound.objective, explain.reasons(problem, curves), 0.0)
         caps = rosa.rates if capped else None
@@ -176,14 +177,15 @@ def _run(
     return solution_of(policy, problem, curves, operation, bound)
 
 
-def _static(policy: str, problem: Problem, curves: Curves, bound: Bound, capped: bool) -> Solution:
+def _static(policy: str, problem: Problem, curves: Curves, open_loop: Curves, bound: Bound, capped: bool) -> Solution:
+    """Rate control of a baseline is ROSA's (ROSA §4.3, Fig. 11 and 12): the highest rates by the open-loop curves."""
     try:
         placement = STATIC[policy](problem, curves)
     except TooFewServersError as error:
         return _infeasible(policy, bound.objective, (str(error),), 0.0)
     classes = tuple(replace(t, num_robots=n) for t, n in zip(problem.classes, placement.served, strict=True))
     served = replace(problem, classes=classes)
-    caps = RateSearch(served, curves, placement.hosts).best() if capped else None
+    caps = RateSearch(served, open_loop, placement.hosts).best() if capped else None
     if capped and caps is None:
         return _infeasible(policy, bound.objective, (f"{policy} cannot meet every SLO at any action rate",), 0.0)
     operation = Operation(hosts=placement.hosts, caps=caps, gpus=placement.gpus)
