@@ -84,6 +84,11 @@ class RobotBrain:
         self.server_lost(server, now_s, f"{server} is not ready")
         return True
 
+    def server_loads(self, server: str, now_s: float) -> None:
+        """A status message says that it loads a model. The first one is waited for; the server of another is lost meanwhile."""
+        if not self._links.server_loads(server, now_s):
+            self.server_lost(server, now_s, f"{server} loads a model")
+
     def server_lost(self, server: str, now_s: float, problem: str = "") -> None:
         self._links.server_lost(server, problem or f"{server} is lost", now_s)
 

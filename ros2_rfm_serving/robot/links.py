@@ -57,6 +57,10 @@ class Links:
                 self._fail_over(link)
         return new
 
+    def server_loads(self, server: str, now_s: float) -> bool:
+        """True when it is waited for; else it is lost."""
+        return self._servers.loads(server, now_s)
+
     def server_lost(self, server: str, problem: str, now_s: float) -> None:
         self._servers.lose(server)
         for link in self.all:

@@ -8,7 +8,8 @@ import math
 class Presence:
     """A server is *ready* from its status message on; it is *lost* when it says so, or says nothing for `timeout_s`.
 
-    One that was never heard of is neither, until it has been expected for `timeout_s`.
+    One that was never heard of is neither, until it has been expected for `timeout_s`; nor is one that loads its first model,
+    however long that takes: when a factory starts, a standby that is ready sooner must not get the robots of those that are not.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -18,6 +19,8 @@ class Presence:
         """Of servers that are ready or expected."""
         self.check_s = math.inf
         """When to call `silent` again: no later than it has something to say."""
+        self._met: set[str] = set()
+        """Servers that have been ready."""
         self.ready: set[str] = set()
         self.lost: set[str] = set()
 
@@ -35,6 +38,17 @@ class Presence:
         self._expected.discard(server)
         self.lost.discard(server)
         self.ready.add(server)
+        self._met.add(server)
+        self.check_s = min(self.check_s, self._silent_at_s[server])
+        return True
+
+    def loads(self, server: str, now_s: float) -> bool:
+        """It loads a model. True when it was never ready and is waited for, False when it counts as lost meanwhile."""
+        if server in self._met:
+            return False
+        self._expected.discard(server)
+        self.lost.discard(server)
+        self._silent_at_s[server] = now_s + self._timeout_s
         self.check_s = min(self.check_s, self._silent_at_s[server])
         return True
 

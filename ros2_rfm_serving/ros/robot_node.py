@@ -200,7 +200,11 @@ class RobotNode(LifecycleNode):
         self._brain.reply(convert.plan_from(message), clock())
 
     def _on_server_status(self, message: Any) -> None:
-        self._brain.server_seen(message.header.frame_id, message.state == msg.ServerStatus.READY, clock())
+        server, now_s = message.header.frame_id, clock()
+        if message.state == msg.ServerStatus.LOADING:
+            self._brain.server_loads(server, now_s)
+        else:
+            self._brain.server_seen(server, message.state == msg.ServerStatus.READY, now_s)
 
     def _on_watchdog(self) -> None:
         now_s = clock()
