@@ -272,11 +272,8 @@ def as_verdict(plan: Plan) -> Verdict:
 
 def schedule_from(message: Any) -> Schedule:
     """Raises: `BadMessageError`. A route without a usable rate is left out; an infinite one means that nothing limits it."""
-    for name in (
-        {p.server for p in message.placements}
-        | {r.server for r in message.routes}
-        | {r.standby or r.server for r in message.routes}
-    ):
+    servers = {p.server for p in message.placements} | {s for r in message.routes for s in (r.server, r.standby or r.server)}
+    for name in servers:
         check_name("server", name)
     for name in {r.robot for r in message.routes}:
         check_name("robot", name)
