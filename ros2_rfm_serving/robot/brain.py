@@ -198,6 +198,8 @@ class RobotBrain:
         budget_s = self.task.budget_ends_s
         if self._due.may_pop():
             return min(budget_s, self._step_ends_s)
+        if self._needs_chunk_since_s == math.inf:  # a task that began within a step waits from its end
+            return min(budget_s, max(self._step_ends_s, now_s))
         stalled_s = self._needs_chunk_since_s + self.config.degraded_after_s
         return min(budget_s, stalled_s) if stalled_s > now_s else budget_s
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -630,6 +630,7 @@ class Sparse:
     synchronous=st.booleans(),
     ratio=st.sampled_from([0.0, 0.5, 1.0]),
 )
+@example(events=[(385, "task"), (514, "see s1"), (577, "open")], synchronous=False, ratio=0.0)
 def test_ticking_only_when_there_is_something_to_do_changes_nothing(
     events: list[tuple[int, str]], synchronous: bool, ratio: float
 ) -> None:
