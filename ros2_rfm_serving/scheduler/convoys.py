@@ -1,12 +1,13 @@
 """Who needs no rate control at all: synchronous robots in a closed loop pace themselves.
 
 N synchronous robots on one server of batch size B and service time s are a closed queue with think time Z = t_act. Each waits for
-its own reply, so they fall into convoys of B, and a robot's response is
+its own reply, so when they saturate the server they fall into convoys of B, and a robot's response is
 
-    R = max(s, m s - Z),  m = ceil(N / B)
+    R = max(s + w, m s - Z),  m = ceil(N / B)
 
-however fast they may send; a profile's curves, measured under robots that keep a pace of their own, say more. One convoy out of
-step adds one service. Where R + s is within the SLO, a cap only costs actions: it keeps
+where w is the wait for a batch that began a moment before: nothing for B = 1, where robots fall out of each other's way, and half
+a service, as often as the server is busy, for larger ones. A profile's curves, measured under robots that keep a pace of their own,
+say more. One convoy out of step adds one service. Where R + s is within the SLO, a cap only costs actions: it keeps
 robots out of step, so that the tail grows and the rate falls.
 """
 
@@ -19,8 +20,8 @@ from ros2_rfm_serving.scheduler.curves import Curves
 from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
 from ros2_rfm_serving.scheduler.rates import Host, Rates
 
-BOUND_BY_LOOP = 0.95
-"""Share of its closed loop at which a class counts as limited by nothing else: nobody else needs what it leaves."""
+BOUND_BY_LOOP = 0.85
+"""Share of its closed loop at which a class counts as limited by nothing else: it is not held back for others."""
 
 
 def self_paced(problem: Problem, curves: Curves, hosts: Sequence[Host], rates: Rates, loops: Rates) -> tuple[float | None, ...]:
@@ -32,8 +33,9 @@ def self_paced(problem: Problem, curves: Curves, hosts: Sequence[Host], rates: R
 
 
 def _own_pace_hz(problem: Problem, curves: Curves, hosts: Sequence[Host], task: TaskClass) -> float | None:
-    mine = [h for h in dict.fromkeys(hosts) if any(problem.demands[d].task == task.demands[0].task for d, _ in h.robots)]
-    latency_s: dict[int, float] = {}
+    mine = [h for h in hosts if any(problem.demands[d].task == task.demands[0].task for d, _ in h.robots)]
+    latency_s = dict.fromkeys((d.index for d in task.coupled), 0.0)
+    """Mean over the robots of the class."""
     for host in mine:
         here = [d for d in task.coupled if any(d.index == index for index, _ in host.robots)]
         if any(d.calls == 1.0 for d in here):
@@ -43,7 +45,7 @@ def _own_pace_hz(problem: Problem, curves: Curves, hosts: Sequence[Host], task: 
         if response_s is None:
             return None
         for demand in here:
-            latency_s[demand.index] = max(response_s, latency_s.get(demand.index, 0.0))
+            latency_s[demand.index] += response_s * dict(host.robots)[demand.index] / task.num_robots
     return task.closed_loop_hz(latency_s)
 
 
@@ -54,8 +56,12 @@ def _convoy_response_s(problem: Problem, curves: Curves, host: Host) -> float | 
     if host.config.batching != "fixed" or any(d.calls != 1.0 or t.overlapped for d, t in zip(demands, tasks, strict=True)):
         return None
     service_s = curves.quantile(host.config, 50.0).y[0]
-    convoys = math.ceil(sum(count for _, count in host.robots) / host.config.batch_size)
-    response_s = max(service_s, convoys * service_s - min(t.cycle_s for t in tasks))
+    robots = sum(count for _, count in host.robots)
+    convoys = math.ceil(robots / host.config.batch_size)
+    cycle_s = min(t.cycle_s for t in tasks)
+    busy = min(1.0, robots * service_s / (cycle_s + service_s))
+    wait_s = 0.5 * busy * service_s if host.config.batch_size > 1 else 0.0
+    response_s = max(service_s + wait_s, convoys * service_s - cycle_s)
     return response_s if response_s + service_s <= min(d.slo_s for d in demands) else None
 
 

@@ -145,7 +145,7 @@ def test_dedicated_serving_reaches_few_robots(repository: Path, shipped: tuple[P
 
 
 @pytest.mark.parametrize("name", ["p1", "p2", "p3", "p4", "mix2", "mix4"])
-@pytest.mark.parametrize("robots", [8, 32, 64])
+@pytest.mark.parametrize("robots", [8, 64])
 def test_best_beats_rosa_and_comes_near_its_bound(
     repository: Path, shipped: tuple[Profile, Catalogue], name: str, robots: int
 ) -> None:
