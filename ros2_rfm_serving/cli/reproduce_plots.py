@@ -196,7 +196,7 @@ def _predictions(results: Results) -> Any:
     for policy in reversed(NAMES):
         runs = [r for p, r in results.runs.items() if p.policy == policy and not p.allocation and r.solution.feasible and r.report]
         goodput.scatter(
-            [r.solution.objective for r in runs], [r.goodput for r in runs], s=12, color=COLORS[policy], label=NAMES[policy]
+            [r.solution.expected for r in runs], [r.goodput for r in runs], s=12, color=COLORS[policy], label=NAMES[policy]
         )
         pairs = [(1e3 * predicted.p99_s, 1e3 * s.p99_s) for r in runs if r.report for predicted, s in _servers(r)]
         p99.scatter([x for x, _ in pairs], [y for _, y in pairs], s=8, alpha=0.6, color=COLORS[policy])

@@ -97,8 +97,8 @@ class Run:
 
     @property
     def goodput_deviation(self) -> float:
-        """Of the simulation from the prediction, relative to the prediction."""
-        return self.goodput / self.solution.objective - 1.0
+        """Of the simulation from what the schedule expects, relative to that."""
+        return self.goodput / self.solution.expected - 1.0
 
     @property
     def p99_deviations(self) -> list[float]:

@@ -58,7 +58,7 @@ class TestRuns:
         assert equal.system1 and equal.system1.slo_attainment < 0.01
         assert equal.goodput < 0.01 * equal.raw
         assert rosa.lowest_attainment[0] >= 0.99
-        assert rosa.goodput == pytest.approx(rosa.solution.objective, rel=0.1)
+        assert rosa.goodput == pytest.approx(rosa.solution.expected, rel=0.1)
         assert abs(rosa.goodput_deviation) < 0.1
 
     def test_a_policy_without_a_schedule_gives_a_run_of_nothing(self) -> None:
