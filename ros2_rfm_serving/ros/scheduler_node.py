@@ -26,8 +26,6 @@ EPOCH_ORIGIN_S = 1_700_000_000
 REPEAT_PERIOD_S = 2.0
 """Of the schedule in force. It is latched too, but a node that was just starting has been seen to miss the latched sample."""
 BACKGROUND_PERIOD_S = 0.5
-MIN_GAIN = 0.001
-"""Share of the action rate in force that another schedule must gain: less is the predictions' rounding, and no reason to move."""
 
 
 class SchedulerNode(Node):
@@ -148,13 +146,12 @@ class SchedulerNode(Node):
         if fleet.schedule.epoch != self._fleet.schedule.epoch + 1:
             return
         migration = self._fleet.migration_to(fleet.schedule)
-        worth_it = migration.worth_it and fleet.actions_hz() > (1.0 + MIN_GAIN) * self._fleet.actions_hz()
-        verdict = "published" if worth_it else "not worth it"
+        verdict = "published" if migration.worth_it else "not worth it"
         self.get_logger().info(
             f"another schedule would gain {migration.gained_actions:.0f} actions and lose {migration.lost_actions:.0f} "
             f"({len(migration.moved_servers)} servers and {len(migration.moved_robots)} robots move): {verdict}"
         )
-        if worth_it:
+        if migration.worth_it:
             self._publish(fleet)
 
     def _accept(self, response: Any) -> Any:

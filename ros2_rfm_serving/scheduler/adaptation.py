@@ -19,6 +19,8 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.solution import MIN_SESSIONS
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
+MIN_GAIN = 1e-3
+"""Relative gain below which predictions do not differ."""
 DEFAULT_HORIZON_S = 600.0
 """For how long a schedule is expected to last."""
 
@@ -34,7 +36,7 @@ class Migration:
     lost_actions: float
     """While the new models load, of the robots that were on those servers."""
     gained_actions: float
-    """Until the horizon."""
+    """Until the horizon; none where it is within the rounding of what is predicted."""
 
     @property
     def worth_it(self) -> bool:
@@ -67,12 +69,12 @@ class Fleet:
             raise ScheduleError(f"no server hosts what robots of {robot.task!r} need: plan the whole factory anew")
         task = self._classes[robot.task]
         hosts = {d.index: self._host_for(task, d) for d in task.demands}
-        rate_hz = self._rate_hz(task, hosts)
+        cap_hz, rate_hz = self._rates_hz(task, hosts)
         if rate_hz < task.floor_hz:
             raise ScheduleError(
                 f"{robot.name!r} would reach {rate_hz:.2f} actions/s on the servers as they are, the floor is {task.floor_hz:g}"
             )
-        routes = [_route(robot, d, hosts[d.index], rate_hz) for d in task.demands]
+        routes = [_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands]
         changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
         for demand, route in zip(task.demands, routes, strict=True):
             changed._host(route.server).add(route, demand, self._curves)
@@ -101,12 +103,13 @@ class Fleet:
             stopped = {r.robot for r in self.schedule.routes if r.server == placement.server}
             load_s = self._problem.load_s.get((placement.model, placement.gpu_type), 0.0)
             lost += load_s * self._actions_hz(self.schedule, stopped)
-        gain_hz = self._actions_hz(other, set(self._task_of)) - self.actions_hz()
+        now_hz = self.actions_hz()
+        gain_hz = self._actions_hz(other, set(self._task_of)) - now_hz
         return Migration(
             moved_servers=tuple(p.server for p in moved),
             moved_robots=tuple(sorted(robots)),
             lost_actions=lost,
-            gained_actions=gain_hz * horizon_s,
+            gained_actions=gain_hz * horizon_s if gain_hz > MIN_GAIN * now_hz else 0.0,
         )
 
     def actions_hz(self) -> float:
@@ -129,17 +132,17 @@ class Fleet:
             )
         return best
 
-    def _rate_hz(self, task: TaskClass, hosts: Mapping[int, _Host]) -> float:
-        """Action rate of the new robot: its closed loop, or what its servers have room for beside what else it sends there."""
-        rate = task.max_rate_hz
+    def _rates_hz(self, task: TaskClass, hosts: Mapping[int, _Host]) -> tuple[float, float]:
+        """(cap, prediction): what its servers have room for beside what else it sends there, and its closed loop then."""
+        cap = task.max_rate_hz
         for host in dict.fromkeys(hosts.values()):
             mine = [d for d in task.demands if hosts[d.index] is host]
             calls = sum(d.calls for d in mine)
             if calls:
                 room_hz = min(host.room_hz(d, self._curves) for d in mine) - sum(d.fixed_hz for d in mine)
-                rate = min(rate, max(room_hz, 0.0) / calls)
-        latency = {d.index: hosts[d.index].mean_s(d.rate_hz(rate), self._curves) for d in task.coupled}
-        return min(rate, task.closed_loop_hz(latency))
+                cap = min(cap, max(room_hz, 0.0) / calls)
+        latency = {d.index: hosts[d.index].mean_s(d.rate_hz(cap), self._curves) for d in task.coupled}
+        return cap, min(cap, task.closed_loop_hz(latency))
 
     def _actions_hz(self, schedule: Schedule, robots: set[str]) -> float:
         """Weighted System 1 rate that the schedule expects of these robots."""
@@ -213,12 +216,12 @@ class _Host:
         return copy(self)
 
 
-def _route(robot: Robot, demand: Demand, host: _Host, rate_hz: float) -> Route:
+def _route(robot: Robot, demand: Demand, host: _Host, cap_hz: float, rate_hz: float) -> Route:
     return Route(
         robot=robot.name,
         component=demand.component,
         server=host.placement.server,
-        max_rate_hz=demand.rate_hz(rate_hz),
+        max_rate_hz=demand.rate_hz(cap_hz),
         predicted_rate_hz=demand.rate_hz(rate_hz),
         slo_s=demand.slo_s if math.isfinite(demand.slo_s) else 0.0,
         standby=host.standby,
