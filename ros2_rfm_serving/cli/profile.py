@@ -100,7 +100,7 @@ def profile(
 
     Measuring can be stopped at any time (Ctrl-C); the same command goes on where it stopped.
 
-    Measure the embedded models on this machine, and draw them:
+    Examples. Measure the embedded models on this machine, and draw them:
 
         rfm profile rfm/metaworld-flow rfm/metaworld-judge --out cpu.csv --plot cpu.png
 

@@ -76,6 +76,9 @@ COMMANDS = [
     "bench policy",
     "bench engine",
     "bench scheduler",
+    "robot",
+    "simulate",
+    "reproduce rosa",
 ]
 
 
