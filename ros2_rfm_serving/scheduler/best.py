@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from ros2_rfm_serving.scheduler import baselines
 from ros2_rfm_serving.scheduler.bound import Bound, Share, whole_mix
 from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.convoys import self_paced
 from ros2_rfm_serving.scheduler.curves import Config, Curves
 from ros2_rfm_serving.scheduler.groups import Group, Placement, groups_of, hosts_of, tidy, typical_hz
 from ros2_rfm_serving.scheduler.problem import Problem
-from ros2_rfm_serving.scheduler.rates import Host, Rates
+from ros2_rfm_serving.scheduler.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.rosa import Rosa
-from ros2_rfm_serving.scheduler.search import Search
+from ros2_rfm_serving.scheduler.search import Candidate, Search
 
 GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""
@@ -48,7 +49,17 @@ def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Bes
     found = search.run(seeds, good_enough=bound.objective * (1 - GOOD_ENOUGH), rounds=ROUNDS)
     if found is None or found.rates is None:
         return None
+    found = max(search.equals_of(found), key=lambda c: _expected(problem, curves, c))
+    assert found.rates is not None
     return BestSchedule(tuple(hosts_of(found.placement, problem)), found.rates, budget.expired())
+
+
+def _expected(problem: Problem, curves: Curves, candidate: Candidate) -> float:
+    """The objective where robots that pace themselves do so: what decides between equals."""
+    hosts, rates = hosts_of(candidate.placement, problem), candidate.rates
+    assert rates is not None
+    paces = self_paced(problem, curves, hosts, rates, RateSearch(problem, curves, hosts).closed_loops_hz(rates))
+    return problem.objective(tuple(max(rate, pace or 0.0) for rate, pace in zip(rates, paces, strict=True)))
 
 
 def _seeds(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:

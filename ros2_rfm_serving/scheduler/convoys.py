@@ -55,14 +55,36 @@ def _convoy_response_s(problem: Problem, curves: Curves, host: Host) -> float | 
     tasks = [problem.classes[d.task] for d in demands]
     if host.config.batching != "fixed" or any(d.calls != 1.0 or t.overlapped for d, t in zip(demands, tasks, strict=True)):
         return None
-    service_s = curves.quantile(host.config, 50.0).y[0]
+    service_s = _service_s(curves, host)
+    response_s = _law_s(host, service_s, min(t.cycle_s for t in tasks))
+    return response_s if response_s + service_s <= min(d.slo_s for d in demands) else None
+
+
+def _service_s(curves: Curves, host: Host) -> float:
+    return curves.quantile(host.config, 50.0).y[0]
+
+
+def _law_s(host: Host, service_s: float, cycle_s: float) -> float:
     robots = sum(count for _, count in host.robots)
     convoys = math.ceil(robots / host.config.batch_size)
-    cycle_s = min(t.cycle_s for t in tasks)
     busy = min(1.0, robots * service_s / (cycle_s + service_s))
     wait_s = 0.5 * busy * service_s if host.config.batch_size > 1 else 0.0
-    response_s = max(service_s + wait_s, convoys * service_s - cycle_s)
-    return response_s if response_s + service_s <= min(d.slo_s for d in demands) else None
+    return max(service_s + wait_s, convoys * service_s - cycle_s)
+
+
+def latencies_s(problem: Problem, curves: Curves, host: Host) -> tuple[float, float]:
+    """(mean, p99) of a server whose robots all pace themselves.
+
+    Calls of other components put robots out of step, by one service at the most; without any, only services scatter, as the profile
+    shows where nothing queues.
+    """
+    tasks = [problem.classes[problem.demands[d].task] for d, _ in host.robots]
+    service_s = _service_s(curves, host)
+    response_s = _law_s(host, service_s, min(t.cycle_s for t in tasks))
+    if any(len(t.coupled) > 1 for t in tasks):
+        return response_s, response_s + service_s
+    quiet = [(curves.quantile(c, 99.0).y[0], curves.quantile(c, 50.0).y[0]) for c in curves.of(host.config.model)]
+    return response_s, response_s * min(high / middle for high, middle in quiet)
 
 
 def _fastest_response_s(problem: Problem, curves: Curves, host: Host) -> float | None:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from ros2_rfm_serving.scheduler import convoys
 from ros2_rfm_serving.scheduler.bound import Bound
 from ros2_rfm_serving.scheduler.curves import Curves
 from ros2_rfm_serving.scheduler.problem import Problem
@@ -124,7 +125,7 @@ def _servers(problem: Problem, curves: Curves, operation: Operation, rates: Rate
     names = _names(problem, operation.hosts, gpus)
     order = sorted(range(len(names)), key=lambda i: (list(problem.servers).index(gpus[i] or names[i]), i))
     return tuple(
-        replace(_server(problem, curves, operation.hosts[i], rates, operation.caps), server=names[i], gpu=gpus[i]) for i in order
+        replace(_server(problem, curves, operation, operation.hosts[i], rates), server=names[i], gpu=gpus[i]) for i in order
     )
 
 
@@ -138,7 +139,7 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list
     return names
 
 
-def _server(problem: Problem, curves: Curves, host: Host, rates: Rates, caps: Rates | None) -> ServerSolution:
+def _server(problem: Problem, curves: Curves, operation: Operation, host: Host, rates: Rates) -> ServerSolution:
     streams = []
     load_hz = 0.0
     for index, count in host.robots:
@@ -146,7 +147,7 @@ def _server(problem: Problem, curves: Curves, host: Host, rates: Rates, caps: Ra
         task = problem.classes[demand.task]
         rate_hz = demand.rate_hz(rates[demand.task])
         load_hz += count * rate_hz
-        cap_hz = demand.fixed_hz or (demand.calls * caps[demand.task] if caps else math.inf)
+        cap_hz = demand.fixed_hz or (demand.calls * operation.caps[demand.task] if operation.caps else math.inf)
         streams.append(
             Stream(
                 task=task.name,
@@ -158,8 +159,7 @@ def _server(problem: Problem, curves: Curves, host: Host, rates: Rates, caps: Ra
                 percentile=demand.percentile,
             )
         )
-    most_hz = curves.max_rate_hz(host.config)
-    saturated = caps is None and load_hz > most_hz * (1 - 1e-6)
+    mean_s, p99_s = _latencies_s(problem, curves, operation, host, rates, load_hz)
     return ServerSolution(
         server="",
         gpu_type=host.config.gpu_type,
@@ -168,9 +168,23 @@ def _server(problem: Problem, curves: Curves, host: Host, rates: Rates, caps: Ra
         batch_size=host.config.batch_size,
         streams=tuple(streams),
         rate_hz=load_hz,
-        mean_s=_response_s(problem, host, rates, most_hz) if saturated else curves.mean(host.config).at(load_hz),
-        p99_s=_response_s(problem, host, rates, most_hz) if saturated else curves.quantile(host.config, 99.0).at(load_hz),
+        mean_s=mean_s,
+        p99_s=p99_s,
     )
+
+
+def _latencies_s(
+    problem: Problem, curves: Curves, operation: Operation, host: Host, rates: Rates, load_hz: float
+) -> tuple[float, float]:
+    """(mean, p99): by the profile's curves, but for servers that are saturated and for robots that pace themselves."""
+    most_hz = curves.max_rate_hz(host.config)
+    if operation.caps is None and load_hz > most_hz * (1 - 1e-6):
+        response_s = _response_s(problem, host, rates, most_hz)
+        return response_s, response_s
+    demands = [problem.demands[d] for d, _ in host.robots]
+    if operation.paces and all(d.calls == 1.0 and operation.paces[d.task] is not None for d in demands):
+        return convoys.latencies_s(problem, curves, host)
+    return curves.mean(host.config).at(load_hz), curves.quantile(host.config, 99.0).at(load_hz)
 
 
 def _response_s(problem: Problem, host: Host, rates: Rates, most_hz: float) -> float:

@@ -15,6 +15,8 @@ LARGE = 32
 """Servers from which on a candidate's rates are looked for near those of the best one known."""
 REPAIRS = 40
 """Moves that may be spent on a starting point that is not feasible."""
+EQUAL = 1e-6
+"""Relative difference of scores that means nothing."""
 SUFFICIENT = 1e-4
 """Relative gain below which a move is not worth another round."""
 
@@ -48,6 +50,10 @@ class Search:
             if score > self._worth:
                 self._worth, self._near = score, rates
         return self._known[groups]
+
+    def equals_of(self, best: Candidate) -> list[Candidate]:
+        """All placements seen that are as good."""
+        return [c for c in self._known.values() if c.rates is not None and c.score >= best.score * (1 - EQUAL)]
 
     def run(self, seeds: Iterable[Placement], *, good_enough: float, rounds: int) -> Candidate | None:
         """The best placement found from `seeds`; stops at the score `good_enough`, after `rounds` shakes, or when time is up."""

@@ -70,7 +70,8 @@ class SimulatedRobot:
             time_budget_s=self._arrivals.duration_s if self._arrivals else math.inf,
             reset=False,
         )
-        self._first_period_s = min(longest_period_s(task), world.warm_up_s) if world.warm_up_s else longest_period_s(task)
+        period_s = max(longest_period_s(task), *(1.0 / route.max_rate_hz for route in schedule.routes))
+        self._first_period_s = min(period_s, world.warm_up_s) if world.warm_up_s else period_s
         self._arriving = source(world.seed, "arrivals", robot.name)
         self._tasks_waiting = 0
         self._sessions: dict[str, tuple[Host, int]] = {}
