@@ -182,7 +182,7 @@ def _latencies_s(
         response_s = _response_s(problem, host, rates, most_hz)
         return response_s, response_s
     demands = [problem.demands[d] for d, _ in host.robots]
-    if operation.paces and all(d.calls == 1.0 and operation.paces[d.task] is not None for d in demands):
+    if demands and operation.paces and all(d.calls == 1.0 and operation.paces[d.task] is not None for d in demands):
         return convoys.latencies_s(problem, curves, host)
     return curves.mean(host.config).at(load_hz), curves.quantile(host.config, 99.0).at(load_hz)
 

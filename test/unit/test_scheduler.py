@@ -16,6 +16,7 @@ from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
 from ros2_rfm_serving.profiles import COLUMNS, Profile, load_profiles, parse_profiles
 from ros2_rfm_serving.scheduler import POLICIES, Solution, plan_factory, to_schedule
+from ros2_rfm_serving.simulation import simulate
 
 from .small_factories import RawCurves, best_by_trying, raw_tasks, small_factory, violations
 
@@ -171,6 +172,24 @@ def test_a_robot_that_cannot_saturate_its_server_is_not_capped_below_its_closed_
     stream = next(s for server in solution.servers for s in server.streams if s.component == "system1")
     assert stream.rate_hz == pytest.approx(solution.tasks["carry"].closed_loop_rate_hz, rel=1e-5)
     assert stream.cap_hz == pytest.approx(1 / 0.4)
+
+
+def test_servers_without_robots_are_no_problem() -> None:
+    solution = plan_factory(factory(robots=1, servers=8), PROFILE)
+    assert solution.feasible and solution.expected >= solution.objective
+
+
+@pytest.mark.parametrize(("name", "robots"), [("p1", 64), ("p3", 64), ("p4", 32)])
+def test_what_robots_that_pace_themselves_reach_is_what_the_simulation_gives(
+    repository: Path, shipped: tuple[Profile, Catalogue], name: str, robots: int
+) -> None:
+    declared = rosa_factory(repository, name, robots)
+    solution = plan_factory(declared, *shipped)
+    report = simulate(to_schedule(solution, declared.robots, epoch=1), declared, shipped[1], seconds=15, seed=0)
+    assert report.goodput == pytest.approx(solution.expected, rel=0.05)
+    measured = {server.server: server.p99_s for server in report.servers}
+    action_servers = [s for s in solution.servers if s.batching == "fixed" and s.streams]
+    assert all(measured[s.server] == pytest.approx(s.p99_s, rel=0.2) for s in action_servers)
 
 
 def test_overlapped_execution_is_bound_by_the_longer_of_execution_and_inference() -> None:
