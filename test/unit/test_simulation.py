@@ -1,21 +1,15 @@
 from __future__ import annotations
 
-import json
 import math
-import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
-from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.simulation import (
     Conditions,
     Crash,
@@ -27,97 +21,8 @@ from ros2_rfm_serving.simulation import (
     load_trace,
     simulate,
 )
-from ros2_rfm_serving.simulation.goodput import ActionTally, Ledger, Tally
-from ros2_rfm_serving.types import Placement, Route, Schedule
 
-T_ACT_S, SERVICE_S, PLAN_S, CHECK_S = 0.2, 0.05, 0.5, 0.1
-
-
-def models(jitter: float = 0.0) -> Catalogue:
-    """vla: 40 + 10 b ms; planner alone 500 ms; judge alone 100 ms."""
-
-    def gpu(**service: object) -> dict[str, object]:
-        return {
-            "GPU": {"memory_gb": 1, "load_s": 3, "source": "test", "derivation": "test", "service": {"jitter": jitter, **service}}
-        }
-
-    vla = gpu(batching="fixed", base_ms=40, per_row_ms=10, batch_sizes=[1, 2, 4, 8])
-    planner = gpu(batching="continuous", base_ms=450, per_request_ms=50, max_concurrent=4)
-    judge = gpu(batching="continuous", base_ms=90, per_request_ms=10)
-    return Catalogue.model_validate(
-        {
-            "models": {
-                "vla": {"engine": "emulated", "gpus": vla},
-                "planner": {"engine": "emulated", "output": "plan", "gpus": planner},
-                "judge": {"engine": "emulated", "output": "judgement", "gpus": judge},
-            }
-        }
-    )
-
-
-def factory(num_robots: int = 1, *, plans: float = 0.0, safety: bool = False, mode: str = "sync", slo_ms: float = 400) -> Factory:
-    components = [f"system1: {{model: vla, prompt: go, slo_ms: {slo_ms:g}}}"]
-    if plans:
-        components.append("system2: {model: planner, prompt: plan, slo_ms: 2000}")
-    if safety:
-        components.append("safety: {model: judge, prompt: safe, slo_ms: 300, freq_hz: 2}")
-    lines = "\n".join(f"    {line}" for line in components)
-    return parse_factory(f"""
-server_cluster: {{num_servers: 4, gpu_type: GPU}}
-robot_fleet: [{{task: pick, num_robots: {num_robots}}}]
-pick:
-  execution: {{mode: {mode}}}
-  pipeline: {{action_period_ms: {1e3 * T_ACT_S:g}, system2_to_system1_call_ratio: {plans:g}}}
-  components:
-{lines}
-""")
-
-
-SERVERS = {"system1": ("s1", "vla", "fixed"), "system2": ("s2", "planner", "continuous"), "safety": ("s3", "judge", "continuous")}
-
-
-def schedule(
-    plant: Factory, *, batch_size: int = 1, rate_hz: float = math.inf, standby: bool = False, gpu: str = "", epoch: int = 1
-) -> Schedule:
-    """Everything of a component on one server; with `standby`, a second one for System 1."""
-    (task,) = plant.tasks.values()
-    placements, routes = [], []
-    for component, spec in task.components.items():
-        server, model, batching = SERVERS[component]
-        size = batch_size if component == "system1" else 1
-        place = Placement(
-            server=server,
-            model=model,
-            components=(component,),
-            gpu_type="GPU",
-            batching=batching,
-            batch_size=size,
-            max_sessions=100,
-            predicted_p99_s=0.0,
-            gpu=gpu,
-        )
-        placements.append(place)
-        spare = "spare" if standby and component == "system1" else ""
-        if spare:
-            placements.append(replace(place, server=spare, standby=True, gpu=""))
-        for robot in plant.robots:
-            pace = rate_hz if component == "system1" else spec.freq_hz or math.inf
-            slo_s = (spec.slo_ms or 0.0) / 1e3
-            routes.append(Route(robot=robot.name, component=component, server=server, max_rate_hz=pace, slo_s=slo_s, standby=spare))
-    return Schedule(epoch=epoch, placements=tuple(placements), routes=tuple(routes), predicted_actions_hz=0.0, policy="test")
-
-
-def run(
-    plant: Factory, plan: Schedule | None = None, *, seconds: float = 60.0, seed: int = 1, jitter: float = 0.0, **conditions: object
-) -> Report:
-    given_conditions = Conditions(**conditions)  # type: ignore[arg-type]
-    return simulate(plan or schedule(plant), plant, models(jitter), seconds=seconds, seed=seed, conditions=given_conditions)
-
-
-def balanced(report: Report) -> bool:
-    c = report.counters
-    return c.sent == c.answered + c.late + c.lost + c.refused + c.dropped + c.in_flight
-
+from .simulated import PLAN_S, SERVICE_S, T_ACT_S, balanced, factory, models, run, schedule
 
 # --- one robot and many ----------------------------------------------------------------------------------------------------
 
@@ -392,148 +297,3 @@ def test_a_model_that_nothing_is_known_about_cannot_be_simulated() -> None:
         run(plant, elsewhere)
     with pytest.raises(ModelError, match="batches 'vla'"):
         run(plant, replace(plan, placements=tuple(replace(p, batching="continuous") for p in plan.placements)))
-
-
-# --- goodput ---------------------------------------------------------------------------------------------------------------
-
-
-class Book:
-    """A ledger of a robot with all kinds of components, where everything is in order at 10 s."""
-
-    def __init__(self) -> None:
-        plant = factory(plans=0.5, safety=True)
-        self.actions = ActionTally()
-        self.tallies = {name: Tally() for name in plant.tasks["pick"].components}
-        self.ledger = Ledger(plant.tasks["pick"], self.tallies, self.actions, 0.0)
-        self.ledger.begin(9.0)
-        self.call("system2", 9.0, 9.5)
-        self.call("safety", 9.5, 9.6)
-        self.call("system1", 9.9, 10.0)
-
-    def call(self, component: str, sent_s: float, answered_s: float | None = None) -> None:
-        self.ledger.sent(component, sent_s)
-        if answered_s is not None:
-            self.ledger.answered(component, answered_s)
-
-    def counts(self, now_s: float = 10.0) -> bool:
-        before = self.actions.qualified
-        self.ledger.executed(now_s)
-        return self.actions.qualified > before
-
-
-def test_an_action_counts_when_all_it_relies_on_is_in_time() -> None:
-    assert Book().counts()
-
-
-def test_a_late_prediction_does_not_count() -> None:
-    book = Book()
-    book.call("system1", 9.5, 9.95)
-    assert not book.counts() and book.actions.raw == 1
-    assert book.tallies["system1"].within == 1 and len(book.tallies["system1"].latencies_s) == 2
-
-
-def test_an_action_under_a_late_plan_does_not_count_until_the_next_plan() -> None:
-    book = Book()
-    book.call("system2", 7.0, 9.8)
-    assert book.counts(), "it was asked for under the plan before"
-    book.call("system1", 9.9, 10.0)
-    assert not book.counts()
-    book.call("system2", 10.0, 10.5)
-    book.call("system1", 10.5, 10.6)
-    book.call("safety", 10.0, 10.1)
-    assert book.counts(10.6)
-
-
-def test_a_late_or_overdue_check_spoils_the_actions_after_it() -> None:
-    book = Book()
-    book.call("safety", 9.5, 9.9)
-    assert not book.counts(), "400 ms, and 300 are allowed"
-    book = Book()
-    assert book.counts(9.5 + 1.05 * (0.5 + 0.3))
-    assert not book.counts(9.5 + 1.05 * (0.5 + 0.3) + 1e-6), "the next check should have been answered by now"
-
-
-def test_before_the_first_check_and_plan_are_due_only_the_plan_is_missed() -> None:
-    book = Book()
-    book.ledger.begin(20.0)
-    book.call("system1", 20.0, 20.1)
-    assert not book.counts(20.1), "no plan yet"
-    book.call("system2", 20.0, 20.2)
-    book.call("system1", 20.2, 20.25)
-    assert book.counts(20.25), "the first check has until 20.3"
-    assert not book.counts(20.4)
-
-
-def test_what_could_still_be_in_time_is_not_judged() -> None:
-    book = Book()
-    book.call("system1", 9.7)
-    book.call("safety", 8.0)
-    book.ledger.end(10.0)
-    assert (book.tallies["system1"].sent, book.tallies["system1"].undecided) == (2, 1)
-    assert (book.tallies["safety"].sent, book.tallies["safety"].undecided) == (2, 0)
-
-
-def test_a_saturated_factory_counts_only_what_is_within_the_slo() -> None:
-    """ROSA §4.3: 145.5 raw actions/s x 17.0 % within the SLO = 24.8 that count."""
-    report = run(factory(12, slo_ms=395), jitter=0.3, seconds=120)
-    share = report.components["system1"].slo_attainment
-    assert 0.2 < share < 0.8
-    assert report.goodput == pytest.approx(report.raw * share, rel=0.01)
-
-
-# --- speed and the command -------------------------------------------------------------------------------------------------
-
-
-def test_a_simulated_second_takes_little_of_a_real_one() -> None:
-    """About 110 requests/s: 150 times faster than real time on a core of its own; a busy machine has room for a factor of 5."""
-    plant = factory(30, plans=0.05, safety=True)
-    plan = schedule(plant, batch_size=8, rate_hz=1.8)
-    started_s = time.process_time()
-    report = simulate(plan, plant, models(0.05), seconds=15, seed=1)
-    assert report.counters.sent > 20 * 100 and report.goodput > 0.8 * 30 * 1.8, "it works as it should"
-    assert 20 / (time.process_time() - started_s) > 25
-
-
-P1 = Path(__file__).parents[2] / "config" / "rosa" / "p1.yaml"
-
-
-def invoke(*options: str) -> Result:
-    return CliRunner().invoke(app, ["simulate", str(P1), "--robots", "4", "--seconds", "5", "--policy", "baseline3", *options])
-
-
-def test_the_command_prints_json_and_nothing_else() -> None:
-    result = invoke("--json", "--seed", "3", "--crash", "server_1@7", "--network", "latency=2,jitter=1,loss=0.01")
-    assert result.exit_code == 0, result.output
-    report = json.loads(result.stdout)
-    assert report["policy"] == "baseline3" and report["seconds"] == 5.0
-    assert report["tasks"].keys() == {"pick_action_only"} and 0 < report["goodput"] <= report["raw"]
-    assert {"slo_attainment", "p50_ms", "p99_ms"} <= report["components"]["system1"].keys()
-    assert {"server", "model", "utilisation"} <= report["servers"][0].keys()
-    assert (
-        invoke("--json", "--seed", "3", "--crash", "server_1@7", "--network", "latency=2,jitter=1,loss=0.01").stdout
-        == result.stdout
-    )
-
-
-def test_the_command_prints_tables() -> None:
-    result = invoke()
-    assert result.exit_code == 0, result.output
-    for word in ("pick_action_only", "system1", "server_1", "goodput"):
-        assert word in result.output
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--crash", "server_1"), "--crash: cannot be read"),
-        (("--crash", "@5"), "write server_1@10"),
-        (("--crash", "server_99@5"), "nothing is named 'server_99'"),
-        (("--network", "latency"), "--network: cannot be read"),
-        (("--network", "latency=1,latency=2"), "'latency=2'"),
-        (("--network", "loss=2"), "network.loss"),
-        (("--network", "trace=/nowhere.csv"), "check the path"),
-    ],
-)
-def test_the_command_says_what_it_cannot_read(options: tuple[str, ...], says: str) -> None:
-    result = invoke(*options)
-    assert isinstance(result.exception, ConfigurationError) and says in str(result.exception)

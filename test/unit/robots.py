@@ -1,0 +1,64 @@
+"""A robot brain with its surroundings, as the tests of `robot/` use it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal, Tick
+from ros2_rfm_serving.types import (
+    EncodedImage,
+    ObservationRequest,
+)
+
+from .fakes import JPEG, NAMES, grant, schedule
+
+PERIOD_S = 0.05
+CONFIG = RobotConfig(
+    name="r1",
+    action_names=NAMES,
+    cameras=("front",),
+    state_size=3,
+    control_rate_hz=1 / PERIOD_S,
+    execution_horizon=3,
+    max_action_age_s=1.0,
+)
+GOAL = TaskGoal(task="t", instruction="go", time_budget_s=100.0, reset=False)
+
+
+def sensors(now_s: float) -> Sensors:
+    image = EncodedImage(camera="front", format="jpeg", data=JPEG)
+    return Sensors(state=np.zeros(3, np.float32), state_s=now_s, images=(image,), images_s=now_s)
+
+
+class Rig:
+    """A brain and a virtual clock."""
+
+    def __init__(self, config: RobotConfig = CONFIG) -> None:
+        self.brain, self.now_s = RobotBrain(config), 0.0
+
+    def tick(self, steps: int = 1, seen: bool = True) -> Tick:
+        for _ in range(steps):
+            self.now_s += PERIOD_S
+            if seen:
+                self.brain.server_seen("s1", True, self.now_s)
+            tick = self.brain.tick(sensors(self.now_s), self.now_s)
+        return tick
+
+    def connect(self, epoch: int = 5) -> Rig:
+        self.brain.follow(schedule())
+        (opening,) = self.tick().opens
+        assert opening[0] == "s1" and opening[1].action_names == NAMES
+        self.brain.session_opened("system1", "s1", grant(epoch), self.now_s)
+        return self
+
+    def ask(self) -> ObservationRequest:
+        for _ in range(100):
+            if requests := self.tick().requests:
+                return requests[0][1]
+        raise AssertionError("no request")
+
+
+def working(config: RobotConfig = CONFIG) -> Rig:
+    rig = Rig(config).connect()
+    rig.brain.start(GOAL, rig.now_s)
+    return rig
