@@ -151,7 +151,7 @@ class _Mix:
 
     def solve(self, time_limit_s: float, gap: float) -> Bound:
         solver = self._solver
-        solver.SetTimeLimit(int(1e3 * time_limit_s))
+        solver.SetTimeLimit(max(100, int(1e3 * time_limit_s)))  # 0 would be no limit
         parameters = pywraplp.MPSolverParameters()
         parameters.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, gap)
         if any(task.floor_hz > task.max_rate_hz for task in self._problem.classes):

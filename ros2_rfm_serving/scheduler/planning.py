@@ -38,6 +38,8 @@ STATIC: dict[str, Callable[[Problem, Curves], StaticPlacement]] = {
 }
 BUDGET_S, BUDGET_PER_SERVER_S = 0.0, 0.1
 """Default time that a solver may take, with a clock given."""
+BOUND_GAP, ROUGH_GAP = 1e-3, 0.5
+"""Of the bound's integer program; rough when only feasibility is asked for."""
 DEFAULT_LOAD_S = 30.0
 """Of a model that the catalogue does not know on a GPU type."""
 
@@ -71,7 +73,7 @@ def plan_factory(
     curves = curves_of(problem, profile)
     if problems := explain.hopeless(problem, curves):
         return _infeasible(policy, math.nan, problems, budget.spent_s())
-    bound = upper_bound(problem, curves, time_limit_s=max(0.5, seconds / 3))
+    bound = upper_bound(problem, curves, time_limit_s=max(0.5, seconds / 3), gap=BOUND_GAP if seconds else ROUGH_GAP)
     capped = rate_control if rate_control is not None else policy not in STATIC
     solution = _run(policy, problem, curves, profile, bound, capped, budget)
     if solution.policy and not solution.servers:
