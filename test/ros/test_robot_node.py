@@ -74,6 +74,7 @@ def rig(ros_domain: int) -> Iterator[Rig]:
     try:
         yield made
     finally:
+        made._executor.shutdown()  # else it keeps publishers alive, which the next test would hear
         made.robot.destroy_node()
         made.peer.destroy_node()
         rclpy.try_shutdown()

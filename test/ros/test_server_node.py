@@ -77,6 +77,7 @@ def client(ros_domain: int) -> Iterator[Client]:
         yield node
         assert process.poll() is None, "the server died"
     finally:
+        node._executor.shutdown()  # else it keeps publishers alive, which the next test would hear
         node.destroy_node()
         rclpy.try_shutdown()
         process.send_signal(signal.SIGINT)
