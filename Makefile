@@ -22,7 +22,10 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit ros system: install
+unit: install
+	$(BIN)/python -m pytest test/unit -q -n 2
+
+ros system: install
 	$(BIN)/python -m pytest test/$@ -q
 
 colcon: install
