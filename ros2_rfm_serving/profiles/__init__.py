@@ -2,7 +2,7 @@
 
 from ros2_rfm_serving.profiles.files import HEADER, format_rows, load_profiles, parse_profiles, read_rows
 from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, ProcessorSharing, ServiceLaw
-from ros2_rfm_serving.profiles.table import ARRIVALS, COLUMNS, Profile, ProfileRow
+from ros2_rfm_serving.profiles.table import ARRIVALS, COLUMNS, Profile, ProfileRow, column_of
 
 __all__ = [
     "ARRIVALS",
@@ -14,6 +14,7 @@ __all__ = [
     "Profile",
     "ProfileRow",
     "ServiceLaw",
+    "column_of",
     "format_rows",
     "load_profiles",
     "parse_profiles",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.profiles import Profile, column_of
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,7 @@ class Curves:
 
     def quantile(self, config: Config, percentile: float) -> Line:
         """Latency in s at a percentile: of the measured columns, the next one that is not lower."""
-        return self._line(
-            config, next(name for limit, name in ((50, "p50"), (90, "p90"), (95, "p95"), (99, "p99")) if percentile <= limit)
-        )
+        return self._line(config, column_of(percentile))
 
     def max_rate_hz(self, config: Config) -> float:
         return self.mean(config).x[-1]
@@ -85,7 +82,8 @@ class Curves:
         """Highest load that meets an SLO; 0: none does."""
         key = (config, slo_s, percentile)
         if key not in self._capacities:
-            self._capacities[key] = _last_below(self.quantile(config, percentile), slo_s)
+            k, curve = config.slices, (config.model, config.gpu_type, config.batching, config.batch_size)
+            self._capacities[key] = self.profile.capacity_hz(*curve, slo_s / k, percentile) / k
         return self._capacities[key]
 
     def _line(self, config: Config, column: str) -> Line:
@@ -94,13 +92,3 @@ class Curves:
             k = config.slices
             self._lines[config, column] = Line(tuple(float(r) / k for r in rates), tuple(k * float(y) for y in columns[column]))
         return self._lines[config, column]
-
-
-def _last_below(line: Line, limit: float) -> float:
-    if line.y[0] > limit:
-        return 0.0
-    i = bisect_right(line.y, limit)
-    if i == len(line.y) or not math.isfinite(limit):
-        return line.x[-1]
-    rise = line.y[i] - line.y[i - 1]
-    return line.x[i - 1] + (limit - line.y[i - 1]) / rise * (line.x[i] - line.x[i - 1])

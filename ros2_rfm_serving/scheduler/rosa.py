@@ -50,7 +50,6 @@ class Rosa:
 
     def __init__(self, problem: Problem, curves: Curves, expired: Callable[[], bool]) -> None:
         self._problem, self._curves, self._expired = problem, curves, expired
-        self._packings = 0
 
     def solve(self) -> RosaSchedule | None:
         """None: the obligations or the floors cannot be served."""
@@ -183,7 +182,6 @@ class Rosa:
 
     def _pack(self, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool) -> list[Host] | None:
         """ROSA eq. 3: how many servers of each configuration cover all robots."""
-        self._packings += 1
         solver = pywraplp.Solver.CreateSolver("SCIP")
         solver.SetTimeLimit(int(1e3 * ILP_TIME_LIMIT_S))
         used = {gpu_type: solver.Constraint(0, available) for gpu_type, available in budget.items()}
