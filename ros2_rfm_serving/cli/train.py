@@ -55,6 +55,8 @@ def train(
             action_names=ACTION_NAMES,
             cameras=tuple(CAMERAS),
             vocabulary=words,
+            chunk_length=24,
+            max_inference_delay_steps=12,
         )
         log = _Log(out / POLICY, steps)
         policy = train_policy(config, data, texts, training, log)

@@ -171,12 +171,16 @@ class FlowPolicyNetwork(nn.Module):
     def encode(
         self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of the context for each head block. state [B, S], images [B, C, H, W, 3] uint8, words [B, L]."""
+        """Keys and values of the context for each head block. state [B, S], images [B, C, H, W, 3] uint8, words [B, L].
+
+        keep_images, [B]: which examples see images at all (in training); then `images` are of those alone.
+        """
         features = ((self.features(state) - self.feature_mean) / self.feature_std).clamp(-5, 5)
         state_tokens = self.state_tokens(features).unflatten(1, (self.config.state_tokens, -1))
         image_tokens = self.image_tokens(images)
         if keep_images is not None:
-            image_tokens = torch.where(keep_images[:, None, None], image_tokens, self.no_image)
+            some, image_tokens = image_tokens, self.no_image.repeat(len(images), 1, 1)
+            image_tokens[keep_images] = some
         tokens = torch.cat([state_tokens, image_tokens, self.word(words)], dim=1) + self.kind
         for block in self.encoder:
             tokens = block(tokens)

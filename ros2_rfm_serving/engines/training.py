@@ -1,7 +1,8 @@
 """Training of the embedded policy and judge on arrays of demonstrations (no simulator here).
 
-Training-time real-time chunking: half of the examples get an action prefix of random length d, given clean and with time 0,
-and no loss on it, so that at run time a chunk continues the actions that are executed while it is being computed.
+Training-time real-time chunking: most examples get an action prefix of random length d, given clean and with time 0, and no
+loss on it, so that at run time a chunk continues the actions that are executed while it is being computed. The prefix is what
+was really executed, disturbances and all: the network learns where its observation will have led by the time it acts.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class Dataset(Protocol):
     @property
     def action(self) -> npt.NDArray[np.float32]: ...
     @property
+    def executed(self) -> npt.NDArray[np.float32]: ...
+    @property
+    def disturbed(self) -> npt.NDArray[np.bool_]: ...
+    @property
     def episode(self) -> npt.NDArray[np.int32]: ...
     @property
     def task(self) -> npt.NDArray[np.int32]: ...
@@ -55,9 +60,9 @@ class TrainingConfig:
     weight_decay: float = 1e-4
     warm_up_steps: int = 200
     ema_decay: float = 0.999
-    prefix_share: float = 0.5
+    prefix_share: float = 0.7
     """Share of examples with an action prefix."""
-    image_dropout: float = 0.3
+    image_dropout: float = 0.6
     """Share of examples whose images are hidden, so that the state stays in use."""
     seed: int = 0
     log_every: int = 100
@@ -162,12 +167,14 @@ class _Words:
 class _Batch:
     state: Tensor
     images: Tensor
+    """Of the examples that see theirs"""
     keep_images: Tensor
+    """[B]"""
     words: Tensor
     action: Tensor
-    """[B, T, A], robot space"""
+    """[B, T, A], robot space: what was executed in the prefix, the expert's answers after it"""
     valid: Tensor
-    """[B, T], False beyond the episode's end"""
+    """[B, T], False beyond the episode's end, and where a disturbance after the prefix led to another answer"""
     delay: Tensor
     """[B], length of the clean prefix"""
 
@@ -194,13 +201,17 @@ class _PolicyBatches:
         end = self.end[rows][:, None]
         longest = self.config.max_inference_delay_steps
         delay = np.where(rng.random(size) < self.training.prefix_share, rng.integers(1, longest + 1, size), 0)
+        at = np.minimum(ahead, end)
+        after_prefix = np.arange(self.config.chunk_length) >= delay[:, None]
+        disturbed = np.cumsum(self.data.disturbed[at] & after_prefix, axis=1) - (self.data.disturbed[at] & after_prefix)
+        keep = rng.random(size) >= self.training.image_dropout
         return _Batch(
             state=torch.from_numpy(self.data.state[rows]),
-            images=_jitter(torch.from_numpy(self.data.images[self.data.frame[rows]]), rng),
-            keep_images=torch.from_numpy(rng.random(size) >= self.training.image_dropout),
+            images=_jitter(torch.from_numpy(self.data.images[self.data.frame[rows[keep]]]), rng),
+            keep_images=torch.from_numpy(keep),
             words=self.words.draw(self.data.task[rows], rng),
-            action=torch.from_numpy(self.data.action[np.minimum(ahead, end)]),
-            valid=torch.from_numpy(ahead <= end),
+            action=torch.from_numpy(np.where(after_prefix[..., None], self.data.action[at], self.data.executed[at])),
+            valid=torch.from_numpy((ahead <= end) & (disturbed == 0)),
             delay=torch.from_numpy(delay),
         )
 

@@ -1,7 +1,8 @@
 """Demonstrations from Meta-World's scripted experts, for `rfm train`.
 
 Most episodes disturb what is executed while the label stays the expert's own answer in the disturbed state, so that the
-policy learns to come back (DART-style noise injection).
+policy learns to come back (DART-style noise injection). Disturbances come in bursts with calm between them: what was really
+executed is kept beside the label, so that a policy can learn where a state and the actions after it lead.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from ros2_rfm_serving.worlds.metaworld import TASKS, MetaworldArm
 
+Array = npt.NDArray[np.float32]
 ONGOING, DONE, FAILED = 0, 1, 2
 FRAME_EVERY = 4  # steps per camera frame: 5 Hz cameras at 20 Hz control
 
@@ -26,7 +28,9 @@ class Recipe:
     noisy_share: float = 0.7
     """Share of episodes whose executed actions are disturbed."""
     max_noise: float = 0.6
-    """Largest standard deviation of the disturbance, in action units (full scale 1)."""
+    """Largest standard deviation of the disturbance, in action units (full scale 1); a burst's constant part is as large."""
+    burst_steps: tuple[int, int] = (1, 12)
+    calm_steps: tuple[int, int] = (6, 30)
     steps_after_success: int = 20
     max_steps: int = 200
     seed: int = 0
@@ -40,6 +44,10 @@ class Demonstrations:
     """[n, 39]"""
     action: npt.NDArray[np.float32]
     """[n, 4], the expert's clean answers in [-1, 1]"""
+    executed: npt.NDArray[np.float32]
+    """[n, 4], what moved the arm, in [-1, 1]"""
+    disturbed: npt.NDArray[np.bool_]
+    """[n], whether that was something else than the label"""
     episode: npt.NDArray[np.int32]
     """[n]"""
     task: npt.NDArray[np.int32]
@@ -104,15 +112,15 @@ class _Rows:
     def __init__(self, task: int) -> None:
         self.task = task
         self.num_episodes = 0
-        self.steps: list[tuple[npt.NDArray[np.float32], npt.NDArray[np.float32], int, int]] = []
+        self.steps: list[tuple[Array, Array, Array, bool, int, int]] = []
         self.frames: list[tuple[npt.NDArray[np.uint8], int, int]] = []
         self._mark = (0, 0)
 
     def frame(self, arm: MetaworldArm, verdict: int) -> None:
         self.frames.append((np.stack(list(arm.render().values())), verdict, self.num_episodes))
 
-    def step(self, state: npt.NDArray[np.float32], action: npt.NDArray[np.float32]) -> None:
-        self.steps.append((state, action, self.num_episodes, len(self.frames) - 1))
+    def step(self, state: Array, label: Array, executed: Array, *, disturbed: bool) -> None:
+        self.steps.append((state, label, executed, disturbed, self.num_episodes, len(self.frames) - 1))
 
     def keep_if(self, success: bool) -> None:
         if success:
@@ -122,11 +130,13 @@ class _Rows:
             del self.steps[self._mark[0] :], self.frames[self._mark[1] :]
 
     def finish(self) -> Demonstrations:
-        state, action, episode, frame = zip(*self.steps, strict=True)
+        state, action, executed, disturbed, episode, frame = zip(*self.steps, strict=True)
         images, verdict, frame_episode = zip(*self.frames, strict=True)
         return Demonstrations(
             state=np.stack(state),
             action=np.stack(action),
+            executed=np.stack(executed),
+            disturbed=np.array(disturbed, bool),
             episode=np.array(episode, np.int32),
             task=np.full(len(state), self.task, np.int32),
             frame=np.array(frame, np.int32),
@@ -137,16 +147,40 @@ class _Rows:
         )
 
 
+class _Disturbance:
+    """Bursts of noise around a constant push, calm between them; none at all in the episodes that stay clean."""
+
+    def __init__(self, recipe: Recipe, rng: np.random.Generator) -> None:
+        self._recipe, self._rng = recipe, rng
+        self._noisy = rng.random() < recipe.noisy_share
+        self._left, self._in_burst = int(rng.integers(1, recipe.calm_steps[1])), False
+        self._push, self._noise = np.zeros(4), 0.0
+
+    def next(self) -> npt.NDArray[np.float64] | None:
+        """What to add to the next action; None: nothing."""
+        if not self._noisy:
+            return None
+        if not self._left:
+            self._in_burst = not self._in_burst
+            self._left = int(self._rng.integers(*(self._recipe.burst_steps if self._in_burst else self._recipe.calm_steps)))
+            self._noise = self._rng.uniform(0.1, self._recipe.max_noise)
+            self._push[:3] = self._rng.uniform(-1, 1, 3) * self._recipe.max_noise  # the gripper is disturbed, not pushed
+        self._left -= 1
+        return self._push + self._rng.normal(0.0, self._noise, 4) if self._in_burst else None
+
+
 def _run_expert(arm: MetaworldArm, recipe: Recipe, rng: np.random.Generator, rows: _Rows) -> bool:
     expert = arm.expert()
-    noise = rng.uniform(0.1, recipe.max_noise) if rng.random() < recipe.noisy_share else 0.0
+    disturbance = _Disturbance(recipe, rng)
     after = 0
     for step in range(recipe.max_steps):
         if step % FRAME_EVERY == 0:
             rows.frame(arm, DONE if arm.success else ONGOING)
         label = np.clip(expert.get_action(arm.state.astype(np.float64)), -1, 1).astype(np.float32)
-        rows.step(arm.state, label)
-        arm.step(label + rng.normal(0.0, noise, 4) * (after == 0))
+        noise = disturbance.next() if after == 0 else None
+        executed = label if noise is None else np.clip(label + noise, -1, 1).astype(np.float32)
+        rows.step(arm.state, label, executed, disturbed=noise is not None)
+        arm.step(executed)
         after += arm.success or after > 0
         if after > recipe.steps_after_success:
             return True

@@ -206,6 +206,7 @@ class Data:
         self.state = rng.normal(size=(n, 6)).astype(np.float32)
         self.state[:, 0] = np.sin(np.arange(n) / 9)
         self.action = np.stack([self.state[:, 0], -self.state[:, 0]], 1).astype(np.float32)
+        self.executed, self.disturbed = self.action, np.zeros(n, bool)
         self.episode = (np.arange(n) // 20).astype(np.int32)
         self.task = np.zeros(n, np.int32)
         self.frame = (np.arange(n) // 4).astype(np.int32)
