@@ -45,6 +45,40 @@ class OutputKind(enum.Enum):
     PLAN = "plan"
 
 
+class Conditioning(enum.Enum):
+    """How a chunk is made to continue the actions that are executed while it is being computed."""
+
+    NONE = "none"
+    """Not at all: the robot waits for it, or skips the rows that are over (naive asynchronous)."""
+    PREFIX = "prefix"
+    """Training-time real-time chunking: the model was trained to continue a clean prefix."""
+    GUIDED = "guided"
+    """Real-time chunking by guidance inside the sampling loop, for any flow-matching model."""
+
+
+class PrefixSchedule(enum.Enum):
+    """How guidance fades out over the prefix, beyond the inference delay."""
+
+    ZEROS = "zeros"
+    ONES = "ones"
+    LINEAR = "linear"
+    EXP = "exp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guidance:
+    """Of `Conditioning.GUIDED`; the defaults are LeRobot's."""
+
+    schedule: PrefixSchedule = PrefixSchedule.LINEAR
+    max_weight: float = 10.0
+    execution_horizon: int = 10
+    """Row at which the prefix has lost all weight."""
+    true_jacobian: bool = False
+    """The paper's vector-Jacobian product in place of the identity; 2 to 4 times as expensive."""
+    zero_padded: bool = False
+    """LeRobot's older behaviour: a prefix shorter than the chunk continues with zeros; else with its last action."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelContract:
     """What must be the same on both sides before anything runs (Remote-RTC §8.4)."""
@@ -63,6 +97,8 @@ class ModelContract:
     """The rate of the demonstrations; 0 means any."""
     max_inference_delay_steps: int = 0
     """Longest action prefix that the model was trained to continue; 0: it cannot be conditioned."""
+    conditionings: tuple[Conditioning, ...] = (Conditioning.NONE,)
+    """What it can do."""
     emulated: bool = False
     schema_version: int = SCHEMA_VERSION
 
@@ -79,6 +115,8 @@ class SessionRequest:
     control_rate_hz: float = 0.0
     expected_model_hash: str = ""
     """Refuse any other model; empty accepts what the server has."""
+    conditioning: Conditioning = Conditioning.NONE
+    guidance: Guidance = Guidance()
     schema_version: int = SCHEMA_VERSION
 
 
@@ -159,6 +197,8 @@ class InferenceRequest:
     """camera -> [H, W, 3] RGB"""
     inference_delay_steps: int
     prefix_model: Array
+    conditioning: Conditioning = Conditioning.NONE
+    guidance: Guidance = Guidance()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -312,6 +352,11 @@ class TaskPhase(enum.IntEnum):
     RESETTING = 1
     EXECUTING = 2
     STOPPING = 3
+    """Over; the result is being told."""
+    STOPPED = 4
+    """By a fallback; goes on by itself."""
+    WAITING = 5
+    """For a person to call `resume` or `abort`."""
 
 
 class TaskOutcome(enum.IntEnum):
@@ -324,3 +369,11 @@ class TaskOutcome(enum.IntEnum):
     RESET_FAILED = 404
     REJECTED = 405
     SHUTDOWN = 406
+    ABORTED = 407
+    """By a person who had been called."""
+    OFFLINE = 408
+    """No server for too long, or one with another model."""
+    UNSAFE = 409
+    """Safety kept objecting."""
+    LATE = 410
+    """Too many answers in a row came later than their SLO."""

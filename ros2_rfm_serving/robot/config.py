@@ -2,11 +2,63 @@
 
 from __future__ import annotations
 
+import enum
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.link import LinkConfig
-from ros2_rfm_serving.types import Array, EncodedImage, ObservationRequest, SessionRequest
+from ros2_rfm_serving.types import Array, Conditioning, EncodedImage, Guidance, ObservationRequest, SessionRequest
+
+
+class CommandType(enum.Enum):
+    """What the numbers of an action mean, and so what stops the robot."""
+
+    POSITION = "position"
+    """Absolute; without a new one the robot stays."""
+    VELOCITY = "velocity"
+    """Without a new one the robot goes on moving: only zero stops it."""
+    DELTA = "delta"
+    """A displacement, made once; without a new one the robot stays."""
+
+
+class Motion(enum.Enum):
+    """A rung of the fallback ladder (Remote-RTC §9.2)."""
+
+    HOLD = "hold"
+    """Command nothing."""
+    REPEAT_LAST = "repeat_last"
+    ZERO = "zero"
+    RAMP_DOWN = "ramp_down"
+    """Less and less of the last motion, none at the end of the rung."""
+    SAFE_POSE = "safe_pose"
+    """To `RobotConfig.safe_pose` along limited velocities, and stay there."""
+
+
+class Rung(NamedTuple):
+    motion: Motion
+    duration_s: float = math.inf
+    """Then the next one; the last lasts."""
+
+
+class Compatibility(enum.Enum):
+    """Whose rules the action queue follows where they differ; the newer is better, the older is there for parity."""
+
+    NEWER = "newer"
+    """The skip is never beyond what was executed since the request; the first inference does not count as latency."""
+    OLDER = "older"
+    """The skip is the latency, whatever was executed; the latency is the longest ever."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailSafeConfig:
+    """Watchdogs of the fail-safe states (Remote-RTC §9.2)."""
+
+    degraded_after_s: float = 1.0
+    """Without a chunk while requests for one fail."""
+    max_offline_s: float = 60.0
+    """Without a session while a task runs, then DEAD; 0: never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,20 +68,38 @@ class RobotConfig:
     cameras: tuple[str, ...]
     state_size: int
     control_rate_hz: float
+    """Commands per second."""
+    interpolation: int = 1
+    """Commands per step of the policy, a straight line between two steps; more than one needs position or velocity commands."""
     execution_horizon: int = 8
-    """Control steps from one request for a chunk to the next, and so actions of a chunk to execute before the next takes over."""
+    """Steps from one request for a chunk to the next, and so actions of a chunk to execute before the next takes over."""
     synchronous: bool = False
     """True: execute the horizon, then ask, and hold until the answer is there. False: ask early enough to have no pause."""
+    conditioning: Conditioning = Conditioning.PREFIX
+    """What an asynchronous robot asks for; a model that cannot do it refuses the session."""
+    guidance: Guidance = Guidance()
+    blend_steps: int = 0
+    """Steps over which a new chunk takes over from what is left of the last one."""
+    replace_queue: bool = True
+    """A new chunk replaces what is queued (real-time chunking); False: it is appended."""
+    compatibility: Compatibility = Compatibility.NEWER
     calls_per_action: dict[str, float] = field(default_factory=dict)
     """Calls per System 1 call of goal-coupled components, 1/H for System 2 (ROSA §3.4.2); all others are periodic."""
     calls_head_start: float = 0.0
     """[0, 1): share of the second such call that is owed when an episode begins, so that a fleet does not plan in step."""
+    command_type: CommandType = CommandType.DELTA
+    limits: Limits = Limits()
+    fallback: tuple[Rung, ...] = (Rung(Motion.HOLD),)
+    """What is done without an action to execute."""
+    safe_pose: tuple[float, ...] = ()
+    """[A] in the units of the measured positions; empty: none."""
     max_action_age_s: float = 3.0
     """No action is executed whose observation is older (Remote-RTC §9.2)."""
     max_observation_age_s: float = 0.5
     """No request is sent with older sensor readings."""
-    degraded_after_s: float = 1.0
-    """Without a chunk while one is needed."""
+    max_sensor_skew_s: float = math.inf
+    """No request is sent with readings further apart."""
+    failsafe: FailSafeConfig = FailSafeConfig()
     server_timeout_s: float = 2.0
     """Without a status message: the server counts as lost."""
     verdict_votes: int = 2
@@ -52,6 +122,19 @@ class Sensors(NamedTuple):
     images: tuple[EncodedImage, ...]
     images_s: float
     """When the oldest of them was received."""
+    skew_s: float = 0.0
+    """Between the oldest and the newest reading."""
+    positions: Array | None = None
+    """[A] measured, for `Motion.SAFE_POSE`; None: not known."""
+
+
+class EpisodeReset(NamedTuple):
+    """To be told to a server, and acknowledged by it."""
+
+    server: str
+    component: str
+    session_epoch: int
+    episode: int
 
 
 class Tick(NamedTuple):
@@ -63,3 +146,5 @@ class Tick(NamedTuple):
     """(server, request)"""
     opens: tuple[tuple[str, SessionRequest], ...] = ()
     """(server, request): sessions to ask for; answer with `session_opened` or `session_refused`"""
+    resets: tuple[EpisodeReset, ...] = ()
+    """Answer with `episode_reset`."""

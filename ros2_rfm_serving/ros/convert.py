@@ -338,6 +338,12 @@ def session_request_to(request: SessionRequest) -> Any:
         state_size=request.state_size,
         control_rate_hz=request.control_rate_hz,
         expected_model_hash=request.expected_model_hash,
+        conditioning=request.conditioning.value,
+        guidance_schedule=request.guidance.schedule.value,
+        guidance_max_weight=request.guidance.max_weight,
+        guidance_horizon=request.guidance.execution_horizon,
+        guidance_true_jacobian=request.guidance.true_jacobian,
+        guidance_zero_padded=request.guidance.zero_padded,
     )
 
 
