@@ -14,6 +14,7 @@ from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
 from ros2_rfm_serving.robot.brain import Sensors
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.runtime import clock, run_node
+from ros2_rfm_serving.ros.session_messages import grant_from, session_request_to
 from ros2_rfm_serving.types import SYSTEM1, EncodedImage, Placement, Route, Schedule, SessionRequest
 
 ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "gripper")
@@ -103,11 +104,11 @@ class BenchRobots(Node):
         def done(future: Any) -> None:
             answer = future.result()
             if answer.success:
-                self._brains[robot].session_opened(opening.component, server, convert.grant_from(answer), clock())
+                self._brains[robot].session_opened(opening.component, server, grant_from(answer), clock())
             else:
                 self._brains[robot].session_refused(opening.component, server, answer.error_msg, clock())
 
-        self._open.call_async(convert.session_request_to(opening)).add_done_callback(done)
+        self._open.call_async(session_request_to(opening)).add_done_callback(done)
 
     def _on_chunk(self, robot: str, message: Any) -> None:
         chunk = convert.chunk_from(message)

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import array
 import math
-import re
 from typing import Any
 
 import numpy as np
-from rfm_serving import msg, srv
+from rfm_serving import msg
 from sensor_msgs.msg import CompressedImage
 
 from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros import session_messages
 from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,
     Array,
     Chunk,
     EncodedImage,
     ExecutionReport,
-    ModelContract,
     ObservationRequest,
-    OutputKind,
     Placement,
     Plan,
     Reply,
@@ -32,21 +30,13 @@ from ros2_rfm_serving.types import (
     Route,
     Schedule,
     Served,
-    SessionGrant,
-    SessionRequest,
     Verdict,
     empty,
 )
 
 MAX_TENSOR_VALUES = 1 << 20
-_NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
-
-
-def check_name(what: str, name: str) -> str:
-    """A name from the network that topics are named after. Raises: `BadMessageError`."""
-    if not _NAME.fullmatch(name):
-        raise BadMessageError("bad_name", f"{name[:100]!r} cannot name a {what}: letters, digits and underscores, a letter first")
-    return name
+check_name = session_messages.check_name
+grant_from, session_request_to = session_messages.grant_from, session_messages.session_request_to
 
 
 def floats(values: Any) -> Array:
@@ -326,78 +316,6 @@ def schedule_to(schedule: Schedule, factory: str) -> Any:
 def _fields(message: Any, values: object) -> dict[str, Any]:
     """What of `values` travels."""
     return {name: getattr(values, name) for name in message.get_fields_and_field_types()}
-
-
-def session_request_to(request: SessionRequest) -> Any:
-    return srv.OpenSession.Request(
-        schema_version=request.schema_version,
-        robot=request.robot,
-        component=request.component,
-        action_names=list(request.action_names),
-        cameras=list(request.cameras),
-        state_size=request.state_size,
-        control_rate_hz=request.control_rate_hz,
-        expected_model_hash=request.expected_model_hash,
-        conditioning=request.conditioning.value,
-        guidance_schedule=request.guidance.schedule.value,
-        guidance_max_weight=request.guidance.max_weight,
-        guidance_horizon=request.guidance.execution_horizon,
-        guidance_true_jacobian=request.guidance.true_jacobian,
-        guidance_zero_padded=request.guidance.zero_padded,
-    )
-
-
-def session_request_from(message: Any) -> SessionRequest:
-    """Raises: `BadMessageError`."""
-    return SessionRequest(
-        schema_version=message.schema_version,
-        robot=check_name("robot", message.robot),
-        component=check_name("component", message.component),
-        action_names=tuple(message.action_names),
-        cameras=tuple(message.cameras),
-        state_size=message.state_size,
-        control_rate_hz=message.control_rate_hz,
-        expected_model_hash=message.expected_model_hash,
-    )
-
-
-def contract_to(contract: ModelContract, message: Any) -> Any:
-    """Writes a contract into the fields that OpenSession and DescribeServer share."""
-    message.schema_version = contract.schema_version
-    message.model = contract.model
-    message.model_hash = contract.model_hash
-    message.emulated = contract.emulated
-    message.output = contract.output.value
-    message.action_names = list(contract.action_names)
-    message.cameras = list(contract.cameras)
-    message.state_size = contract.state_size
-    message.chunk_length = contract.chunk_length
-    message.trained_rate_hz = contract.control_rate_hz
-    message.max_inference_delay_steps = contract.max_inference_delay_steps
-    return message
-
-
-def grant_from(message: Any) -> SessionGrant:
-    """Raises: `BadMessageError`."""
-    if message.output not in [kind.value for kind in OutputKind]:
-        raise BadMessageError("bad_session", f"the server answers with {message.output!r}, which is no known kind")
-    return SessionGrant(
-        session_epoch=message.session_epoch,
-        warnings=tuple(message.warnings),
-        contract=ModelContract(
-            schema_version=message.schema_version,
-            model=message.model,
-            model_hash=message.model_hash,
-            emulated=message.emulated,
-            output=OutputKind(message.output),
-            action_names=tuple(message.action_names),
-            cameras=tuple(message.cameras),
-            state_size=message.state_size,
-            chunk_length=message.chunk_length,
-            control_rate_hz=message.trained_rate_hz,
-            max_inference_delay_steps=message.max_inference_delay_steps,
-        ),
-    )
 
 
 def counters_to(refused: dict[str, int]) -> list[Any]:

@@ -28,6 +28,7 @@ from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.infer_door import InferDoor
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, parameter, run_node, share
+from ros2_rfm_serving.ros.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import Placement, Reply, Schedule
 
@@ -237,7 +238,7 @@ class ModelServerNode(LifecycleNode):
         if self._server is None or self._worker is None:
             return _refused(response, 200, f"{self._name} is not ready: {self._detail}")
         try:
-            grant = self._server.open_session(convert.session_request_from(request))
+            grant = self._server.open_session(session_request_from(request))
         except RfmError as error:
             self.get_logger().warning(f"session of {request.robot}/{request.component} refused: {error}")
             return _refused(response, error.code, str(error))
@@ -247,7 +248,7 @@ class ModelServerNode(LifecycleNode):
         response.success, response.session_epoch, response.warnings = True, grant.session_epoch, list(grant.warnings)
         snapshot = self._server.snapshot(clock())
         response.sessions, response.max_sessions = snapshot.sessions, snapshot.max_sessions
-        return convert.contract_to(grant.contract, response)
+        return contract_to(grant.contract, response)
 
     def _on_close(self, request: Any, response: Any) -> Any:
         if self._server:
@@ -267,7 +268,7 @@ class ModelServerNode(LifecycleNode):
 
     def _on_describe(self, request: Any, response: Any) -> Any:
         if self._server and self._engine:
-            convert.contract_to(self._server.contract, response)
+            contract_to(self._server.contract, response)
             response.max_batch_size = self._engine.max_batch_size
             response.sessions = self._server.session_names()
             response.max_sessions = self._server.snapshot(clock()).max_sessions

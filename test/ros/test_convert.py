@@ -11,18 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from rclpy.serialization import deserialize_message, serialize_message
-from rfm_serving import msg
+from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.ros import convert
+from ros2_rfm_serving.ros import convert, session_messages
 from ros2_rfm_serving.types import (
     Chunk,
+    Conditioning,
     EncodedImage,
     ExecutionReport,
+    Guidance,
     ModelContract,
     ObservationRequest,
     OutputKind,
     Plan,
+    PrefixSchedule,
     RequestId,
     Served,
     SessionRequest,
@@ -142,13 +145,66 @@ def test_a_schedule_with_impossible_names_is_refused(change: dict[str, str]) -> 
         convert.schedule_from(convert.schedule_to(schedule(**change), "f"))
 
 
-def test_contract_and_session_request_survive_the_wire() -> None:
-    from rfm_serving import srv
+CONTRACTS = st.builds(
+    ModelContract,
+    model=st.just("m"),
+    model_hash=st.just("h"),
+    output=st.sampled_from(OutputKind),
+    cameras=st.just(("a",)),
+    state_size=st.integers(0, 2**32 - 1),
+    chunk_length=st.integers(0, 65535),
+    max_inference_delay_steps=st.integers(0, 65535),
+    conditionings=st.lists(st.sampled_from(Conditioning), min_size=1, unique=True).map(tuple),
+    emulated=st.booleans(),
+)
 
-    contract = ModelContract(model="m", model_hash="h", output=OutputKind.JUDGEMENT, cameras=("a",), state_size=4)
-    assert convert.grant_from(over_the_wire(convert.contract_to(contract, srv.OpenSession.Response()))).contract == contract
-    request = SessionRequest(robot="r", component="c", action_names=("x",), cameras=("a",), state_size=2, control_rate_hz=20.0)
-    assert convert.session_request_from(over_the_wire(convert.session_request_to(request))) == request
+
+@given(CONTRACTS)
+def test_a_contract_survives_the_wire(contract: ModelContract) -> None:
+    answer = over_the_wire(session_messages.contract_to(contract, srv.OpenSession.Response()))
+    assert session_messages.grant_from(answer).contract == contract
+
+
+@given(
+    st.builds(
+        SessionRequest,
+        robot=st.just("r"),
+        component=st.just("c"),
+        action_names=st.just(("x",)),
+        control_rate_hz=st.floats(0, width=32, allow_nan=False),
+        conditioning=st.sampled_from(Conditioning),
+        guidance=st.builds(
+            Guidance,
+            schedule=st.sampled_from(PrefixSchedule),
+            max_weight=st.floats(-10, 100, width=32).filter(bool),
+            execution_horizon=st.integers(1, 65535),
+            true_jacobian=st.booleans(),
+            zero_padded=st.booleans(),
+        ),
+    )
+)
+def test_a_session_request_survives_the_wire(request: SessionRequest) -> None:
+    sent = over_the_wire(session_messages.session_request_to(request))
+    assert session_messages.session_request_from(sent) == request
+
+
+def test_empty_words_and_zeros_of_a_session_request_mean_the_defaults() -> None:
+    request = session_messages.session_request_from(srv.OpenSession.Request(robot="r", component="c"))
+    assert request.conditioning is Conditioning.NONE and request.guidance == Guidance()
+    assert session_messages.grant_from(srv.OpenSession.Response(output="plan")).contract.conditionings == (Conditioning.NONE,)
+
+
+@pytest.mark.parametrize("change", [{"conditioning": "magic"}, {"guidance_schedule": "Linear"}])
+def test_unknown_words_of_a_session_request_are_refused(change: dict[str, str]) -> None:
+    with pytest.raises(BadMessageError, match="is none of") as error:
+        session_messages.session_request_from(srv.OpenSession.Request(robot="r", component="c", **change))
+    assert error.value.kind == "bad_session"
+
+
+@pytest.mark.parametrize("change", [{"output": "song"}, {"output": ""}, {"output": "plan", "conditionings": ["none", "magic"]}])
+def test_unknown_words_of_a_grant_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(BadMessageError, match="is none of"):
+        session_messages.grant_from(srv.OpenSession.Response(**change))
 
 
 @pytest.mark.parametrize(

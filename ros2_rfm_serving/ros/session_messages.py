@@ -1,0 +1,124 @@
+"""Sessions and contracts as messages: what OpenSession and DescribeServer carry, and the nouns of `types.py`.
+
+Empty words and zeros on the wire mean the defaults of `Guidance` and `SessionRequest`; unknown words raise `BadMessageError`.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Any, TypeVar
+
+from rfm_serving import srv
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.types import (
+    Conditioning,
+    Guidance,
+    ModelContract,
+    OutputKind,
+    PrefixSchedule,
+    SessionGrant,
+    SessionRequest,
+)
+
+Word = TypeVar("Word", bound=enum.Enum)
+DEFAULTS = Guidance()
+_NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
+
+
+def check_name(what: str, name: str) -> str:
+    """A name from the network that topics are named after. Raises: `BadMessageError`."""
+    if not _NAME.fullmatch(name):
+        raise BadMessageError("bad_name", f"{name[:100]!r} cannot name a {what}: letters, digits and underscores, a letter first")
+    return name
+
+
+def session_request_to(request: SessionRequest) -> Any:
+    return srv.OpenSession.Request(
+        schema_version=request.schema_version,
+        robot=request.robot,
+        component=request.component,
+        action_names=list(request.action_names),
+        cameras=list(request.cameras),
+        state_size=request.state_size,
+        control_rate_hz=request.control_rate_hz,
+        expected_model_hash=request.expected_model_hash,
+        conditioning=request.conditioning.value,
+        guidance_schedule=request.guidance.schedule.value,
+        guidance_max_weight=request.guidance.max_weight,
+        guidance_horizon=request.guidance.execution_horizon,
+        guidance_true_jacobian=request.guidance.true_jacobian,
+        guidance_zero_padded=request.guidance.zero_padded,
+    )
+
+
+def session_request_from(message: Any) -> SessionRequest:
+    """Raises: `BadMessageError`."""
+    return SessionRequest(
+        schema_version=message.schema_version,
+        robot=check_name("robot", message.robot),
+        component=check_name("component", message.component),
+        action_names=tuple(message.action_names),
+        cameras=tuple(message.cameras),
+        state_size=message.state_size,
+        control_rate_hz=message.control_rate_hz,
+        expected_model_hash=message.expected_model_hash,
+        conditioning=_known("conditioning", Conditioning, message.conditioning or Conditioning.NONE.value),
+        guidance=Guidance(
+            schedule=_known("guidance_schedule", PrefixSchedule, message.guidance_schedule or DEFAULTS.schedule.value),
+            max_weight=message.guidance_max_weight or DEFAULTS.max_weight,
+            execution_horizon=message.guidance_horizon or DEFAULTS.execution_horizon,
+            true_jacobian=message.guidance_true_jacobian,
+            zero_padded=message.guidance_zero_padded,
+        ),
+    )
+
+
+def contract_to(contract: ModelContract, message: Any) -> Any:
+    """Writes a contract into the fields that OpenSession and DescribeServer share."""
+    message.schema_version = contract.schema_version
+    message.model = contract.model
+    message.model_hash = contract.model_hash
+    message.emulated = contract.emulated
+    message.output = contract.output.value
+    message.action_names = list(contract.action_names)
+    message.cameras = list(contract.cameras)
+    message.state_size = contract.state_size
+    message.chunk_length = contract.chunk_length
+    message.trained_rate_hz = contract.control_rate_hz
+    message.max_inference_delay_steps = contract.max_inference_delay_steps
+    message.conditionings = [conditioning.value for conditioning in contract.conditionings]
+    return message
+
+
+def grant_from(message: Any) -> SessionGrant:
+    """Raises: `BadMessageError`."""
+    return SessionGrant(
+        session_epoch=message.session_epoch,
+        warnings=tuple(message.warnings),
+        contract=ModelContract(
+            schema_version=message.schema_version,
+            model=message.model,
+            model_hash=message.model_hash,
+            emulated=message.emulated,
+            output=_known("output", OutputKind, message.output),
+            action_names=tuple(message.action_names),
+            cameras=tuple(message.cameras),
+            state_size=message.state_size,
+            chunk_length=message.chunk_length,
+            control_rate_hz=message.trained_rate_hz,
+            max_inference_delay_steps=message.max_inference_delay_steps,
+            conditionings=tuple(_known("conditionings", Conditioning, word) for word in message.conditionings)
+            or (Conditioning.NONE,),
+        ),
+    )
+
+
+def _known(field: str, words: type[Word], word: str) -> Word:
+    """Raises: `BadMessageError`."""
+    try:
+        return words(word)
+    except ValueError:
+        known = ", ".join(repr(each.value) for each in words)
+        raise BadMessageError("bad_session", f"{field}: {word[:100]!r} is none of {known}") from None
