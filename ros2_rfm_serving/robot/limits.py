@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from ros2_rfm_serving.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Per action column, in the command's units; an empty tuple: no limit of that kind."""
+    """Per action column, in the command's units; an empty tuple: no limit of that kind; an infinite entry: none in that column."""
 
     lower: tuple[float, ...] = ()
     upper: tuple[float, ...] = ()
@@ -17,3 +22,41 @@ class Limits:
     """Of position commands, per second: a faster one is slowed down."""
     max_acceleration: tuple[float, ...] = ()
     """Per second squared of position commands; change per second of velocity and delta commands."""
+
+    def __post_init__(self) -> None:
+        _check_finite("tolerance", (self.tolerance,), least=0.0)
+        for key in ("max_velocity", "max_acceleration"):
+            _check_rates(key, getattr(self, key))
+        for key in ("lower", "upper"):
+            if any(math.isnan(value) for value in getattr(self, key)):
+                raise _wrong(key, getattr(self, key), "not a number", "give a number, or an infinity for no limit")
+        lengths = {key: len(values) for key, values in self._columns().items() if values}
+        if len(set(lengths.values())) > 1:
+            raise ConfigurationError(f"lengths differ: {lengths}", key="limits", fix="give one value per action column in each")
+        if self.lower and self.upper:
+            for low, high in zip(self.lower, self.upper, strict=True):
+                if not np.float32(low) < np.float32(high):
+                    raise _wrong("lower", self.lower, f"{low:g} is not below its upper limit {high:g}", "make every lower < upper")
+
+    def check(self, num_actions: int) -> None:
+        """Raises: `ConfigurationError` when these are not limits of that many action columns."""
+        for key, values in self._columns().items():
+            if values and len(values) != num_actions:
+                raise _wrong(key, values, f"{len(values)} values for {num_actions} actions", "give one per action, in their order")
+
+    def _columns(self) -> dict[str, tuple[float, ...]]:
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "tolerance"}
+
+
+def _check_rates(key: str, values: tuple[float, ...]) -> None:
+    if any(math.isnan(value) or value <= 0.0 for value in values):
+        raise _wrong(key, values, "a rate must be above zero", "give positive numbers, or an infinity for no limit")
+
+
+def _check_finite(key: str, values: tuple[float, ...], *, least: float) -> None:
+    if any(not math.isfinite(value) or value < least for value in values):
+        raise _wrong(key, values, f"must be finite and at least {least:g}", "give a small number of the command's units, or 0")
+
+
+def _wrong(key: str, values: tuple[float, ...], problem: str, fix: str) -> ConfigurationError:
+    return ConfigurationError(f"{problem} ({', '.join(f'{value:g}' for value in values)})", key=f"limits.{key}", fix=fix)

@@ -1,0 +1,144 @@
+"""From the action that the policy wants to the command that goes out: refused, clamped, slowed down, interpolated."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ros2_rfm_serving.robot.config import CommandType
+from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.types import Array
+
+Values = npt.NDArray[np.float64]
+
+
+class CommandShaper:
+    """Keeps the commands of one robot within its limits, whatever it is asked for. One call of `shape` per control period.
+
+    The limits of velocity and acceleration count from the commands before; after a pause in which the robot stood still, call
+    `start`. Position commands never come closer to a limit than the distance in which they can still brake before it.
+    """
+
+    def __init__(self, limits: Limits, command_type: CommandType, num_actions: int, period_s: float) -> None:
+        """Raises: `ConfigurationError` when the limits are not those of `num_actions` columns."""
+        limits.check(num_actions)
+        self._moves = command_type is CommandType.POSITION
+        self._num_actions = num_actions
+        lower, upper = -_column(tuple(-value for value in limits.lower), num_actions), _column(limits.upper, num_actions)
+        # Actions and commands are float32: an action at its limit may lie an ulp beyond it, a command must not.
+        self._refused_below = np.minimum(lower, lower.astype(np.float32)) - limits.tolerance
+        self._refused_above = np.maximum(upper, upper.astype(np.float32)) + limits.tolerance
+        self._lower, self._upper = -_rounded_down(-lower), _rounded_down(upper)
+        self._max_step = _column(limits.max_velocity, num_actions) * (period_s if self._moves else np.inf)
+        self._max_change = _column(limits.max_acceleration, num_actions) * (period_s**2 if self._moves else period_s)
+        self._bounded = bool(np.isfinite([*self._max_step, *self._max_change]).any())
+        self._accelerates = bool(np.isfinite(self._max_change).any())
+        self.start(None)
+
+    @property
+    def last(self) -> Array | None:
+        """[A] the last command, or the position to start from; None: neither is known."""
+        return None if self._last is None else self._last.astype(np.float32)
+
+    def start(self, position: Array | None) -> None:
+        """Forgets the commands before. position: [A] measured, of a robot at rest, which position commands set out from;
+        None: not known, the first command goes out as it is. A position outside the limits counts as the nearest one inside."""
+        rest = position if self._moves else np.zeros(self._num_actions)
+        known = rest is not None and np.shape(rest) == (self._num_actions,) and bool(np.isfinite(rest).all())
+        self._last: Values | None = np.clip(np.asarray(rest, np.float64), self._lower, self._upper) if known else None
+        self._step = np.zeros(self._num_actions)
+        self._target = self._last
+
+    def problem(self, action: Array) -> str:
+        """Why this action must not be executed, as the name of a counter; empty: it may."""
+        if np.shape(action) != (self._num_actions,):
+            return "bad_shape"
+        if not np.isfinite(action).all():
+            return "non_finite"
+        if (action < self._refused_below).any() or (action > self._refused_above).any():
+            return "out_of_limits"
+        return ""
+
+    def shape(self, target: Array) -> Array:
+        """[A] the command for this control period on the way to `target`, which `problem` found nothing wrong with."""
+        wanted: Values = np.clip(target.astype(np.float64), self._lower, self._upper)
+        if self._last is None:
+            self._target = wanted
+        elif self._bounded:
+            wanted = self._move(wanted) if self._moves else self._turn(wanted)
+        self._last = wanted
+        return wanted.astype(np.float32)
+
+    def _turn(self, wanted: Values) -> Values:
+        """Velocity and delta commands: no faster from one to another than the acceleration allows."""
+        assert self._last is not None
+        return np.clip(wanted, self._last - self._max_change, self._last + self._max_change)
+
+    def _move(self, wanted: Values) -> Values:
+        """Position commands: as fast as their own motion and a limited approach to it, and slow enough to brake at the limits."""
+        assert self._last is not None and self._target is not None
+        low, high = -self._max_step, self._max_step
+        step = wanted - self._last
+        if self._accelerates:
+            feed = np.clip(wanted - self._target, low, high)
+            behind = self._target - self._last
+            step = feed + np.sign(behind) * self._approach(np.abs(behind))
+            low = np.maximum(np.maximum(low, self._step - self._max_change), -self._approach(self._last - self._lower))
+            high = np.minimum(np.minimum(high, self._step + self._max_change), self._approach(self._upper - self._last))
+        moved = np.clip(self._last + np.clip(step, low, high), self._lower, self._upper)
+        self._step, self._target = moved - self._last, wanted
+        return moved
+
+    def _approach(self, room: Values) -> Values:
+        """Largest step per period from which braking by `max_change` per period still ends within `room`.
+
+        A step u, in units of `max_change` a, and those after it travel a (u + (u - 1) + ...) = a ((n + 1) u - n (n + 1) / 2) with
+        n = floor(u); solved for u where that is the room.
+        """
+        limited = np.isfinite(room) & np.isfinite(self._max_change)
+        unit = np.where(limited, self._max_change, 1.0)
+        ratio = np.where(limited, room, 0.0) / unit
+        n = np.floor((np.sqrt(1.0 + 8.0 * ratio) - 1.0) / 2.0)
+        return np.where(limited, unit * (ratio / (n + 1.0) + n / 2.0), room)
+
+
+class Interpolator:
+    """A straight line from one command to the next, in equal parts: the control rate is a multiple of the policy's."""
+
+    def __init__(self, steps: int) -> None:
+        assert steps >= 1
+        self._steps = steps
+        self.clear()
+
+    @property
+    def pending(self) -> int:
+        """Parts that are left until the target is reached."""
+        return self._left
+
+    def clear(self) -> None:
+        """Forgets the target."""
+        self._left = 0
+
+    def aim(self, last: Array | None, target: Array) -> None:
+        """A new target, `steps` calls of `next` away. last: [A] the command before; None: the target at once, every time."""
+        self._from, self._target, self._left = target if last is None else last, target, self._steps
+
+    def next(self) -> Array | None:
+        """[A] the end of the next part; None: the target has been reached."""
+        if not self._left:
+            return None
+        self._left -= 1
+        if not self._left:
+            return self._target
+        rest = np.float32(self._left / self._steps)
+        return self._target + (self._from - self._target) * rest
+
+
+def _rounded_down(bound: Values) -> Values:
+    """To the next float32."""
+    nearest = bound.astype(np.float32)
+    return np.where(nearest > bound, np.nextafter(nearest, np.float32(-np.inf)), nearest).astype(np.float64)
+
+
+def _column(values: tuple[float, ...], num_actions: int) -> Values:
+    return np.array(values, np.float64) if values else np.full(num_actions, np.inf)
