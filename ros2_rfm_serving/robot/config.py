@@ -77,7 +77,7 @@ class RobotConfig:
     """True: execute the horizon, then ask, and hold until the answer is there. False: ask early enough to have no pause."""
     conditioning: Conditioning = Conditioning.PREFIX
     """What an asynchronous robot asks for; a model that cannot do it refuses the session."""
-    guidance: Guidance = Guidance()
+    guidance: Guidance = field(default_factory=Guidance)
     blend_steps: int = 0
     """Steps over which a new chunk takes over from what is left of the last one."""
     replace_queue: bool = True
@@ -88,7 +88,7 @@ class RobotConfig:
     calls_head_start: float = 0.0
     """[0, 1): share of the second such call that is owed when an episode begins, so that a fleet does not plan in step."""
     command_type: CommandType = CommandType.DELTA
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     fallback: tuple[Rung, ...] = (Rung(Motion.HOLD),)
     """What is done without an action to execute."""
     safe_pose: tuple[float, ...] = ()
@@ -99,7 +99,7 @@ class RobotConfig:
     """No request is sent with older sensor readings."""
     max_sensor_skew_s: float = math.inf
     """No request is sent with readings further apart."""
-    failsafe: FailSafeConfig = FailSafeConfig()
+    failsafe: FailSafeConfig = field(default_factory=FailSafeConfig)
     server_timeout_s: float = 2.0
     """Without a status message: the server counts as lost."""
     verdict_votes: int = 2
