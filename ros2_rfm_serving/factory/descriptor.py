@@ -132,6 +132,15 @@ class WorldKind(enum.Enum):
     METAWORLD = "metaworld"
 
 
+class Interface(enum.Enum):
+    """How a simulated robot shows itself on the graph."""
+
+    NATIVE = "native"
+    """As the robot node expects it by default: compressed images, the state as an array."""
+    FOREIGN = "foreign"
+    """With names, types and an order of its own, as somebody else's robot; `Task.robot` maps it."""
+
+
 class World(_Section):
     """A simulated robot that `rfm up` starts with the task's robots. Ours; without it, real robots are expected."""
 
@@ -141,6 +150,7 @@ class World(_Section):
     camera_rate_hz: float = Field(default=5.0, gt=0, le=200)
     seed: int = 0
     """Robot i of the task starts its episodes at seed + 10 000 i."""
+    interface: Interface = Interface.NATIVE
 
 
 class Task(_Section):

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.descriptor import Factory, Robot
+from ros2_rfm_serving.factory.descriptor import Factory, Robot, Task
 from ros2_rfm_serving.types import SYSTEM1
 
 SUPERVISED = "RFM_SERVING_SUPERVISED"
@@ -87,44 +87,51 @@ def robot_nodes(
 
 def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: dict[str, Any]) -> list[NodeSpec]:
     task = factory.tasks[robot.task]
-    judges = [f"{name}={c.prompt}" for name, c in task.components.items() if name != SYSTEM1]
-    calls = [f"{name}={ratio:.9g}" for name in task.components if name != SYSTEM1 and (ratio := task.calls_per_action(name))]
-    parameters: dict[str, Any] = {
-        "robot": robot.name,
-        "task": robot.task,
-        "instruction": task.components[SYSTEM1].prompt,
-        **({"component_prompts": judges} if judges else {}),
-        **({"calls_per_action": calls} if calls else {}),
-    }
-    nodes = []
+    nodes = [
+        NodeSpec(
+            name=robot.name,
+            executable="robot_node",
+            namespace=robot.name,
+            parameters={"robot": robot.name, "task": robot.task, **_task_parameters(task), **common},
+            params_file=str(_params_file(factory, robot.task, task.robot, config_folder)),
+        )
+    ]
     if task.world:
-        parameters["control_rate_hz"] = task.world.control_rate_hz
         world = {
             "robot": robot.name,
             "task": task.world.task,
             "seed": task.world.seed + 10_000 * robot.index,
             "control_rate_hz": task.world.control_rate_hz,
             "camera_rate_hz": task.world.camera_rate_hz,
+            "interface": task.world.interface.value,
         }
-        nodes.append(
-            NodeSpec(
-                name=f"{robot.name}_world",
-                executable="metaworld_robot_node",
-                namespace=robot.name,
-                parameters={**world, **common},
-                simulated=True,
-            )
-        )
-    nodes.append(
-        NodeSpec(
-            name=robot.name,
-            executable="robot_node",
+        node = NodeSpec(
+            name=f"{robot.name}_world",
+            executable="metaworld_robot_node",
             namespace=robot.name,
-            parameters={**parameters, **common},
-            params_file=str(_params_file(factory, robot.task, task.robot, config_folder)),
+            parameters={**world, **common},
+            simulated=True,
         )
-    )
+        nodes.insert(0, node)  # the robot is there before who drives it
     return nodes
+
+
+def _task_parameters(task: Task) -> dict[str, Any]:
+    """What the descriptor says about the robots of a task. Lists of nothing are left out: ROS cannot tell their type."""
+    others = {name: component for name, component in task.components.items() if name != SYSTEM1}
+    calls = [f"{name}={ratio:.9g}" for name in others if (ratio := task.calls_per_action(name))]
+    return {
+        "instruction": task.components[SYSTEM1].prompt,
+        **({"component_prompts": [f"{name}={component.prompt}" for name, component in others.items()]} if others else {}),
+        **({"calls_per_action": calls} if calls else {}),
+        "component_fallbacks": [f"{name}={component.fallback.value}" for name, component in task.components.items()],
+        "max_task_retries": task.task_retry.max_task_retries,
+        "on_max_task_retries": task.task_retry.on_max_task_retries.value,
+        "max_consecutive_safety_replan": task.safety_and_slo_violation.max_consecutive_safety_replan,
+        "max_consecutive_slo_violation": task.safety_and_slo_violation.max_consecutive_slo_violation,
+        "on_max_violation": task.safety_and_slo_violation.on_max_violation.value,
+        **({"control_rate_hz": task.world.control_rate_hz} if task.world else {}),
+    }
 
 
 def _params_file(factory: Factory, task: str, name: str, config_folder: Path) -> Path:

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import Fallback, load_factory, parse_factory
+from ros2_rfm_serving.factory.descriptor import Interface
 from ros2_rfm_serving.factory.nodes import node_list
 
 
@@ -65,3 +67,31 @@ def test_it_starts_the_nodes_of_rfm_up(repository: Path, launched: dict[str, Any
     nodes = entities[-1].kwargs["function"]({**context, "simulated_robots": "false", "foreman": "false", "namespace": "hall_3"})
     assert {node.kwargs["executable"] for node in nodes} == {"scheduler_node", "model_server_node", "robot_node"}
     assert all(node.kwargs["namespace"].startswith("hall_3/") for node in nodes)
+
+
+def test_a_robot_is_told_the_policies_of_its_task_and_its_world_how_to_show_itself(repository: Path) -> None:
+    text = (repository / "config" / "factory_quickstart.yaml").read_text()
+    factory = parse_factory(text, str(repository / "config" / "factory_quickstart.yaml"))
+    task = factory.tasks["push"]
+    monitor = task.components["monitor"].model_copy(update={"fallback": Fallback.USE_LAST_PLAN})
+    retry = task.task_retry.model_copy(update={"max_task_retries": 7})
+    world = task.world.model_copy(update={"interface": Interface.FOREIGN})  # type: ignore[union-attr]
+    changed = task.model_copy(
+        update={"components": {**task.components, "monitor": monitor}, "task_retry": retry, "world": world},
+    )
+    factory = factory.model_copy(update={"tasks": {**factory.tasks, "push": changed}})
+    nodes = {node.name: node.parameters for node in node_list(factory, repository / "config")}
+    robot = nodes["push_1"]
+    assert robot["component_fallbacks"] == ["system1=stop_and_resend", "monitor=use_last_plan"]
+    assert (robot["max_task_retries"], robot["on_max_task_retries"]) == (7, "stop_and_call_human")
+    assert (robot["max_consecutive_safety_replan"], robot["max_consecutive_slo_violation"]) == (10, 3)
+    assert robot["on_max_violation"] == "stop_and_call_human"
+    assert nodes["push_1_world"]["interface"] == "foreign" and nodes["pick_place_1_world"]["interface"] == "native"
+
+
+def test_an_unknown_interface_is_refused_by_line_and_key() -> None:
+    world = "world: {simulator: metaworld, task: reach, interface: alien}"
+    text = f"server_cluster: {{num_servers: 1, gpu_type: CPU}}\nrobot_fleet: [{{task: a, num_robots: 1}}]\na:\n  {world}\n"
+    text += "  pipeline: {action_period_ms: 400}\n  components: {system1: {model: m}}\n"
+    with pytest.raises(ConfigurationError, match=r":4: a\.world\.interface"):
+        parse_factory(text)
