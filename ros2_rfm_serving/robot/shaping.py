@@ -11,6 +11,9 @@ from ros2_rfm_serving.types import Array
 
 Values = npt.NDArray[np.float64]
 
+_UNLIMITED = 1e30
+"""Beyond any robot, and finite, so that sums and quotients of it are."""
+
 
 class CommandShaper:
     """Keeps the commands of one robot within its limits, whatever it is asked for. One call of `shape` per control period.
@@ -29,10 +32,9 @@ class CommandShaper:
         self._refused_below = np.minimum(lower, lower.astype(np.float32)) - limits.tolerance
         self._refused_above = np.maximum(upper, upper.astype(np.float32)) + limits.tolerance
         self._lower, self._upper = -_rounded_down(-lower), _rounded_down(upper)
-        self._max_step = _column(limits.max_velocity, num_actions) * (period_s if self._moves else np.inf)
+        self._max_step = _column(limits.max_velocity, num_actions) * period_s
         self._max_change = _column(limits.max_acceleration, num_actions) * (period_s**2 if self._moves else period_s)
-        self._bounded = bool(np.isfinite([*self._max_step, *self._max_change]).any())
-        self._accelerates = bool(np.isfinite(self._max_change).any())
+        self._bounded = bool(limits.max_acceleration or (self._moves and limits.max_velocity))
         self.start(None)
 
     @property
@@ -78,14 +80,13 @@ class CommandShaper:
         """Position commands: as fast as their own motion and a limited approach to it, and slow enough to brake at the limits."""
         assert self._last is not None and self._target is not None
         low, high = -self._max_step, self._max_step
-        step = wanted - self._last
-        if self._accelerates:
-            feed = np.clip(wanted - self._target, low, high)
-            behind = self._target - self._last
-            step = feed + np.sign(behind) * self._approach(np.abs(behind))
-            low = np.maximum(np.maximum(low, self._step - self._max_change), -self._approach(self._last - self._lower))
-            high = np.minimum(np.minimum(high, self._step + self._max_change), self._approach(self._upper - self._last))
-        moved = np.clip(self._last + np.clip(step, low, high), self._lower, self._upper)
+        feed, behind = wanted - self._target, self._target - self._last
+        near, below, above = self._approach(np.array([np.abs(behind), self._last - self._lower, self._upper - self._last]))
+        step = np.minimum(np.maximum(feed, low), high) + np.sign(behind) * near
+        low = np.maximum(np.maximum(low, self._step - self._max_change), -below)
+        high = np.minimum(np.minimum(high, self._step + self._max_change), above)
+        moved = self._last + np.minimum(np.maximum(step, low), high)
+        moved = np.minimum(np.maximum(moved, self._lower), self._upper)
         self._step, self._target = moved - self._last, wanted
         return moved
 
@@ -95,11 +96,9 @@ class CommandShaper:
         A step u, in units of `max_change` a, and those after it travel a (u + (u - 1) + ...) = a ((n + 1) u - n (n + 1) / 2) with
         n = floor(u); solved for u where that is the room.
         """
-        limited = np.isfinite(room) & np.isfinite(self._max_change)
-        unit = np.where(limited, self._max_change, 1.0)
-        ratio = np.where(limited, room, 0.0) / unit
+        ratio = room / self._max_change
         n = np.floor((np.sqrt(1.0 + 8.0 * ratio) - 1.0) / 2.0)
-        return np.where(limited, unit * (ratio / (n + 1.0) + n / 2.0), room)
+        return self._max_change * (ratio / (n + 1.0) + n / 2.0)
 
 
 class Interpolator:
@@ -141,4 +140,4 @@ def _rounded_down(bound: Values) -> Values:
 
 
 def _column(values: tuple[float, ...], num_actions: int) -> Values:
-    return np.array(values, np.float64) if values else np.full(num_actions, np.inf)
+    return np.minimum(values, _UNLIMITED) if values else np.full(num_actions, _UNLIMITED)
