@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from ros2_rfm_serving import faults
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.faults import FaultPlan
 from ros2_rfm_serving.robot.link import LinkConfig
 
 TRACE_COLUMNS = ["time_s", "delay_ms"]
@@ -24,16 +26,9 @@ def _check(holds: bool, key: str, value: float, fix: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
-    """Nothing passes in either direction."""
-
-    start_s: float
-    end_s: float
+class Cut(faults.Cut):
     robots: frozenset[str] = frozenset()
     """Whose connection is cut; empty: everybody's."""
-
-    def __post_init__(self) -> None:
-        _check(self.start_s < self.end_s, "cut.end_s", self.end_s, f"a time after its start at {self.start_s:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +44,8 @@ class Network:
     cuts: tuple[Cut, ...] = ()
     trace: tuple[tuple[float, float], ...] = ()
     """(time_s, delay_s) as recorded, in place of `latency_s`: each holds until the next; the trace repeats."""
+    faults: FaultPlan = field(default_factory=FaultPlan)
+    """Of every robot's connection, on top of all that."""
 
     def __post_init__(self) -> None:
         _check(self.latency_s >= 0, "network.latency_s", self.latency_s, "0 or more")

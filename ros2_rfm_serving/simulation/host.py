@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ros2_rfm_serving.errors import BadMessageError, RfmError
+from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
+from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.gpu import Gpu
 from ros2_rfm_serving.simulation.wire import Wire
 from ros2_rfm_serving.simulation.world import World
@@ -47,6 +49,7 @@ class Host:
         self.clients: dict[str, Client] = {}
         self.listeners: list[Client] = []
         self._gpu, self._events, self._traffic, self._warm_up_s = gpu, world.events, world.traffic, world.warm_up_s
+        self._faults_rng = source(world.seed, "faults", self.name)
         self._config = ServerConfig(
             name=self.name,
             batch_size=placement.batch_size,
@@ -85,8 +88,8 @@ class Host:
         except RfmError as error:
             answer = str(error)
         self._traffic.dropped += waiting - self._server.num_waiting
-        if (delay_s := client.wire.delay_s(now_s, reliable=True)) is not None:
-            self._events.at(now_s + delay_s, client.session_answered, request.component, self.name, answer)
+        for copy in client.wire.deliveries(Direction.DOWN, now_s, reliable=True):
+            self._events.at(now_s + copy.delay_s, client.session_answered, request.component, self.name, answer)
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         if not self._up:
@@ -104,7 +107,7 @@ class Host:
 
     def _tell(self, now_s: float) -> None:
         for client in self.listeners:
-            if client.wire.connected(now_s):
+            if client.wire.connected(Direction.DOWN, now_s):
                 client.server_seen(self.name)
 
     # --- faults ---
@@ -154,11 +157,10 @@ class Host:
         self._serve()
         for reply in replies:
             client = self.clients[reply.id.robot]
-            if (delay_s := client.wire.delay_s(now_s)) is None:
-                traffic.lost += 1
-            else:
-                traffic.travelling += 1
-                self._events.soon(delay_s, client.receive, reply)
+            copies = client.wire.deliveries(Direction.DOWN, now_s)
+            traffic.sets_out(len(copies), anew=False)
+            for copy in copies:
+                self._events.soon(copy.delay_s, client.receive, corrupt(reply, self._faults_rng) if copy.corrupt else reply)
 
     def _count_busy(self) -> None:
         self.tally.busy_s += max(0.0, self._events.now_s - max(self._busy_since_s, self._warm_up_s))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from ros2_rfm_serving.factory import Robot, Task
 from ros2_rfm_serving.factory.descriptor import ExecutionMode
+from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.goodput import Ledger
@@ -60,7 +61,8 @@ class SimulatedRobot:
     ) -> None:
         self.name = robot.name
         self.brain = RobotBrain(robot_config(robot, task, world))
-        self.wire = Wire(world.conditions.network, robot.name, source(world.seed, "network", robot.name))
+        self._faults_rng = source(world.seed, "faults", robot.name)
+        self.wire = Wire(world.conditions.network, robot.name, source(world.seed, "network", robot.name), self._faults_rng)
         self._schedule, self._hosts, self._ledger, self._world = schedule, hosts, ledger, world
         self._events, self._traffic = world.events, world.traffic
         self._arrivals = world.conditions.arrivals
@@ -187,17 +189,16 @@ class SimulatedRobot:
             self._begin_task()
 
     def _send(self, server: str, request: ObservationRequest, now_s: float) -> None:
-        self._traffic.sent += 1
         self._ledger.sent(request.id.component, now_s)
-        if (delay_s := self.wire.delay_s(now_s)) is None:
-            self._traffic.lost += 1
-        else:
-            self._traffic.travelling += 1
-            self._events.soon(delay_s, self._hosts[server].receive, request)
+        copies = self.wire.deliveries(Direction.UP, now_s)
+        self._traffic.sets_out(len(copies), anew=True)
+        for copy in copies:
+            damaged = corrupt(request, self._faults_rng) if copy.corrupt else request
+            self._events.soon(copy.delay_s, self._hosts[server].receive, damaged)
 
     def _open(self, server: str, opening: SessionRequest, now_s: float) -> None:
-        if (delay_s := self.wire.delay_s(now_s, reliable=True)) is not None:
-            self._events.at(now_s + delay_s, self._hosts[server].open_session, self, opening)
+        for copy in self.wire.deliveries(Direction.UP, now_s, reliable=True):
+            self._events.at(now_s + copy.delay_s, self._hosts[server].open_session, self, opening)
 
     def finish(self) -> None:
         """The simulation is over."""

@@ -6,6 +6,7 @@ import bisect
 import random
 from dataclasses import dataclass
 
+from ros2_rfm_serving.faults import Delivery, Direction, FaultyWire
 from ros2_rfm_serving.simulation.conditions import Network
 
 
@@ -14,10 +15,11 @@ class Traffic:
     """What became of all requests: sent = answered + late + lost + refused + dropped + in flight."""
 
     sent: int = 0
+    """With the copies that a network made of requests and of replies."""
     answered: int = 0
     """To the robot, and it was the answer to its latest request."""
     late: int = 0
-    """Answered when the robot did not wait any more."""
+    """Answered when the robot did not wait any more, twice, or with what it cannot use."""
     lost: int = 0
     """In the network, the request or its reply, or sent to a server that was down."""
     refused: int = 0
@@ -27,25 +29,43 @@ class Traffic:
     travelling: int = 0
     """On the wire now, request or reply."""
 
+    def sets_out(self, num_copies: int, *, anew: bool) -> None:
+        """A request (`anew`) or a reply to one, in as many copies as the network delivers."""
+        self.sent += max(num_copies, 1) - (not anew)
+        self.travelling += num_copies
+        self.lost += not num_copies
+
 
 class Wire:
-    """Delays and losses of one robot's messages, from its own random source."""
+    """Delays, losses and faults of one robot's messages. `faults_rng` is for the network's `FaultPlan` alone."""
 
-    def __init__(self, network: Network, robot: str, rng: random.Random) -> None:
+    def __init__(self, network: Network, robot: str, rng: random.Random, faults_rng: random.Random) -> None:
         self._network, self._rng = network, rng
         self._cuts = [cut for cut in network.cuts if not cut.robots or robot in cut.robots]
         self._times_s = [time_s for time_s, _ in network.trace]
         self._perfect = network.is_perfect
+        self._faults = None if network.faults.is_clean else FaultyWire(network.faults, faults_rng)
 
-    def connected(self, now_s: float) -> bool:
-        return not any(cut.start_s <= now_s < cut.end_s for cut in self._cuts)
+    def connected(self, direction: Direction, now_s: float) -> bool:
+        """For what is told again and again, so that neither its delay nor a loss matters."""
+        cut = any(cut.concerns(direction, now_s) for cut in self._cuts)
+        return not cut and self._network.faults.connected(direction, now_s)
 
-    def delay_s(self, now_s: float, *, reliable: bool = False) -> float | None:
-        """Of a message that sets out now; None: it never arrives. A reliable one is lost in a cut only."""
+    def deliveries(self, direction: Direction, now_s: float, *, reliable: bool = False) -> tuple[Delivery, ...]:
+        """Of a message that sets out now; none: it never arrives. A reliable one is lost in a cut only."""
+        delay_s = self._delay_s(direction, now_s, reliable)
+        if delay_s is None:
+            return ()
+        if self._faults is None:
+            return (Delivery(delay_s),)
+        copies = self._faults.deliveries(direction, now_s, reliable=reliable)
+        return tuple([copy._replace(delay_s=delay_s + copy.delay_s) for copy in copies])
+
+    def _delay_s(self, direction: Direction, now_s: float, reliable: bool) -> float | None:
         if self._perfect:
             return 0.0
         network = self._network
-        if not self.connected(now_s):
+        if any(cut.concerns(direction, now_s) for cut in self._cuts):
             return None
         if not reliable and network.loss and self._rng.random() < network.loss:
             return None

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.faults import Direction, FaultPlan
 from ros2_rfm_serving.simulation import (
     Conditions,
     Crash,
@@ -200,6 +201,39 @@ def test_a_cut_may_concern_one_robot() -> None:
     plant = factory(2)
     report = run(plant, network=Network(cuts=(Cut(start_s=0.0, end_s=math.inf, robots=frozenset({"pick_1"})),)))
     assert report.raw == pytest.approx(1 / (T_ACT_S + SERVICE_S), rel=0.01)
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_a_cut_in_one_direction_stops_the_work_too(direction: Direction) -> None:
+    free = run(plant := factory(3), seconds=40)
+    cut = run(plant, seconds=40, network=Network(cuts=(Cut(start_s=10.0, end_s=30.0, direction=direction),)))
+    assert cut.counters.lost > 0 and balanced(cut)
+    assert 0.25 * free.raw < cut.raw < 0.52 * free.raw, "20 of 40 s, and the back-off of a robot that hears the server all along"
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    drop=st.sampled_from([0.0, 0.1]),
+    duplicate=st.sampled_from([0.0, 0.5, 1.0]),
+    reorder=st.sampled_from([0.0, 0.3]),
+    corrupt=st.sampled_from([0.0, 0.1, 1.0]),
+    seed=st.integers(0, 100),
+)
+def test_faults_cost_work_and_nothing_else(drop: float, duplicate: float, reorder: float, corrupt: float, seed: int) -> None:
+    faults = FaultPlan(drop=drop, duplicate=duplicate, reorder=reorder, corrupt=corrupt, delay_s=0.005, jitter_s=0.005)
+    plant = factory(3, plans=0.3, safety=True)
+    report = run(plant, seconds=20, seed=seed, network=Network(faults=faults))
+    assert balanced(report) and report.raw <= 3 / (T_ACT_S + SERVICE_S)
+    assert (report.raw == 0) == (corrupt == 1.0), "damaged answers are never executed, and all others are"
+    if duplicate:
+        assert report.counters.late + report.counters.refused + report.counters.dropped > 0
+
+
+def test_copies_are_refused_and_the_loop_is_as_fast_as_without() -> None:
+    doubled, free = (run(factory(), network=Network(faults=FaultPlan(duplicate=share))) for share in (1.0, 0.0))
+    assert doubled.raw == free.raw
+    c = doubled.counters
+    assert c.answered == c.late == c.refused == pytest.approx(c.sent / 3, abs=2), "one request: its answer, and a copy of each"
 
 
 def test_a_recorded_trace_sets_the_delay(tmp_path: Path) -> None:
