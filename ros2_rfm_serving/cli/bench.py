@@ -17,13 +17,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ros2_rfm_serving.cli import bench_scheduler
+from ros2_rfm_serving.cli import bench_robot, bench_scheduler
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.cli.up import Outcome
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
 app.command("scheduler")(bench_scheduler.scheduler)
+app.command("robot")(bench_robot.robot)
 console = Console() if Console().is_terminal else Console(width=120)
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there")]
 
