@@ -64,7 +64,10 @@ class VelocityModel(Protocol):
         """Encodes observations and instructions of B requests once."""
 
     def velocity(self, x: Any, time: Any, context: Context) -> Any:
-        """v(x, t | context). x: [B, T, A] in model space; time: [B, T], 1 = noise, 0 = clean. Returns [B, T, A]."""
+        """v(x, t | context). x: [B, T, A] in model space; time: [B, T], 1 = noise, 0 = clean. Returns [B, T, A].
+
+        PyTorch, row by row independent and differentiable in x: guidance may ask for its Jacobian.
+        """
 
     def normalize(self, actions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Robot space to model space, [..., A]."""

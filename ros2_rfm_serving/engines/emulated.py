@@ -12,7 +12,7 @@ import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.profiles import FixedService, ServiceLaw
-from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind, empty
+from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract, OutputKind, empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,7 @@ class EmulatedEngine(Engine):
             state_size=spec.state_size,
             chunk_length=spec.chunk_length if acts else 0,
             max_inference_delay_steps=spec.chunk_length if acts else 0,
+            conditionings=tuple(Conditioning) if acts else (Conditioning.NONE,),
             emulated=True,
         )
 

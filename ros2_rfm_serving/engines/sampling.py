@@ -1,31 +1,38 @@
-"""Our sampling loop around any `VelocityModel`: Euler from noise (time 1) to actions (time 0), per-row prefixes.
+"""Our sampling loop around any `VelocityModel`: Euler from noise (time 1) to actions (time 0), conditioned row by row.
 
-Training-time real-time chunking: the first d rows of a request's chunk are what the robot executes while this runs. They are
-given clean, with time 0, at every solver step, so that the rest continues them. d differs per row, so robots share a batch.
+A chunk can continue the actions that are executed while it is computed in two ways (`Conditioning`, docs/rtc.md). PREFIX, for
+models that were trained for it: the first d rows are given clean, with time 0, at every solver step, so that the rest continues
+them. GUIDED, for any: `guidance.py` bends the velocities. Delay, prefix and way differ per row, so robots share a batch.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Engine, SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.guidance import Target, guided_velocity, target_of
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest, ModelContract
+from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, ModelContract, RequestId, empty
 
 
 class FlowEngine(Engine):
-    """A `VelocityModel` served through our loop."""
+    """A `VelocityModel` served through our loop, which can guide any, and fix the prefix of those trained for it."""
 
     def __init__(self, model: VelocityModel, config: SamplingConfig = SamplingConfig()) -> None:  # noqa: B008 (frozen)
         self._model, self._config = model, config
+        trained = (Conditioning.PREFIX,) if model.contract.max_inference_delay_steps else ()
+        self._contract = replace(model.contract, conditionings=(Conditioning.NONE, *trained, Conditioning.GUIDED))
 
     @property
     def contract(self) -> ModelContract:
-        return self._model.contract
+        return self._contract
 
     @property
     def max_batch_size(self) -> int:
@@ -37,32 +44,45 @@ class FlowEngine(Engine):
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         chunks = sample(self._model, requests, self._config)
-        if not np.isfinite(chunks).any(axis=(1, 2)).any():
+        if not np.isfinite(chunks).all(axis=(1, 2)).any():
             raise ModelError("the model's output is not finite")
         robot_space = self._model.denormalize(chunks)
         return [EngineReply(chunk_model=m, chunk_robot=r) for m, r in zip(chunks, robot_space, strict=True)]
 
 
-@torch.inference_mode()
 def sample(model: VelocityModel, requests: Sequence[InferenceRequest], config: SamplingConfig) -> Array:
-    """[B, T, A] in model space. The same request and seed give the same chunk, alone or in a batch (to rounding)."""
+    """[B, T, A] in model space. The same request and seed give the same chunk, alone or in a batch (to rounding).
+
+    Raises: `ModelError` for an inference delay that the model was not trained for.
+    """
     contract = model.contract
-    prefix, fixed = _prefixes(requests, contract)
-    context = model.perceive(requests)
-    x = torch.from_numpy(np.stack([_noise(request, contract, config.seed) for request in requests]))
-    for step in range(config.num_steps):
-        time = 1.0 - step / config.num_steps
-        x = torch.where(fixed[..., None], prefix, x)
-        times = torch.where(fixed, 0.0, time)
-        x = x - model.velocity(x, times, context) / config.num_steps
-    result: Array = torch.where(fixed[..., None], prefix, x).numpy()
+    noise = torch.from_numpy(np.stack([_noise(request, contract, config.seed) for request in requests]))
+    prefix, fixed = _fixed_prefixes(requests, contract)
+    target = target_of(requests, noise)
+    # Tensors made in inference mode cannot be differentiated through, those without gradients can.
+    with torch.no_grad() if target and target.through_model is not None else torch.inference_mode():
+        context = model.perceive(requests)
+        velocity = partial(_velocity, model, context)
+        result: Array = denoise(velocity, noise, prefix, fixed, target, config.num_steps).numpy()
     return result
+
+
+def denoise(
+    velocity: Callable[[Tensor, Tensor], Tensor], x: Tensor, prefix: Tensor, fixed: Tensor, target: Target | None, num_steps: int
+) -> Tensor:
+    """Euler from noise `x`, [B, T, A]. velocity(time [B, T], x); rows `fixed`, [B, T], stay as in `prefix`, [B, T, A]."""
+    free, fixed = (~fixed).to(x), fixed[..., None]
+    for step in range(num_steps):
+        tau = step / num_steps
+        x = torch.where(fixed, prefix, x)
+        at_time = partial(velocity, free * (1.0 - tau))
+        v = at_time(x) if target is None else guided_velocity(at_time, x, tau, target)
+        x = x - v / num_steps
+    return torch.where(fixed, prefix, x)
 
 
 def blank_request(contract: ModelContract, image_size_px: int = 96) -> InferenceRequest:
     """A request that fits a contract, for warming up."""
-    from ros2_rfm_serving.types import RequestId, empty
-
     return InferenceRequest(
         id=RequestId(robot="", component="", session_epoch=0, episode=0, sequence=0),
         instruction="",
@@ -73,12 +93,24 @@ def blank_request(contract: ModelContract, image_size_px: int = 96) -> Inference
     )
 
 
-def _prefixes(requests: Sequence[InferenceRequest], contract: ModelContract) -> tuple[torch.Tensor, torch.Tensor]:
-    """Prefix rows [B, T, A] and which rows are fixed to them [B, T]."""
+def _velocity(model: VelocityModel, context: object, time: Tensor, x: Tensor) -> Tensor:
+    v: Tensor = model.velocity(x, time, context)
+    return v
+
+
+def _fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContract) -> tuple[Tensor, Tensor]:
+    """Prefix rows [B, T, A], and which rows are fixed to them [B, T]: those of requests that ask for `Conditioning.PREFIX`."""
     prefix = np.zeros((len(requests), contract.chunk_length, len(contract.action_names)), np.float32)
     fixed = np.zeros(prefix.shape[:2], bool)
     for i, request in enumerate(requests):
-        d = min(request.inference_delay_steps, len(request.prefix_model), contract.max_inference_delay_steps)
+        if request.conditioning is not Conditioning.PREFIX:
+            continue
+        if request.inference_delay_steps > contract.max_inference_delay_steps:
+            raise ModelError(
+                f"{contract.model!r} was trained to continue prefixes of up to {contract.max_inference_delay_steps} steps, "
+                f"not {request.inference_delay_steps}"
+            )
+        d = min(request.inference_delay_steps, len(request.prefix_model))
         if d:
             prefix[i, :d] = request.prefix_model[:d]
             fixed[i, :d] = True

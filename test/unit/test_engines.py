@@ -21,7 +21,7 @@ from ros2_rfm_serving.engines.training import TrainingConfig, train_judge, train
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.types import InferenceRequest
+from ros2_rfm_serving.types import Conditioning, InferenceRequest
 
 SMALL = FlowPolicyConfig(
     state_size=6,
@@ -47,7 +47,7 @@ def small_policy(seed: int = 0) -> FlowPolicy:
     return FlowPolicy("small", network.eval(), "hash")
 
 
-def request(i: int, delay: int = 0, prefix: int = 0) -> InferenceRequest:
+def request(i: int, delay: int = 0, prefix: int = 0, conditioning: Conditioning = Conditioning.PREFIX) -> InferenceRequest:
     rng = np.random.default_rng(i)
     blank = blank_request(small_policy().contract, 32)
     return replace(
@@ -58,6 +58,7 @@ def request(i: int, delay: int = 0, prefix: int = 0) -> InferenceRequest:
         images={"front": rng.integers(0, 255, (32, 32, 3), np.uint8)},
         inference_delay_steps=delay,
         prefix_model=rng.normal(size=(prefix, 2)).astype(np.float32),
+        conditioning=conditioning,
     )
 
 
@@ -77,10 +78,9 @@ def test_the_prefix_comes_back_untouched_and_the_rest_depends_on_it() -> None:
     assert np.abs(chunk[3:] - sample(policy, [plain], SamplingConfig())[0][3:]).max() > 1e-4
 
 
-def test_a_delay_beyond_what_was_trained_fixes_no_more_than_that() -> None:
-    chunk = sample(small_policy(), [request(1, delay=8, prefix=8)], SamplingConfig())[0]
-    np.testing.assert_array_equal(chunk[:4], request(1, prefix=8).prefix_model[:4])
-    assert not np.allclose(chunk[4], request(1, prefix=8).prefix_model[4])
+def test_a_delay_beyond_what_was_trained_is_refused() -> None:
+    with pytest.raises(ModelError, match="up to 4 steps, not 5"):
+        sample(small_policy(), [request(1, delay=5, prefix=8)], SamplingConfig())
 
 
 def test_the_same_request_gives_the_same_chunk_bit_by_bit() -> None:
