@@ -15,7 +15,7 @@ from ros2_rfm_serving.errors import ModelError, RfmError, SessionError
 from ros2_rfm_serving.ros import convert
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.types import Chunk, Plan, Reply, SessionRequest
+from ros2_rfm_serving.types import Chunk, Conditioning, Plan, Reply, SessionRequest
 
 TIMEOUT_S = 30.0
 TEND_PERIOD_S = 0.1
@@ -106,6 +106,7 @@ def _open_session(server: ModelServer, observation: Any) -> int:
         action_names=server.contract.action_names,
         cameras=tuple(image.header.frame_id for image in observation.images),
         state_size=len(observation.state),
+        conditioning=Conditioning.PREFIX if len(observation.prefix_model.data) else Conditioning.NONE,
     )
     return server.open_session(request).session_epoch
 

@@ -238,7 +238,8 @@ class ModelServerNode(LifecycleNode):
         if self._server is None or self._worker is None:
             return _refused(response, 200, f"{self._name} is not ready: {self._detail}")
         try:
-            grant = self._server.open_session(session_request_from(request))
+            with self._server.counting_refusals():
+                grant = self._server.open_session(session_request_from(request))
         except RfmError as error:
             self.get_logger().warning(f"session of {request.robot}/{request.component} refused: {error}")
             return _refused(response, error.code, str(error))

@@ -7,6 +7,7 @@ from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,
     SYSTEM2,
     Chunk,
+    Conditioning,
     EngineReply,
     ModelContract,
     OutputKind,
@@ -45,6 +46,7 @@ def reply_of(server: str, contract: ModelContract, waiting: Waiting, answer: Eng
 
 def _chunk(server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: Served) -> Chunk:
     request = waiting.request
+    fixed = request.conditioning is Conditioning.PREFIX
     return Chunk(
         id=request.id,
         stamp_ns=waiting.stamp_ns,
@@ -55,7 +57,7 @@ def _chunk(server: str, contract: ModelContract, waiting: Waiting, answer: Engin
         chunk_robot=answer.chunk_robot,
         confidence=answer.confidence,
         execution_horizon=0,
-        inference_delay_steps=min(request.inference_delay_steps, len(request.prefix_model), contract.max_inference_delay_steps),
+        inference_delay_steps=min(request.inference_delay_steps, len(request.prefix_model)) if fixed else 0,
         served=served,
         emulated=contract.emulated,
     )

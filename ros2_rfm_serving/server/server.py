@@ -22,7 +22,7 @@ from ros2_rfm_serving.server import images
 from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, Waiting
 from ros2_rfm_serving.server.figures import Figures, ServerSnapshot, quantile
 from ros2_rfm_serving.server.replies import reply_kind, reply_of
-from ros2_rfm_serving.server.sessions import Session, SessionKey, Sessions
+from ros2_rfm_serving.server.sessions import Session, SessionKey, Sessions, delay_envelope_steps
 from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,
     Array,
@@ -81,7 +81,7 @@ class ModelServer:
     # --- control plane ---
 
     def open_session(self, request: SessionRequest) -> SessionGrant:
-        """Raises: `ContractError`, `CapacityError`."""
+        """Raises: `ContractError`, `CapacityError`, `BadMessageError`."""
         with self._lock:
             grant = self._sessions.open(request)
             self._mailboxes.pop((request.robot, request.component), None)
@@ -135,8 +135,8 @@ class ModelServer:
         Raises: `BadMessageError`; nothing else is affected. Count it with `counting_refusals`.
         """
         with self._lock:
-            self._sessions.admit(observation.id)
-        request = self._decode(observation)
+            session = self._sessions.admit(observation.id)
+        request = self._decode(observation, session)
         with self._lock:
             session = self._sessions.admit(observation.id)  # again: it may have closed meanwhile
             self._deposit(session, Waiting(request, observation.stamp_ns, now_s))
@@ -184,7 +184,7 @@ class ModelServer:
             self.last_engine_error = f"{type(error).__name__}: {error}"
             return [None] * len(batch)
         for i, answer in enumerate(answers):
-            if answer is not None and answer.chunk_robot.size and not np.isfinite(answer.chunk_robot).all():
+            if answer is not None and not (np.isfinite(answer.chunk_robot).all() and np.isfinite(answer.chunk_model).all()):
                 self.refused["non_finite_output"] += 1
                 answers[i] = None
         return answers
@@ -237,8 +237,12 @@ class ModelServer:
 
     # --- parts of submit ---
 
-    def _decode(self, observation: ObservationRequest) -> InferenceRequest:
+    def _decode(self, observation: ObservationRequest, session: Session) -> InferenceRequest:
         contract = self.contract
+        envelope = delay_envelope_steps(contract, session.conditioning)
+        if not 0 <= observation.inference_delay_steps <= envelope:
+            delay = f"an inference delay of {observation.inference_delay_steps} steps"
+            raise BadMessageError("delay_too_long", f"{delay}; with {session.conditioning.value!r} the model bridges {envelope}")
         if len(observation.instruction) > MAX_INSTRUCTION_CHARACTERS:
             raise BadMessageError("bad_shape", f"the instruction has {len(observation.instruction)} characters")
         if contract.state_size or observation.state.size:
@@ -256,6 +260,8 @@ class ModelServer:
             images={image.camera: images.decode(image) for image in observation.images},
             inference_delay_steps=observation.inference_delay_steps,
             prefix_model=observation.prefix_model,
+            conditioning=session.conditioning,
+            guidance=session.guidance,
         )
 
     def _deposit(self, session: Session, waiting: Waiting) -> None:

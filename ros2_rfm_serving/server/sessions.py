@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, SessionError
-from ros2_rfm_serving.types import ModelContract, RequestId, SessionGrant, SessionRequest
+from ros2_rfm_serving.types import Conditioning, Guidance, ModelContract, RequestId, SessionGrant, SessionRequest
 
 SessionKey = tuple[str, str]
 """(robot, component)"""
@@ -15,6 +16,8 @@ SessionKey = tuple[str, str]
 class Session:
     key: SessionKey
     epoch: int
+    conditioning: Conditioning
+    guidance: Guidance
     episode: int = 0
     sequence: int = 0
     """Highest seen in this episode or an earlier one."""
@@ -39,14 +42,15 @@ class Sessions:
     def open(self, request: SessionRequest) -> SessionGrant:
         """A second open by the same robot and component replaces the first (it has restarted, or lost its way).
 
-        Raises: `ContractError`, `CapacityError`.
+        Raises: `ContractError`, `CapacityError`; `BadMessageError` when guidance has impossible values.
         """
+        _check_guidance(request.guidance)
         if differences := contract_differences(self.contract, request):
             raise ContractError(differences)
         key = (request.robot, request.component)
         if key not in self._open and len(self._open) >= self.max_sessions:
             raise CapacityError(f"{len(self._open)} of {self.max_sessions} sessions are open; try another server")
-        self._open[key] = Session(key, self._next_epoch)
+        self._open[key] = Session(key, self._next_epoch, request.conditioning, request.guidance)
         self._next_epoch += 1
         return SessionGrant(session_epoch=self._open[key].epoch, contract=self.contract, warnings=_warnings(self.contract, request))
 
@@ -93,7 +97,26 @@ def contract_differences(contract: ModelContract, request: SessionRequest) -> li
     ]
     if request.expected_model_hash:
         pairs.append(("model hash", request.expected_model_hash, contract.model_hash))
-    return [f"{what}: the robot has {robot!r}, the model {model!r}" for what, robot, model in pairs if robot != model]
+    differences = [f"{what}: the robot has {robot!r}, the model {model!r}" for what, robot, model in pairs if robot != model]
+    if request.conditioning not in contract.conditionings:
+        able = ", ".join(repr(conditioning.value) for conditioning in contract.conditionings)
+        differences.append(f"conditioning: the robot asks for {request.conditioning.value!r}, the model can do {able}")
+    return differences
+
+
+def delay_envelope_steps(contract: ModelContract, conditioning: Conditioning) -> int:
+    """Longest inference delay that leaves something to execute and that the model knows how to bridge."""
+    if conditioning is Conditioning.PREFIX:
+        return contract.max_inference_delay_steps
+    return max(contract.chunk_length - 1, 0)
+
+
+def _check_guidance(guidance: Guidance) -> None:
+    """Raises: `BadMessageError`."""
+    if not (math.isfinite(guidance.max_weight) and guidance.max_weight > 0):
+        raise BadMessageError("bad_session", f"guidance_max_weight is {guidance.max_weight:g}; it must be finite and above 0")
+    if guidance.execution_horizon < 1:
+        raise BadMessageError("bad_session", f"guidance_horizon is {guidance.execution_horizon}; it must be at least 1")
 
 
 def _warnings(contract: ModelContract, request: SessionRequest) -> tuple[str, ...]:
