@@ -1,0 +1,112 @@
+"""Faults on purpose between a live node and the network: the parameter `faults`, as `FaultPlan.parse` reads it.
+
+Times count from the node's start. Without the parameter, what is wrapped is returned as it is, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.task import Future
+from rfm_serving import msg
+
+from ros2_rfm_serving.faults import Direction, FaultPlan, FaultyWire, corrupt
+from ros2_rfm_serving.ros import convert
+from ros2_rfm_serving.ros.runtime import clock, parameter
+
+PERIOD_S = 0.002
+"""Of the timer that delivers what was delayed."""
+
+Pass = Callable[[Any], Any]
+"""A publisher's `publish`, or a subscription's callback."""
+
+_READ_AND_WRITE: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    msg.Observation: (convert.observation_from, convert.observation_to),
+    msg.ActionChunk: (convert.chunk_from, convert.reply_to),
+    msg.Judgement: (convert.verdict_from, convert.reply_to),
+    msg.Plan: (convert.plan_from, convert.reply_to),
+}
+
+
+class Faults:
+    """Of one node. Its delayed messages are delivered on the executor's thread; they may be sent on any."""
+
+    def __init__(self, node: Node) -> None:
+        """Raises: `ConfigurationError`."""
+        text = parameter(node, "faults", "", 'Faults on purpose, such as "drop=0.05 delay_ms=25 cut=10-12"; empty: none')
+        seed = parameter(node, "faults_seed", 0, "Of their randomness")
+        plan = FaultPlan.parse(text)
+        self._started_s = clock()
+        self._lock = threading.Lock()
+        self._queue: list[tuple[float, int, Pass, Any]] = []
+        self._num_queued = 0
+        self._rng = random.Random(seed)
+        self._wire = None if plan.is_clean else FaultyWire(plan, self._rng)
+        self._timer: Any = None
+        if self._wire:
+            self._timer = node.create_timer(PERIOD_S, self._deliver)
+            node.get_logger().warning(f"faults on purpose: {text}")
+
+    @property
+    def happened(self) -> Counter[str]:
+        return self._wire.happened if self._wire else Counter()
+
+    def passing(self, on: Pass, direction: Direction, *, reliable: bool = False) -> Pass:
+        """Wraps a `publish` or a callback; reliable: of what is repeated until it arrives, as `FaultyWire.deliveries` has it."""
+        wire = self._wire
+        if wire is None:
+            return on
+
+        def faulty(message: Any) -> None:
+            now_s = clock()
+            with self._lock:
+                for copy in wire.deliveries(direction, now_s - self._started_s, reliable=reliable):
+                    self._num_queued += 1
+                    what = self._damaged(message) if copy.corrupt else message
+                    heapq.heappush(self._queue, (now_s + copy.delay_s, self._num_queued, on, what))
+
+        return faulty
+
+    def calling(self, call: Callable[[Any], Future]) -> Callable[[Any], Future]:
+        """Wraps a client's `call_async`: in a cut nobody answers."""
+        wire = self._wire
+        if wire is None:
+            return call
+
+        def faulty(request: Any) -> Future:
+            now_s = clock() - self._started_s
+            with self._lock:
+                passes = all(wire.deliveries(direction, now_s, reliable=True) for direction in Direction)
+            return call(request) if passes else Future()
+
+        return faulty
+
+    def destroy(self, node: Node) -> None:
+        if self._timer:
+            node.destroy_timer(self._timer)
+
+    def _deliver(self) -> None:
+        """One by one: what raises costs itself alone, the next period goes on with the rest."""
+        while due := self._next_due():
+            on, message = due
+            on(message)
+
+    def _next_due(self) -> tuple[Pass, Any] | None:
+        with self._lock:
+            if not self._queue or self._queue[0][0] > clock():
+                return None
+            _, _, on, message = heapq.heappop(self._queue)
+            return on, message
+
+    def _damaged(self, message: Any) -> Any:
+        """The wire's own types go through their nouns; others have a checksum somewhere below, and arrive."""
+        if type(message) not in _READ_AND_WRITE:
+            return message
+        read, write = _READ_AND_WRITE[type(message)]
+        return write(corrupt(read(message), self._rng))
