@@ -19,7 +19,8 @@ from rfm_serving import action, msg, srv
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.bench_path import camera_image
 from ros2_rfm_serving.ros.runtime import executor
-from ros2_rfm_serving.types import EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
+from ros2_rfm_serving.ros.session_messages import grant_from, session_request_to
+from ros2_rfm_serving.types import Conditioning, EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
 
 NAMES = ("delta_x", "delta_y", "delta_z", "gripper")
 CAMERAS = ("side", "front")
@@ -86,7 +87,7 @@ def client(ros_domain: int) -> Iterator[Client]:
 
 def session(**changes: Any) -> Any:
     fields = {"robot": "r1", "component": "system1", "action_names": NAMES, "cameras": CAMERAS, "state_size": 39, **changes}
-    return convert.session_request_to(SessionRequest(**fields))
+    return session_request_to(SessionRequest(**fields))
 
 
 def observation(epoch: int, sequence: int) -> Any:
@@ -175,12 +176,41 @@ def test_sessions_are_refused_with_what_differs(client: Client) -> None:
     ]:
         answer = client.call(client.open, session(**change))
         assert not answer.success and answer.error_code == 210 and words in answer.error_msg
+    for field, value, words in [
+        ("conditioning", "magic", "none of 'none', 'prefix', 'guided'"),
+        ("guidance_schedule", "cubic", "none of 'zeros'"),
+        ("guidance_max_weight", -1.0, "it must be finite and above 0"),
+    ]:
+        request = session()
+        setattr(request, field, value)
+        answer = client.call(client.open, request)
+        assert not answer.success and answer.error_code == 300 and words in answer.error_msg
+    client.wait(lambda: client.refused("bad_session") == 3)
     for robot in ("", "a b", "r/1", "x" * 500):
         answer = client.call(client.open, session(robot=robot))
         assert not answer.success and answer.error_code == 300 and "cannot name a robot" in answer.error_msg
     assert client.call(client.reset, srv.ResetEpisode.Request(robot="r1", component="system1", session_epoch=1)).error_code == 230
     description = client.call(client.describe, srv.DescribeServer.Request())
     assert list(description.action_names) == list(NAMES) and list(description.sessions) == []
+
+
+def test_delays_beyond_the_envelope_are_refused_and_conditioning_is_told(client: Client) -> None:
+    answer = client.call(client.open, session(conditioning=Conditioning.GUIDED))
+    assert grant_from(answer).contract.conditionings == tuple(Conditioning)
+    assert list(client.call(client.describe, srv.DescribeServer.Request()).conditionings) == ["none", "prefix", "guided"]
+    sequence = 0
+
+    def send_and_look() -> bool:
+        nonlocal sequence
+        sequence += 1
+        message = observation(answer.session_epoch, sequence)
+        message.inference_delay_steps = 16
+        client.out.publish(message)  # best effort: it may be lost, so again
+        client._executor.spin_once(timeout_sec=0.2)
+        return client.refused("delay_too_long") > 0
+
+    client.wait(send_and_look)
+    assert client.chunks == []
 
 
 def test_one_inference_on_demand(client: Client) -> None:

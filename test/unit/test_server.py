@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,18 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, ModelError, SessionError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.figures import Figures
-from ros2_rfm_serving.types import Chunk, EncodedImage, EngineReply, OutputKind, Plan, Verdict, empty
+from ros2_rfm_serving.types import (
+    Chunk,
+    Conditioning,
+    EncodedImage,
+    EngineReply,
+    Guidance,
+    OutputKind,
+    Plan,
+    PrefixSchedule,
+    Verdict,
+    empty,
+)
 
 from .fakes import CONTRACT, JPEG, FakeEngine, observation, rows, session_request
 
@@ -198,6 +210,89 @@ def test_whatever_the_order_every_request_is_answered_at_most_once_and_only_in_i
         target.check_integrity()
 
 
+# --- conditioning -----------------------------------------------------------------------------------------------------------
+
+ALL = tuple(Conditioning)
+NONE, PREFIX, GUIDED = Conditioning
+
+
+class Able(FakeEngine):
+    """Chunks of 4 steps; trained to continue 2."""
+
+    def __init__(self, conditionings: tuple[Conditioning, ...] = ALL) -> None:
+        super().__init__()
+        self.contract = replace(CONTRACT, conditionings=conditionings)
+
+
+def test_a_session_opens_only_with_a_conditioning_that_the_model_can_do() -> None:
+    target = server(Able((NONE, GUIDED)))
+    with pytest.raises(ContractError, match="asks for 'prefix', the model can do 'none', 'guided'"):
+        target.open_session(session_request(conditioning=PREFIX))
+    assert target.open_session(session_request(conditioning=GUIDED)).contract.conditionings == (NONE, GUIDED)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"max_weight": 0.0}, {"max_weight": -1.0}, {"max_weight": math.nan}, {"max_weight": math.inf}, {"execution_horizon": 0}],
+)
+def test_impossible_guidance_opens_no_session(change: dict[str, float]) -> None:
+    target = server(Able())
+    with pytest.raises(BadMessageError, match="it must be") as error, target.counting_refusals():
+        target.open_session(session_request(conditioning=GUIDED, guidance=Guidance(**change)))  # type: ignore[arg-type]
+    assert error.value.kind == "bad_session" and target.refused["bad_session"] == 1 and target.session_names() == []
+
+
+@pytest.mark.parametrize(("conditioning", "longest"), [(NONE, 3), (PREFIX, 2), (GUIDED, 3)])
+def test_an_inference_delay_beyond_the_envelope_is_refused_not_cut(conditioning: Conditioning, longest: int) -> None:
+    engine = Able()
+    target = server(engine)
+    epoch = target.open_session(session_request(conditioning=conditioning)).session_epoch
+    for delay, refused in [(longest + 1, 1), (-1, 2)]:
+        with pytest.raises(BadMessageError, match=f"{delay} steps; with '{conditioning.value}' the model bridges {longest}"):
+            submit(target, observation(epoch, inference_delay_steps=delay))
+        assert target.refused["delay_too_long"] == refused
+    submit(target, observation(epoch, inference_delay_steps=longest))
+    assert len(target.step(Clock())) == 1 and engine.batches[0][0].inference_delay_steps == longest
+
+
+def test_a_judge_bridges_no_delay() -> None:
+    target = server(Thinking())
+    with pytest.raises(BadMessageError):
+        asking(target, "safety", inference_delay_steps=1)
+    assert target.refused["delay_too_long"] == 1
+
+
+def test_what_a_session_asked_for_reaches_the_engine_with_each_of_its_rows_and_the_reply_says_what_was_held() -> None:
+    engine = Able()
+    target = server(engine, batch_size=3)
+    asked = {
+        "r1": (NONE, Guidance()),
+        "r2": (PREFIX, Guidance()),
+        "r3": (GUIDED, Guidance(schedule=PrefixSchedule.EXP, max_weight=5.0, execution_horizon=3, true_jacobian=True)),
+    }
+    for robot, (conditioning, guidance) in asked.items():
+        epoch = target.open_session(session_request(robot, conditioning=conditioning, guidance=guidance)).session_epoch
+        submit(target, observation(epoch, robot=robot, inference_delay_steps=2, prefix_model=rows(length=3)))
+    held = {reply.id.robot: reply.inference_delay_steps for reply in target.step(Clock()) if isinstance(reply, Chunk)}
+    assert {row.id.robot: (row.conditioning, row.guidance) for row in engine.batches[0]} == asked
+    assert held == {"r1": 0, "r2": 2, "r3": 0}
+
+
+@pytest.mark.parametrize("field", ["chunk_model", "chunk_robot"])
+def test_a_row_of_nan_is_refused_alone(field: str) -> None:
+    class OneBad(FakeEngine):
+        def infer(self, requests):  # type: ignore[no-untyped-def]
+            spoilt = rows()
+            spoilt[1, 0] = np.nan
+            return [replace(a, **{field: spoilt}) if i == 1 else a for i, a in enumerate(super().infer(requests))]
+
+    target = server(OneBad(), batch_size=3)
+    for robot in ("r1", "r2", "r3"):
+        submit(target, observation(target.open_session(session_request(robot)).session_epoch, robot=robot))
+    assert [reply.id.robot for reply in target.step(Clock())] == ["r1", "r3"]
+    assert target.refused == {"non_finite_output": 1}
+
+
 # --- the parts of step ------------------------------------------------------------------------------------------------------
 
 JUDGE = replace(CONTRACT, output=OutputKind.JUDGEMENT, action_names=(), chunk_length=0)
@@ -210,9 +305,9 @@ class Thinking(FakeEngine):
         return [EngineReply(verdict="ongoing", text=" reach \n\nlift\n") for _ in requests]
 
 
-def asking(target: ModelServer, component: str, robot: str = "r1") -> None:
+def asking(target: ModelServer, component: str, robot: str = "r1", **changes: object) -> None:
     epoch = target.open_session(session_request(robot, component=component, action_names=())).session_epoch
-    request = observation(epoch, robot=robot)
+    request = observation(epoch, robot=robot, **changes)
     submit(target, replace(request, id=replace(request.id, component=component), prefix_model=empty(0, 0)))
 
 
