@@ -1,0 +1,243 @@
+"""Cameras of any robot: `Image` or `CompressedImage` in, what travels out; encoded only when sent, and only when needed.
+
+What `cv_bridge` does where ROS provides it, for the encodings that policies see: `rgb8`, `bgr8`, `mono8` and `16UC1`, with padded
+rows and either byte order.
+"""
+
+from __future__ import annotations
+
+import array
+import io
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import PIL.Image
+import simplejpeg
+from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import Image as RawImage
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.types import MAX_ENCODED_BYTES, EncodedImage, Image
+
+MAX_RAW_BYTES = 64 << 20
+MAX_PIXELS = 4096 * 4096
+"""Of an image before it is made smaller."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraConfig:
+    name: str
+    """The model's name for it."""
+    topic: str
+    """Absolute, or below the robot's namespace."""
+    raw: bool = False
+    """`sensor_msgs/Image`; False: `CompressedImage`."""
+    depth_range_m: tuple[float, float] | None = None
+    """Of `16UC1` in mm: black to white; no reading (0) is black. None: the camera sends no depth."""
+
+    @property
+    def message_type(self) -> type:
+        message_type: type = RawImage if self.raw else CompressedImage
+        return message_type
+
+
+class Pixels(NamedTuple):
+    values: Image
+    """[H, W, 3] or [H, W]"""
+    order: str
+    """RGB, BGR or GRAY"""
+
+
+class Frame(EncodedImage):
+    """An image that is encoded when `data` is first asked for, and never again."""
+
+    def __init__(self, camera: str, encode: Callable[[], bytes]) -> None:
+        super().__init__(camera=camera, format="jpeg", data=b"")
+        del self.__dict__["data"]
+        object.__setattr__(self, "_encode", encode)
+
+    @cached_property
+    def data(self) -> memoryview:
+        return memoryview(array.array("B", self._encode()))  # type: ignore[attr-defined]
+
+
+class CameraSet:
+    """The newest image of each camera of one robot. A message that cannot be used is counted in `refused` and dropped.
+
+    One thread. `forget` drops all images: what was seen before a reset says nothing about the scene after it.
+    """
+
+    def __init__(self, cameras: Sequence[CameraConfig], refused: Counter[str], *, jpeg_quality: int, max_size_px: int) -> None:
+        """max_size_px: of the longer side; a larger image is made smaller, its proportions kept."""
+        self._cameras = {camera.name: camera for camera in cameras}
+        self._refused = refused
+        self._quality, self._max_size_px = jpeg_quality, max_size_px
+        self.forget()
+
+    def forget(self) -> None:
+        self._newest: dict[str, tuple[EncodedImage, float]] = {}
+
+    def take(self, camera: str, message: Any, now_s: float) -> None:
+        """A message of one camera, received now."""
+        try:
+            self._newest[camera] = (self._frame(self._cameras[camera], message), now_s)
+        except BadMessageError as error:
+            self._refused[error.kind] += 1
+
+    @property
+    def images(self) -> tuple[EncodedImage, ...] | None:
+        """One per camera, in the order declared; None: not all have sent one yet."""
+        if len(self._newest) < len(self._cameras):
+            return None
+        return tuple(self._newest[camera][0] for camera in self._cameras)
+
+    @property
+    def received_s(self) -> tuple[float, ...]:
+        """When `images` were received, for those there are."""
+        return tuple(at_s for _, at_s in self._newest.values())
+
+    def _frame(self, camera: CameraConfig, message: Any) -> EncodedImage:
+        """Raises: `BadMessageError`."""
+        if isinstance(message, RawImage):
+            check_raw(message, camera)
+            return self._lazy(camera, lambda: read_raw(message, camera))
+        data = memoryview(message.data)
+        if len(data) > MAX_ENCODED_BYTES:
+            raise BadMessageError("image_too_large", f"camera {camera.name!r}: {len(data) >> 20} MB encoded")
+        if "compressedDepth" not in message.format and "png" in message.format.lower():
+            with open_png(data):
+                return self._lazy(camera, lambda: read_png(data, camera))
+        height, width = jpeg_size(data, message.format)
+        if max(height, width) <= self._max_size_px:
+            return EncodedImage(camera=camera.name, format="jpeg", data=data, height_px=height, width_px=width)
+        return self._lazy(camera, lambda: read_jpeg(data, *smaller(height, width, self._max_size_px)))
+
+    def _lazy(self, camera: CameraConfig, read: Callable[[], Pixels]) -> Frame:
+        def encode() -> bytes:
+            try:
+                return encoded(read(), self._quality, self._max_size_px)
+            except BadMessageError as error:  # sound at the beginning, broken further on
+                self._refused[error.kind] += 1
+                self._newest.pop(camera.name, None)
+                return b""  # which a server refuses
+
+        return Frame(camera.name, encode)
+
+
+# --- raw images -----------------------------------------------------------------------------------------------------------
+
+_BYTES = {"rgb8": 3, "bgr8": 3, "mono8": 1, "16UC1": 2}
+"""Per pixel."""
+
+
+def check_raw(message: Any, camera: CameraConfig) -> None:
+    """Raises: `BadMessageError` unless sizes, padding and encoding are what they claim to be."""
+    size, height, width, step = len(message.data), message.height, message.width, message.step
+    if size > MAX_RAW_BYTES or height * width > MAX_PIXELS:
+        raise BadMessageError("image_too_large", f"camera {camera.name!r}: {width} x {height}, {size >> 20} MB")
+    if message.encoding not in _BYTES:
+        raise BadMessageError("bad_encoding", f"camera {camera.name!r}: {message.encoding[:40]!r}; one of {', '.join(_BYTES)}")
+    if message.encoding == "16UC1" and camera.depth_range_m is None:
+        raise BadMessageError("no_depth_range", f"camera {camera.name!r} sends depth, and no range was declared for it")
+    if not height or not width or step < width * _BYTES[message.encoding] or size != height * step:
+        raise BadMessageError("bad_image", f"camera {camera.name!r}: {size} bytes, {width} x {height} in rows of {step}")
+
+
+def read_raw(message: Any, camera: CameraConfig) -> Pixels:
+    """The pixels of a message that `check_raw` let pass, without the padding of its rows."""
+    height, width, num = message.height, message.width, _BYTES[message.encoding]
+    rows = np.frombuffer(message.data, np.uint8).reshape(height, message.step)[:, : width * num]
+    if message.encoding == "16UC1":
+        depth = np.ascontiguousarray(rows).view(">u2" if message.is_bigendian else "<u2")
+        return Pixels(grey_of_depth(depth, camera), "GRAY")
+    if num == 1:
+        return Pixels(rows, "GRAY")
+    return Pixels(rows.reshape(height, width, 3), message.encoding[:3].upper())
+
+
+def grey_of_depth(depth_mm: np.ndarray[Any, Any], camera: CameraConfig) -> Image:
+    """[H, W] mm -> [H, W] grey levels."""
+    if camera.depth_range_m is None:
+        raise BadMessageError("no_depth_range", f"camera {camera.name!r} sends depth, and no range was declared for it")
+    near_mm, far_mm = (1000.0 * end_m for end_m in camera.depth_range_m)
+    level = (depth_mm.astype(np.float32) - near_mm) * (255.0 / (far_mm - near_mm))
+    grey: Image = np.clip(np.rint(level), 0, 255).astype(np.uint8)
+    return grey
+
+
+# --- compressed images ----------------------------------------------------------------------------------------------------
+
+
+def jpeg_size(data: memoryview, declared: str) -> tuple[int, int]:
+    """(height, width) by the header. Raises: `BadMessageError`."""
+    if "compressedDepth" in declared or not any(name in declared.lower() for name in ("jpeg", "jpg")):
+        raise BadMessageError("bad_encoding", f"format {declared[:40]!r}; send jpeg or png")
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError as error:
+        raise BadMessageError("bad_image", f"not a JPEG: {error}") from error
+    if height * width > MAX_PIXELS:
+        raise BadMessageError("image_too_large", f"{width} x {height} pixels")
+    return height, width
+
+
+def read_jpeg(data: memoryview, height: int, width: int) -> Pixels:
+    """Decoded at the smallest size that JPEG offers and that is no smaller than this one. Raises: `BadMessageError`."""
+    try:
+        return Pixels(simplejpeg.decode_jpeg(data, min_height=height, min_width=width, min_factor=1), "RGB")
+    except ValueError as error:
+        raise BadMessageError("bad_image", f"a broken JPEG: {error}") from error
+
+
+def open_png(data: memoryview) -> PIL.Image.Image:
+    """By its header; nothing is decoded yet. Raises: `BadMessageError`."""
+    try:
+        image = PIL.Image.open(io.BytesIO(data), formats=["PNG"])
+    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
+        raise BadMessageError("bad_image", f"not a PNG: {error}") from error
+    if image.width * image.height > MAX_PIXELS:
+        raise BadMessageError("image_too_large", f"{image.width} x {image.height} pixels")
+    return image
+
+
+def read_png(data: memoryview, camera: CameraConfig) -> Pixels:
+    """Raises: `BadMessageError`."""
+    with open_png(data) as image:
+        try:
+            image.load()
+        except (OSError, SyntaxError, ValueError) as error:
+            raise BadMessageError("bad_image", f"a broken PNG: {error}") from error
+        if image.mode.startswith("I"):
+            return Pixels(grey_of_depth(np.asarray(image), camera), "GRAY")
+        if image.mode == "L":
+            return Pixels(np.asarray(image), "GRAY")
+        return Pixels(np.asarray(image.convert("RGB")), "RGB")
+
+
+# --- what travels ---------------------------------------------------------------------------------------------------------
+
+
+def smaller(height: int, width: int, max_size_px: int) -> tuple[int, int]:
+    """(height, width) with the same proportions and no side longer than that."""
+    factor = min(1.0, max_size_px / max(height, width))
+    return max(1, round(height * factor)), max(1, round(width * factor))
+
+
+def encoded(pixels: Pixels, quality: int, max_size_px: int) -> bytes:
+    """JPEG, no larger than that; pixels are averaged over their area."""
+    values, order = pixels
+    height, width = values.shape[:2]
+    size = smaller(height, width, max_size_px)
+    if size != (height, width):
+        values = np.asarray(PIL.Image.fromarray(values).resize(size[::-1], PIL.Image.Resampling.BOX))
+    grey = order == "GRAY"
+    if grey:
+        values = values[:, :, np.newaxis]
+    jpeg: bytes = simplejpeg.encode_jpeg(
+        np.ascontiguousarray(values), quality=quality, colorspace=order, colorsubsampling="Gray" if grey else "444"
+    )
+    return jpeg
