@@ -61,6 +61,11 @@ class CommandShaper:
             return "out_of_limits"
         return ""
 
+    def unfit(self, rows: Array) -> npt.NDArray[np.bool_]:
+        """[n] which of n finite actions, [n, A], `problem` would refuse."""
+        result: npt.NDArray[np.bool_] = ((rows < self._refused_below) | (rows > self._refused_above)).any(axis=1)
+        return result
+
     def shape(self, target: Array) -> Array:
         """[A] the command for this control period on the way to `target`, which `problem` found nothing wrong with."""
         wanted: Values = np.clip(target.astype(np.float64), self._lower, self._upper)
@@ -85,7 +90,7 @@ class CommandShaper:
         step = np.minimum(np.maximum(feed, low), high) + np.sign(behind) * near
         low = np.maximum(np.maximum(low, self._step - self._max_change), -below)
         high = np.minimum(np.minimum(high, self._step + self._max_change), above)
-        moved = self._last + np.minimum(np.maximum(step, low), high)
+        moved: Values = self._last + np.minimum(np.maximum(step, low), high)
         moved = np.minimum(np.maximum(moved, self._lower), self._upper)
         self._step, self._target = moved - self._last, wanted
         return moved
@@ -140,4 +145,4 @@ def _rounded_down(bound: Values) -> Values:
 
 
 def _column(values: tuple[float, ...], num_actions: int) -> Values:
-    return np.minimum(values, _UNLIMITED) if values else np.full(num_actions, _UNLIMITED)
+    return np.minimum(np.array(values, np.float64), _UNLIMITED) if values else np.full(num_actions, _UNLIMITED)
