@@ -7,24 +7,20 @@ arm therefore moves at a quarter of its natural speed: declared in every score a
 
 from __future__ import annotations
 
-import array
 from collections import deque
 from typing import Any
 
 import numpy as np
-import simplejpeg
 from rclpy.node import Node
 from rfm_serving import msg
-from sensor_msgs.msg import CompressedImage, JointState
-from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.ros import qos
-from ros2_rfm_serving.ros.convert import packed, put
+from ros2_rfm_serving.ros.metaworld_interfaces import make_interface
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, parameter, run_node
-from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, CAMERAS, PHYSICS_STEP_S, MetaworldArm
+from ros2_rfm_serving.types import Array
+from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, PHYSICS_STEP_S, MetaworldArm
 
-JPEG_QUALITY = 90
 GRIPPER = ACTION_NAMES.index("gripper")
 
 
@@ -37,6 +33,7 @@ class MetaworldRobotNode(Node):
         rate_hz = parameter(self, "control_rate_hz", 20.0, "Control periods per second of wall time")
         camera_rate_hz = parameter(self, "camera_rate_hz", 5.0, "Frames per second of wall time")
         size_px = parameter(self, "image_size_px", 96, "Width and height of the images")
+        interface = parameter(self, "interface", "native", "native, or foreign: as if it were somebody else's robot")
         self._period_s = 1.0 / rate_hz
         self._frame_every = max(1, round(rate_hz / camera_rate_hz))
         self._arm = MetaworldArm(self._task, image_size_px=size_px)
@@ -54,25 +51,18 @@ class MetaworldRobotNode(Node):
         def name(leaf: str) -> str:
             return names.robot(self._robot, leaf)
 
-        self._images = {
-            camera: self.create_publisher(CompressedImage, name(f"camera/{camera}/image/compressed"), qos.SENSOR)
-            for camera in CAMERAS
-        }
-        self._joints = self.create_publisher(JointState, name("joint_states"), qos.SENSOR)
-        self._state = self.create_publisher(Float32MultiArray, name("state"), qos.SENSOR)
+        self._interface = make_interface(interface, self, name, self._on_command, self._period_s)
         self._score = self.create_publisher(msg.EpisodeScore, name("world/score"), qos.SCORE)
-        self.create_subscription(Float64MultiArray, name("command"), self._on_command, qos.COMMAND)
         self.create_service(Trigger, name("reset"), self._on_reset)
         self.create_timer(self._period_s, self._on_period)
         self.get_logger().info(f"{self._task} at {rate_hz:g} Hz, time scale {PHYSICS_STEP_S / self._period_s:g}, seed {self._seed}")
 
-    def _on_command(self, message: Any) -> None:
-        command = np.asarray(message.data, np.float32)
-        if command.shape == (len(ACTION_NAMES),) and np.isfinite(command).all():
-            self._overwritten += self._command is not None
-            self._command = command
-        else:
+    def _on_command(self, action: Array | None) -> None:
+        if action is None:
             self.get_logger().warning("refused a command that is not 4 finite numbers", throttle_duration_sec=5.0)
+            return
+        self._overwritten += self._command is not None
+        self._command = action
 
     def _on_reset(self, request: Any, response: Any) -> Any:
         if self._episode and not self._finished:
@@ -118,21 +108,9 @@ class MetaworldRobotNode(Node):
     def _publish_sensors(self, *, frame: bool) -> None:
         """State first: the robot answers it while the cameras, which take much longer, are rendered."""
         stamp = self.get_clock().now().to_msg()
-        joints = JointState(
-            name=self._arm.joint_names,
-            position=self._arm.joint_positions.tolist(),
-            velocity=self._arm.joint_velocities.tolist(),
-        )
-        joints.header.stamp = stamp
-        self._state.publish(Float32MultiArray(data=packed(self._arm.state)))
-        self._joints.publish(joints)
+        self._interface.publish_state(self._arm, stamp)
         if frame:
-            for camera, pixels in self._arm.render().items():
-                jpeg = simplejpeg.encode_jpeg(pixels, quality=JPEG_QUALITY, colorspace="RGB")
-                image = CompressedImage(format="rgb8; jpeg compressed bgr8")
-                put(image, "data", array.array("B", jpeg))
-                image.header.frame_id, image.header.stamp = camera, stamp
-                self._images[camera].publish(image)
+            self._interface.publish_images(self._arm.render(), stamp)
 
     def _publish_score(self, *, finished: bool = False) -> None:
         now_s = self._scored_s = clock()

@@ -156,7 +156,7 @@ class Values:
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise self.wrong(name, f"{text!r} is not a number")
+            raise self.wrong(name, f"{text!r} is not a number", "write a finite number there")
         return number
 
     def _key(self, name: str) -> str:

@@ -118,11 +118,13 @@ _LINK = {
 
 
 def _fields(prefix: str, config: FailSafeConfig | LinkConfig, descriptions: dict[str, str]) -> dict[str, Spec]:
-    """A parameter per field, with the field's own default."""
-    return {
-        f"{prefix}.{field.name}": Spec(getattr(config, field.name), descriptions.get(field.name, ""), 0, LARGE)
-        for field in dataclasses.fields(config)
-    }
+    """A parameter per field, with the field's own default; zero is allowed where it means something."""
+    specs = {}
+    for field in dataclasses.fields(config):
+        default, description = getattr(config, field.name), descriptions.get(field.name, "")
+        least = 0.0 if "0: " in description else 1 if type(default) is int else 0.001
+        specs[f"{prefix}.{field.name}"] = Spec(default, description, least, LARGE)
+    return specs
 
 
 SAFETY = {
