@@ -354,3 +354,14 @@ def test_a_row_of_nan_spoils_no_other(true_jacobian: bool) -> None:
         np.testing.assert_array_equal(replies[i].chunk_robot, healthy[i].chunk_robot)
     with pytest.raises(ModelError, match="not finite"):
         FlowEngine(Curved()).infer(broken[1:2])
+
+
+def test_one_nan_makes_a_chunk_unusable() -> None:
+    class Leaky(Curved):
+        def velocity(self, x: Tensor, time: Tensor, context: Tensor) -> Tensor:
+            v = super().velocity(x, time, context)
+            v[:, 3, 1] = math.nan
+            return v
+
+    with pytest.raises(ModelError, match="not finite"):
+        FlowEngine(Leaky(), SamplingConfig(num_steps=1)).infer([ask(0, NONE)])
