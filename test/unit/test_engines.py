@@ -126,6 +126,7 @@ def test_the_shipped_bundles_load_and_match_their_cards(repository: Path, name: 
 def test_the_shipped_policy_answers_in_robot_space(repository: Path) -> None:
     engine = load_embedded("m", repository / "models" / "metaworld_flow")
     assert engine.contract.action_names == ("delta_x", "delta_y", "delta_z", "gripper")
+    assert engine.contract.conditionings == tuple(Conditioning)
     (reply,) = engine.infer([blank_request(engine.contract)])
     assert reply.chunk_robot.shape == (16, 4) and np.abs(reply.chunk_robot).max() < 3
 
@@ -135,6 +136,7 @@ def test_a_judge_says_one_of_its_words() -> None:
     image = np.zeros((96, 96, 3), np.uint8)
     (reply,) = judge.infer([replace(request(1), images={"front": image})])
     assert reply.verdict in ("ongoing", "done", "failed") and 0 <= reply.score <= 1
+    assert judge.contract.conditionings == (Conditioning.NONE,)
 
 
 def spoil_missing(folder: Path) -> None:
@@ -180,6 +182,7 @@ def test_an_emulated_engine_takes_its_profiles_time_and_says_so(repository: Path
     replies = engine.infer([blank_request(engine.contract)] * 3)
     assert waited == [pytest.approx(0.035)] and len(replies) == 3
     assert engine.contract.emulated and "emulated" in engine.contract.model and engine.contract.model_hash == ""
+    assert engine.contract.conditionings == tuple(Conditioning)
 
 
 def test_unknown_models_and_engines_are_named(repository: Path) -> None:
