@@ -10,6 +10,9 @@ LIVELINESS_LEASE_S = 1.0
 """A server that is killed counts as lost after this. The middleware renews it after two thirds, on a thread of its own, so that
 a busy interpreter loses no lease; a shorter one leaves too little for a busy machine."""
 
+REPLY_LIFESPAN_S = 3.0
+"""Of a reply that could not be delivered yet; `max_action_age_s` is as long by default."""
+
 
 def _profile(reliability: ReliabilityPolicy, depth: int, **more: object) -> QoSProfile:
     return QoSProfile(reliability=reliability, history=HistoryPolicy.KEEP_LAST, depth=depth, **more)
@@ -24,9 +27,13 @@ SERVER_STATUS = _profile(
     deadline=Duration(seconds=4 * STATUS_PERIOD_S),
 )
 ROBOT_STATUS = _profile(ReliabilityPolicy.RELIABLE, 1)
-OBSERVATION_SENT = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
+OBSERVATION_SENT = _profile(ReliabilityPolicy.RELIABLE, 1)
+"""The reader decides: to one that takes best effort this is best effort, to one across a bad network what is lost is sent again,
+until the next observation replaces it (docs/networks.md)."""
 OBSERVATION_RECEIVED = _profile(ReliabilityPolicy.BEST_EFFORT, 64)  # many robots write to one topic
 REPLY = _profile(ReliabilityPolicy.RELIABLE, 2)
+REPLY_SENT = _profile(ReliabilityPolicy.RELIABLE, 2, lifespan=Duration(seconds=REPLY_LIFESPAN_S))
+"""The writer alone forgets what is too old to be executed: a reader would compare the clocks of two machines."""
 SCORE = _profile(ReliabilityPolicy.RELIABLE, 8)
 SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
