@@ -63,8 +63,7 @@ class CommandShaper:
 
     def unfit(self, rows: Array) -> npt.NDArray[np.bool_]:
         """[n] which of n finite actions, [n, A], `problem` would refuse."""
-        result: npt.NDArray[np.bool_] = ((rows < self._refused_below) | (rows > self._refused_above)).any(axis=1)
-        return result
+        return np.asarray(((rows < self._refused_below) | (rows > self._refused_above)).any(axis=1))
 
     def shape(self, target: Array) -> Array:
         """[A] the command for this control period on the way to `target`, which `problem` found nothing wrong with."""

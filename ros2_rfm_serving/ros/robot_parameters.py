@@ -114,6 +114,8 @@ _LINK = {
     "max_timeouts": "Requests in a row without an answer, then the session is opened anew",
     "initial_backoff_s": "Before a session is asked for again, the first time",
     "max_backoff_s": "And at most",
+    "counts_first_latency": "A session's first inference counts as latency though it may include a warm-up",
+    "longest_latency": "The latency to expect is the longest ever; false: the window's median",
 }
 
 
@@ -122,8 +124,8 @@ def _fields(prefix: str, config: FailSafeConfig | LinkConfig, descriptions: dict
     specs = {}
     for field in dataclasses.fields(config):
         default, description = getattr(config, field.name), descriptions.get(field.name, "")
-        least = 0.0 if "0: " in description else 1 if type(default) is int else 0.001
-        specs[f"{prefix}.{field.name}"] = Spec(default, description, least, LARGE)
+        bounds = () if type(default) is bool else (0.0 if "0: " in description else 1 if type(default) is int else 0.001, LARGE)
+        specs[f"{prefix}.{field.name}"] = Spec(default, description, *bounds)
     return specs
 
 

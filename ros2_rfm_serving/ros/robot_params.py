@@ -141,11 +141,8 @@ def _safety(values: Values) -> dict[str, Any]:
 
 def _fields(values: Values, prefix: str, default: FailSafeConfig | LinkConfig) -> dict[str, Any]:
     """A parameter per field, of the type that its default has."""
-    read = {
-        field.name: (values.integer if type(getattr(default, field.name)) is int else values.number)
-        for field in dataclasses.fields(default)
-    }
-    return {name: of_type(f"{prefix}.{name}") for name, of_type in read.items()}
+    read = {bool: values.flag, int: values.integer, float: values.number}
+    return {field.name: read[type(getattr(default, field.name))](f"{prefix}.{field.name}") for field in dataclasses.fields(default)}
 
 
 def _tasks(values: Values) -> dict[str, Any]:

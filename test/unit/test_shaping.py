@@ -187,3 +187,9 @@ def test_interpolation_from_nowhere_goes_to_the_target_at_once() -> None:
     line.aim(array(0.0), array(3.0))
     line.clear()
     assert line.next() is None
+
+
+def test_of_many_actions_those_out_of_limits_are_marked() -> None:
+    made = CommandShaper(Limits(upper=(1.0, 1.0), tolerance=0.5), CommandType.DELTA, 2, PERIOD_S)
+    rows = np.array([[0.0, 0.0], [0.0, 1.4], [1.6, 0.0]], np.float32)
+    assert made.unfit(rows).tolist() == [bool(made.problem(row)) for row in rows] == [False, False, True]
