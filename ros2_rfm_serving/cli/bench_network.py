@@ -57,7 +57,7 @@ def network(
             steady_s=seconds,
             cuts_s=tuple(cuts_s) if i == 0 else (SHORT_CUT_S,),
             image_size_px=image_size_px,
-            robot={"max_offline_s": max_offline_s},
+            robot={"failsafe.max_offline_s": max_offline_s},
         )
         name = f"{rate_hz:g} Hz"
         heard = run_scenario(scenario, folder / f"{rate_hz:g}_hz", say=lambda what, name=name: console.print(f"{name}: {what}"))  # type: ignore[misc]

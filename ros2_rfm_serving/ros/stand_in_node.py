@@ -59,7 +59,8 @@ class StandInNode(Node):
         self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         self.create_timer(1.0 / state_rate_hz, lambda: self._state.publish(self._state_message))
         self.create_timer(1.0 / camera_rate_hz, self._publish_images)
-        self.create_timer(TASK_PERIOD_S, self._give_task)
+        if parameter(self, "give_tasks", True, "One after the other; false: somebody else does"):
+            self.create_timer(TASK_PERIOD_S, self._give_task)
         self.create_timer(RECORD_PERIOD_S, self._count_commands)
 
     def stop(self) -> None:
