@@ -347,6 +347,17 @@ class RobotState(enum.IntEnum):
     DEAD = 5
 
 
+class Fallback(enum.Enum):
+    """What a robot does when a component's answer is late, or safety objects (ROSA §3.3)."""
+
+    STOP_AND_RESEND = "stop_and_resend"
+    USE_LAST_PLAN = "use_last_plan"
+    """Go on with what the last answer said."""
+    STOP_AND_REPLAN = "stop_and_replan"
+    RETURN_TO_SAFE_STATE = "return_to_safe_state"
+    STOP_AND_CALL_HUMAN = "stop_and_call_human"
+
+
 class TaskPhase(enum.IntEnum):
     IDLE = 0
     RESETTING = 1

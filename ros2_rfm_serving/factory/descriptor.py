@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.factory.yaml_source import YamlSource, did_you_mean
-from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2
+from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback
 
 COMPONENTS = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
 _CLUSTER, _FLEET, _STANDBY = "server_cluster", "robot_fleet", "standby"
@@ -27,16 +27,6 @@ _CLUSTER, _FLEET, _STANDBY = "server_cluster", "robot_fleet", "standby"
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Fallback(enum.Enum):
-    """What a robot does when a component misses its SLO or objects (ROSA §3.3)."""
-
-    STOP_AND_RESEND = "stop_and_resend"
-    USE_LAST_PLAN = "use_last_plan"
-    STOP_AND_REPLAN = "stop_and_replan"
-    RETURN_TO_SAFE_STATE = "return_to_safe_state"
-    STOP_AND_CALL_HUMAN = "stop_and_call_human"
 
 
 class ServerCluster(_Section):

@@ -5,56 +5,132 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
-from ros2_rfm_serving.types import Array, Chunk, empty
+from ros2_rfm_serving.robot.config import Compatibility
+from ros2_rfm_serving.types import Array, empty
 
 
 class ActionQueue:
-    """The rows of the newest chunk that are still to be executed.
+    """The rows of the newest chunks that are still to be executed, in model space and in robot space.
 
-    A new chunk replaces the queue. Its row 0 belongs to the control step at which its observation was taken, so the rows of
-    steps executed since (`popped_since`) are skipped: exactly those, whatever the latency was thought to be. `depth` are left.
-    `behind` are executed or skipped: steps since the observation.
+    A new chunk replaces the queue (real-time chunking). Its row 0 belongs to the control step at which its observation was taken,
+    so the rows of the steps since then are skipped: `min(real_delay, executed since)`, which is nothing for a robot that stood
+    still, and with `Compatibility.OLDER` the real delay whatever was executed. Or it is appended, and nothing is skipped.
+
+    `depth` rows are left. `behind` steps of the newest chunk are over: executed or skipped.
     """
 
-    def __init__(self, num_actions: int) -> None:
+    def __init__(
+        self,
+        num_actions: int,
+        *,
+        replace: bool = True,
+        blend_steps: int = 0,
+        compatibility: Compatibility = Compatibility.NEWER,
+    ) -> None:
         self._nothing = empty(0, num_actions)
+        self._replace, self._blend_steps, self._compatibility = replace, blend_steps, compatibility
         self._popped = 0
         self.clear()
 
     def clear(self) -> None:
         self._model = self._robot = self._nothing
-        self.depth = self.behind = 0
+        self._unfit: npt.NDArray[np.bool_] | None = None
+        self._next = self.depth = self.behind = 0
+        self._older_rows = 0
+        """Rows from `_next` on that come, all or in part, from the chunk before."""
+        self._older_observed_s = math.nan
+        self._newest_observed_s = math.nan
         self.executed_of_chunk = 0
-        self.observed_s = math.nan
 
     @property
     def mark(self) -> int:
         """Steps executed so far; keep it when a request is sent, and give it to `merge`."""
         return self._popped
 
-    def merge(self, chunk: Chunk, mark: int, observed_s: float) -> None:
-        """chunk_model, chunk_robot: [T, A]. `observed_s`: when its observation was taken, on the robot's clock."""
-        self._model, self._robot = chunk.chunk_model, chunk.chunk_robot
-        self.behind = min(self._popped - mark, len(self._robot))
-        self.depth = len(self._robot) - self.behind
-        self.executed_of_chunk = 0
-        self.observed_s = observed_s
+    @property
+    def observed_s(self) -> float:
+        """When the oldest observation behind the next row was taken, on the robot's clock; NaN: there is no row."""
+        return self._older_observed_s if self._older_rows > 0 else self._newest_observed_s
 
-    def pop(self) -> Array | None:
-        """The next action [A] in robot space, or None."""
+    def merge(self, model: Array, robot: Array, mark: int, observed_s: float, *, real_delay: int = 0, oldest_s: float = 0.0) -> int:
+        """Takes a chunk, [T, A] each; returns the rows that were skipped.
+
+        mark: of its request. real_delay: steps from its request until now, by the clock; a mark from the future is an error.
+        oldest_s: rows of the last chunk whose observation is older are not blended into this one.
+        """
+        executed = self._popped - mark
+        assert executed >= 0, "the mark was not taken from this queue"
+        if not self._replace:
+            return self._append(model, robot, observed_s)
+        wanted = real_delay if self._compatibility is Compatibility.OLDER else min(real_delay, executed)
+        skip = min(max(0, wanted), len(robot))
+        fresh = self._newest_observed_s >= oldest_s
+        blended = min(self._blend_steps, self.depth, len(robot) - skip) if fresh else 0
+        if blended:
+            robot, model = robot.copy(), model.copy()
+            share = (np.arange(1, blended + 1, dtype=np.float32) / (blended + 1))[:, None]
+            new, old = np.s_[skip : skip + blended], np.s_[self._next : self._next + blended]
+            robot[new] = share * robot[new] + (1 - share) * self._robot[old]
+            model[new] = share * model[new] + (1 - share) * self._model[old]
+            self._older_observed_s = self.observed_s
+        self._older_rows = blended
+        self._model, self._robot, self._unfit = model, robot, None
+        self._next = self.behind = skip
+        self.depth = len(robot) - skip
+        self.executed_of_chunk = 0
+        self._newest_observed_s = observed_s
+        return skip
+
+    def _append(self, model: Array, robot: Array, observed_s: float) -> int:
+        self._older_rows, self._older_observed_s = self.depth, self.observed_s
+        rest = np.s_[self._next :]
+        self._model = np.concatenate([self._model[rest], model])
+        self._robot = np.concatenate([self._robot[rest], robot])
+        self._unfit = None
+        self.depth, self._next, self.behind = len(self._robot), 0, 0
+        self.executed_of_chunk = 0
+        self._newest_observed_s = observed_s
+        return 0
+
+    @property
+    def rows(self) -> Array:
+        """[depth, A] what is left, robot space."""
+        return self._robot[self._next :]
+
+    def refuse(self, unfit: npt.NDArray[np.bool_]) -> None:
+        """[depth] which of the rows that are left must not be executed."""
+        self._unfit = np.concatenate([np.zeros(self._next, bool), unfit]) if unfit.any() else None
+
+    def drop_older(self) -> int:
+        """Drops the rows that come, all or in part, from the chunk before; returns how many."""
+        dropped, self._older_rows = max(0, self._older_rows), 0
+        self._skip(dropped)
+        return dropped
+
+    def pop(self) -> tuple[Array | None, bool]:
+        """The next action, [A] in robot space, and whether there was one: (None, True) is one that must not be executed."""
         if not self.depth:
-            return None
-        action: Array = self._robot[self.behind]
-        self.depth -= 1
-        self.behind += 1
+            return None, False
+        row = self._next
+        self._skip(1)
+        self._older_rows -= 1
         self._popped += 1
         self.executed_of_chunk += 1
-        return action
+        if self._unfit is not None and self._unfit[row]:
+            return None, True
+        action: Array = self._robot[row]
+        return action, True
 
     def left_over(self, rows: int) -> tuple[Array, Array]:
         """The next actions, at most `rows`: ([P, A] model space, [P, A] robot space)."""
         if not rows:
             return self._nothing, self._nothing
-        part = np.s_[self.behind : self.behind + rows]
+        part = np.s_[self._next : self._next + rows]
         return self._model[part], self._robot[part]
+
+    def _skip(self, rows: int) -> None:
+        self._next += rows
+        self.behind += rows
+        self.depth -= rows

@@ -9,23 +9,21 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 
-import numpy as np
-
-from ros2_rfm_serving.robot import health
-from ros2_rfm_serving.robot.action_queue import ActionQueue
-from ros2_rfm_serving.robot.calls import CoupledCalls
-from ros2_rfm_serving.robot.config import RobotConfig, Sensors, Tick
-from ros2_rfm_serving.robot.due import Due
-from ros2_rfm_serving.robot.link import InFlight, Link, LinkState
-from ros2_rfm_serving.robot.links import Links
-from ros2_rfm_serving.robot.requests import action_request, thought_request
-from ros2_rfm_serving.robot.task import TaskGoal, TaskRun
+from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
+from ros2_rfm_serving.robot.conversation import Conversation, Instructions, Requests
+from ros2_rfm_serving.robot.failsafe import Facts, FailSafe
+from ros2_rfm_serving.robot.link import InFlight, LinkState, Overdue, steps_of
+from ros2_rfm_serving.robot.motion import Motor
+from ros2_rfm_serving.robot.supervision import Supervision
+from ros2_rfm_serving.robot.task import FAILED, TaskGoal, TaskRun
 from ros2_rfm_serving.types import (
     MONITOR,
+    SAFETY,
     SYSTEM1,
+    SYSTEM2,
     Array,
     Chunk,
-    ObservationRequest,
+    Fallback,
     Plan,
     Reply,
     RobotState,
@@ -33,35 +31,41 @@ from ros2_rfm_serving.types import (
     SessionGrant,
     TaskOutcome,
     TaskPhase,
+    Verdict,
 )
 
 __all__ = ["RobotBrain", "RobotConfig", "Sensors", "Tick"]
+STANDS_AFTER_S = 10.0
+"""A robot that has not reached its safe state within this ends its task where it is."""
 
 
 class RobotBrain:
     """See the module's docstring. Times `now_s` are seconds on the robot's monotonic clock and never go back."""
 
     def __init__(self, config: RobotConfig) -> None:
+        """Raises: `ConfigurationError` when limits or fallback ladder do not fit the robot."""
         self.config = config
         self.refused: Counter[str] = Counter()
         self.schedule_epoch = 0
         self.episode = 0
         self.task: TaskRun | None = None
+        self.paused = False
         self.subgoal = ""
         """First of the newest plan, what System 1 is told; empty: the task's own instruction."""
         self.held_ticks = 0
-        self.staleness_s = math.nan
-        self._queue = ActionQueue(len(config.action_names))
-        self._links = Links(config)
-        self._calls = CoupledCalls(config.calls_per_action, config.calls_head_start)
-        self._due = Due(config, self._queue, self._links, self._calls)
-        self._step_s = 0.0 if config.tick_is_step else 1.0 / config.control_rate_hz
-        self._step_ends_s = -math.inf
-        """Until then the last action is being executed."""
+        self._motor = Motor(config, self.refused)
+        self._queue = self._motor.queue
+        self._supervision = Supervision(config.policy)
+        self._talk = Conversation(config, self._queue, self._supervision, self.refused)
+        self._links = self._talk.links
+        self._failsafe = FailSafe(config.failsafe)
         self._ticked_s = -math.inf
         self._needs_chunk_since_s = math.inf
-        self._no_request = ""
-        self._episode_start = True
+        self._ending_since_s = math.inf
+        self._merged_s = -math.inf
+        self._had_chunk = False
+        """Of this attempt, since the last stop: from then on an asynchronous robot should never be without an action."""
+        self._resets: tuple[EpisodeReset, ...] = ()
         self._executed: deque[float] = deque()
         self._merged: deque[float] = deque()
 
@@ -73,8 +77,7 @@ class RobotBrain:
             self.refused["stale_schedule"] += 1
             return False
         newer, self.schedule_epoch = schedule.epoch > self.schedule_epoch, schedule.epoch
-        self._links.follow(schedule, newer=newer)
-        self._calls.serve(link.component for link in self._links.coupled)
+        self._talk.follow(schedule, newer=newer)
         return True
 
     def server_seen(self, server: str, ready: bool, now_s: float) -> bool:
@@ -95,14 +98,21 @@ class RobotBrain:
     def session_opened(self, component: str, server: str, grant: SessionGrant, now_s: float) -> None:
         if counter := self._links.opened(component, server, grant, now_s):
             self.refused[counter] += 1
+        elif component == SYSTEM1:
+            self._talk.due.forget()
 
-    def session_refused(self, component: str, server: str, problem: str, now_s: float) -> None:
-        self._links.refused(component, server, problem, now_s)
+    def session_refused(self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False) -> None:
+        """contract: robot and server do not fit (`ContractError`); the robot refuses to resume on a server that fitted before."""
+        self._links.refused(component, server, problem, now_s, contract=contract)
+
+    def episode_reset(self, reset: EpisodeReset, ok: bool) -> None:
+        """A server's answer to one of `Tick.resets`; without one every request of the new episode says it too."""
+        if not ok:
+            self.refused["episode_not_reset"] += 1
 
     def reply(self, reply: Reply, now_s: float) -> bool:
         """A reply arrived; it counts, and True is returned, only if it answers the latest request of its component."""
-        link = self._links.get(reply.id.component)
-        answered = link.accept(reply, now_s) if link else "unknown_component"
+        answered = self._talk.accept(reply, now_s)
         problem = answered if isinstance(answered, str) else self._take(reply, answered, now_s)
         if problem:
             self.refused[problem] += 1
@@ -110,27 +120,57 @@ class RobotBrain:
 
     def _take(self, reply: Reply, answered: InFlight, now_s: float) -> str:
         """Does what the reply says, or returns the counter under which it is dropped."""
-        component = reply.id.component
-        if self.task is None or reply.id.episode != self.episode:
+        component, task = reply.id.component, self.task
+        if task is None or not task.active or reply.id.episode != self.episode:
             return "stale_episode"
-        if isinstance(reply, Chunk):
-            if component != SYSTEM1:
-                return "unexpected_chunk"
-            if problem := self._chunk_problem(reply):
+        if component == SYSTEM1:
+            if not isinstance(reply, Chunk):
+                return "unexpected_reply"
+            if problem := self._take_chunk(reply, answered, now_s):
                 return problem
-            self._queue.merge(reply, answered.mark, answered.observed_s)
-            self._merged.append(now_s)
-            self._needs_chunk_since_s = math.inf
-            return ""
-        if component in self._calls:
-            self._calls.answered(component)
-            if self.config.synchronous and self._links.system1:
+        elif isinstance(reply, Chunk):
+            return "unexpected_chunk"
+        if component in self._talk.calls:
+            self._talk.calls.answered(component)
+            if self._talk.due.waits and self._links.system1:
                 self._links.system1.allowance_s = now_s - answered.sent_s
         if isinstance(reply, Plan):
             self.subgoal = reply.subgoals[0] if reply.subgoals else ""
-        elif component == MONITOR:  # what safety and others say is not about the task's end
-            self.task.judged(reply.verdict, now_s)
+        elif isinstance(reply, Verdict):
+            self._hear(component, reply.verdict, answered, now_s)
+        self._supervision.answered(component)
         return ""
+
+    def _take_chunk(self, chunk: Chunk, answered: InFlight, now_s: float) -> str:
+        system1 = self._links.system1
+        assert system1 is not None
+        if chunk.action_names != self.config.action_names:
+            return "wrong_actions"
+        executed = self._queue.mark - answered.mark
+        # The clock may be a step behind what has been executed: a request goes out just before a step begins.
+        real_delay = max(executed, steps_of(now_s - answered.sent_s, self.config.step_rate_hz))
+        problem = self._motor.take(chunk, answered.mark, answered.observed_s, real_delay=real_delay, now_s=now_s)
+        if problem:
+            return problem
+        self._talk.due.answered(system1)
+        self._merged.append(now_s)
+        self._merged_s = now_s
+        self._had_chunk = True
+        self._needs_chunk_since_s = math.inf
+        return ""
+
+    def _hear(self, component: str, verdict: str, answered: InFlight, now_s: float) -> None:
+        """A judge's word. Only safety and the monitor are listened to."""
+        assert self.task is not None
+        if component == SAFETY and (link := self._links.get(SAFETY)):
+            patience_s = link.slo_s if link.slo_s < math.inf else self.config.link.request_timeout_s
+            self._supervision.judged(verdict, answered.sent_s + link.period_s + patience_s)
+        elif component == MONITOR:
+            word = self.task.judged(verdict)
+            if word == FAILED:
+                self._failed(now_s)
+            elif word:
+                self.task.end(TaskOutcome.NONE, "", now_s)
 
     # --- tasks ---
 
@@ -147,9 +187,38 @@ class RobotBrain:
         self._queue.clear()
 
     def cancel(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
+        """Ends the task at once. The fallback ladder stops the robot from the next tick on; or send `stop_command()` now."""
         if self.task:
             self.task.end(outcome, message, now_s)
             self._queue.clear()
+
+    def stop_command(self) -> Array | None:
+        """[A] what must be sent so that the robot stands; None: it stands when nothing is sent."""
+        return self._motor.stop_command()
+
+    def pause(self, now_s: float) -> None:
+        """Nothing is asked or executed until `resume`; what is queued stays, and grows old."""
+        self.paused = True
+
+    def resume(self, now_s: float) -> str:
+        """After a pause, and after a person was called: goes on. Returns why not; empty: it does."""
+        mismatch = self._links.mismatch
+        if not (self.paused or self._supervision.needs_person or mismatch):
+            return "it is neither paused nor waiting for a person"
+        self.paused = False
+        self._links.unpin()  # the person has seen which model is there
+        if self._supervision.needs_person:
+            self._supervision.resume()
+            self._queue.clear()
+            self._had_chunk, self._needs_chunk_since_s = False, math.inf
+        return ""
+
+    def abort(self, now_s: float) -> str:
+        """A person ends the task. Returns why not; empty: it ends."""
+        if self.task is None or self.task.result is not None:
+            return "there is no task"
+        self.cancel(TaskOutcome.ABORTED, f"aborted by a person; {self._supervision.stopped or 'the robot was executing'}", now_s)
+        return ""
 
     # --- the control period ---
 
@@ -159,70 +228,222 @@ class RobotBrain:
         may_act: False when no new state came in time: everything goes on, but nothing is commanded blindly.
         """
         self._ticked_s = now_s
-        if given_up := self._links.watch(now_s):
-            self.refused["request_timeout"] += given_up
+        self._watch(now_s)
         opens = self._links.opens(now_s)
-        requests: tuple[tuple[str, ObservationRequest], ...] = ()
-        command = None
-        if self.task:
-            if now_s >= self.task.budget_ends_s:
-                self.task.check_budget(now_s)
-            if self.task.phase is TaskPhase.EXECUTING:
-                at_step = now_s >= self._step_ends_s
-                if at_step:
-                    self._drop_stale(now_s)
-                requests = self._requests(sensors, now_s)
-                command = self._next_action(self.task, now_s) if may_act and at_step else None
-        return Tick(command=command, requests=requests, opens=opens)
+        requests: Requests = ()
+        task = self.task
+        if task is not None and task.active:
+            self._supervise(task, now_s)
+            if task.active and not self.paused:
+                if self._motor.is_between_steps(now_s) and self._talk.due.may_pop():
+                    self._motor.drop_stale(now_s)
+                if task.phase is not TaskPhase.WAITING:
+                    told = Instructions(self.instruction, task.goal.instruction)
+                    requests = self._talk.ask(sensors, told, self.episode, self._motor.step_ends_s, now_s)
+        command = self._command(sensors, now_s, may_act=may_act)
+        self._judge(now_s)
+        resets, self._resets = self._resets, ()
+        return Tick(command, requests, opens, resets)
 
     def next_tick_s(self, now_s: float) -> float:
         """The earliest time at which `tick` does anything new if nothing else happens before; up to `now_s`: at once."""
-        executing = self.task is not None and self.task.phase is TaskPhase.EXECUTING
+        task = self.task
+        executing = task is not None and task.active and not self.paused
         next_s = self._next_step_s(now_s) if executing else math.inf
-        asking = executing and not self._no_request  # else: when the readings are there
-        for link in self._links.all:
-            if link.deadline_s < math.inf:
-                link_s = link.deadline_s
-            elif link.state is not LinkState.OPEN:
-                link_s = self._links.open_s(link)
-            elif asking:
-                link_s = self._due.ask_s(link, self._step_ends_s) if link.goal_coupled else link.next_send_s
-            else:
-                continue
-            next_s = link_s if link_s < next_s else next_s  # a hot loop: no call
-        return min(next_s, self._links.check_s)
+        if executing and self._supervision.stopped:
+            next_s = min(next_s, now_s + 1.0 / self.config.control_rate_hz)  # the ladder, and the end of the stop
+        asking = executing and not self._talk.no_request  # else: when the readings are there
+        next_s = min(next_s, self._talk.next_ask_s(self._motor.step_ends_s, asking=asking), self._failsafe.dead_s)
+        return min(next_s, self._links.check_s, self._supervision.pass_ends_s)
 
     def _next_step_s(self, now_s: float) -> float:
         """When the next action is due, the budget is spent, or waiting has taken too long."""
         assert self.task is not None
         budget_s = self.task.budget_ends_s
-        if self._due.may_pop():
-            return min(budget_s, self._step_ends_s)
+        if self._supervision.stopped:
+            return budget_s
+        if self._talk.due.may_pop():
+            return min(budget_s, self._motor.step_ends_s)
         if self._needs_chunk_since_s == math.inf:  # a task that began within a step waits from its end
-            return min(budget_s, max(self._step_ends_s, now_s))
-        stalled_s = self._needs_chunk_since_s + self.config.degraded_after_s
+            return min(budget_s, max(self._motor.step_ends_s, now_s))
+        stalled_s = self._needs_chunk_since_s + self._stalls_after_s
         return min(budget_s, stalled_s) if stalled_s > now_s else budget_s
+
+    # --- parts of a tick ---
+
+    def _watch(self, now_s: float) -> None:
+        for link, found in self._links.watch(now_s):
+            if found is Overdue.GIVEN_UP:
+                self.refused["request_timeout"] += 1
+                if link.late or link.slo_s == math.inf:
+                    continue
+            self.refused["late_answer"] += 1
+            if self.task is not None and self.task.active and not self.paused:
+                self._late(link.component)
+
+    def _late(self, component: str) -> None:
+        """An answer is later than its SLO (ROSA §3.3)."""
+        fallback = self.config.policy.fallbacks.get(component)
+        if fallback is None:
+            return
+        self._supervision.late(component)
+        if fallback is Fallback.USE_LAST_PLAN and component != SAFETY:
+            if component in self._talk.calls:
+                self._talk.calls.answered(component)
+            return
+        self._talk.forget(component)
+        if self._supervision.wants_plan:
+            self._supervision.wants_plan = False
+            self._talk.forget(SYSTEM2)
+
+    def _supervise(self, task: TaskRun, now_s: float) -> None:
+        """Budgets, warnings that have become due, and what stops lead to."""
+        if now_s >= task.budget_ends_s:
+            task.check_budget(now_s)
+        rules = self._supervision
+        rules.pass_ended(now_s)
+        if rules.ending is not None:
+            self._ending_since_s = min(self._ending_since_s, now_s)
+            ladder = self._motor.ladder
+            if not ladder.has_pose or ladder.stands(now_s, to_pose=True) or now_s >= self._ending_since_s + STANDS_AFTER_S:
+                task.end(*rules.ending, now_s)
+                return
+        if task.result is None:
+            phase = TaskPhase.WAITING if rules.needs_person else TaskPhase.STOPPED if rules.stopped else TaskPhase.EXECUTING
+            if rules.stopped and task.phase is TaskPhase.EXECUTING:
+                self._queue.clear()  # what was planned from before the stop is over
+                self._had_chunk, self._needs_chunk_since_s = False, math.inf
+            task.phase = phase
+
+    def _failed(self, now_s: float) -> None:
+        """The monitor says so: another attempt, or the end of the task."""
+        task = self.task
+        assert task is not None
+        if self._supervision.failed(task.attempt, "the monitor judged the task as failed"):
+            self._begin_episode(now_s)
+            task.retry(self.episode, now_s)
+
+    def _command(self, sensors: Sensors | None, now_s: float, *, may_act: bool) -> Array | None:
+        """[A] of this control period; None: nothing is to be said."""
+        task, motor = self.task, self._motor
+        positions = sensors.positions if sensors is not None else None
+        if task is None or not task.active:
+            return self._rest(task, positions, now_s)
+        if task.phase is not TaskPhase.EXECUTING or self.paused:
+            return motor.fall_back(positions, now_s, to_pose=self._supervision.to_safe_pose)
+        if not may_act:
+            return None
+        if not motor.is_between_steps(now_s):
+            return motor.go_on()
+        return self._step(task, positions, now_s)
+
+    def _step(self, task: TaskRun, positions: Array | None, now_s: float) -> Array | None:
+        motor, due = self._motor, self._talk.due
+        if not due.may_pop():
+            self.held_ticks += 1
+            task.held_steps += 1
+            self._needs_chunk_since_s = min(self._needs_chunk_since_s, now_s)
+            return motor.fall_back(positions, now_s)
+        action = motor.step(now_s)
+        if not due.may_pop():  # the body need not tick at the end of this step to find that out
+            self._needs_chunk_since_s = now_s + 1.0 / self.config.step_rate_hz
+        if action is None:
+            task.held_steps += 1
+            return motor.fall_back(positions, now_s)
+        task.executed_steps += 1
+        self._executed.append(now_s)
+        return action
+
+    def _rest(self, task: TaskRun | None, positions: Array | None, now_s: float) -> Array | None:
+        """Without a task: down the ladder from the last action until the robot stands. Who resets the robot moves it alone."""
+        ladder = self._motor.ladder
+        if not ladder.moved:
+            return None
+        if task is not None and task.phase is TaskPhase.RESETTING:
+            ladder.rest()
+            return self._motor.stop_command()
+        if ladder.stands(now_s):
+            ladder.rest()
+            return None
+        return self._motor.fall_back(positions, now_s)
+
+    def _judge(self, now_s: float) -> None:
+        """The fail-safe state; a robot that is DEAD ends its task."""
+        link, due, executing = self._links.system1, self._talk.due, self.executing and not self.paused
+        scheduled = link is not None and link.route is not None
+        failing_s = math.inf
+        if link is not None and link.unanswered_s < math.inf:
+            failing_s = link.unanswered_s + (link.slo_s if link.slo_s < math.inf else 0.0)
+        facts = Facts(
+            scheduled=scheduled,
+            problem="" if link is not None and link.state is LinkState.OPEN else (link.problem if link else "no schedule yet"),
+            mismatch=self._links.mismatch,
+            executing=executing,
+            merged_s=self._merged_s,
+            stalled_since_s=self._needs_chunk_since_s,
+            stalls_after_s=self._stalls_after_s,
+            failing_since_s=failing_s,
+            warning=due.too_slow,
+            no_request=self._talk.no_request,
+        )
+        self._failsafe.update(facts, now_s)
+        if self._failsafe.state is RobotState.DEAD and self.task is not None and self.task.active:
+            self._supervision.end_safely(TaskOutcome.OFFLINE, self._failsafe.reason)
+
+    @property
+    def _stalls_after_s(self) -> float:
+        """How long it is normal to have no action: while the first chunk is computed, and every one for robots that wait for it."""
+        return 0.0 if self._had_chunk and not self._talk.due.waits else self.config.failsafe.degraded_after_s
+
+    def _begin_episode(self, now_s: float) -> None:
+        self.episode += 1
+        self._queue.clear()
+        self._talk.begin_episode(now_s)
+        self._supervision.begin()
+        self._motor.begin(None)
+        self.subgoal = ""
+        self._needs_chunk_since_s = self._ending_since_s = math.inf
+        self._had_chunk = False
+        if self.episode > 1:
+            opened = (link for link in self._links.all if link.state is LinkState.OPEN)
+            self._resets = tuple(EpisodeReset(link.server, link.component, link.epoch, self.episode) for link in opened)
 
     # --- figures ---
 
     @property
     def state(self) -> RobotState:
-        return self._judge()[0]
+        """As of the last tick."""
+        return self._failsafe.state
 
     @property
     def reason(self) -> str:
         """Why not STREAMING."""
-        return self._judge()[1]
+        return self._failsafe.reason
 
-    def _judge(self) -> tuple[RobotState, str]:
-        """As of the last tick."""
-        waiting_s = self._ticked_s - self._needs_chunk_since_s
-        stalled = self.executing and self._ticked_s >= self._needs_chunk_since_s + self.config.degraded_after_s
-        return health.judge(self._links.system1, waiting_s=waiting_s, stalled=stalled, no_request=self._no_request)
+    @property
+    def state_changes(self) -> Counter[tuple[RobotState, RobotState]]:
+        return self._failsafe.changes
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the task is STOPPED or WAITING; empty: it is not."""
+        return self._supervision.stopped if self.task is not None else ""
+
+    @property
+    def violations(self) -> Counter[str]:
+        return self._supervision.violations
+
+    @property
+    def retries(self) -> int:
+        return self.task.attempt if self.task else 0
 
     @property
     def executing(self) -> bool:
         return self.task is not None and self.task.phase is TaskPhase.EXECUTING
+
+    @property
+    def staleness_s(self) -> float:
+        return self._motor.staleness_s
 
     @property
     def queue_depth(self) -> int:
@@ -244,6 +465,11 @@ class RobotBrain:
         return self._links.failovers
 
     @property
+    def sessions(self) -> list[tuple[str, str, int]]:
+        """(server, component, epoch) of the open ones."""
+        return [(link.server, link.component, link.epoch) for link in self._links.all if link.state is LinkState.OPEN]
+
+    @property
     def round_trips_s(self) -> list[float]:
         link = self._links.system1
         return link.latencies.values_s() if link else []
@@ -254,94 +480,3 @@ class RobotBrain:
             while times and times[0] < now_s - window_s:
                 times.popleft()
         return len(self._executed) / window_s, len(self._merged) / window_s
-
-    # --- requests ---
-
-    def _requests(self, sensors: Sensors | None, now_s: float) -> tuple[tuple[str, ObservationRequest], ...]:
-        self._no_request = ""
-        requests = []
-        for link in self._links.all:  # one after the other: asking System 1 may make another call due
-            if link.next_send_s > now_s or link.in_flight or link.state is not LinkState.OPEN:
-                continue
-            if self._due.ask_s(link, self._step_ends_s) > now_s:
-                continue
-            if sensors is None:
-                self._no_request = "no state or no image yet"
-                break
-            age_s = now_s - min(sensors.state_s, sensors.images_s)
-            if age_s > self.config.max_observation_age_s:
-                self._no_request = f"sensor readings are {age_s:.1f} s old"
-                self.refused["old_observation"] += 1
-                break
-            requests.append((link.server, self._request(link, sensors, now_s)))
-        return tuple(requests)
-
-    def _request(self, link: Link, sensors: Sensors, now_s: float) -> ObservationRequest:
-        identity = link.sent(self.episode, now_s, self._queue.mark, sensors.state_s)
-        if link.component != SYSTEM1:
-            return thought_request(identity, self._instruction(link.component), sensors, now_s)
-        self._calls.acted()
-        start, self._episode_start = self._episode_start, False
-        rate_hz = self.config.control_rate_hz
-        return action_request(
-            identity,
-            self.instruction,
-            sensors,
-            self._queue,
-            delay_steps=0 if self.config.synchronous else link.delay_steps(rate_hz),
-            control_rate_hz=rate_hz,
-            last_wait_s=link.latencies.last_s,
-            episode_start=start,
-            now_s=now_s,
-        )
-
-    def _instruction(self, component: str) -> str:
-        """Of those who judge or plan."""
-        judged = f"{self.task.goal.instruction}. " if self.task else ""
-        return judged + self.config.prompts.get(component, "")
-
-    # --- actions ---
-
-    def _drop_stale(self, now_s: float) -> None:
-        if self._due.may_pop() and now_s - self._queue.observed_s > self.config.max_action_age_s:
-            self.refused["stale_action"] += self._queue.depth
-            self._queue.clear()
-
-    def _next_action(self, task: TaskRun, now_s: float) -> Array | None:
-        action = self._queue.pop() if self._due.may_pop() else None
-        if action is None:
-            self.held_ticks += 1
-            task.held_steps += 1
-            self._needs_chunk_since_s = min(self._needs_chunk_since_s, now_s)
-            return None
-        self.staleness_s = now_s - self._queue.observed_s
-        self._step_ends_s = now_s + self._step_s
-        if not self._due.may_pop():  # the body need not tick at the end of this step to find that out
-            self._needs_chunk_since_s = now_s + 1.0 / self.config.control_rate_hz
-        task.executed_steps += 1
-        self._executed.append(now_s)
-        return action
-
-    def _chunk_problem(self, chunk: Chunk) -> str:
-        if chunk.action_names != self.config.action_names:
-            return "wrong_actions"
-        if problem := health.chunk_problem(chunk.chunk_robot.shape, chunk.chunk_model.shape, len(self.config.action_names)):
-            return problem
-        finite = np.isfinite(chunk.chunk_robot).all() and np.isfinite(chunk.chunk_model).all()
-        return "" if finite else "non_finite"
-
-    # --- small things ---
-
-    def _begin_episode(self, now_s: float) -> None:
-        self.episode += 1
-        self._episode_start = True
-        self._queue.clear()
-        self._calls.begin()
-        self.subgoal = ""
-        self._needs_chunk_since_s = math.inf
-        self.staleness_s = math.nan
-        for link in self._links.all:
-            if link.in_flight:
-                link.forget()
-            if link.next_send_s <= now_s:
-                link.restart_pace()

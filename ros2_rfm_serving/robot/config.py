@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.link import LinkConfig
-from ros2_rfm_serving.types import Array, Conditioning, EncodedImage, Guidance, ObservationRequest, SessionRequest
+from ros2_rfm_serving.types import Array, Conditioning, EncodedImage, Fallback, Guidance, ObservationRequest, SessionRequest
 
 
 class CommandType(enum.Enum):
@@ -62,6 +63,25 @@ class FailSafeConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskPolicy:
+    """What the descriptor says about late answers, warnings and failures (ROSA §3.3)."""
+
+    fallbacks: Mapping[str, Fallback] = field(default_factory=dict)
+    """Component -> what happens when its answer is later than its SLO, or when safety objects. One that is not named may be late,
+    and its warnings are ignored."""
+    safe_words: frozenset[str] = frozenset({"safe", "ok", "yes"})
+    """Verdicts of safety that are no warning; every other one is, one that cannot be understood too."""
+    max_consecutive_slo_violation: int = 3
+    """Of one component; that many in a row call for `on_max_violation`."""
+    max_consecutive_safety_replan: int = 10
+    """Warnings in a row, late verdicts included; that many call for `on_max_violation`."""
+    on_max_violation: Fallback = Fallback.STOP_AND_CALL_HUMAN
+    """Or RETURN_TO_SAFE_STATE: the task ends there."""
+    max_task_retries: int = 0
+    on_max_task_retries: Fallback = Fallback.RETURN_TO_SAFE_STATE
+
+
+@dataclass(frozen=True, kw_only=True)
 class RobotConfig:
     name: str
     action_names: tuple[str, ...]
@@ -93,6 +113,8 @@ class RobotConfig:
     """What is done without an action to execute."""
     safe_pose: tuple[float, ...] = ()
     """[A] in the units of the measured positions; empty: none."""
+    safe_pose_gain: float = 1.0
+    """Velocity or delta commanded per unit of the way to the safe pose, before the limits."""
     max_action_age_s: float = 3.0
     """No action is executed whose observation is older (Remote-RTC §9.2)."""
     max_observation_age_s: float = 0.5
@@ -100,6 +122,7 @@ class RobotConfig:
     max_sensor_skew_s: float = math.inf
     """No request is sent with readings further apart."""
     failsafe: FailSafeConfig = field(default_factory=FailSafeConfig)
+    policy: TaskPolicy = field(default_factory=TaskPolicy)
     server_timeout_s: float = 2.0
     """Without a status message: the server counts as lost."""
     verdict_votes: int = 2
@@ -110,6 +133,11 @@ class RobotConfig:
     """Every tick is a control step, as where the sensors give the rhythm. False: ticks may come at any time, and an action
     lasts one control period from the tick that commanded it."""
     link: LinkConfig = field(default_factory=LinkConfig)
+
+    @property
+    def step_rate_hz(self) -> float:
+        """Steps of the policy per second: what latencies, horizons and chunks are counted in."""
+        return self.control_rate_hz / self.interpolation
 
 
 class Sensors(NamedTuple):

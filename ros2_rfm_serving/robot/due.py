@@ -9,6 +9,7 @@ from ros2_rfm_serving.robot.calls import CoupledCalls
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.link import Link
 from ros2_rfm_serving.robot.links import Links
+from ros2_rfm_serving.types import Conditioning
 
 
 class Due:
@@ -20,7 +21,13 @@ class Due:
 
     def __init__(self, config: RobotConfig, queue: ActionQueue, links: Links, calls: CoupledCalls) -> None:
         self._queue, self._links, self._calls = queue, links, calls
-        self._synchronous, self._horizon, self._rate_hz = config.synchronous, config.execution_horizon, config.control_rate_hz
+        self._synchronous, self._horizon, self._rate_hz = config.synchronous, config.execution_horizon, config.step_rate_hz
+        self._conditioning, self._replaces = config.conditioning, config.replace_queue
+
+        self.waits = config.synchronous
+        """It holds while the next chunk is computed: declared so, or because the model cannot bridge the delay."""
+        self.too_slow = ""
+        """Why it waits although it was not declared so."""
 
     def ask_s(self, link: Link, step_ends_s: float) -> float:
         """From when on an open link with nothing in flight is to be asked; infinite: not before something else happens.
@@ -36,17 +43,35 @@ class Due:
 
     def may_pop(self) -> bool:
         """An action is there to be executed."""
-        return self._queue.depth > 0 and not (self._synchronous and self._horizon_is_over())
+        return self._queue.depth > 0 and not (self.waits and self._horizon_is_over())
+
+    def answered(self, link: Link) -> None:
+        """System 1 answered: is its delay still one that the model can bridge?"""
+        contract = link.contract
+        if self._synchronous or contract is None:
+            return
+        bridged = contract.chunk_length - 1
+        if self._conditioning is Conditioning.PREFIX:
+            bridged = contract.max_inference_delay_steps
+        delay = link.delay_steps(self._rate_hz)
+        slow = delay > bridged
+        self.too_slow = f"the inference delay, {delay} steps, is more than the {bridged} that the model can bridge" if slow else ""
+        self.waits = slow
+
+    def forget(self) -> None:
+        """Another session: its delay is not known yet."""
+        self.waits, self.too_slow = self._synchronous, ""
 
     def _wants_chunk(self, link: Link) -> bool:
-        """A synchronous robot waits for its plan until that is there, even if the request must be sent again. The others ask
+        """A robot that waits for its chunk waits for its plan before, even if the request must be sent again. The others ask
         a horizon of steps after they last did, however long the answer took, and earlier if the rows would not last."""
-        if self._synchronous:
+        if self.waits:
             return not self._calls.due and self._horizon_is_over()
-        return self._queue.behind >= self._horizon or self._queue.depth <= link.delay_steps(self._rate_hz)
+        over = self._replaces and self._queue.behind >= self._horizon
+        return over or self._queue.depth <= link.delay_steps(self._rate_hz)
 
     def _is_between_calls(self) -> bool:
-        if not self._synchronous:
+        if not self.waits:
             return True
         system1 = self._links.system1
         return self._horizon_is_over() and (system1 is None or system1.in_flight is None)

@@ -1,4 +1,4 @@
-"""The latest round trips of a link, and their median at any time."""
+"""The latest round trips of a link, and what to expect of the next."""
 
 from __future__ import annotations
 
@@ -10,18 +10,27 @@ WINDOW = 100
 
 
 class Latencies:
-    """The last `WINDOW` round trips, s. The median is asked for more often than it changes."""
+    """The last `WINDOW` round trips, s, network included. What is expected is asked for more often than it changes.
 
-    def __init__(self) -> None:
+    longest: expect the longest ever in place of the window's median; a single slow one then counts for good.
+    """
+
+    def __init__(self, *, longest: bool = False) -> None:
         self._latest: deque[float] = deque(maxlen=WINDOW)
-        self._median_s: float | None = math.nan
+        self._longest = longest
+        self._longest_s = 0.0
+        self._expected_s: float | None = math.nan
 
     def __len__(self) -> int:
         return len(self._latest)
 
     def append(self, latency_s: float) -> None:
+        """A negative one is no latency and is ignored."""
+        if latency_s < 0:
+            return
         self._latest.append(latency_s)
-        self._median_s = None
+        self._longest_s = max(self._longest_s, latency_s)
+        self._expected_s = None
 
     @property
     def last_s(self) -> float:
@@ -31,8 +40,8 @@ class Latencies:
     def values_s(self) -> list[float]:
         return list(self._latest)
 
-    def median_s(self) -> float:
+    def expected_s(self) -> float:
         """NaN while there is none."""
-        if self._median_s is None:
-            self._median_s = statistics.median(self._latest)
-        return self._median_s
+        if self._expected_s is None:
+            self._expected_s = self._longest_s if self._longest else statistics.median(self._latest)
+        return self._expected_s

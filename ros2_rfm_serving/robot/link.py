@@ -25,6 +25,27 @@ class LinkConfig:
     """Consecutive timeouts after which the session is opened anew."""
     initial_backoff_s: float = 0.5
     max_backoff_s: float = 5.0
+    counts_first_latency: bool = False
+    """The first inference of a session, which may include a warm-up, counts as any other (LeRobot's older behaviour)."""
+    longest_latency: bool = False
+    """The latency to expect is the longest ever (LeRobot's older behaviour); else the window's median."""
+
+
+class ModelIdentity(NamedTuple):
+    model: str
+    hash: str
+
+    def __str__(self) -> str:
+        return f"{self.model} ({self.hash[:12] or 'no hash'})"
+
+
+class Overdue(enum.Enum):
+    """What a check of the clock found."""
+
+    NOTHING = enum.auto()
+    LATE = enum.auto()
+    """The answer is later than its SLO; it is still waited for."""
+    GIVEN_UP = enum.auto()
 
 
 class InFlight(NamedTuple):
@@ -54,22 +75,36 @@ class Link:
     timeouts: int = 0
     """Consecutive."""
     last_reply_s: float = -math.inf
-    latencies: Latencies = field(default_factory=Latencies)
+    latencies: Latencies = field(init=False)
     retry_s: float = -math.inf
     """Earliest time to ask for a session."""
     deadline_s: float = math.inf
-    """When what is under way, a session's opening or a request, is given up."""
+    """When what is under way, a session's opening or a request, is late or given up."""
+    unanswered_s: float = math.inf
+    """When the first request was sent of those that have not been answered; inf: none waits."""
+    slo_s: float = math.inf
+    late: bool = False
+    """What is in flight, or was given up last, is later than its SLO."""
+    pinned: ModelIdentity | None = None
+    """The model that the robot has worked with: no other one may take its place unasked."""
+    mismatch: str = ""
+    """How a server's model differs from that; empty: it does not."""
     next_send_s: float = -math.inf
     """Earliest time that the schedule's rate allows for the next request."""
     allowance_s: float = 0.0
     """What a synchronous robot's System 1 waits for a plan now and then is part of its cycle, not lost (ROSA §3.4.2, eq. 4)."""
     goal_coupled: bool = False
     """Asked as System 1's execution wants it; the others whenever `next_send_s` allows."""
+    _placed_model: str = ""
+    _gives_up_s: float = math.inf
     _sequence: int = 0
     _first_reply: bool = True
     _backoff_s: float = 0.0
     _period_s: float = 0.0
     _limit_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.latencies = Latencies(longest=self.config.longest_latency)
 
     # --- where ---
 
@@ -83,12 +118,28 @@ class Link:
         self.route = route
         if route:
             self._period_s = 1.0 / route.max_rate_hz if paced else 0.0
+            self.slo_s = route.slo_s or math.inf
             # A slow model's requests may take as long as it was declared, twice.
             self._limit_s = max(self.config.request_timeout_s, 2.0 * route.slo_s)
+
+    def place(self, model: str) -> None:
+        """The schedule says which model answers; another one than before is meant."""
+        if model != self._placed_model:
+            self._placed_model = model
+            self.unpin()
+
+    def unpin(self) -> None:
+        """Any model may answer from now on."""
+        self.pinned, self.mismatch = None, ""
 
     def turn_to(self, server: str, problem: str) -> None:
         self.close(problem)
         self.server, self.retry_s, self._backoff_s = server, -math.inf, 0.0
+
+    @property
+    def period_s(self) -> float:
+        """Of a paced link; 0: it is asked as fast as it answers."""
+        return self._period_s
 
     @property
     def other(self) -> str:
@@ -109,9 +160,17 @@ class Link:
 
     def opened(self, grant: SessionGrant) -> None:
         self.state, self.epoch, self.contract = LinkState.OPEN, grant.session_epoch, grant.contract
-        self.problem, self.timeouts, self._backoff_s = "", 0, 0.0
+        self.problem, self.mismatch, self.timeouts, self._backoff_s = "", "", 0, 0.0
+        self.pinned = ModelIdentity(grant.contract.model, grant.contract.model_hash)
         self._sequence, self._first_reply = 0, True
         self.forget()
+        self._answered()
+
+    def differs(self, found: ModelIdentity) -> str:
+        """How this model differs from the one that the robot has worked with; empty: it does not."""
+        if self.pinned is None or found == self.pinned:
+            return ""
+        return f"{self.server} serves another model for {self.component}: {found}, not {self.pinned}"
 
     def refused(self, problem: str, now_s: float) -> None:
         """The session could not be opened or kept: try again later, ever later."""
@@ -122,10 +181,14 @@ class Link:
     def close(self, problem: str) -> None:
         self.state, self.problem = LinkState.CLOSED, problem
         self.forget()
+        self._answered()
 
     def forget(self) -> None:
-        """Whatever was asked is not waited for any more."""
+        """Whatever was asked is not waited for any more. What is asked next does not get more time for that."""
         self.in_flight, self.deadline_s = None, math.inf
+
+    def _answered(self) -> None:
+        self.unanswered_s = self._gives_up_s = math.inf
 
     # --- requests ---
 
@@ -144,25 +207,33 @@ class Link:
             robot=self.robot, component=self.component, session_epoch=self.epoch, episode=episode, sequence=self._sequence
         )
         self.in_flight = InFlight(request, now_s, mark, observed_s)
-        self.deadline_s = now_s + self._limit_s
+        self.unanswered_s = min(self.unanswered_s, now_s)
+        if not now_s < self._gives_up_s < math.inf:  # else it is asked again before the last request was given up
+            self._gives_up_s = now_s + self._limit_s
+        self.deadline_s = min(self._gives_up_s, now_s + self.slo_s)
+        self.late = False
         first = self.next_send_s == -math.inf
         earliest_s = now_s - self._period_s - self.allowance_s
         self.next_send_s = (now_s if first else max(self.next_send_s, earliest_s)) + self._period_s
         return request
 
-    def check_timeout(self, now_s: float) -> bool:
-        """Gives up what took too long. True when it was a request; after several in a row the session is opened anew."""
+    def check(self, now_s: float) -> Overdue:
+        """Gives up what took too long; after several requests in a row the session is opened anew."""
         if now_s < self.deadline_s:
-            return False
+            return Overdue.NOTHING
         if self.state is LinkState.OPENING:
             self.refused(f"{self.server} does not answer", now_s)
-            return False
+            return Overdue.NOTHING
+        if now_s < self._gives_up_s:
+            self.deadline_s, self.late = self._gives_up_s, True
+            return Overdue.LATE
         self.forget()
+        self._gives_up_s = math.inf
         self.timeouts += 1
         if self.timeouts >= self.config.max_timeouts:
             self.refused(f"{self.server} answered none of {self.timeouts} requests", now_s)
             self.timeouts = 0
-        return True
+        return Overdue.GIVEN_UP
 
     def accept(self, reply: Reply, now_s: float) -> InFlight | str:
         """What the reply answers, or the counter under which it is dropped."""
@@ -174,15 +245,21 @@ class Link:
         if self.contract is None or reply.model_hash != self.contract.model_hash:
             return "wrong_model"
         self.forget()
+        self._answered()
         self.timeouts, self.last_reply_s = 0, now_s
-        if not self._first_reply:  # the first inference of a session may include warm-up
+        if not self._first_reply or self.config.counts_first_latency:  # it may include warm-up
             self.latencies.append(now_s - answered.sent_s)
         self._first_reply = False
         return answered
 
-    def delay_steps(self, control_rate_hz: float) -> int:
-        """Inference delay to expect, in control steps: the window's median, rounded up.
+    def delay_steps(self, step_rate_hz: float) -> int:
+        """Inference delay to expect, in steps: the window's median, rounded up.
 
         Not the longest: rows beyond the execution horizon bridge a late chunk, while every row of a prefix is one decision older.
         """
-        return math.ceil(self.latencies.median_s() * control_rate_hz - 1e-6) if len(self.latencies) else 1
+        return steps_of(self.latencies.expected_s(), step_rate_hz) if len(self.latencies) else 1
+
+
+def steps_of(latency_s: float, step_rate_hz: float) -> int:
+    """Rounded up: a step that has begun is executed."""
+    return math.ceil(latency_s * step_rate_hz - 1e-6)

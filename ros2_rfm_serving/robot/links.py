@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from ros2_rfm_serving.robot.config import RobotConfig
-from ros2_rfm_serving.robot.link import Link, LinkState
+from ros2_rfm_serving.robot.link import Link, LinkState, ModelIdentity, Overdue
 from ros2_rfm_serving.robot.presence import Presence
-from ros2_rfm_serving.types import SYSTEM1, Schedule, SessionGrant, SessionRequest
+from ros2_rfm_serving.types import SYSTEM1, Conditioning, Schedule, SessionGrant, SessionRequest
 
 
 class Links:
@@ -40,6 +40,8 @@ class Links:
             home = route.server if route else ""
             back = not stays or (newer and home in self._servers.ready)
             link.follow(route, home if back else link.server, paced=not self._config.calls_per_action.get(component))
+            if placement := schedule.placement_of(home):
+                link.place(placement.model)
             for server in (route.server, route.standby) if route else ():
                 if server:
                     self._servers.expect(server)
@@ -83,7 +85,7 @@ class Links:
         for link in self.all:
             if link.state is LinkState.CLOSED and link.server in self._servers.ready and link.wants_open(now_s):
                 link.opening(now_s)
-                opens.append((link.server, self._session_request(link.component)))
+                opens.append((link.server, self._session_request(link)))
         return tuple(opens)
 
     def opened(self, component: str, server: str, grant: SessionGrant, now_s: float) -> str:
@@ -93,38 +95,58 @@ class Links:
             return "late_session"
         if component == SYSTEM1 and grant.contract.action_names != self._config.action_names:
             link.refused(f"{server} serves other actions: {grant.contract.action_names}", now_s)
+        elif mismatch := link.differs(ModelIdentity(grant.contract.model, grant.contract.model_hash)):
+            link.mismatch = mismatch
+            link.refused(mismatch, now_s)
+            return "other_model"
         else:
             link.opened(grant)
         return ""
 
-    def refused(self, component: str, server: str, problem: str, now_s: float) -> None:
+    def refused(self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False) -> None:
+        """contract: the server cannot serve this robot; where it could before, it has become another one."""
         link = self._links.get(component)
         if link and link.server == server and link.state is LinkState.OPENING:
+            if contract and link.pinned:
+                link.mismatch = f"{server} does not serve {component} any more as it did: {problem}"
             link.refused(f"{server} refuses: {problem}", now_s)
 
-    def _session_request(self, component: str) -> SessionRequest:
-        acts, config = component == SYSTEM1, self._config
+    @property
+    def mismatch(self) -> str:
+        """How a server's model differs from the one that the robot has worked with; empty: none does."""
+        return next((link.mismatch for link in self.all if link.mismatch), "")
+
+    def unpin(self) -> None:
+        """A person accepts the models that are there now."""
+        for link in self.all:
+            link.unpin()
+
+    def _session_request(self, link: Link) -> SessionRequest:
+        acts, config = link.component == SYSTEM1, self._config
         return SessionRequest(
             robot=config.name,
-            component=component,
+            component=link.component,
             action_names=config.action_names if acts else (),
             cameras=config.cameras,
             state_size=config.state_size if acts else 0,
-            control_rate_hz=config.control_rate_hz if acts else 0.0,
+            control_rate_hz=config.step_rate_hz if acts else 0.0,
+            expected_model_hash=link.pinned.hash if link.pinned else "",
+            conditioning=config.conditioning if acts and not config.synchronous else Conditioning.NONE,
+            guidance=config.guidance,
         )
 
     # --- time ---
 
-    def watch(self, now_s: float) -> int:
-        """Counts silent servers as lost and gives up what took too long. Returns the number of requests given up."""
+    def watch(self, now_s: float) -> list[tuple[Link, Overdue]]:
+        """Counts silent servers as lost, and says whose answer is late or was given up."""
         if now_s >= self._servers.check_s:
             for server in self._servers.silent(now_s):
                 self.server_lost(server, f"{server} is silent for {self._config.server_timeout_s:g} s", now_s)
-        given_up = 0
+        overdue = []
         for link in self.all:
-            if now_s >= link.deadline_s:
-                given_up += link.check_timeout(now_s)
-        return given_up
+            if now_s >= link.deadline_s and (found := link.check(now_s)) is not Overdue.NOTHING:
+                overdue.append((link, found))
+        return overdue
 
     @property
     def check_s(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ros2_rfm_serving.robot.action_queue import ActionQueue
 from ros2_rfm_serving.robot.config import Sensors
-from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, ExecutionReport, ObservationRequest, RequestId
+from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, Conditioning, ExecutionReport, ObservationRequest, RequestId
 
 NO_REPORT = ExecutionReport()
 
@@ -30,14 +30,18 @@ def action_request(
     queue: ActionQueue,
     *,
     delay_steps: int,
-    control_rate_hz: float,
+    conditioning: Conditioning,
+    guided_rows: int,
+    step_rate_hz: float,
     last_wait_s: float,
     episode_start: bool,
     now_s: float,
 ) -> ObservationRequest:
-    """For System 1. `delay_steps`: to be executed until the answer is there; 0: the robot waits."""
+    """For System 1. `delay_steps`: to be executed until the answer is there; 0: the robot waits. `guided_rows`: of a prefix that
+    guides, what is queued beyond the delay too."""
     delay = min(delay_steps, queue.depth)
-    model, robot = queue.left_over(delay)
+    rows = {Conditioning.NONE: 0, Conditioning.PREFIX: delay, Conditioning.GUIDED: max(delay, guided_rows)}[conditioning]
+    model, robot = queue.left_over(rows)
     return ObservationRequest(
         id=identity,
         stamp_ns=int(now_s * 1e9),
@@ -48,7 +52,7 @@ def action_request(
         prefix_model=model,
         prefix_robot=robot,
         report=ExecutionReport(
-            executed_steps=queue.executed_of_chunk, remaining_s=queue.depth / control_rate_hz, last_wait_s=last_wait_s
+            executed_steps=queue.executed_of_chunk, remaining_s=queue.depth / step_rate_hz, last_wait_s=last_wait_s
         ),
         episode_start=episode_start,
     )

@@ -26,20 +26,38 @@ class TaskResult:
     duration_s: float
     executed_steps: int
     held_steps: int
+    retries: int = 0
 
 
 class TaskRun:
-    """One goal from acceptance to its end. Ends once: by the monitor's word, the time budget, or somebody's wish."""
+    """One goal from acceptance to its end, in one attempt or several. Ends once: by the monitor's word, the time budget of an
+    attempt, a fallback, or somebody's wish."""
 
     def __init__(self, goal: TaskGoal, episode: int, now_s: float, verdict_votes: int) -> None:
         self.goal, self.episode, self.started_s = goal, episode, now_s
-        self.phase = TaskPhase.RESETTING if goal.reset else TaskPhase.EXECUTING
-        self.verdict = ""
+        self.attempt = 0
+        """From 0; each one in phase RESETTING wants the robot to be reset once."""
         self.executed_steps = self.held_steps = 0
         self.result: TaskResult | None = None
-        self._votes_needed, self._votes = verdict_votes, 0
+        self._votes_needed = verdict_votes
+        self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        self.phase = TaskPhase.RESETTING if self.goal.reset else TaskPhase.EXECUTING
+        self.verdict, self._votes = "", 0
         self._executing_since_s = now_s
-        self.budget_ends_s = now_s + goal.time_budget_s
+        self.budget_ends_s = now_s + self.goal.time_budget_s
+
+    def retry(self, episode: int, now_s: float) -> None:
+        """Another attempt, with a reset and a budget of its own."""
+        self.attempt += 1
+        self.episode = episode
+        self._begin(now_s)
+
+    @property
+    def active(self) -> bool:
+        """Somewhere between its resets and its end."""
+        return self.phase in (TaskPhase.EXECUTING, TaskPhase.STOPPED, TaskPhase.WAITING)
 
     def reset_done(self, ok: bool, problem: str, now_s: float) -> None:
         if self.phase is not TaskPhase.RESETTING:
@@ -50,18 +68,15 @@ class TaskRun:
         else:
             self.end(TaskOutcome.RESET_FAILED, f"the robot could not be reset: {problem}", now_s)
 
-    def judged(self, verdict: str, now_s: float) -> None:
-        """Several equal verdicts in a row end the task; a single one may be a mistake."""
+    def judged(self, verdict: str) -> str:
+        """DONE or FAILED once that has been said several times in a row, as a single verdict may be a mistake; else empty."""
         self._votes = self._votes + 1 if verdict == self.verdict else 1
         self.verdict = verdict
-        if self._votes >= self._votes_needed and self.phase is TaskPhase.EXECUTING:
-            if verdict == DONE:
-                self.end(TaskOutcome.NONE, "", now_s)
-            elif verdict == FAILED:
-                self.end(TaskOutcome.JUDGED_FAILED, "the monitor judged the task as failed", now_s)
+        return verdict if self._votes >= self._votes_needed and verdict in (DONE, FAILED) else ""
 
     def check_budget(self, now_s: float) -> None:
-        if self.phase is TaskPhase.EXECUTING and now_s >= self.budget_ends_s:
+        """A person who was called has all the time of the world."""
+        if self.phase in (TaskPhase.EXECUTING, TaskPhase.STOPPED) and now_s >= self.budget_ends_s:
             self.end(TaskOutcome.BUDGET_SPENT, f"not done after {self.goal.time_budget_s:g} s", now_s)
 
     def progress(self, now_s: float) -> float:
@@ -79,4 +94,5 @@ class TaskRun:
                 duration_s=now_s - self.started_s,
                 executed_steps=self.executed_steps,
                 held_steps=self.held_steps,
+                retries=self.attempt,
             )

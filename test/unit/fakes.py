@@ -11,6 +11,7 @@ import simplejpeg
 from ros2_rfm_serving.types import (
     SYSTEM1,
     Chunk,
+    Conditioning,
     EncodedImage,
     EngineReply,
     InferenceRequest,
@@ -36,7 +37,8 @@ CONTRACT = ModelContract(
     cameras=("front",),
     state_size=3,
     chunk_length=4,
-    max_inference_delay_steps=2,
+    max_inference_delay_steps=3,
+    conditionings=tuple(Conditioning),
 )
 JPEG = simplejpeg.encode_jpeg(np.zeros((16, 16, 3), np.uint8), colorspace="RGB")
 SERVED = Served(queue_wait_s=0.0, inference_s=0.0, batch_size=1, superseded=0, server_load=0.0)

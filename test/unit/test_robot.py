@@ -36,23 +36,6 @@ def test_nothing_moves_before_a_task_and_a_chunk() -> None:
     assert rig.brain.state is RobotState.STREAMING
 
 
-def test_the_rows_executed_while_waiting_are_skipped_exactly() -> None:
-    queue = ActionQueue(2)
-    request = ObservationRequest(
-        id=RequestId(robot="r1", component="system1", session_epoch=1, episode=1, sequence=1),
-        stamp_ns=0,
-        instruction="",
-        state=np.zeros(3, np.float32),
-    )
-    queue.merge(chunk(request, rows(0)), queue.mark, 0.0)
-    queue.pop()
-    mark = queue.mark
-    queue.pop()
-    queue.pop()
-    queue.merge(chunk(request, rows(10)), mark, 0.1)
-    assert queue.pop().tolist() == [12, 12] and queue.depth == 1
-
-
 def test_a_request_carries_the_prefix_that_will_be_executed_meanwhile() -> None:
     rig = working()
     rig.brain.reply(chunk(rig.ask()), rig.now_s)
@@ -73,7 +56,7 @@ def test_an_old_action_is_never_executed() -> None:
     request = rig.ask()
     rig.tick(30)
     rig.brain.reply(chunk(request), rig.now_s)  # 1.5 s after its observation; too late anyway: the request timed out
-    rig.brain._queue.merge(chunk(request), rig.brain._queue.mark, rig.now_s - 1.01)
+    rig.brain._queue.merge(rows(), rows(), rig.brain._queue.mark, rig.now_s - 1.01)
     assert rig.tick().command is None
     assert rig.brain.refused["stale_action"] == 4
 
@@ -157,12 +140,11 @@ def test_two_equal_verdicts_end_a_task(word: str, outcome: TaskOutcome) -> None:
     rig = working()
     run = rig.brain.task
     assert run is not None
-    for said in (word, "ongoing", word):
-        run.judged(said, rig.now_s)
+    for said in (word, "ongoing", word, word):
         assert run.result is None
-    run.judged(word, rig.now_s)
-    assert run.result is not None and run.result.outcome is outcome
+        rig.brain._hear("monitor", said, None, rig.now_s)  # type: ignore[arg-type]
     assert rig.tick().command is None
+    assert run.result is not None and run.result.outcome is outcome
 
 
 def test_only_the_monitor_ends_a_task() -> None:

@@ -1,0 +1,139 @@
+"""What moves the robot: actions of the queue, steps between them, limits, and the fallback ladder when there is no action."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+
+from ros2_rfm_serving.robot.action_queue import ActionQueue
+from ros2_rfm_serving.robot.config import CommandType, RobotConfig
+from ros2_rfm_serving.robot.fallback import FallbackLadder
+from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.shaping import CommandShaper, Interpolator
+from ros2_rfm_serving.types import Array, Chunk
+
+
+class Motor:
+    """Every command leaves through here, within limits. `queue` holds what is to be executed."""
+
+    def __init__(self, config: RobotConfig, refused: Counter[str]) -> None:
+        """Raises: `ConfigurationError` when limits or ladder do not fit the robot."""
+        self.queue = ActionQueue(
+            len(config.action_names),
+            replace=config.replace_queue,
+            blend_steps=config.blend_steps,
+            compatibility=config.compatibility,
+        )
+        self.ladder = FallbackLadder(config)
+        self.staleness_s = math.nan
+        """Age of the observation behind the last executed action."""
+        self.step_ends_s = -math.inf
+        """Until then the last action is being executed."""
+        self._config, self._refused = config, refused
+        self._period_s = 1.0 / config.control_rate_hz
+        self._step_s = 1.0 / config.step_rate_hz
+        self._parts = config.interpolation
+        self._interpolator = Interpolator(config.interpolation)
+        limited = config.limits != Limits() or config.interpolation > 1
+        self._shaper = (
+            CommandShaper(config.limits, config.command_type, len(config.action_names), self._period_s) if limited else None
+        )
+        self._at_rest = True
+        """Nothing was commanded in the last period: what follows sets out from standing."""
+
+    # --- chunks ---
+
+    def take(self, chunk: Chunk, mark: int, observed_s: float, *, real_delay: int, now_s: float) -> str:
+        """A chunk for the queue. Returns the counter under which it is refused; empty: it was merged."""
+        robot, model = chunk.chunk_robot, chunk.chunk_model
+        if robot.ndim != 2 or robot.shape[1] != len(self._config.action_names) or not len(robot) or model.shape != robot.shape:
+            return "bad_shape"
+        if not (np.isfinite(robot).all() and np.isfinite(model).all()):
+            return "non_finite"
+        blending_s = self._config.blend_steps * self._step_s
+        self.queue.merge(
+            model,
+            robot,
+            mark,
+            observed_s,
+            real_delay=real_delay,
+            oldest_s=now_s + blending_s - self._config.max_action_age_s,
+        )
+        if self._shaper:
+            self.queue.refuse(self._shaper.unfit(self.queue.rows))
+        return ""
+
+    def drop_stale(self, now_s: float) -> None:
+        """No action is executed whose observation is too old (Remote-RTC §9.2); what comes from a newer one stays."""
+        queue, oldest_s = self.queue, now_s - self._config.max_action_age_s
+        if queue.depth and queue.observed_s < oldest_s:
+            self._refused["stale_action"] += queue.drop_older()
+            if queue.depth and queue.observed_s < oldest_s:
+                self._refused["stale_action"] += queue.depth
+                queue.clear()
+
+    # --- control periods ---
+
+    def is_between_steps(self, now_s: float) -> bool:
+        """The last action is over, the next may begin."""
+        return not self._interpolator.pending and (self._config.tick_is_step or now_s >= self.step_ends_s)
+
+    def go_on(self) -> Array | None:
+        """[A] the next part of a step under way; None: nothing is to be said until its end."""
+        part = self._interpolator.next()
+        return None if part is None else self._shaped(part)
+
+    def step(self, now_s: float) -> Array | None:
+        """[A] the next action of the queue, or the first part of the way to it; None: it must not be executed."""
+        observed_s = self.queue.observed_s
+        action, _ = self.queue.pop()
+        if action is None:
+            self._refused["out_of_limits"] += 1
+            return None
+        self.staleness_s = now_s - observed_s
+        if not self._config.tick_is_step:
+            self.step_ends_s = now_s + self._step_s
+        elif self._parts > 1:
+            self.step_ends_s = now_s + (self._parts - 0.5) * self._period_s  # ticks jitter: the next step begins with its tick
+        if self._parts > 1:
+            assert self._shaper is not None
+            self._interpolator.aim(self._shaper.last, action)
+            part = self._interpolator.next()
+            assert part is not None
+            action = part
+        return self._shaped(action)
+
+    def fall_back(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
+        """[A] what the ladder says for this period; None: nothing."""
+        self._interpolator.clear()
+        known = positions if positions is not None and np.isfinite(positions).all() else None
+        command = self.ladder.command(known, now_s, to_pose=to_pose)
+        if command is not None:
+            return self._limited(command)
+        if self._shaper and not self._at_rest:
+            self._shaper.start(self._shaper.last)
+        self._at_rest = True
+        return None
+
+    def stop_command(self) -> Array | None:
+        """[A] what makes the robot stand, whatever it did; None: saying nothing does."""
+        self._interpolator.clear()
+        return self.ladder.stop_command()
+
+    def begin(self, positions: Array | None) -> None:
+        """From standing."""
+        self._interpolator.clear()
+        self.step_ends_s, self.staleness_s = -math.inf, math.nan
+        if self._shaper and self._config.command_type is CommandType.POSITION and positions is not None:
+            self._shaper.start(positions)
+
+    def _shaped(self, command: Array) -> Array:
+        command = self._limited(command)
+        self.ladder.commanded(command)
+        return command
+
+    def _limited(self, command: Array) -> Array:
+        self._at_rest = False
+        return self._shaper.shape(command) if self._shaper else command

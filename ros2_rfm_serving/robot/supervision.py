@@ -1,0 +1,162 @@
+"""The task layer's rules (ROSA §3.3): what late answers, warnings and failures lead to, and when the robot may move again.
+
+It decides and remembers; the brain acts on it. A stop always has an end: the answers it waits for, a person, or the task's end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+from ros2_rfm_serving.robot.config import TaskPolicy
+from ros2_rfm_serving.types import SAFETY, SYSTEM1, SYSTEM2, Fallback, TaskOutcome
+
+
+class Supervision:
+    """Of one task at a time. `stopped` is why the robot must not move; empty: it may."""
+
+    def __init__(self, policy: TaskPolicy) -> None:
+        self._policy = policy
+        self.supervises_safety = SAFETY in policy.fallbacks
+        self.violations: Counter[str] = Counter()
+        """Since the start: `<component>_late`, `unsafe`."""
+        self.wants_plan = False
+        """A new plan is to be asked for; cleared by whoever does."""
+        self._components: frozenset[str] = frozenset()
+        self._waits_for: set[str] = set()
+        self.begin()
+
+    def serve(self, components: Iterable[str]) -> None:
+        """Those that the schedule has a route for: nobody waits for an answer of the others."""
+        self._components = frozenset(components)
+        for component in self._waits_for - self._components - {SAFETY}:
+            self._settle(component)
+
+    def begin(self) -> None:
+        """A new attempt. With supervised safety nothing moves before the first timely pass."""
+        self.stopped = ""
+        self.to_safe_pose = self.needs_person = False
+        self.ending: tuple[TaskOutcome, str] | None = None
+        """How the task ends once the robot stands."""
+        self._waits_for.clear()
+        self._late: Counter[str] = Counter()
+        self._unsafe = 0
+        self.wants_plan = False
+        self.pass_ends_s = math.inf
+        """When the last pass of safety is too old."""
+        if self.supervises_safety:
+            self._stop("safety has not been asked yet", {SAFETY})
+
+    def waits_for(self, component: str) -> bool:
+        return component in self._waits_for
+
+    # --- what happens ---
+
+    def late(self, component: str) -> None:
+        """Its answer is later than its SLO: for safety, that is a warning."""
+        fallback = self._policy.fallbacks.get(component)
+        if fallback is None or self.ending or self.needs_person:
+            return
+        self.violations[f"{component}_late"] += 1
+        self._late[component] += 1
+        if component == SAFETY:
+            self._unsafe += 1
+        what = f"{component} answered later than its SLO, {self._late[component]} in a row"
+        if self._late[component] >= self._policy.max_consecutive_slo_violation:
+            self._give_up(TaskOutcome.LATE, what)
+        else:
+            self._fall_back(component, fallback, what)
+
+    def answered(self, component: str) -> None:
+        """In time, and it may be used; safety's word comes by `judged` alone."""
+        self._late[component] = 0
+        if component != SAFETY:
+            self._settle(component)
+
+    def judged(self, verdict: str, pass_ends_s: float) -> None:
+        """Safety's word, in time. pass_ends_s: when the next one must have come."""
+        if not self.supervises_safety:
+            return
+        self._late[SAFETY] = 0
+        if verdict.strip().lower() in self._policy.safe_words:
+            self._unsafe, self.pass_ends_s = 0, pass_ends_s
+            self._settle(SAFETY)
+            return
+        self._warn(f"safety says {verdict[:40]!r}" if verdict else "safety says nothing")
+
+    def pass_ended(self, now_s: float) -> bool:
+        """Safety has not spoken for too long, for whatever reason: a warning. True when that is news."""
+        if now_s < self.pass_ends_s:
+            return False
+        self.pass_ends_s = math.inf
+        if not self.waits_for(SAFETY):
+            self._warn("no verdict of safety in time")
+        return True
+
+    def failed(self, retries: int, why: str) -> bool:
+        """The task has failed. True when it may be tried again."""
+        if retries < self._policy.max_task_retries:
+            return True
+        tries = f" after {retries} retries" if retries else ""
+        self._escalate(self._policy.on_max_task_retries, TaskOutcome.JUDGED_FAILED, f"{why}{tries}")
+        return False
+
+    def end_safely(self, outcome: TaskOutcome, why: str) -> None:
+        """The task is to end once the robot stands."""
+        if self.ending is None:
+            self.ending, self.needs_person = (outcome, why), False
+            self._stop(why, set(), to_safe_pose=True)
+
+    def call_person(self, why: str) -> None:
+        self.needs_person = True
+        self._stop(why, set())
+
+    def resume(self) -> None:
+        """A person has looked after it."""
+        self.begin()
+
+    # --- rules ---
+
+    def _warn(self, what: str) -> None:
+        self.violations["unsafe"] += 1
+        self._unsafe += 1
+        if self.ending or self.needs_person:
+            return
+        if self._unsafe >= self._policy.max_consecutive_safety_replan:
+            self._give_up(TaskOutcome.UNSAFE, f"{what}, {self._unsafe} in a row")
+        else:
+            self._fall_back(SAFETY, self._policy.fallbacks[SAFETY], what)
+
+    def _fall_back(self, component: str, fallback: Fallback, what: str) -> None:
+        if fallback is Fallback.STOP_AND_CALL_HUMAN:
+            self.call_person(what)
+        elif fallback is Fallback.RETURN_TO_SAFE_STATE:
+            self._stop(what, {component}, to_safe_pose=True)
+        elif fallback is Fallback.STOP_AND_REPLAN:
+            replan = {SYSTEM2} & self._components
+            self.wants_plan = bool(replan)
+            self._stop(what, replan | {component})
+        elif component == SAFETY or (fallback is Fallback.STOP_AND_RESEND and component != SYSTEM1):
+            # The actions that are queued bridge a late chunk: the robot stops by itself when they are used up.
+            self._stop(what, {component})
+
+    def _give_up(self, outcome: TaskOutcome, what: str) -> None:
+        self._escalate(self._policy.on_max_violation, outcome, what)
+
+    def _escalate(self, policy: Fallback, outcome: TaskOutcome, why: str) -> None:
+        if policy is Fallback.STOP_AND_CALL_HUMAN:
+            self.call_person(why)
+        else:
+            self.end_safely(outcome, why)
+
+    def _stop(self, why: str, until: set[str], *, to_safe_pose: bool = False) -> None:
+        self.stopped = why
+        self.to_safe_pose = to_safe_pose or (self.to_safe_pose and bool(self._waits_for))
+        self._waits_for |= until
+
+    def _settle(self, component: str) -> None:
+        """One answer less to wait for; with the last one the robot may go on."""
+        self._waits_for.discard(component)
+        if not self._waits_for and not self.needs_person and self.ending is None:
+            self.stopped, self.to_safe_pose = "", False
