@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import io
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, Motion, Rung
+from ros2_rfm_serving.robot.fallback import check_ladder
 from ros2_rfm_serving.robot.link import LinkConfig
 from ros2_rfm_serving.ros import cameras, convert, qos
 from ros2_rfm_serving.ros.cameras import CameraConfig, CameraSet
@@ -538,7 +540,7 @@ def test_parameters_become_what_the_robot_is_told(ros: None) -> None:
         }
     )
     config, io_config = read.config, read.io
-    assert (config.name, config.control_rate_hz, config.interpolation, config.tick_is_step) == ("other", 50.0, 5, False)
+    assert (config.name, config.control_rate_hz, config.interpolation) == ("other", 50.0, 5)
     assert config.command_type is CommandType.POSITION and config.limits.max_velocity == (1.0, 2.0)
     assert config.fallback == (Rung(Motion.REPEAT_LAST, 0.2), Rung(Motion.RAMP_DOWN, 0.5), Rung(Motion.HOLD))
     assert (config.link.request_timeout_s, config.failsafe.max_offline_s, config.policy.max_task_retries) == (0.3, 0.0, 7)
@@ -565,6 +567,25 @@ def test_misspelt_parameters_are_found(ros: None) -> None:
     robot_settings(made, "r1")
     assert unknown(made) == ["control_rate (did you mean control_rate_hz?)"]
     made.destroy_node()
+
+
+def flat(parameters: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """As ROS reads a parameter file."""
+    pairs = [(f"{prefix}{name}", value) for name, value in parameters.items()]
+    nested = [flat(value, f"{name}.") for name, value in pairs if isinstance(value, dict)]
+    return {name: value for name, value in pairs if not isinstance(value, dict)} | {
+        k: v for part in nested for k, v in part.items()
+    }
+
+
+def test_the_example_of_the_documentation_is_a_robot(ros: None, repository: Path) -> None:
+    page = (repository / "docs/integrate.md").read_text()
+    example = yaml.safe_load(page.split("```yaml")[1].split("```")[0])["/**"]["ros__parameters"]
+    read = settings(flat(example))
+    check_ladder(read.config)
+    assert read.config.state_size == 9 and read.config.step_rate_hz == 20.0
+    named = set(re.findall(r"`((?:camera|joint|state|sink|limits|command|twist|trajectory|safe)[_.][a-z_]+)`", page))
+    assert len(named) > 15 and named <= {*SPECS, "joint_states", "sink_failed"}
 
 
 POSITIONS = "measured positions"
@@ -644,8 +665,7 @@ def test_the_foreign_robot_is_mapped_onto_the_model(repository: Path, node: Node
     from ros2_rfm_serving.ros.metaworld_interfaces import make_interface
 
     given = yaml.safe_load((repository / "config/robots/metaworld_foreign.yaml").read_text())["/**"]["ros__parameters"]
-    limits = given.pop("limits")
-    read = settings(given | {f"limits.{name}": value for name, value in limits.items()})
+    read = settings(flat(given))
     actions: list[Any] = []
     arm = make_interface("foreign", node, "/r1/{}".format, actions.append, 1.0 / read.config.control_rate_hz)
 
