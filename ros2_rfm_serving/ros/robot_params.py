@@ -79,7 +79,6 @@ def _execution(values: Values) -> dict[str, Any]:
         raise values.wrong("interpolation", "there is nothing between two displacements", "set it to 1, or command positions")
     return {
         "control_rate_hz": values.number("control_rate_hz"),
-        "tick_is_step": values.choice("tick", TickSource) is TickSource.STATE,
         "interpolation": values.integer("interpolation"),
         "execution_horizon": values.integer("execution_horizon"),
         "synchronous": values.flag("synchronous"),

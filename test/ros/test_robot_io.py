@@ -35,7 +35,7 @@ from ros2_rfm_serving.ros import cameras, convert, qos
 from ros2_rfm_serving.ros.cameras import CameraConfig, CameraSet
 from ros2_rfm_serving.ros.joints import StateConfig, StatePart, StateReader
 from ros2_rfm_serving.ros.parameters import unknown
-from ros2_rfm_serving.ros.robot_parameters import SPECS
+from ros2_rfm_serving.ros.robot_parameters import SPECS, TickSource
 from ros2_rfm_serving.ros.robot_params import RobotSettings, robot_settings
 from ros2_rfm_serving.ros.runtime import executor
 from ros2_rfm_serving.ros.sinks import SinkConfig, SinkKind, make_sink
