@@ -541,6 +541,7 @@ def test_parameters_become_what_the_robot_is_told(ros: None) -> None:
     )
     config, io_config = read.config, read.io
     assert (config.name, config.control_rate_hz, config.interpolation) == ("other", 50.0, 5)
+    assert read.tick is TickSource.TIMER
     assert config.command_type is CommandType.POSITION and config.limits.max_velocity == (1.0, 2.0)
     assert config.fallback == (Rung(Motion.REPEAT_LAST, 0.2), Rung(Motion.RAMP_DOWN, 0.5), Rung(Motion.HOLD))
     assert (config.link.request_timeout_s, config.failsafe.max_offline_s, config.policy.max_task_retries) == (0.3, 0.0, 7)
