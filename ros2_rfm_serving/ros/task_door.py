@@ -1,4 +1,5 @@
-"""The door of a robot for existing stacks: the `ExecuteTask` action, and the robot's own reset service behind it."""
+"""The doors of a robot for existing stacks and for people: the `ExecuteTask` action with the robot's own reset service behind it,
+and the services `rfm/pause`, `rfm/resume` and `rfm/abort`."""
 
 from __future__ import annotations
 
@@ -15,14 +16,17 @@ from std_srvs.srv import Trigger
 from ros2_rfm_serving.robot import RobotBrain, TaskGoal, TaskResult
 from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.ros.runtime import clock
-from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, TaskOutcome
+from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, TaskOutcome, TaskPhase
 
 FEEDBACK_PERIOD_S = 0.5
 RESET_TIMEOUT_S = 30.0
 
 
 class TaskDoor:
-    """One goal at a time, from its acceptance to its result. `tend` is called once per control period."""
+    """One goal at a time, from its acceptance to its result. `tend` is called once per control period.
+
+    `stop` brings the robot to a stand at once; `forget_readings` after the scene was changed under it.
+    """
 
     def __init__(
         self,
@@ -34,15 +38,18 @@ class TaskDoor:
         action_name: str,
         reset_name: str,
         forget_readings: Callable[[], None],
+        stop: Callable[[], None],
     ) -> None:
         self.open = False
         """Goals are accepted."""
         self.busy = False
         """From the acceptance of a goal to its result."""
         self._node, self._brain, self._task, self._instruction = node, brain, task, instruction
-        self._forget_readings = forget_readings
+        self._forget_readings, self._stop = forget_readings, stop
         self._goal: tuple[Any, TaskRun, Future] | None = None
-        self._reset_asked = False
+        self._resetting = -1
+        """Attempt whose reset is under way or over."""
+        self._reset_since_s, self._reset_asked = 0.0, False
         self._fed_back_s = -1.0
         self._reset = node.create_client(Trigger, reset_name)
         self._action = ActionServer(
@@ -51,7 +58,7 @@ class TaskDoor:
             action_name,
             self._execute,
             goal_callback=self._may_accept,
-            cancel_callback=lambda goal: CancelResponse.ACCEPT,
+            cancel_callback=self._on_cancel,
         )
 
     def destroy(self) -> None:
@@ -63,9 +70,10 @@ class TaskDoor:
         if self._goal is None:
             return
         goal, run, finished = self._goal
-        self._tend_reset(run, now_s)
-        if goal.is_cancel_requested:
-            self._brain.cancel(TaskOutcome.CANCELED, "canceled by the client", now_s)
+        if run.phase is TaskPhase.RESETTING:
+            self._tend_reset(run, now_s)
+        if goal.is_cancel_requested and run.result is None:
+            self._cancel(now_s)
         if now_s - self._fed_back_s >= FEEDBACK_PERIOD_S:
             self._fed_back_s = now_s
             goal.publish_feedback(self._feedback(run, now_s))
@@ -87,26 +95,29 @@ class TaskDoor:
         self.busy = True  # at once: the next request may be looked at before this one begins
         return GoalResponse.ACCEPT
 
+    def _on_cancel(self, goal: Any) -> CancelResponse:
+        """Stops now and not at the next tick; the goal's state changes after this, and its result follows."""
+        if self._goal and self._goal[0] is goal:
+            self._cancel(clock())
+        return CancelResponse.ACCEPT
+
+    def _cancel(self, now_s: float) -> None:
+        self._brain.cancel(TaskOutcome.CANCELED, "canceled by the client", now_s)
+        self._stop()
+
     async def _execute(self, goal: Any) -> Any:
-        request, finished = goal.request, Future()
         if not self.open:  # deactivated between acceptance and now
             self.busy = False
             goal.abort()
             return action.ExecuteTask.Result(error_code=int(TaskOutcome.REJECTED), error_msg="the robot is not active")
-        run = self._brain.start(
-            TaskGoal(
-                task=self._task,
-                instruction=request.instruction or self._instruction,
-                time_budget_s=request.time_budget_s or self._brain.config.default_budget_s,
-                reset=request.reset,
-            ),
-            clock(),
-        )
-        self._goal, self._reset_asked = (goal, run, finished), not request.reset
-        result: TaskResult = await finished
-        self._brain.finish()
-        self._goal, self.busy = None, False
-        if result.outcome is TaskOutcome.CANCELED:
+        finished = Future()
+        try:
+            self._goal, self._resetting = (goal, self._brain.start(self._wanted(goal.request), clock()), finished), -1
+            result: TaskResult = await finished
+            self._brain.finish()
+        finally:
+            self._goal, self.busy = None, False
+        if result.outcome is TaskOutcome.CANCELED and goal.is_cancel_requested:
             goal.canceled()
         elif result.outcome is TaskOutcome.NONE:
             goal.succeed()
@@ -120,29 +131,77 @@ class TaskDoor:
             duration_s=result.duration_s,
             executed_steps=result.executed_steps,
             held_steps=result.held_steps,
+            retries=result.retries,
+        )
+
+    def _wanted(self, request: Any) -> TaskGoal:
+        return TaskGoal(
+            task=self._task,
+            instruction=request.instruction or self._instruction,
+            time_budget_s=request.time_budget_s or self._brain.config.default_budget_s,
+            reset=request.reset,
         )
 
     def _tend_reset(self, run: TaskRun, now_s: float) -> None:
-        """Asks once the service is there; without an answer the task ends."""
+        """Asks once per attempt, when the service is there; without an answer the task ends."""
+        if run.attempt != self._resetting:
+            self._resetting, self._reset_since_s, self._reset_asked = run.attempt, now_s, False
         if not self._reset_asked and self._reset.service_is_ready():
-            self._reset_asked = True
-            self._reset.call_async(Trigger.Request()).add_done_callback(lambda future: self._on_reset(run, future.result()))
-        if now_s - run.started_s > RESET_TIMEOUT_S:
+            self._reset_asked, attempt = True, run.attempt
+            future = self._reset.call_async(Trigger.Request())
+            future.add_done_callback(lambda done: self._on_reset(run, attempt, done.result()))
+        if now_s - self._reset_since_s > RESET_TIMEOUT_S:
             run.reset_done(False, f"no answer within {RESET_TIMEOUT_S:g} s", now_s)
 
-    def _on_reset(self, run: TaskRun, answer: Any) -> None:
-        if self._brain.task is not run:
-            return  # of a task that ended meanwhile
+    def _on_reset(self, run: TaskRun, attempt: int, answer: Any) -> None:
+        if self._brain.task is not run or run.attempt != attempt:
+            return  # of a task or an attempt that ended meanwhile
         self._forget_readings()
         run.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
 
     def _feedback(self, run: TaskRun, now_s: float) -> Any:
         return action.ExecuteTask.Feedback(
             phase=run.phase.name.lower(),
-            subgoal=run.goal.instruction,
+            subgoal=self._brain.instruction,
             verdict=run.verdict,
             progress=run.progress(now_s),
+            retries=self._brain.retries,
             state=self._brain.state.name,
             queue_depth=self._brain.queue_depth,
             staleness_s=self._brain.staleness_s,
         )
+
+
+class PeoplesDoor:
+    """`rfm/pause`, `rfm/resume`, `rfm/abort`: what a person says to a robot. The answer's message says what follows, or why not."""
+
+    def __init__(self, node: Node, brain: RobotBrain, name: Callable[[str], str], changed: Callable[[], None]) -> None:
+        """`name`: of a service of this robot by its leaf. `changed` is called after each service call."""
+        self._node, self._brain, self._changed = node, brain, changed
+        calls = {"pause": self._pause, "resume": self._resume, "abort": self._abort}
+        self._services = [
+            node.create_service(Trigger, name(f"rfm/{leaf}"), lambda _, response, c=call: self._answer(c, response))
+            for leaf, call in calls.items()
+        ]
+
+    def destroy(self) -> None:
+        for service in self._services:
+            self._node.destroy_service(service)
+
+    def _answer(self, call: Callable[[float], tuple[str, str]], response: Any) -> Any:
+        problem, done = call(clock())
+        response.success, response.message = not problem, problem or done
+        self._changed()
+        return response
+
+    def _pause(self, now_s: float) -> tuple[str, str]:
+        if self._brain.paused:
+            return "", "it was paused before"
+        self._brain.pause(now_s)
+        return "", "paused: rfm/resume goes on"
+
+    def _resume(self, now_s: float) -> tuple[str, str]:
+        return self._brain.resume(now_s), "goes on"
+
+    def _abort(self, now_s: float) -> tuple[str, str]:
+        return self._brain.abort(now_s), "the task is aborted"

@@ -1,0 +1,35 @@
+"""Many robots in one process, on one executor thread: for simulation, and for gateways to robots that run no ROS of ours.
+
+`robots` names them. Every other parameter counts for all, unless `<robot>.<parameter>` says otherwise for one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.ros.robot_node import RobotHost
+from ros2_rfm_serving.ros.robot_params import RobotSettings, robot_settings
+from ros2_rfm_serving.ros.runtime import parameter, run_node
+
+
+class RobotsNode(RobotHost):
+    def __init__(self) -> None:
+        super().__init__("robots")
+        parameter(self, "robots", [""], "Names of the robots, as in the schedule")
+
+    def _settings(self) -> list[RobotSettings]:
+        names = [name for name in self.get_parameter("robots").value if name]
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if not names or twice:
+            problem = f"names {twice[0]!r} twice" if twice else "names no robot"
+            raise ConfigurationError(problem, key="robots", fix="write robots: [arm_1, arm_2], each once")
+        return [robot_settings(self, name, one_of_many=True) for name in names]
+
+
+def main() -> None:
+    run_node(RobotsNode)
+
+
+if __name__ == "__main__":
+    main()
