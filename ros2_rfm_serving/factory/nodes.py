@@ -155,4 +155,16 @@ def write_parameters(node: NodeSpec, file: Path) -> None:
         for section in content.values():
             merged.update(section["ros__parameters"])
     merged.update(node.parameters)
-    file.write_text(yaml.safe_dump({"/**": {"ros__parameters": merged}}, sort_keys=True), encoding="utf-8")
+    file.write_text(parameter_file(merged), encoding="utf-8")
+
+
+class _Quoting(yaml.SafeDumper):
+    """Quotes every string: ROS takes a bare `y` or `on` for a truth value, as YAML 1.1 has it, and PyYAML writes them bare."""
+
+
+_Quoting.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+
+
+def parameter_file(parameters: dict[str, Any]) -> str:
+    """The text of a ROS parameter file for any node."""
+    return yaml.dump({"/**": {"ros__parameters": parameters}}, Dumper=_Quoting, sort_keys=True)

@@ -17,7 +17,7 @@ import yaml
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Fallback, load_factory, parse_factory
 from ros2_rfm_serving.factory.descriptor import Interface
-from ros2_rfm_serving.factory.nodes import node_list
+from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
 
 
 class Recorded:
@@ -95,3 +95,12 @@ def test_an_unknown_interface_is_refused_by_line_and_key() -> None:
     text += "  pipeline: {action_period_ms: 400}\n  components: {system1: {model: m}}\n"
     with pytest.raises(ConfigurationError, match=r":4: a\.world\.interface"):
         parse_factory(text)
+
+
+def test_no_string_of_a_parameter_file_is_left_for_ros_to_take_for_something_else(tmp_path: Path) -> None:
+    """YAML 1.1, which ROS reads, knows `y`, `no` and `on` as truth values; PyYAML writes `y` bare."""
+    file = tmp_path / "robot.yaml"
+    write_parameters(NodeSpec(name="a", executable="b", parameters={"action_names": ["x", "y"], "on": "no", "rate": 5.0}), file)
+    strings = [token for token in yaml.scan(file.read_text()) if isinstance(token, yaml.ScalarToken) and token.value in "xynono"]
+    assert [token.value for token in strings] == ["x", "y", "on", "no"] and not any(token.plain for token in strings)
+    assert yaml.safe_load(file.read_text())["/**"]["ros__parameters"] == {"action_names": ["x", "y"], "on": "no", "rate": 5.0}
