@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -102,12 +103,17 @@ def _figures_table(runs: dict[str, dict[str, Any]]) -> Table:
         "actions executed, periods held": lambda f: f"{f['executed']}, {f['held']}",
         "control periods, missed": lambda f: f"{f['ticks']:.0f}, {f['missed_periods']:.0f}",
         "tick lateness p50, p99 of the worst window (ms)": lambda f: f"{f['tick_late_p50_ms']:.2f}, {f['tick_late_p99_ms']:.2f}",
-        "tasks ended": lambda f: "; ".join(f"{code} {why}" for code, why in f["results"]) or "none",
+        "tasks ended": _ends,
         "refused by the robot": lambda f: ", ".join(f"{name} {count}" for name, count in f["refused"].items()) or "nothing",
     }
     for label, text in rows.items():
         table.add_row(label, *[text(figures) for figures in runs.values()])
     return table
+
+
+def _ends(figures: dict[str, Any]) -> str:
+    ends = Counter(f"{code} {why}" for code, why in figures["results"])
+    return "; ".join(f"{what} (x{count})" if count > 1 else what for what, count in ends.items()) or "none"
 
 
 def _draw(runs: dict[str, dict[str, Any]], file: Path, faults: str) -> None:
