@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,7 +97,7 @@ def _states_table(runs: dict[str, dict[str, Any]]) -> Table:
 
 def _figures_table(runs: dict[str, dict[str, Any]]) -> Table:
     table = Table("", *runs)
-    rows = {
+    rows: dict[str, Callable[[dict[str, Any]], str]] = {
         "chunks/s before the first cut": lambda f: f"{f['chunks_per_s']:.2f}",
         "round trip p50, p99 (ms)": lambda f: f"{f['round_trip_p50_ms']:.0f}, {f['round_trip_p99_ms']:.0f}",
         "end of a cut to the first chunk (s)": lambda f: ", ".join(f"{s:.1f}" for s in f["recoveries_s"]),

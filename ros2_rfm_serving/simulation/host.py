@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from ros2_rfm_serving.errors import BadMessageError, RfmError
+from ros2_rfm_serving.errors import BadMessageError, RfmError, SessionError
 from ros2_rfm_serving.faults import Direction, corrupt
+from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.gpu import Gpu
@@ -24,11 +25,13 @@ EPOCHS = 1_000_000
 class Client(Protocol):
     """A robot, as a host sees it."""
 
+    name: str
     wire: Wire
 
     def receive(self, reply: Reply) -> None: ...
     def server_seen(self, server: str) -> None: ...
-    def session_answered(self, component: str, server: str, answer: SessionGrant | str) -> None: ...
+    def session_answered(self, component: str, server: str, answer: SessionGrant | RfmError) -> None: ...
+    def episode_reset(self, reset: EpisodeReset, ok: bool) -> None: ...
 
 
 @dataclass(slots=True)
@@ -82,14 +85,27 @@ class Host:
         if not self._up:
             return
         now_s, waiting = self._events.now_s, self._server.num_waiting
-        answer: SessionGrant | str
+        answer: SessionGrant | RfmError
         try:
             answer = self._server.open_session(request)
         except RfmError as error:
-            answer = str(error)
+            answer = error
         self._traffic.dropped += waiting - self._server.num_waiting
         for copy in client.wire.deliveries(Direction.DOWN, now_s, reliable=True):
             self._events.at(now_s + copy.delay_s, client.session_answered, request.component, self.name, answer)
+
+    def reset_episode(self, client: Client, reset: EpisodeReset) -> None:
+        if not self._up:
+            return
+        now_s, waiting = self._events.now_s, self._server.num_waiting
+        try:
+            self._server.reset_episode(client.name, reset.component, reset.session_epoch, reset.episode)
+            ok = True
+        except SessionError:
+            ok = False
+        self._traffic.dropped += waiting - self._server.num_waiting
+        for copy in client.wire.deliveries(Direction.DOWN, now_s, reliable=True):
+            self._events.at(now_s + copy.delay_s, client.episode_reset, reset, ok)
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         if not self._up:

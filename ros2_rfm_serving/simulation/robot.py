@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from ros2_rfm_serving.errors import ContractError, RfmError
 from ros2_rfm_serving.factory import Robot, Task
 from ros2_rfm_serving.factory.descriptor import ExecutionMode
 from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
+from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.goodput import Ledger
 from ros2_rfm_serving.simulation.host import Host
@@ -141,16 +143,20 @@ class SimulatedRobot:
         if self._there and self.brain.server_seen(server, True, self._events.now_s):
             self._react()
 
-    def session_answered(self, component: str, server: str, answer: SessionGrant | str) -> None:
+    def session_answered(self, component: str, server: str, answer: SessionGrant | RfmError) -> None:
         if not self._there:
             return
         now_s = self._events.now_s
-        if isinstance(answer, str):
-            self.brain.session_refused(component, server, answer, now_s)
+        if isinstance(answer, RfmError):
+            self.brain.session_refused(component, server, str(answer), now_s, contract=isinstance(answer, ContractError))
         else:
             self._sessions[component] = (self._hosts[server], answer.session_epoch)
             self.brain.session_opened(component, server, answer, now_s)
         self._react()
+
+    def episode_reset(self, reset: EpisodeReset, ok: bool) -> None:
+        if self._there:
+            self.brain.episode_reset(reset, ok)
 
     # --- the control loop ---
 
@@ -177,6 +183,8 @@ class SimulatedRobot:
         tick = self.brain.tick(Sensors(state=STATE, state_s=now_s, images=(), images_s=now_s), now_s)
         for server, opening in tick.opens:
             self._open(server, opening, now_s)
+        for reset in tick.resets:
+            self._reset(reset, now_s)
         for server, request in tick.requests:
             self._send(server, request, now_s)
         if tick.command is not None and self._fresh:
@@ -199,6 +207,10 @@ class SimulatedRobot:
     def _open(self, server: str, opening: SessionRequest, now_s: float) -> None:
         for copy in self.wire.deliveries(Direction.UP, now_s, reliable=True):
             self._events.at(now_s + copy.delay_s, self._hosts[server].open_session, self, opening)
+
+    def _reset(self, reset: EpisodeReset, now_s: float) -> None:
+        for copy in self.wire.deliveries(Direction.UP, now_s, reliable=True):
+            self._events.at(now_s + copy.delay_s, self._hosts[reset.server].reset_episode, self, reset)
 
     def finish(self) -> None:
         """The simulation is over."""
