@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ros2_rfm_serving.cli.shipped import shipped
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.faults import FaultPlan
 
@@ -46,6 +47,7 @@ def network(
     from ros2_rfm_serving.cli.network_run import Scenario, run_scenario
 
     FaultPlan.parse(faults)
+    shipped("config", "dds", profile)
     rates_hz, cuts_s = _numbers("--rates", rates), _numbers("--cuts", cuts)
     folder = logs or Path(tempfile.mkdtemp(prefix="rfm_network_"))
     console.print(f"logs in {folder}")

@@ -102,7 +102,7 @@ class Heard:
         return {
             "states": [(round(s - began_s, 2), state, reason) for s, state, reason in self.states()],
             "cuts": [(round(a - began_s, 2), round(b - began_s, 2)) for a, b in self.cuts],
-            "chunks_per_s": len(steady) / (steady[-1]["s"] - began_s) if len(steady) > 1 else 0.0,
+            "chunks_per_s": (len(steady) - 1) / (steady[-1]["s"] - began_s) if len(steady) > 1 else 0.0,
             "round_trip_p50_ms": float(np.quantile(trips_ms, 0.5)),
             "round_trip_p99_ms": float(np.quantile(trips_ms, 0.99)),
             "recoveries_s": [round(s, 2) for s in self.recoveries_s()],
