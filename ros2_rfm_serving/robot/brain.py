@@ -14,6 +14,7 @@ from ros2_rfm_serving.robot.conversation import Conversation, Instructions, Requ
 from ros2_rfm_serving.robot.failsafe import Facts, FailSafe
 from ros2_rfm_serving.robot.link import InFlight, LinkState, Overdue, steps_of
 from ros2_rfm_serving.robot.motion import Motor
+from ros2_rfm_serving.robot.smoothness import Smoothness
 from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.robot.task import FAILED, TaskGoal, TaskRun
 from ros2_rfm_serving.types import (
@@ -444,6 +445,11 @@ class RobotBrain:
     @property
     def staleness_s(self) -> float:
         return self._motor.staleness_s
+
+    @property
+    def smoothness(self) -> Smoothness:
+        """Of this episode."""
+        return self._motor.smoothness
 
     @property
     def queue_depth(self) -> int:

@@ -100,8 +100,10 @@ class FallbackLadder:
         rungs = self._pose_rungs if to_pose else self._rungs
         if self._active is not rungs:
             self._active, self._began_s, self._reached = rungs, now_s, False
-            moved = self._last is not None and self._before is not None
-            self._step = self._last - self._before if moved else np.zeros(1, np.float32)
+            if self._last is not None and self._before is not None:
+                self._step = self._last - self._before
+            else:
+                self._step = np.zeros(1, np.float32)
         elapsed_s = now_s - self._began_s
         for rung in rungs[:-1]:
             if elapsed_s < rung.duration_s:

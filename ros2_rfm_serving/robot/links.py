@@ -142,7 +142,7 @@ class Links:
         if now_s >= self._servers.check_s:
             for server in self._servers.silent(now_s):
                 self.server_lost(server, f"{server} is silent for {self._config.server_timeout_s:g} s", now_s)
-        overdue = []
+        overdue: list[tuple[Link, Overdue]] = []
         for link in self.all:
             if now_s >= link.deadline_s and (found := link.check(now_s)) is not Overdue.NOTHING:
                 overdue.append((link, found))

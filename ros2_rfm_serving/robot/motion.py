@@ -12,6 +12,7 @@ from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.fallback import FallbackLadder
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.shaping import CommandShaper, Interpolator
+from ros2_rfm_serving.robot.smoothness import Smoothness
 from ros2_rfm_serving.types import Array, Chunk
 
 
@@ -27,6 +28,7 @@ class Motor:
             compatibility=config.compatibility,
         )
         self.ladder = FallbackLadder(config)
+        self.smoothness = Smoothness(config.command_type, len(config.action_names))
         self.staleness_s = math.nan
         """Age of the observation behind the last executed action."""
         self.step_ends_s = -math.inf
@@ -40,6 +42,8 @@ class Motor:
         self._shaper = (
             CommandShaper(config.limits, config.command_type, len(config.action_names), self._period_s) if limited else None
         )
+        self._at_seam = False
+        """The next action is the first of a chunk."""
         self._at_rest = True
         """Nothing was commanded in the last period: what follows sets out from standing."""
 
@@ -61,6 +65,7 @@ class Motor:
             real_delay=real_delay,
             oldest_s=now_s + blending_s - self._config.max_action_age_s,
         )
+        self._at_seam = True
         if self._shaper:
             self.queue.refuse(self._shaper.unfit(self.queue.rows))
         return ""
@@ -108,6 +113,7 @@ class Motor:
     def fall_back(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
         """[A] what the ladder says for this period; None: nothing."""
         self._interpolator.clear()
+        self.smoothness.held()
         known = positions if positions is not None and np.isfinite(positions).all() else None
         command = self.ladder.command(known, now_s, to_pose=to_pose)
         if command is not None:
@@ -120,18 +126,23 @@ class Motor:
     def stop_command(self) -> Array | None:
         """[A] what makes the robot stand, whatever it did; None: saying nothing does."""
         self._interpolator.clear()
+        if self._shaper:
+            self._shaper.start(self._shaper.last)
         return self.ladder.stop_command()
 
     def begin(self, positions: Array | None) -> None:
         """From standing."""
         self._interpolator.clear()
         self.step_ends_s, self.staleness_s = -math.inf, math.nan
-        if self._shaper and self._config.command_type is CommandType.POSITION and positions is not None:
+        self.smoothness.begin()
+        if self._shaper:
             self._shaper.start(positions)
 
     def _shaped(self, command: Array) -> Array:
         command = self._limited(command)
         self.ladder.commanded(command)
+        self.smoothness.commanded(command, at_seam=self._at_seam)
+        self._at_seam = False
         return command
 
     def _limited(self, command: Array) -> Array:

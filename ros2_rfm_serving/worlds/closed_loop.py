@@ -1,0 +1,153 @@
+"""A robot's brain and a model server around a simulated arm, in lockstep: what an inference delay costs, counted in control steps.
+
+Nothing here waits: an answer is given to the brain the declared number of control steps after its request. The same brain, server
+and engine run over the network; this is the yardstick without a machine's own delays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
+from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.types import SYSTEM1, EncodedImage, Image, ObservationRequest, Placement, Route, Schedule, SessionRequest
+from ros2_rfm_serving.worlds.demonstrations import FRAME_EVERY
+from ros2_rfm_serving.worlds.metaworld import MetaworldArm
+
+SERVER, ROBOT = "server_1", "robot_1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One episode."""
+
+    seed: int
+    success: bool
+    steps: int
+    """Control steps to success, or until the episode was given up; those before the first chunk included."""
+    idle_steps: int
+    """Without an action to execute, after the first chunk."""
+    first_chunk_steps: int
+    seam_jump: float
+    """Largest change of the commanded displacement at a chunk's seam, over the translation's columns."""
+    mean_squared_jerk: float
+    """Mean over the translation's columns."""
+
+
+class _Loop:
+    """One episode; `step` is one control period."""
+
+    def __init__(self, engine: Engine, config: RobotConfig, delay_steps: int) -> None:
+        self.brain = RobotBrain(config)
+        self._server = ModelServer(ServerConfig(name=SERVER), engine)
+        self._config, self._delay_steps = config, delay_steps
+        self._waiting: list[tuple[int, ObservationRequest]] = []
+        self._tick = 0
+        self.brain.follow(_schedule(engine.contract.model))
+
+    @property
+    def now_s(self) -> float:
+        return self._tick / self._config.control_rate_hz
+
+    def step(self, state: np.ndarray, images: dict[str, Image], period: Callable[[np.ndarray | None], None]) -> None:
+        """Delivers what is due, ticks, and hands the command to `period`."""
+        self._tick += 1
+        now_s = self.now_s
+        due, self._waiting = [w for w in self._waiting if w[0] <= self._tick], [w for w in self._waiting if w[0] > self._tick]
+        for _, request in due:
+            self._answer(request)
+        self.brain.server_seen(SERVER, True, now_s)
+        encoded = tuple(
+            EncodedImage(camera=name, format="rgb8", data=pixels.tobytes(), height_px=pixels.shape[0], width_px=pixels.shape[1])
+            for name, pixels in images.items()
+        )
+        tick = self.brain.tick(Sensors(state=state, state_s=now_s, images=encoded, images_s=now_s), now_s)
+        for server, opening in tick.opens:
+            self._open(server, opening)
+        for _, request in tick.requests:
+            if self._delay_steps:
+                self._waiting.append((self._tick + self._delay_steps, request))
+            else:
+                self._answer(request)
+        period(tick.command)
+
+    def _open(self, server: str, opening: SessionRequest) -> None:
+        self.brain.session_opened(opening.component, server, self._server.open_session(opening), self.now_s)
+
+    def _answer(self, request: ObservationRequest) -> None:
+        self._server.submit(request, self.now_s)
+        for reply in self._server.step(lambda: self.now_s):
+            self.brain.reply(reply, self.now_s)
+
+
+def run_trials(
+    arm: MetaworldArm,
+    engine: Engine,
+    config: RobotConfig,
+    instruction: str,
+    seeds: Sequence[int],
+    *,
+    delay_steps: int,
+    max_steps: int = 300,
+    progress: Callable[[Trial], None] = lambda trial: None,
+) -> list[Trial]:
+    """delay_steps: from a request to its answer. A synchronous robot stands still meanwhile, and its steps count."""
+    trials = []
+    for seed in seeds:
+        trials.append(_trial(arm, engine, config, instruction, seed, delay_steps, max_steps))
+        progress(trials[-1])
+    return trials
+
+
+def _trial(
+    arm: MetaworldArm, engine: Engine, config: RobotConfig, instruction: str, seed: int, delay_steps: int, max_steps: int
+) -> Trial:
+    arm.reset(seed)
+    loop = _Loop(engine, config, delay_steps)
+    images, steps, first_chunk_steps = arm.render(), 0, 0
+    loop.step(arm.state, images, lambda command: None)  # the session opens
+    run = loop.brain.start(TaskGoal(task="task", instruction=instruction, time_budget_s=1e6, reset=False), loop.now_s)
+
+    held = np.zeros(4, np.float32)
+
+    def period(command: np.ndarray | None) -> None:
+        if command is not None:
+            held[3] = command[3]  # the gripper keeps its effort while the arm stands
+        arm.step(held if command is None else command)
+
+    while steps < max_steps and not arm.success:
+        loop.step(arm.state, images, period)
+        steps += 1
+        if not run.executed_steps:
+            first_chunk_steps = steps
+        if steps % FRAME_EVERY == 0:
+            images = arm.render()
+    smooth = loop.brain.smoothness
+    return Trial(
+        seed=seed,
+        success=arm.success,
+        steps=steps,
+        idle_steps=run.held_steps - first_chunk_steps,
+        first_chunk_steps=first_chunk_steps,
+        seam_jump=float(smooth.seam_jump[:3].max()),
+        mean_squared_jerk=float(smooth.mean_squared_jerk[:3].mean()),
+    )
+
+
+def _schedule(model: str) -> Schedule:
+    placement = Placement(
+        server=SERVER,
+        model=model,
+        components=(SYSTEM1,),
+        gpu_type="CPU",
+        batching="fixed",
+        batch_size=1,
+        max_sessions=1,
+        predicted_p99_s=0.0,
+    )
+    route = Route(robot=ROBOT, component=SYSTEM1, server=SERVER, max_rate_hz=float("inf"), slo_s=0.0)
+    return Schedule(epoch=1, placements=(placement,), routes=(route,), predicted_actions_hz=0.0, policy="lockstep")
