@@ -110,6 +110,7 @@ class Heard:
             "held": statuses[-1]["held"] if statuses else 0,
             "refused": statuses[-1]["refused"] if statuses else {},
             **_punctuality(self.of("punctuality", began_s)),
+            "bare_timer": _punctuality(self.of("bare_timer", began_s)),
             "results": [(line["code"], line["why"]) for line in self.of("result")],
         }
 
@@ -155,12 +156,7 @@ def run_scenario(
             listener.listen(duration_s)
             network.join()
             heard.cuts.append((cut_s, time.monotonic()))
-            since_s = heard.cuts[-1][1]
-            listener.wait(
-                lambda since_s=since_s: after_cut(heard) and heard.of("chunk", since_s),  # type: ignore[misc]
-                scenario.patience_s,
-                "the robot at work again",
-            )
+            listener.wait(lambda: after_cut(heard) and heard.recoveries_s()[-1] > 0, scenario.patience_s, "the robot at work again")
             say(f"at work again, {heard.recoveries_s()[-1]:.1f} s after the end of the cut")
             listener.listen(scenario.steady_s)
     return heard

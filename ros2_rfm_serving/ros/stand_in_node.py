@@ -23,6 +23,7 @@ from std_srvs.srv import Trigger
 from ros2_rfm_serving.ros import qos
 from ros2_rfm_serving.ros.bench_path import camera_image
 from ros2_rfm_serving.ros.convert import packed, put
+from ros2_rfm_serving.ros.robot_status import Punctuality
 from ros2_rfm_serving.ros.runtime import clock, parameter, run_node
 from ros2_rfm_serving.types import RobotState, empty
 
@@ -57,7 +58,8 @@ class StandInNode(Node):
         self.create_subscription(msg.ActionChunk, names.robot(robot, "rfm/action_chunk"), self._on_chunk, qos.REPLY)
         self.create_subscription(Float64MultiArray, names.robot(robot, "command"), self._on_command, qos.COMMAND)
         self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
-        self.create_timer(1.0 / state_rate_hz, lambda: self._state.publish(self._state_message))
+        self._punctuality = Punctuality(1.0 / state_rate_hz, on_grid=True)
+        self.create_timer(1.0 / state_rate_hz, self._publish_state)
         self.create_timer(1.0 / camera_rate_hz, self._publish_images)
         if parameter(self, "give_tasks", True, "One after the other; false: somebody else does"):
             self.create_timer(TASK_PERIOD_S, self._give_task)
@@ -73,6 +75,10 @@ class StandInNode(Node):
 
     def _camera(self, robot: str, name: str) -> Any:
         return self.create_publisher(CompressedImage, qos.Names().robot(robot, f"camera/{name}/image/compressed"), qos.SENSOR)
+
+    def _publish_state(self) -> None:
+        self._punctuality.ticked(clock())
+        self._state.publish(self._state_message)
 
     def _publish_images(self) -> None:
         for publisher, image in self._images:
@@ -127,6 +133,9 @@ class StandInNode(Node):
             values = {value.key: value.value for value in status.values}
             if "tick_late_p99_ms" in values:
                 self._note("punctuality", **{name: float(values[name]) for name in PUNCTUALITY})
+                p50_s, p99_s = self._punctuality.late_s(0.5, 0.99)
+                bare = (self._punctuality.ticks, self._punctuality.missed, 1e3 * p50_s, 1e3 * p99_s)
+                self._note("bare_timer", **dict(zip(PUNCTUALITY, bare, strict=True)))
 
 
 def _image(camera: str, size_px: int, index: int) -> Any:
