@@ -104,7 +104,7 @@ SENSORS = {
 }
 
 _FAILSAFE = {
-    "buffer_time_s": "Of actions that should be queued",
+    "buffer_time_s": "A chunk is asked for while the queued actions last for this; 0: the expected delay decides",
     "degraded_after_s": "Without a chunk while requests fail",
     "max_offline_s": "Without a session while a task runs, then DEAD; 0: never",
 }
