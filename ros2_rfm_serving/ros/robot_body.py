@@ -35,6 +35,8 @@ from ros2_rfm_serving.ros.task_door import PeoplesDoor, TaskDoor
 from ros2_rfm_serving.types import Reply, TaskOutcome, TaskPhase
 
 T = TypeVar("T")
+STEADY = Clock(clock_type=ClockType.STEADY_TIME)
+"""A step of the system's time is no reason to stand still. One for all robots: the events executor runs a thread per clock."""
 WATCHDOG_PERIODS = 2.0
 """Control periods between two ticks without a new state."""
 
@@ -72,8 +74,7 @@ class RobotBody:
         self._active = self._door.open = True
         self.punctuality.restart()
         seconds = self._period_s if self._by_timer else WATCHDOG_PERIODS * self._period_s
-        steady = Clock(clock_type=ClockType.STEADY_TIME)  # a step of the system's time is no reason to stand still
-        self._timer = self._node.create_timer(seconds, self._on_timer, clock=steady)
+        self._timer = self._node.create_timer(seconds, self._on_timer, clock=STEADY)
 
     def deactivate(self, reason: str) -> None:
         """Stops at once: the task ends, nothing is commanded any more but a stand."""

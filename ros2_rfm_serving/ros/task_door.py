@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.node import Node
-from rclpy.task import Future
 from rfm_serving import action
 from std_srvs.srv import Trigger
 
@@ -20,6 +19,25 @@ from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, TaskOutcome, Task
 
 FEEDBACK_PERIOD_S = 0.5
 RESET_TIMEOUT_S = 30.0
+
+
+class _PatientActionServer(ActionServer):
+    """Lets a goal last without a coroutine: rclpy resumes a waiting one on every turn of the executor, at the cost of a core."""
+
+    def __init__(self, *arguments: Any, begin: Callable[[Any], None], **options: Any) -> None:
+        self._begin = begin
+        super().__init__(*arguments, self._nothing, **options)
+
+    def notify_execute(self, goal_handle: Any, execute_callback: Any) -> None:
+        """Called when a goal was accepted."""
+        self._begin(goal_handle)
+
+    def end(self, goal: Any, result: Callable[[Any], Any]) -> None:
+        """`result` says how the goal ended, and returns what its client is told."""
+        super().notify_execute(goal, result)
+
+    def _nothing(self, goal: Any) -> None:
+        raise AssertionError("goals are begun and ended, never executed")
 
 
 class TaskDoor:
@@ -46,17 +64,17 @@ class TaskDoor:
         """From the acceptance of a goal to its result."""
         self._node, self._brain, self._task, self._instruction = node, brain, task, instruction
         self._forget_readings, self._stop = forget_readings, stop
-        self._goal: tuple[Any, TaskRun, Future] | None = None
+        self._goal: tuple[Any, TaskRun] | None = None
         self._resetting = -1
         """Attempt whose reset is under way or over."""
         self._reset_since_s, self._reset_asked = 0.0, False
         self._fed_back_s = -1.0
         self._reset = node.create_client(Trigger, reset_name)
-        self._action = ActionServer(
+        self._action = _PatientActionServer(
             node,
             action.ExecuteTask,
             action_name,
-            self._execute,
+            begin=self._begin,
             goal_callback=self._may_accept,
             cancel_callback=self._on_cancel,
         )
@@ -69,7 +87,7 @@ class TaskDoor:
         """Reset, cancellation, feedback and the end of the goal."""
         if self._goal is None:
             return
-        goal, run, finished = self._goal
+        goal, run = self._goal
         if run.phase is TaskPhase.RESETTING:
             self._tend_reset(run, now_s)
         if goal.is_cancel_requested and run.result is None:
@@ -77,8 +95,8 @@ class TaskDoor:
         if now_s - self._fed_back_s >= FEEDBACK_PERIOD_S:
             self._fed_back_s = now_s
             goal.publish_feedback(self._feedback(run, now_s))
-        if run.result is not None and not finished.done():
-            finished.set_result(run.result)
+        if run.result is not None:
+            self._end(goal, run.result)
 
     def end(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
         """Ends the task, if there is one, and tells whoever gave it."""
@@ -90,10 +108,7 @@ class TaskDoor:
         known = request.task in ("", self._task)
         sane = np.isfinite(request.time_budget_s) and request.time_budget_s >= 0
         short = len(request.instruction) <= MAX_INSTRUCTION_CHARACTERS
-        if not (self.open and known and sane and short) or self.busy:
-            return GoalResponse.REJECT
-        self.busy = True  # at once: the next request may be looked at before this one begins
-        return GoalResponse.ACCEPT
+        return GoalResponse.ACCEPT if self.open and not self.busy and known and sane and short else GoalResponse.REJECT
 
     def _on_cancel(self, goal: Any) -> CancelResponse:
         """Stops now and not at the next tick; the goal's state changes after this, and its result follows."""
@@ -105,18 +120,23 @@ class TaskDoor:
         self._brain.cancel(TaskOutcome.CANCELED, "canceled by the client", now_s)
         self._stop()
 
-    async def _execute(self, goal: Any) -> Any:
-        if not self.open:  # deactivated between acceptance and now
-            self.busy = False
-            goal.abort()
-            return action.ExecuteTask.Result(error_code=int(TaskOutcome.REJECTED), error_msg="the robot is not active")
-        finished = Future()
-        try:
-            self._goal, self._resetting = (goal, self._brain.start(self._wanted(goal.request), clock()), finished), -1
-            result: TaskResult = await finished
-            self._brain.finish()
-        finally:
-            self._goal, self.busy = None, False
+    def _begin(self, goal: Any) -> None:
+        request = goal.request
+        wanted = TaskGoal(
+            task=self._task,
+            instruction=request.instruction or self._instruction,
+            time_budget_s=request.time_budget_s or self._brain.config.default_budget_s,
+            reset=request.reset,
+        )
+        self._goal, self._resetting, self.busy = (goal, self._brain.start(wanted, clock())), -1, True
+
+    def _end(self, goal: Any, result: TaskResult) -> None:
+        self._brain.finish()
+        self._goal = None
+        self._action.end(goal, lambda _: self._told(goal, result))
+
+    def _told(self, goal: Any, result: TaskResult) -> Any:
+        self.busy = False
         if result.outcome is TaskOutcome.CANCELED and goal.is_cancel_requested:
             goal.canceled()
         elif result.outcome is TaskOutcome.NONE:
@@ -131,15 +151,10 @@ class TaskDoor:
             duration_s=result.duration_s,
             executed_steps=result.executed_steps,
             held_steps=result.held_steps,
+            waiting_steps=result.waiting_steps,
+            seam_jump=self._brain.smoothness.seam_jump.tolist(),
+            mean_squared_jerk=self._brain.smoothness.mean_squared_jerk.tolist(),
             retries=result.retries,
-        )
-
-    def _wanted(self, request: Any) -> TaskGoal:
-        return TaskGoal(
-            task=self._task,
-            instruction=request.instruction or self._instruction,
-            time_budget_s=request.time_budget_s or self._brain.config.default_budget_s,
-            reset=request.reset,
         )
 
     def _tend_reset(self, run: TaskRun, now_s: float) -> None:

@@ -165,7 +165,6 @@ def test_a_cancel_stops_the_robot_before_its_next_tick(make_rig: Callable[..., R
     rig.bring_up()
     handle = rig.work()
     (body,) = rig.node._robots
-    rig.wait(lambda: not body._door._goal[1].result, "a task under way")
     body.tick = lambda *_, **__: None  # no tick sees the cancel
     rig.spin(0.3)
     rig.robot.commands.clear()

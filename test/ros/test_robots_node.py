@@ -91,6 +91,11 @@ def make_rig(ros_domain: int, tmp_path: Path) -> Iterator[Callable[..., FleetRig
         rclpy.try_shutdown()
 
 
+def num_threads() -> int:
+    """Of the process, those of the middleware included."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
 def test_each_robot_has_a_name_a_task_and_a_session_of_its_own(make_rig: Callable[..., FleetRig]) -> None:
     rig = make_rig(r2={"task": "sort", "default_budget_s": 7.0})
     rig.bring_up()
@@ -131,13 +136,18 @@ def test_what_fails_in_one_robot_leaves_the_others_at_work(
     rig.acts(broken.name)
 
 
-def test_more_robots_after_a_cleanup_which_takes_leave_of_all_servers(make_rig: Callable[..., FleetRig]) -> None:
+def test_more_robots_are_no_more_threads_and_cleanup_takes_leave_of_their_servers(make_rig: Callable[..., FleetRig]) -> None:
     rig = make_rig(robots=["r1"])
     rig.bring_up()
+    rig.work("r1")
+    threads = num_threads()
     assert rig.node.trigger_deactivate() == SUCCESS and rig.node.trigger_cleanup() == SUCCESS
+    rig.wait(lambda: rig.peer.count_services("/r1/execute_task/_action/send_goal") == 0, "the end of its action")
+    rig.server.closed.clear()
     rig.node.set_parameters([Parameter("robots", value=list(NAMES))])
     rig.bring_up()
     handles = rig.work(*NAMES)
+    assert num_threads() == threads
     ends = [handle.get_result_async() for handle in handles.values()]
     assert rig.node.trigger_deactivate() == SUCCESS and rig.node.trigger_cleanup() == SUCCESS
     rig.wait(lambda: all(end.done() for end in ends), "the results")
