@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -59,8 +59,15 @@ def prepare_environment(domain: int) -> None:
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 
 
-def show_until_end(title: str, supervisor: Supervisor, board: Board, options: Options, stop: threading.Event) -> None:
-    """Keeps the processes running until the time, the episodes or the user's patience is over."""
+def show_until_end(
+    title: str,
+    supervisor: Supervisor,
+    board: Board,
+    options: Options,
+    stop: threading.Event,
+    until: Callable[[], bool] = lambda: False,
+) -> None:
+    """Keeps the processes running until the time, the episodes or the user's patience is over, or `until` says so."""
     from ros2_rfm_serving.cli.view import picture
 
     events: list[str] = []
@@ -83,7 +90,7 @@ def show_until_end(title: str, supervisor: Supervisor, board: Board, options: Op
             if options.seconds and now_s - min(working_s, started_s + STARTUP_LIMIT_S) > options.seconds:
                 return
             done = [len(board.episodes(robot)) for robot in board.robots]
-            if supervisor.gave_up or (options.episodes and min(done) >= options.episodes):
+            if until() or supervisor.gave_up or (options.episodes and min(done) >= options.episodes):
                 return
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,8 +87,8 @@ class Outcome:
     duration_s: float
 
 
-def run_factory(factory: Factory, options: Options) -> Outcome:
-    """Runs a factory to its end (time, episodes or Ctrl-C) and returns what was seen."""
+def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool] = lambda: False) -> Outcome:
+    """Runs a factory to its end (time, episodes, `until` or Ctrl-C) and returns what was seen."""
     prepare_environment(options.domain)
     from ros2_rfm_serving.cli.supervisor import Supervisor
     from ros2_rfm_serving.factory import Catalogue
@@ -112,7 +113,7 @@ def run_factory(factory: Factory, options: Options) -> Outcome:
         _refuse_a_second_factory(observer)
         try:
             supervisor.start()
-            show_until_end(factory.name, supervisor, board, options, stop)
+            show_until_end(factory.name, supervisor, board, options, stop, until)
             if options.svg_file:
                 canvas = Console(record=True, width=150, file=io.StringIO())
                 canvas.print(picture(factory.name, board, []))

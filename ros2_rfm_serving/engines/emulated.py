@@ -12,7 +12,7 @@ import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.profiles import FixedService, ServiceLaw
-from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract, OutputKind, empty
+from ros2_rfm_serving.types import SAFETY, Conditioning, EngineReply, InferenceRequest, ModelContract, OutputKind, empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,9 @@ class EmulatedSpec:
     """That it has been "compiled" for, rising; a batch is filled up to the next one. Only the largest counts without a law."""
     seed: int = 0
     """Of the law's jitter."""
+
+VERDICTS = {SAFETY: "safe"}
+"""What an emulated judge says, by component; all others that the task goes on."""
 
 
 class EmulatedEngine(Engine):
@@ -75,7 +78,7 @@ class EmulatedEngine(Engine):
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         self._wait(self._batch_s(len(requests)))
         if self._spec.output is not OutputKind.ACTION_CHUNK:
-            return [EngineReply(verdict="ongoing", text="emulated")] * len(requests)
+            return [EngineReply(verdict=VERDICTS.get(request.id.component, "ongoing"), text="emulated") for request in requests]
         still = np.zeros((self._spec.chunk_length, len(self._spec.action_names)), np.float32)
         return [EngineReply(chunk_model=still, chunk_robot=still, confidence=empty(0))] * len(requests)
 

@@ -22,6 +22,8 @@ from ros2_rfm_serving.factory.yaml_source import YamlSource, did_you_mean
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback
 
 COMPONENTS = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
+LAST_RESORTS = (Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE)
+"""What may follow when retries or patience are used up: a person looks after it, or the task ends where it is safe."""
 _CLUSTER, _FLEET, _STANDBY = "server_cluster", "robot_fleet", "standby"
 
 
@@ -327,6 +329,11 @@ def _task(source: YamlSource, name: object, data: object) -> Task:
             f"is {task.pipeline.system2_to_system1_call_ratio:g}, and components has {has} `system2`",
             "declare both or neither; the ratio counts System 2 calls per System 1 call",
         )
+    for section, key in (("task_retry", "on_max_task_retries"), ("safety_and_slo_violation", "on_max_violation")):
+        resort = getattr(getattr(task, section), key)
+        if resort not in LAST_RESORTS:
+            fix = f"give one of {', '.join(r.value for r in LAST_RESORTS)}"
+            raise source.error((name, section, key), f"`{resort.value}` would go on as before", fix)
     if task.world and task.world.simulator is WorldKind.METAWORLD:
         known = ("reach", "push", "pick-place", "door-open")
         if task.world.task not in known:
@@ -343,6 +350,9 @@ def _check_component(source: YamlSource, path: yaml_source.KeyPath, component: s
         raise source.error(
             (*path, "freq_hz"), f"does not apply to `{component}` (found {spec.freq_hz:g})", "its rate follows from the schedule"
         )
+    if component == SAFETY and spec.fallback is Fallback.USE_LAST_PLAN:
+        fix = "give `stop_and_resend`, `stop_and_replan`, `return_to_safe_state` or `stop_and_call_human`"
+        raise source.error((*path, "fallback"), "`use_last_plan` would take a late safety verdict for a pass", fix)
     if component in COMPONENTS and spec.call_ratio is not None:
         fix = "`pipeline.system2_to_system1_call_ratio` is System 2's" if component == SYSTEM2 else "remove it"
         raise source.error((*path, "call_ratio"), f"does not apply to `{component}` (found {spec.call_ratio:g})", fix)

@@ -343,6 +343,7 @@ class RobotBrain:
         if not due.may_pop():
             self.held_ticks += 1
             task.held_steps += 1
+            task.waiting_steps += not self._had_chunk
             self._needs_chunk_since_s = min(self._needs_chunk_since_s, now_s)
             return motor.fall_back(positions, now_s)
         action = motor.step(now_s)

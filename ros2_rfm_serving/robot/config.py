@@ -56,6 +56,8 @@ class Compatibility(enum.Enum):
 class FailSafeConfig:
     """Watchdogs of the fail-safe states (Remote-RTC §9.2)."""
 
+    buffer_time_s: float = 0.0
+    """The next chunk is asked for no later than when the queued actions last for less than this; 0: the expected delay decides."""
     degraded_after_s: float = 1.0
     """Without a chunk while requests for one fail."""
     max_offline_s: float = 60.0

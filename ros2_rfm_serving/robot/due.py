@@ -24,6 +24,7 @@ class Due:
         self._synchronous, self._horizon, self._rate_hz = config.synchronous, config.execution_horizon, config.step_rate_hz
         self._conditioning, self._replaces = config.conditioning, config.replace_queue
 
+        self._buffer_steps = config.failsafe.buffer_time_s * config.step_rate_hz
         self.waits = config.synchronous
         """It holds while the next chunk is computed: declared so, or because the model cannot bridge the delay."""
         self.too_slow = ""
@@ -68,7 +69,7 @@ class Due:
         if self.waits:
             return not self._calls.due and self._horizon_is_over()
         over = self._replaces and self._queue.behind >= self._horizon
-        return over or self._queue.depth <= link.delay_steps(self._rate_hz)
+        return over or self._queue.depth <= max(link.delay_steps(self._rate_hz), self._buffer_steps)
 
     def _is_between_calls(self) -> bool:
         if not self.waits:

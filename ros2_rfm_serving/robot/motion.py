@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 
 from ros2_rfm_serving.robot.action_queue import ActionQueue
-from ros2_rfm_serving.robot.config import CommandType, RobotConfig
+from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.fallback import FallbackLadder
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.shaping import CommandShaper, Interpolator

@@ -26,6 +26,8 @@ class TaskResult:
     duration_s: float
     executed_steps: int
     held_steps: int
+    waiting_steps: int = 0
+    """Of the held ones: before the first chunk of an attempt, or after a stop."""
     retries: int = 0
 
 
@@ -37,7 +39,7 @@ class TaskRun:
         self.goal, self.episode, self.started_s = goal, episode, now_s
         self.attempt = 0
         """From 0; each one in phase RESETTING wants the robot to be reset once."""
-        self.executed_steps = self.held_steps = 0
+        self.executed_steps = self.held_steps = self.waiting_steps = 0
         self.result: TaskResult | None = None
         self._votes_needed = verdict_votes
         self._begin(now_s)
@@ -94,5 +96,6 @@ class TaskRun:
                 duration_s=now_s - self.started_s,
                 executed_steps=self.executed_steps,
                 held_steps=self.held_steps,
+                waiting_steps=self.waiting_steps,
                 retries=self.attempt,
             )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import array
+import json
+from pathlib import Path
 from typing import Any
 
 from action_msgs.msg import GoalStatus
@@ -25,12 +28,22 @@ class ForemanNode(Node):
             self, "end_on_score", False, "End a task when the simulator's score says success (for evaluation of policies)"
         )
         self._pause_s = parameter(self, "pause_s", 0.5, "Between two tasks of a robot")
+        results = parameter(self, "results_file", "", "Results are appended there, one JSON object a line; empty: nowhere")
+        self._results = Path(results) if results else None
         names = fleet_names(self)
         self._jobs = {robot: _Job(self, robot, names) for robot in self._robots}
         if self._until_success:
             for robot, job in self._jobs.items():
                 self.create_subscription(msg.EpisodeScore, names.robot(robot, "world/score"), job.on_score, qos.SCORE)
         self.create_timer(self._pause_s, self._give_work)
+
+    def record(self, robot: str, result: Any, steps: int) -> None:
+        """steps: to the simulator's success; 0: it was none."""
+        if self._results:
+            fields = {name: getattr(result, name) for name in result.get_fields_and_field_types()}
+            line = {"robot": robot, "steps": steps, **{k: list(v) if isinstance(v, array.array) else v for k, v in fields.items()}}
+            with self._results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
 
     def _give_work(self) -> None:
         for job in self._jobs.values():
@@ -44,8 +57,8 @@ class ForemanNode(Node):
 class _Job:
     """One robot's current goal. What a former goal still reports is ignored: `attempt` tells them apart."""
 
-    def __init__(self, node: Node, robot: str, names: qos.Names) -> None:
-        self.robot, self.idle, self.done = robot, True, 0
+    def __init__(self, node: ForemanNode, robot: str, names: qos.Names) -> None:
+        self.robot, self.idle, self.done, self._steps = robot, True, 0, 0
         self._node, self._attempt, self._heard_s = node, 0, 0.0
         self._goal: Any = None
         self._client = ActionClient(node, action.ExecuteTask, names.robot(robot, "execute_task"))
@@ -53,7 +66,7 @@ class _Job:
     def start(self, budget_s: float) -> None:
         if not self._client.server_is_ready():
             return
-        self.idle, self._heard_s = False, clock()
+        self.idle, self._heard_s, self._steps = False, clock(), 0
         self._attempt += 1
         attempt = self._attempt
         goal = action.ExecuteTask.Goal(time_budget_s=budget_s, reset=True)
@@ -70,7 +83,7 @@ class _Job:
 
     def on_score(self, score: Any) -> None:
         if score.success and not score.finished and self._goal is not None:
-            goal, self._goal = self._goal, None
+            goal, self._goal, self._steps = self._goal, None, score.steps
             goal.cancel_goal_async()
 
     def _on_feedback(self, attempt: int) -> None:
@@ -94,6 +107,7 @@ class _Job:
             return
         self.done += 1
         result = answer.result
+        self._node.record(self.robot, result, self._steps)
         how = {GoalStatus.STATUS_SUCCEEDED: "succeeded", GoalStatus.STATUS_CANCELED: "canceled"}.get(answer.status, "aborted")
         self._node.get_logger().info(
             f"{self.robot}: episode {result.episode} {how} after {result.duration_s:.1f} s, {result.executed_steps} actions, "

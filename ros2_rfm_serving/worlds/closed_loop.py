@@ -13,8 +13,19 @@ import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
+from ros2_rfm_serving.robot.smoothness import Smoothness
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.types import SYSTEM1, EncodedImage, Image, ObservationRequest, Placement, Route, Schedule, SessionRequest
+from ros2_rfm_serving.types import (
+    SYSTEM1,
+    Array,
+    EncodedImage,
+    Image,
+    ObservationRequest,
+    Placement,
+    Route,
+    Schedule,
+    SessionRequest,
+)
 from ros2_rfm_serving.worlds.demonstrations import FRAME_EVERY
 from ros2_rfm_serving.worlds.metaworld import MetaworldArm
 
@@ -47,13 +58,15 @@ class _Loop:
         self._config, self._delay_steps = config, delay_steps
         self._waiting: list[tuple[int, ObservationRequest]] = []
         self._tick = 0
+        self.fresh = False
+        """A chunk came of which nothing has been executed."""
         self.brain.follow(_schedule(engine.contract.model))
 
     @property
     def now_s(self) -> float:
         return self._tick / self._config.control_rate_hz
 
-    def step(self, state: np.ndarray, images: dict[str, Image], period: Callable[[np.ndarray | None], None]) -> None:
+    def step(self, state: Array, images: dict[str, Image], period: Callable[[Array | None], None]) -> None:
         """Delivers what is due, ticks, and hands the command to `period`."""
         self._tick += 1
         now_s = self.now_s
@@ -65,7 +78,8 @@ class _Loop:
             EncodedImage(camera=name, format="rgb8", data=pixels.tobytes(), height_px=pixels.shape[0], width_px=pixels.shape[1])
             for name, pixels in images.items()
         )
-        tick = self.brain.tick(Sensors(state=state, state_s=now_s, images=encoded, images_s=now_s), now_s)
+        sensors = Sensors(state=state, state_s=now_s, images=encoded, images_s=now_s)
+        tick = self.brain.tick(sensors, now_s)
         for server, opening in tick.opens:
             self._open(server, opening)
         for _, request in tick.requests:
@@ -73,7 +87,10 @@ class _Loop:
                 self._waiting.append((self._tick + self._delay_steps, request))
             else:
                 self._answer(request)
-        period(tick.command)
+        command = tick.command
+        if command is None and not self._delay_steps:  # the world stood still while the answer was computed
+            command = self.brain.tick(sensors, now_s).command
+        period(command)
 
     def _open(self, server: str, opening: SessionRequest) -> None:
         self.brain.session_opened(opening.component, server, self._server.open_session(opening), self.now_s)
@@ -81,7 +98,7 @@ class _Loop:
     def _answer(self, request: ObservationRequest) -> None:
         self._server.submit(request, self.now_s)
         for reply in self._server.step(lambda: self.now_s):
-            self.brain.reply(reply, self.now_s)
+            self.fresh = self.brain.reply(reply, self.now_s) or self.fresh
 
 
 def run_trials(
@@ -108,30 +125,33 @@ def _trial(
 ) -> Trial:
     arm.reset(seed)
     loop = _Loop(engine, config, delay_steps)
-    images, steps, first_chunk_steps = arm.render(), 0, 0
+    images, steps, idle_steps, first_chunk_steps = arm.render(), 0, 0, 0
     loop.step(arm.state, images, lambda command: None)  # the session opens
     run = loop.brain.start(TaskGoal(task="task", instruction=instruction, time_budget_s=1e6, reset=False), loop.now_s)
 
-    held = np.zeros(4, np.float32)
+    held, smooth = np.zeros(4, np.float32), Smoothness(config.command_type, 4)
 
-    def period(command: np.ndarray | None) -> None:
-        if command is not None:
-            held[3] = command[3]  # the gripper keeps its effort while the arm stands
+    def period(command: Array | None) -> None:
+        nonlocal idle_steps, first_chunk_steps
+        if command is None:
+            smooth.held()
+            idle_steps += bool(run.executed_steps)
+            first_chunk_steps += not run.executed_steps
+        else:
+            smooth.commanded(command, at_seam=loop.fresh)
+            loop.fresh, held[3] = False, command[3]  # the gripper keeps its effort while the arm stands
         arm.step(held if command is None else command)
 
     while steps < max_steps and not arm.success:
         loop.step(arm.state, images, period)
         steps += 1
-        if not run.executed_steps:
-            first_chunk_steps = steps
         if steps % FRAME_EVERY == 0:
             images = arm.render()
-    smooth = loop.brain.smoothness
     return Trial(
         seed=seed,
         success=arm.success,
         steps=steps,
-        idle_steps=run.held_steps - first_chunk_steps,
+        idle_steps=idle_steps,
         first_chunk_steps=first_chunk_steps,
         seam_jump=float(smooth.seam_jump[:3].max()),
         mean_squared_jerk=float(smooth.mean_squared_jerk[:3].mean()),
