@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import Fallback, load_factory, parse_factory
+from ros2_rfm_serving.factory import load_factory, parse_factory
 from ros2_rfm_serving.factory.nodes import node_list
+from ros2_rfm_serving.types import Fallback
 
 
 def test_rosa_figure_3_loads_word_for_word(repository: Path) -> None:
@@ -99,3 +100,17 @@ def test_no_value_in_a_known_place_crashes_the_parser(value: object) -> None:
     text = yaml.safe_dump({"server_cluster": value, "robot_fleet": value, "carry": value})
     with pytest.raises(ConfigurationError):
         parse_factory(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("on_max_task_retries: stop_and_call_human", "on_max_task_retries: stop_and_resend", "task_retry.on_max_task_retries"),
+        ("on_max_violation: stop_and_call_human", "on_max_violation: use_last_plan", "would go on as before"),
+        ("fallback: stop_and_replan", "fallback: use_last_plan", "late safety verdict for a pass"),
+    ],
+)
+def test_a_fallback_that_would_change_nothing_is_refused(repository: Path, old: str, new: str, words: str) -> None:
+    text = (repository / "config" / "factory_rosa_fig3.yaml").read_text(encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=words):
+        parse_factory(text.replace(old, new))
