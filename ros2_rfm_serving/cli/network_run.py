@@ -20,7 +20,7 @@ import yaml
 
 from ros2_rfm_serving.cli.netlink import EmulatedNetwork, emulated_network
 from ros2_rfm_serving.cli.shipped import shipped
-from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory.nodes import SUPERVISED
 
 HOSTS = {"robot": "10.77.0.1/24", "server": "10.77.0.2/24"}
@@ -139,13 +139,14 @@ def run_scenario(
 
     after_cut: when the robot counts as at work again.
 
-    Raises: `ConfigurationError` when this machine cannot emulate networks, or when the robot is not at work in time.
+    Raises: `ConfigurationError` when this machine cannot emulate networks; `RfmError` when a node ends, or when the robot is not at
+    work in time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     heard = Heard()
-    with emulated_network(HOSTS, f"rfm{os.getpid()}") as network, _processes(scenario, network, folder):
+    with emulated_network(HOSTS, f"rfm{os.getpid()}") as network, _processes(scenario, network, folder) as processes:
         network.set(scenario.faults)
-        listener = _Listener(folder / "heard.jsonl", heard)
+        listener = _Listener(folder / "heard.jsonl", heard, processes)
         listener.wait(lambda: heard.state == "STREAMING" and heard.of("chunk"), scenario.patience_s, "the robot at work")
         say("at work")
         listener.listen(scenario.steady_s)
@@ -165,8 +166,8 @@ def run_scenario(
 class _Listener:
     """Follows the stand-in's record while it grows."""
 
-    def __init__(self, file: Path, heard: Heard) -> None:
-        self._file, self._heard, self._offset = file, heard, 0
+    def __init__(self, file: Path, heard: Heard, processes: dict[str, subprocess.Popen[bytes]]) -> None:
+        self._file, self._heard, self._processes, self._offset = file, heard, processes, 0
 
     def listen(self, seconds: float) -> None:
         end_s = time.monotonic() + seconds
@@ -177,10 +178,12 @@ class _Listener:
     def wait(self, until: Callable[[], object], patience_s: float, what: str) -> None:
         end_s = time.monotonic() + patience_s
         while not until():
+            for name, process in self._processes.items():
+                if process.poll() is not None:
+                    raise RfmError(f"{name} ended; see {self._file.parent / name}.log")
             if time.monotonic() > end_s:
                 states = [(round(s - end_s, 1), state, reason) for s, state, reason in self._heard.states()]
-                problem = f"waited {patience_s:g} s in vain for {what}; its states {states}"
-                raise ConfigurationError(problem, file=str(self._file.parent), fix="the logs there say more")
+                raise RfmError(f"waited {patience_s:g} s in vain for {what}; its states {states}; logs in {self._file.parent}")
             self.listen(0.1)
 
     def _read(self) -> None:
@@ -195,20 +198,20 @@ class _Listener:
 
 
 @contextmanager
-def _processes(scenario: Scenario, network: EmulatedNetwork, folder: Path) -> Iterator[None]:
+def _processes(scenario: Scenario, network: EmulatedNetwork, folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """Scheduler and server on one host, the robot and its stand-in on the other."""
-    running = []
+    running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for host, executable, parameters in _nodes(scenario, folder):
-            running.append(_start(scenario, network, host, executable, parameters, folder))
-        yield
+            running[executable] = _start(scenario, network, host, executable, parameters, folder)
+        yield running
     finally:
         for number, patience_s in ((signal.SIGINT, STOP_S), (signal.SIGKILL, STOP_S)):
-            for process in running:
+            for process in running.values():
                 if process.poll() is None:
                     process.send_signal(number)
             end_s = time.monotonic() + patience_s
-            while any(process.poll() is None for process in running) and time.monotonic() < end_s:
+            while any(process.poll() is None for process in running.values()) and time.monotonic() < end_s:
                 time.sleep(0.05)
 
 
