@@ -85,7 +85,7 @@ def test_a_robot_is_told_the_policies_of_its_task_and_its_world_how_to_show_itse
     robot = nodes["push_1"]
     assert robot["component_fallbacks"] == ["system1=stop_and_resend", "monitor=use_last_plan"]
     assert (robot["max_task_retries"], robot["on_max_task_retries"]) == (7, "return_to_safe_state")
-    assert (robot["max_consecutive_safety_replan"], robot["max_consecutive_slo_violation"]) == (10, 3)
+    assert (robot["max_consecutive_safety_replan"], robot["max_consecutive_slo_violation"]) == (10, 20)
     assert robot["on_max_violation"] == "return_to_safe_state"
     assert nodes["push_1_world"]["interface"] == "foreign" and nodes["pick_place_1_world"]["interface"] == "native"
 
