@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -14,7 +15,7 @@ from ros2_rfm_serving.ros.faulty import Faults
 from ros2_rfm_serving.ros.parameters import unknown
 from ros2_rfm_serving.ros.robot_body import RobotBody
 from ros2_rfm_serving.ros.robot_params import RobotSettings, robot_settings
-from ros2_rfm_serving.ros.robot_servers import Servers
+from ros2_rfm_serving.ros.robot_servers import FAREWELL_S, Servers, later
 from ros2_rfm_serving.ros.runtime import fleet_names, logged, parameter, run_node
 from ros2_rfm_serving.ros.session_messages import check_name
 
@@ -119,6 +120,7 @@ class RobotHost(LifecycleNode):
             if shared is not None:
                 shared.destroy()
         self._servers = self._diagnostics = None
+        later(self, 2.0 * FAREWELL_S, gc.collect)  # rclpy's action servers are reference cycles: on the graph until collected
 
 
 class RobotNode(RobotHost):

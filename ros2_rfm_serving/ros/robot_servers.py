@@ -28,8 +28,8 @@ def later(node: Node, seconds: float, callback: Callable[[], object]) -> None:
     """Once, on the node's executor; not at all when the node goes before."""
 
     def call() -> None:
-        node.destroy_timer(timer)
-        callback()
+        if node.destroy_timer(timer):  # else it had expired twice before it was looked at
+            callback()
 
     timer = node.create_timer(seconds, call)
 
