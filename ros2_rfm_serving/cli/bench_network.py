@@ -20,12 +20,14 @@ from ros2_rfm_serving.faults import FaultPlan
 console = Console() if Console().is_terminal else Console(width=120)
 LEVELS = ("STREAMING", "DEGRADED", "STALLED", "RECONNECTING", "CONNECTING", "DEAD")
 """Of the plot, best first."""
-SHORT_CUT_S = 2.0
+SHORT_CUT_S, ONE_WAY_CUT_S = 2.0, 6.0
+DEGRADED_AFTER_S = 0.2
+"""Sooner than by default, to see it before the queue is empty."""
 
 
 def network(
     faults: Annotated[str, typer.Option(help="Of every frame, each way")] = "delay_ms=25 jitter_ms=10 drop=0.05",
-    cuts: Annotated[str, typer.Option(help="Seconds of each cut of the network, one after the other, at the first rate")] = "2,90",
+    cuts: Annotated[str, typer.Option(help="Seconds of each cut, one after the other, at the first rate")] = "2,90",
     rates: Annotated[
         str, typer.Option(help="Control rates in Hz, one run each; those after the first with one cut of 2 s")
     ] = "30,100,200",
@@ -39,6 +41,8 @@ def network(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there")] = None,
 ) -> None:
     """A robot's states, recovery and punctuality while its network is bad, cut and joined again. Linux, as root.
+
+    After the cuts at the first rate comes one of 6 s in which only what the robot sends is lost.
 
     The robot and the server, an emulated model, run in network namespaces of this machine (docs/networks.md).
 
@@ -60,8 +64,9 @@ def network(
             reliable_observations=not best_effort,
             steady_s=seconds,
             cuts_s=tuple(cuts_s) if i == 0 else (SHORT_CUT_S,),
+            one_way_cuts_s=(ONE_WAY_CUT_S,) if i == 0 else (),
             image_size_px=image_size_px,
-            robot={"failsafe.max_offline_s": max_offline_s},
+            robot={"failsafe.max_offline_s": max_offline_s, "failsafe.degraded_after_s": DEGRADED_AFTER_S},
         )
         name = f"{rate_hz:g} Hz"
         heard = run_scenario(scenario, folder / f"{rate_hz:g}_hz", say=lambda what, name=name: console.print(f"{name}: {what}"))  # type: ignore[misc]

@@ -25,7 +25,7 @@ from ros2_rfm_serving.factory.nodes import SUPERVISED
 
 HOSTS = {"robot": "10.77.0.1/24", "server": "10.77.0.2/24"}
 MODEL, ROBOT, SERVER = "emulated/arm-policy", "arm_1", "server_1"
-CHUNK_S = 1.0
+CHUNK_S = 1.5
 """Of control that a chunk holds."""
 WINDOW_TICKS = 2048
 """Of the robot's own figures of its punctuality."""
@@ -36,7 +36,7 @@ robot_fleet: [{task: arm, num_robots: 1}]
 arm:
   pipeline: {action_period_ms: 300}
   components:
-    system1: {model: emulated/arm-policy, prompt: stay, slo_ms: 800}
+    system1: {model: emulated/arm-policy, prompt: stay, slo_ms: 500}
 """
 
 
@@ -52,6 +52,8 @@ class Scenario:
     steady_s: float = 20.0
     """At work before the first cut, and after each."""
     cuts_s: tuple[float, ...] = (2.0,)
+    one_way_cuts_s: tuple[float, ...] = ()
+    """After those: what the robot sends is lost, what the server sends arrives."""
     image_size_px: int = 96
     robot: dict[str, Any] = field(default_factory=dict)
     """More parameters of the robot node."""
@@ -150,17 +152,29 @@ def run_scenario(
         listener.wait(lambda: heard.state == "STREAMING" and heard.of("chunk"), scenario.patience_s, "the robot at work")
         say("at work")
         listener.listen(scenario.steady_s)
-        for duration_s in scenario.cuts_s:
+        for duration_s, one_way in [(s, False) for s in scenario.cuts_s] + [(s, True) for s in scenario.one_way_cuts_s]:
+            say(f"cut for {duration_s:g} s{', one way' if one_way else ''}")
             cut_s = time.monotonic()
-            network.cut()
-            say(f"cut for {duration_s:g} s")
-            listener.listen(duration_s)
-            network.join()
+            with _cut(network, scenario.faults, one_way=one_way):
+                listener.listen(duration_s)
             heard.cuts.append((cut_s, time.monotonic()))
             listener.wait(lambda: after_cut(heard) and heard.recoveries_s()[-1] > 0, scenario.patience_s, "the robot at work again")
             say(f"at work again, {heard.recoveries_s()[-1]:.1f} s after the end of the cut")
             listener.listen(scenario.steady_s)
     return heard
+
+
+@contextmanager
+def _cut(network: EmulatedNetwork, faults: str, *, one_way: bool) -> Iterator[None]:
+    if one_way:
+        network.set(f"{faults} cut_up=0-", of="robot")
+    else:
+        network.cut()
+    yield
+    if one_way:
+        network.set(faults, of="robot")
+    else:
+        network.join()
 
 
 class _Listener:

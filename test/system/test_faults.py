@@ -125,15 +125,15 @@ class Witness(PlainClient):
 
 @contextmanager
 def factory(
-    repository: Path, folder: Path, model: str = "emulated/arm-policy", gpu_type: str = "EMULATED", **server: Any
+    repository: Path, folder: Path, model: str = "emulated/arm-policy", gpu_type: str = "EMULATED", **robot: Any
 ) -> Iterator[tuple[Floor, Witness]]:
     floor = Floor(repository, folder, model, gpu_type)
     rclpy.init()
     witness = Witness()
     try:
         floor.start("scheduler_node")
-        floor.start("model_server_node", **server)
-        floor.start("robot_node")
+        floor.start("model_server_node")
+        floor.start("robot_node", **robot)
         floor.start("stand_in_node")
         yield floor, witness
         assert floor.all_alive(), "a node died"
@@ -214,3 +214,19 @@ def test_without_a_scheduler_everybody_goes_on(
         witness.wait(lambda: witness.robot.schedule_epoch > epoch)
         witness.wait(witness.at_work)
         witness.more_chunks(3)
+
+
+@pytest.mark.timeout(200)
+def test_a_robot_works_with_faults_on_its_wire(repository: Path, tmp_path: Path, ros_domain: int) -> None:
+    """What is damaged is refused and counted by whoever gets it, what is lost is asked for again, and the robot goes on."""
+    faults = "drop=0.1 duplicate=0.2 reorder=0.1 corrupt=0.1 delay_ms=10 jitter_ms=5"
+    with factory(repository, tmp_path, faults=faults, faults_seed=7) as (_, witness):
+        begin_task(witness)
+        witness.wait(lambda: len(witness.server.refused) >= 2)
+        witness.more_chunks(20)
+        witness.wait(witness.at_work)
+        assert "faults on purpose: drop=0.1" in (tmp_path / "robot_node.log").read_text()
+        counted = {counter.name for counter in witness.server.refused}
+        known = {"stale_sequence", "stale_episode", "stale_epoch", "unknown_session", "non_finite", "bad_shape", "bad_image"}
+        assert counted <= known | {"delay_too_long"}, counted
+        assert RobotStatus.DEAD not in witness.states

@@ -32,17 +32,19 @@ def commands_at(heard: Heard, time_s: float) -> int:
 def test_a_robot_over_a_bad_network_holds_in_a_cut_and_goes_on_after_it(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """A short cut: the task goes on. One beyond `max_offline_s`: DEAD, the task ends, and the next one is taken all the same."""
+    """A short cut: the task goes on. One beyond `max_offline_s`: DEAD, the task ends, and the next one is taken all the same.
+    One of what the robot sends alone: as bad as a whole one."""
     check_machine()
     scenario = Scenario(
         steady_s=4.0,
         cuts_s=(2.0, MAX_ACTION_AGE_S + MAX_OFFLINE_S + 2.0),
+        one_way_cuts_s=(5.0,),
         robot={"failsafe.max_offline_s": MAX_OFFLINE_S, "max_action_age_s": MAX_ACTION_AGE_S},
     )
     heard = run_scenario(scenario, tmp_path)
     figures = heard.figures()
     record_property("network", figures)
-    (short_cut_s, short_joined_s), (long_cut_s, long_joined_s) = heard.cuts
+    (short_cut_s, short_joined_s), (long_cut_s, long_joined_s), (half_cut_s, half_joined_s) = heard.cuts
 
     # 5 % of all frames are lost: with the WAN profile hardly a request is.
     assert figures["chunks_per_s"] > 1.0 and states_between(heard, 0.0, short_cut_s)[-1] == "STREAMING"
@@ -59,7 +61,11 @@ def test_a_robot_over_a_bad_network_holds_in_a_cut_and_goes_on_after_it(
     assert len(ticks) > 3 and ticks == sorted(set(ticks))
     assert {code for code, _ in figures["results"]} == {ExecuteTask.Result.OFFLINE}, figures["results"]
     assert not heard.of("result", until_s=long_cut_s), "the short cut ended the task"
-    assert states_between(heard, long_joined_s, float("inf"))[-1] == "STREAMING"
+    assert states_between(heard, long_joined_s, half_cut_s)[-1] == "STREAMING"
+
+    # The server is heard all along and answers nothing: the session is opened anew, as soon as it can be.
+    assert "RECONNECTING" in states_between(heard, half_cut_s, half_joined_s)
+    assert states_between(heard, half_joined_s, float("inf"))[-1] == "STREAMING"
 
 
 ECHO = """
