@@ -1,11 +1,8 @@
-"""A robot's inputs and outputs over real messages: every encoding, every sink, every parameter, and what is refused."""
+"""A robot's state and commands over real messages: joints, arrays, every sink, a foreign robot, and what is refused."""
 
 from __future__ import annotations
 
-import array
-import io
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,230 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL.Image
 import pytest
 import rclpy
-import simplejpeg
 import yaml
 from geometry_msgs.msg import Twist, TwistStamped
 from rclpy.node import Node
-from rclpy.parameter import Parameter
-from rclpy.serialization import deserialize_message, serialize_message
-from sensor_msgs.msg import CompressedImage, Image, JointState
+from sensor_msgs.msg import JointState
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, Motion, Rung
-from ros2_rfm_serving.robot.fallback import check_ladder
-from ros2_rfm_serving.robot.link import LinkConfig
-from ros2_rfm_serving.ros import cameras, convert, qos
-from ros2_rfm_serving.ros.cameras import CameraConfig, CameraSet
+from ros2_rfm_serving.ros import qos
+from ros2_rfm_serving.ros.cameras import CameraSet
 from ros2_rfm_serving.ros.joints import StateConfig, StatePart, StateReader
-from ros2_rfm_serving.ros.parameters import unknown
-from ros2_rfm_serving.ros.robot_parameters import SPECS, TickSource
-from ros2_rfm_serving.ros.robot_params import RobotSettings, robot_settings
 from ros2_rfm_serving.ros.runtime import executor
 from ros2_rfm_serving.ros.sinks import SinkConfig, SinkKind, make_sink
-from ros2_rfm_serving.types import MAX_ENCODED_BYTES, EncodedImage
 
-RED, BLUE = (250, 20, 30), (10, 30, 240)
-"""RGB: the left and the right half of every test image."""
-HEIGHT, WIDTH = 48, 64
-
-
-def sent(message: Any) -> Any:
-    """As it comes out of the middleware."""
-    return deserialize_message(serialize_message(message), type(message))
-
-
-def scene(height: int = HEIGHT, width: int = WIDTH) -> np.ndarray[Any, Any]:
-    pixels = np.empty((height, width, 3), np.uint8)
-    pixels[:, : width // 2], pixels[:, width // 2 :] = RED, BLUE
-    return pixels
-
-
-def raw(pixels: np.ndarray[Any, Any], encoding: str, *, padding: int = 0, big_endian: bool = False) -> Any:
-    height, width = pixels.shape[:2]
-    rows = np.ascontiguousarray(pixels).view(np.uint8).reshape(height, -1)
-    padded = np.concatenate([rows, np.full((height, padding), 0xAA, np.uint8)], axis=1)
-    message = Image(height=height, width=width, encoding=encoding, step=padded.shape[1], is_bigendian=int(big_endian))
-    convert.put(message, "data", array.array("B", padded.tobytes()))
-    return message
-
-
-def compressed(data: bytes, declared: str) -> Any:
-    message = CompressedImage(format=declared)
-    convert.put(message, "data", array.array("B", data))
-    return message
-
-
-def png(pixels: np.ndarray[Any, Any]) -> bytes:
-    buffer = io.BytesIO()
-    PIL.Image.fromarray(pixels).save(buffer, "png")
-    return buffer.getvalue()
-
-
-class Eye:
-    """One camera."""
-
-    def __init__(self, *, max_size_px: int = 640, depth: tuple[float, float] | None = (0.0, 2.55)) -> None:
-        self.refused: Counter[str] = Counter()
-        camera = CameraConfig(name="eye", topic="eye", depth_range_m=depth)
-        self.set = CameraSet([camera], self.refused, jpeg_quality=95, max_size_px=max_size_px)
-
-    def see(self, message: Any) -> EncodedImage:
-        self.set.take("eye", sent(message), 1.0)
-        assert self.set.images, self.refused
-        assert self.set.received_s == (1.0,)
-        return self.set.images[0]
-
-    def refuse(self, message: Any, counter: str) -> None:
-        self.set.take("eye", sent(message), 1.0)
-        assert self.set.images is None and self.refused == {counter: 1}
-
-
-def decoded(image: EncodedImage) -> np.ndarray[Any, Any]:
-    assert image.format == "jpeg"
-    pixels: np.ndarray[Any, Any] = simplejpeg.decode_jpeg(image.data, colorspace="RGB")
-    return pixels
-
-
-def halves(pixels: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Mean colours, away from the edge."""
-    quarter = pixels.shape[1] // 4
-    return pixels[:, :quarter].mean((0, 1)), pixels[:, -quarter:].mean((0, 1))
-
-
-# --- cameras --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        raw(scene(), "rgb8"),
-        raw(scene(), "rgb8", padding=7),
-        raw(scene()[:, :, ::-1], "bgr8"),
-        raw(scene()[:, :, ::-1], "bgr8", padding=13),
-        compressed(simplejpeg.encode_jpeg(scene(), quality=95), "rgb8; jpeg compressed bgr8"),
-        compressed(simplejpeg.encode_jpeg(np.ascontiguousarray(scene()[:, :, ::-1]), quality=95, colorspace="BGR"), "jpg"),
-        compressed(png(scene()), "bgr8; png compressed bgr8"),
-    ],
-    ids=["rgb8", "rgb8 padded", "bgr8", "bgr8 padded", "jpeg", "jpeg from bgr", "png"],
-)
-@pytest.mark.parametrize("max_size_px", [640, 32])
-def test_red_stays_red(message: Any, max_size_px: int) -> None:
-    pixels = decoded(Eye(max_size_px=max_size_px).see(message))
-    assert pixels.shape == ((HEIGHT, WIDTH, 3) if max_size_px == 640 else (24, 32, 3))
-    left, right = halves(pixels)
-    assert np.allclose(left, RED, atol=6) and np.allclose(right, BLUE, atol=6)
-
-
-@pytest.mark.parametrize("padding", [0, 5])
-def test_grey_stays_grey(padding: int) -> None:
-    grey = np.full((HEIGHT, WIDTH), 77, np.uint8)
-    grey[:, WIDTH // 2 :] = 200
-    left, right = halves(decoded(Eye().see(raw(grey, "mono8", padding=padding))))
-    assert np.allclose(left, 77, atol=3) and np.allclose(right, 200, atol=3)
-
-
-@pytest.mark.parametrize("padding", [0, 3])
-@pytest.mark.parametrize("big_endian", [False, True])
-def test_depth_becomes_grey_by_its_range_in_either_byte_order(padding: int, big_endian: bool) -> None:
-    depth_mm = np.full((HEIGHT, WIDTH), 500, ">u2" if big_endian else "<u2")
-    depth_mm[:, WIDTH // 2 :] = 60_000
-    depth_mm[:, : WIDTH // 4] = 0
-    pixels = decoded(Eye().see(raw(depth_mm, "16UC1", padding=padding, big_endian=big_endian)))
-    assert np.allclose(pixels[:, 20:28].mean(), 50, atol=2)  # 0.5 m of 2.55 m
-    assert np.allclose(pixels[:, -20:].mean(), 255, atol=2)
-    assert np.allclose(pixels[:, :10].mean(), 0, atol=2)
-
-
-def test_depth_as_png_is_depth_too() -> None:
-    pixels = decoded(Eye().see(compressed(png(np.full((HEIGHT, WIDTH), 1000, np.uint16)), "16UC1; png compressed")))
-    assert np.allclose(pixels.mean(), 100, atol=2)
-
-
-def test_a_jpeg_that_fits_passes_through_untouched() -> None:
-    jpeg = simplejpeg.encode_jpeg(scene(), quality=33)
-    message = sent(compressed(jpeg, "jpeg"))
-    eye = Eye()
-    eye.set.take("eye", message, 1.0)
-    assert eye.set.images
-    image = eye.set.images[0]
-    assert bytes(image.data) == jpeg and (image.height_px, image.width_px) == (HEIGHT, WIDTH)
-    assert isinstance(image.data, memoryview) and image.data.obj is message.data  # shared
-    assert convert.image_to(image).data is message.data
-
-
-def test_an_image_is_encoded_when_sent_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    real = cameras.encoded
-    monkeypatch.setattr(cameras, "encoded", lambda *arguments: calls.append(1) or real(*arguments))
-    eye = Eye()
-    for _ in range(5):
-        image = eye.see(raw(scene(), "rgb8"))
-    assert not calls
-    first, second = convert.image_to(image), convert.image_to(image)
-    assert len(calls) == 1 and first.data is second.data and first.format == "jpeg" and first.header.frame_id == "eye"
-
-
-def with_fields(message: Any, **fields: Any) -> Any:
-    for name, value in fields.items():
-        setattr(message, name, value)
-    return message
-
-
-@pytest.mark.parametrize(
-    ("message", "counter"),
-    [
-        (with_fields(raw(scene(), "rgb8"), height=HEIGHT + 1), "bad_image"),
-        (with_fields(raw(scene(), "rgb8"), step=3 * WIDTH - 1), "bad_image"),
-        (with_fields(raw(scene(), "rgb8"), step=3 * WIDTH + 5), "bad_image"),
-        (with_fields(raw(scene(), "rgb8"), width=0), "bad_image"),
-        (with_fields(raw(scene(), "rgb8"), width=2**31, height=2**31), "image_too_large"),
-        (Image(encoding="rgb8"), "bad_image"),
-        (raw(scene(), "bayer_rggb8"), "bad_encoding"),
-        (with_fields(raw(scene()[:, :, 0], "mono8"), encoding="16UC1"), "bad_image"),
-        (compressed(b"", "jpeg"), "bad_image"),
-        (compressed(b"\xff\xd8\xff" + bytes(100), "jpeg"), "bad_image"),
-        (compressed(b"not a png at all", "png"), "bad_image"),
-        (compressed(bytes(200), "16UC1; compressedDepth png"), "bad_encoding"),
-        (compressed(simplejpeg.encode_jpeg(scene()), "webp"), "bad_encoding"),
-        (compressed(bytes(MAX_ENCODED_BYTES + 1), "jpeg"), "image_too_large"),
-    ],
-)
-def test_images_that_lie_are_counted_and_dropped(message: Any, counter: str) -> None:
-    Eye(depth=(0.0, 1.0)).refuse(message, counter)
-
-
-def test_depth_needs_a_declared_range() -> None:
-    Eye(depth=None).refuse(raw(np.zeros((4, 4), np.uint16), "16UC1"), "no_depth_range")
-
-
-@pytest.mark.parametrize("kind", ["png", "jpeg"])
-def test_an_image_that_breaks_off_is_counted_when_it_is_sent(kind: str) -> None:
-    noise = np.random.default_rng(0).integers(0, 255, (200, 200, 3), np.uint8)
-    whole = png(noise) if kind == "png" else simplejpeg.encode_jpeg(noise)
-    eye = Eye(max_size_px=64)
-    image = eye.see(compressed(whole[: len(whole) // 2], kind))
-    assert len(image.data) == 0 and eye.refused == {"bad_image": 1} and eye.set.images is None
-
-
-def test_all_cameras_or_none() -> None:
-    refused: Counter[str] = Counter()
-    pair = CameraSet([CameraConfig(name=name, topic=name) for name in "ab"], refused, jpeg_quality=90, max_size_px=640)
-    jpeg = compressed(simplejpeg.encode_jpeg(scene()), "jpeg")
-    pair.take("b", jpeg, 1.0)
-    assert pair.images is None
-    pair.take("a", jpeg, 2.0)
-    assert pair.images and [image.camera for image in pair.images] == ["a", "b"]
-    assert sorted(pair.received_s) == [1.0, 2.0]
-    pair.forget()
-    assert pair.images is None
-
-
-# --- state ----------------------------------------------------------------------------------------------------------------
+from .parameters import flat, settings
+from .pictures import BLUE, RED, decoded, halves, scene, sent
 
 
 def joint_state(positions: dict[str, float], velocities: dict[str, float] | None = None) -> Any:
@@ -340,9 +131,6 @@ def test_positions_older_than_the_state_are_not_known() -> None:
     assert made.positions == pytest.approx([4.0])
     made.take_array(Float32MultiArray(data=[1.0]), 0.6)
     assert made.positions is None
-
-
-# --- sinks ----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -473,186 +261,6 @@ def test_a_class_that_is_no_sink_is_named_with_its_fix(node: Node, name: str, pr
     with pytest.raises(ConfigurationError, match=problem) as caught:
         custom(node, name, Counter())
     assert caught.value.key == "sink_class" and caught.value.fix
-
-
-# --- parameters -----------------------------------------------------------------------------------------------------------
-
-JOINT_ROBOT: dict[str, Any] = {
-    "action_names": ["x", "y"],
-    "cameras": ["front", "wrist"],
-    "state_size": 4,
-    "state_parts": ["joint_states"],
-    "joints": ["a", "b"],
-    "joint_fields": ["position", "velocity"],
-    "command_type": "position",
-    "action_joints": ["a", "b"],
-}
-
-
-def settings(given: dict[str, Any], name: str = "r1", **how: Any) -> RobotSettings:
-    made = Node("robot", parameter_overrides=[Parameter(key, value=value) for key, value in given.items()])
-    try:
-        return robot_settings(made, name, **how)
-    finally:
-        made.destroy_node()
-
-
-@pytest.fixture
-def ros(ros_domain: int) -> Iterator[None]:
-    rclpy.init()
-    yield
-    rclpy.try_shutdown()
-
-
-def test_every_parameter_is_described_and_has_a_usable_default(ros: None) -> None:
-    made = Node("robot")
-    read = robot_settings(made, "r1")
-    described = made.describe_parameters(list(SPECS))
-    assert all(parameter.description for parameter in described), [p.name for p in described if not p.description]
-    assert all(parameter.additional_constraints for parameter in described)
-    made.destroy_node()
-    assert read.config.failsafe == FailSafeConfig() and read.config.link == LinkConfig()
-    assert read.config.name == "r1" and read.config.action_names == ("delta_x",)
-    assert read.io.cameras == (CameraConfig(name="front", topic="camera/front/image/compressed"),)
-
-
-def test_parameters_become_what_the_robot_is_told(ros: None) -> None:
-    read = settings(
-        JOINT_ROBOT
-        | {
-            "robot": "other",
-            "control_rate_hz": 50,  # an integer will do
-            "interpolation": 5,
-            "tick": "timer",
-            "limits.lower": [-1.0, -2.0],
-            "limits.upper": [1.0, 2.0],
-            "limits.max_velocity": [1, 2],
-            "fallback": ["repeat_last:0.2", "ramp_down:0.5", "hold"],
-            "camera_types": ["wrist=image"],
-            "camera_topics": ["front=/cam/jpeg"],
-            "camera_depth_range_m": ["wrist=0.2:1.5"],
-            "unit_scale": ["a=0.5"],
-            "sink": "trajectory",
-            "link.request_timeout_s": 0.3,
-            "failsafe.max_offline_s": 0.0,
-            "component_fallbacks": ["safety=stop_and_replan"],
-            "max_task_retries": 7,
-        }
-    )
-    config, io_config = read.config, read.io
-    assert (config.name, config.control_rate_hz, config.interpolation) == ("other", 50.0, 5)
-    assert read.tick is TickSource.TIMER
-    assert config.command_type is CommandType.POSITION and config.limits.max_velocity == (1.0, 2.0)
-    assert config.fallback == (Rung(Motion.REPEAT_LAST, 0.2), Rung(Motion.RAMP_DOWN, 0.5), Rung(Motion.HOLD))
-    assert (config.link.request_timeout_s, config.failsafe.max_offline_s, config.policy.max_task_retries) == (0.3, 0.0, 7)
-    assert config.policy.fallbacks["safety"].value == "stop_and_replan"
-    assert io_config.cameras == (
-        CameraConfig(name="front", topic="/cam/jpeg"),
-        CameraConfig(name="wrist", topic="camera/wrist/image_raw", raw=True, depth_range_m=(0.2, 1.5)),
-    )
-    assert io_config.sink.trajectory_field == "positions" and io_config.state.unit_scale == {"a": 0.5}
-
-
-def test_one_robot_of_several_may_differ(ros: None) -> None:
-    given = {"state_size": 3, "max_action_age_s": 2.0, "r2.max_action_age_s": 1.0, "r2.task": "push", "task": "pick"}
-    first, second = (settings(given, name, one_of_many=True) for name in ("r1", "r2"))
-    assert (first.config.name, first.config.max_action_age_s, first.task) == ("r1", 2.0, "pick")
-    assert (second.config.name, second.config.max_action_age_s, second.task) == ("r2", 1.0, "push")
-    with pytest.raises(ConfigurationError) as caught:
-        settings(given | {"r2.max_action_age_s": -1.0}, "r2", one_of_many=True)
-    assert caught.value.key == "r2.max_action_age_s"
-
-
-def test_misspelt_parameters_are_found(ros: None) -> None:
-    made = Node("robot", parameter_overrides=[Parameter("control_rate", value=20.0), Parameter("state_size", value=3)])
-    robot_settings(made, "r1")
-    assert unknown(made) == ["control_rate (did you mean control_rate_hz?)"]
-    made.destroy_node()
-
-
-def flat(parameters: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """As ROS reads a parameter file."""
-    pairs = [(f"{prefix}{name}", value) for name, value in parameters.items()]
-    nested = [flat(value, f"{name}.") for name, value in pairs if isinstance(value, dict)]
-    return {name: value for name, value in pairs if not isinstance(value, dict)} | {
-        k: v for part in nested for k, v in part.items()
-    }
-
-
-def test_the_example_of_the_documentation_is_a_robot(ros: None, repository: Path) -> None:
-    page = (repository / "docs/integrate.md").read_text()
-    example = yaml.safe_load(page.split("```yaml")[1].split("```")[0])["/**"]["ros__parameters"]
-    read = settings(flat(example))
-    check_ladder(read.config)
-    assert read.config.state_size == 9 and read.config.step_rate_hz == 20.0
-    named = set(re.findall(r"`((?:camera|joint|state|sink|limits|command|twist|trajectory|safe)[_.][a-z_]+)`", page))
-    assert len(named) > 15 and named <= {*SPECS, "joint_states", "sink_failed"}
-
-
-POSITIONS = "measured positions"
-WRONG: list[tuple[dict[str, Any], str, str]] = [
-    ({"control_rate_hz": 0.0}, "control_rate_hz", "out of range"),
-    ({"control_rate_hz": "fast"}, "control_rate_hz", "not a number"),
-    ({"execution_horizon": 2.5}, "execution_horizon", "not an integer"),
-    ({"synchronous": 1}, "synchronous", "not a truth value"),
-    ({"conditioning": "prefx"}, "conditioning", "did you mean 'prefix'"),
-    ({"action_names": [""]}, "action_names", "without actions"),
-    ({"cameras": ["a", "a"]}, "cameras", "twice"),
-    ({"component_prompts": ["no equals sign"]}, "component_prompts", "key=value"),
-    ({"calls_per_action": ["system2=often"]}, "calls_per_action", "'often' is not a number"),
-    ({"command_type": "delta", "interpolation": 2}, "interpolation", "displacements"),
-    ({"limits.lower": [0.0]}, "limits.lower", "1 values for 2"),
-    ({"limits.lower": [0.0, 0.0], "limits.upper": [1.0, 0.0]}, "limits.lower", "not below"),
-    ({"limits.tolerance": -1.0}, "limits.tolerance", "out of range"),
-    ({"command_type": "velocity", "limits.max_velocity": [1.0, 1.0]}, "limits.max_velocity", "velocities themselves"),
-    ({"limits.max_velocity": [1.0, 1.0], "action_joints": [""]}, "limits.max_velocity", POSITIONS),
-    ({"limits.max_acceleration": [1.0, 1.0], "action_joints": [""]}, "limits.max_acceleration", POSITIONS),
-    ({"fallback": ["safe_pose"], "safe_pose": [0.0, 0.0], "action_joints": [""]}, "fallback", POSITIONS),
-    ({"fallback": ["stop"]}, "fallback", "unknown motion"),
-    ({"fallback": ["repeat_last:0"]}, "fallback", "lasts no time"),
-    ({"safe_pose": [1.0]}, "safe_pose", "1 for 2 actions"),
-    ({"safe_pose": [math.nan, 0.0]}, "safe_pose", "not finite"),
-    ({"camera_topics": ["top=/top"]}, "camera_topics", "no such camera: top"),
-    ({"camera_topics": ["front=/1st camera"]}, "camera_topics", "topic name"),
-    ({"camera_types": ["front=webcam"]}, "camera_types", "unknown type"),
-    ({"camera_depth_range_m": ["front=2:1"]}, "camera_depth_range_m", "no range"),
-    ({"jpeg_quality": 0}, "jpeg_quality", "out of range"),
-    ({"state_parts": ["odometry"]}, "state_parts", "not the parts"),
-    ({"joints": [""]}, "joints", "none are named"),
-    ({"joint_fields": ["pose"]}, "joint_fields", "not fields"),
-    ({"state_size": 5}, "state_size", "2 joints x 2 fields are 4 of 5"),
-    ({"state_size": 4, "state_parts": ["joint_states", "array"]}, "state_size", "4 of 4"),
-    ({"unit_scale": ["c=2.0"]}, "unit_scale", "no such joint: c"),
-    ({"unit_scale": ["a=0"]}, "unit_scale", "factor of zero"),
-    ({"action_joints": ["a"]}, "action_joints", "1 for 2 actions"),
-    ({"action_state": [0, 1]}, "action_state", "not from both"),
-    ({"action_state": [0, 4], "action_joints": [""]}, "action_state", "not places"),
-    ({"sink": "serial"}, "sink", "unknown"),
-    ({"sink": "custom"}, "sink_class", "needs its class"),
-    ({"sink": "twist", "twist_axes": ["x=linear.x"]}, "twist_axes", "every action"),
-    ({"sink": "twist", "twist_axes": ["x=linear.x", "y=linear.x"]}, "twist_axes", "every action"),
-    ({"sink": "twist", "twist_axes": ["x=linear.x", "y=up"]}, "twist_axes", "every action"),
-    ({"sink": "trajectory", "command_type": "delta"}, "trajectory_field", "delta commands"),
-    ({"sink_joints": ["a"]}, "sink_joints", "1 for 2 actions"),
-    ({"command_scale": [1.0, 2.0, 3.0]}, "command_scale", "3 for 2 actions"),
-    ({"component_fallbacks": ["safety=pray"]}, "component_fallbacks", "no fallback 'pray'"),
-    ({"on_max_violation": "explode"}, "on_max_violation", "unknown"),
-    ({"link.max_timeouts": 0}, "link.max_timeouts", "out of range"),
-]
-
-
-def test_a_wrong_parameter_is_named_with_its_value_and_the_fix(ros: None) -> None:
-    for wrong, key, problem in WRONG:
-        with pytest.raises(ConfigurationError) as caught:
-            settings(JOINT_ROBOT | wrong)
-        assert caught.value.key == key and problem in str(caught.value), (wrong, str(caught.value))
-        assert caught.value.fix, wrong
-        if key in wrong and not key.startswith("limits."):
-            shown = wrong[key][0] if isinstance(wrong[key], list) else wrong[key]
-            assert str(shown) in str(caught.value), str(caught.value)
-
-
-# --- the foreign robot ----------------------------------------------------------------------------------------------------
 
 
 class Arm:
