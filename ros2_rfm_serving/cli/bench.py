@@ -17,14 +17,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ros2_rfm_serving.cli import bench_robot, bench_scheduler
+from ros2_rfm_serving.cli import bench_network, bench_robot, bench_robots, bench_scheduler
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.cli.up import Outcome
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
 app.command("scheduler")(bench_scheduler.scheduler)
+app.command("network")(bench_network.network)
 app.command("robot")(bench_robot.robot)
+app.command("robots")(bench_robots.robots)
 console = Console() if Console().is_terminal else Console(width=120)
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there")]
 
@@ -197,31 +199,32 @@ def _served_success(descriptor: Any, episodes: int, domain: int) -> Outcome:
 
 
 @contextmanager
-def _process(module: str, *arguments: str) -> Iterator[None]:
+def process(module: str, *arguments: str) -> Iterator[int]:
+    """A node in a process of its own, until the end of the block; its process id."""
     command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+    started = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
-        yield
+        yield started.pid
     finally:
-        process.send_signal(signal.SIGINT)
+        started.send_signal(signal.SIGINT)
         try:
-            process.wait(timeout=10)
+            started.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            process.kill()
+            started.kill()
 
 
 @contextmanager
 def _server(model: str) -> Iterator[None]:
     gpu_type = "EMULATED" if model.startswith("emulated/") else "CPU"
     parameters = [f"model:={model}", "server:=bench", "batch_size:=8", f"gpu_type:={gpu_type}"]
-    with _process("ros2_rfm_serving.ros.model_server_node", "--ros-args", *[part for p in parameters for part in ("-p", p)]):
+    with process("ros2_rfm_serving.ros.model_server_node", "--ros-args", *[part for p in parameters for part in ("-p", p)]):
         yield
 
 
 @contextmanager
 def _echo() -> Iterator[None]:
-    with _process("ros2_rfm_serving.ros.bench_path"):
+    with process("ros2_rfm_serving.ros.bench_path"):
         yield
 
 
@@ -229,7 +232,7 @@ def _measure_path(num_robots: int, image_size_px: int, seconds: float) -> tuple[
     """(overheads, queue waits) in s, the first second after the first chunk left out."""
     from ros2_rfm_serving.ros.bench_path import BenchRobots
 
-    with _spinning(lambda: BenchRobots("bench", num_robots, image_size_px)) as (node, spin):
+    with spinning(lambda: BenchRobots("bench", num_robots, image_size_px)) as (node, spin):
         spin(lambda: bool(node.overheads_s), 30.0)
         spin(lambda: False, 1.0)
         node.overheads_s.clear()
@@ -241,7 +244,7 @@ def _measure_path(num_robots: int, image_size_px: int, seconds: float) -> tuple[
 def _measure_echo(image_size_px: int, seconds: float) -> tuple[int, list[float]]:
     from ros2_rfm_serving.ros.bench_path import CAMERAS, EchoClient, camera_image
 
-    with _spinning(lambda: EchoClient(image_size_px)) as (node, spin):
+    with spinning(lambda: EchoClient(image_size_px)) as (node, spin):
         spin(lambda: bool(node.round_trips_s), 30.0)
         spin(lambda: False, 1.0)
         node.round_trips_s.clear()
@@ -250,7 +253,7 @@ def _measure_echo(image_size_px: int, seconds: float) -> tuple[int, list[float]]
 
 
 @contextmanager
-def _spinning(make: Any) -> Iterator[Any]:
+def spinning(make: Any) -> Iterator[Any]:
     """A node of this process and a `spin(until, at most seconds)` for it."""
     import rclpy
 

@@ -158,7 +158,7 @@ class _Stub:
         for server, opening in tick.opens:
             brain.session_opened(opening.component, server, self._grant(), now_s)
         for reset in tick.resets:
-            brain.episode_reset(reset.component, reset.session_epoch, reset.episode, True, now_s)
+            brain.episode_reset(reset, True)
         self._under_way += [(now_s + self._delay_s, request) for _, request in tick.requests]
 
     def due(self, now_s: float) -> list[Chunk]:
