@@ -18,6 +18,7 @@ from ros2_rfm_serving.errors import RfmError
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.robot import RobotBrain
+    from ros2_rfm_serving.robot.limits import Limits
     from ros2_rfm_serving.types import Chunk, ObservationRequest
 
 SERVER, ROBOT, MODEL_HASH = "stub", "bench", "stub"
@@ -50,7 +51,9 @@ class Round(NamedTuple):
     requests: int
 
 
-MODES = ("synchronous", "naive asynchronous", "prefix", "guided")
+LIMITED = "prefix, all limits"
+"""Position commands within limits of value, velocity and acceleration."""
+MODES = ("synchronous", "naive asynchronous", "prefix", LIMITED, "guided")
 
 
 def robot(
@@ -113,9 +116,11 @@ def _measure(mode: str, load: Load, ticks: int) -> Round:
 
 def _brain(mode: str, load: Load) -> RobotBrain:
     from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
+    from ros2_rfm_serving.robot.config import CommandType
+    from ros2_rfm_serving.robot.limits import Limits
     from ros2_rfm_serving.types import SYSTEM1, Conditioning, Placement, Route, Schedule
 
-    conditioning = {"prefix": Conditioning.PREFIX, "guided": Conditioning.GUIDED}.get(mode, Conditioning.NONE)
+    conditionings = {"prefix": Conditioning.PREFIX, LIMITED: Conditioning.PREFIX, "guided": Conditioning.GUIDED}
     brain = RobotBrain(
         RobotConfig(
             name=ROBOT,
@@ -125,7 +130,9 @@ def _brain(mode: str, load: Load) -> RobotBrain:
             control_rate_hz=load.control_rate_hz,
             execution_horizon=load.execution_horizon,
             synchronous=mode == "synchronous",
-            conditioning=conditioning,
+            conditioning=conditionings.get(mode, Conditioning.NONE),
+            command_type=CommandType.POSITION if mode == LIMITED else CommandType.DELTA,
+            limits=_limits(load.num_actions) if mode == LIMITED else Limits(),
         )
     )
     placement = Placement(
@@ -143,6 +150,13 @@ def _brain(mode: str, load: Load) -> RobotBrain:
     brain.server_seen(SERVER, True, 0.0)
     brain.start(TaskGoal(task="bench", instruction="go on", time_budget_s=1e9, reset=False), 0.0)
     return brain
+
+
+def _limits(num_actions: int) -> Limits:
+    from ros2_rfm_serving.robot.limits import Limits
+
+    low, high, fast = (-1.0,) * num_actions, (1.0,) * num_actions, (2.0,) * num_actions
+    return Limits(lower=low, upper=high, max_velocity=fast, max_acceleration=tuple(5.0 * v for v in fast))
 
 
 class _Stub:
