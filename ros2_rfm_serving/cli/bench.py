@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ros2_rfm_serving.cli import bench_network, bench_robot, bench_robots, bench_scheduler
+from ros2_rfm_serving.cli import bench_network, bench_robot, bench_robots, bench_rtc, bench_scheduler
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.cli.up import Outcome
@@ -27,6 +27,7 @@ app.command("scheduler")(bench_scheduler.scheduler)
 app.command("network")(bench_network.network)
 app.command("robot")(bench_robot.robot)
 app.command("robots")(bench_robots.robots)
+app.command("rtc")(bench_rtc.rtc)
 console = Console() if Console().is_terminal else Console(width=120)
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there")]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from ros2_rfm_serving.cli import bench, capacity, check, doctor, plan, profile, reproduce, robot, simulate, train, up
+from ros2_rfm_serving.cli import bench, capacity, check, doctor, netlink, plan, profile, reproduce, robot, simulate, train, up
 from ros2_rfm_serving.errors import RfmError
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 for name, command in COMMANDS.items():
     app.command(name)(command)
 app.add_typer(bench.app, name="bench")
+app.add_typer(netlink.app, name="netlink")
 app.add_typer(reproduce.app, name="reproduce")
 
 

@@ -293,7 +293,7 @@ class ModelServerNode(LifecycleNode):
         message_type, topic = convert.REPLIES[kind]
         key = (robot, message_type)
         if key not in self._replies:
-            self._replies[key] = self.create_publisher(message_type, self._names.robot(robot, topic), qos.REPLY)
+            self._replies[key] = self.create_publisher(message_type, self._names.robot(robot, topic), qos.REPLY_SENT)
         return self._replies[key]
 
     def _set_state(self, state: int, detail: str) -> None:

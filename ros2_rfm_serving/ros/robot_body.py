@@ -166,7 +166,7 @@ class RobotBody:
     ) -> None:
         heard: Callable[[Any], None] = partial(self.safely, callback)
         if from_server:
-            heard = self._servers.faults.passing(heard, Direction.DOWN, reliable=True)
+            heard = self._servers.faults.passing(heard, Direction.DOWN)
         self._keep(self._node.create_subscription(kind, self._topic(topic), heard, profile), self._node.destroy_subscription)
 
     # --- what arrives ---
