@@ -124,7 +124,8 @@ def _write_factory(folder: Path, config: Path, mode: str, delay_steps: int, came
     robot = yaml.safe_load((config / "robots" / "metaworld_arm.yaml").read_text(encoding="utf-8"))
     parameters = robot["/**"]["ros__parameters"]
     parameters.update(MODES[mode])
-    parameters.update({"max_action_age_s": 5.0, "server_timeout_s": 5.0})
+    parameters.update({"max_action_age_s": 5.0, "server_timeout_s": 5.0, "default_budget_s": 20.0})
+    parameters["max_observation_age_s"] = 0.5 + 2.0 / camera_rate_hz
     period_ms = 1e3 / parameters["control_rate_hz"]
     if delay_steps:  # half a step early, so that an answer takes effect with the step it is due for
         one_way_ms = max(0.0, (delay_steps - 0.5) * period_ms - TRANSPORT_MS) / 2
