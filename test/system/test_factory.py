@@ -182,7 +182,7 @@ def test_two_factories_on_one_machine_do_not_disturb_each_other(repository: Path
             assert process.returncode == 0, output
             figures = json.loads((tmp_path / file).read_text())
             server, robot = figures["servers"]["server_1"], figures["robots"]["idle_arm_1"]
-            assert server["served"] > 5 and server["sessions"] == 1
+            assert server["served"] > 5 and server["sessions"] <= 1  # none once its robot has taken leave
             foreign = {"unknown_session", "unknown_component", "stale_epoch", "wrong_model", "stale_schedule"}
             assert not foreign & {*server["refused"], *robot["refused"]}
 
