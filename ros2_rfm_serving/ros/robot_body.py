@@ -58,7 +58,7 @@ class RobotBody:
         self.punctuality = Punctuality(self._period_s, on_grid=self._by_timer)
         self._active = self._drives = False
         self._timer: Any = None
-        self._ticked_s = self._told_s = -1.0
+        self._ticked_s = self._acted_s = self._told_s = -1.0
         self._told: object = None
         self._sessions = Sessions(node, servers, self)
         self._door = self._make_door()
@@ -221,6 +221,7 @@ class RobotBody:
             return
         self._ticked_s = now_s
         if may_act:
+            self._acted_s = now_s
             self.punctuality.ticked(now_s)
         try:
             self._tick(now_s, may_act)
@@ -249,7 +250,9 @@ class RobotBody:
         elif now_s - self._ticked_s >= 0.75 * WATCHDOG_PERIODS * self._period_s:
             self.punctuality.restart()
             self.tick(now_s, may_act=False)
-            self.stop()  # nobody knows where it is: a robot that goes on by itself must not
+            blind = now_s - self._acted_s > self.settings.config.max_observation_age_s
+            if blind and self.brain.executing and not self.brain.paused:
+                self.stop()  # nobody knows where it is: a robot that goes on by itself must not
 
     def _send_stop(self) -> None:
         command = self.brain.stop_command()

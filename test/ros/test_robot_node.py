@@ -175,6 +175,19 @@ def test_a_cancel_stops_the_robot_before_its_next_tick(make_rig: Callable[..., R
     assert rig.result(handle).error_code == action.ExecuteTask.Result.CANCELED
 
 
+def test_a_robot_whose_sensors_fall_silent_is_told_to_stand(make_rig: Callable[..., RobotRig]) -> None:
+    rig = make_rig("command_type:=velocity", "fallback:=[zero]", "max_observation_age_s:=0.2")
+    rig.bring_up()
+    handle = rig.work()
+    rig.starve()
+    rig.wait(lambda: not np.any(rig.robot.commands[-1]), "the command to stand still")
+    rig.robot.commands.clear()
+    rig.spin(0.3)
+    assert not np.any(rig.robot.commands)
+    handle.cancel_goal_async()  # a task ends without sensors too
+    assert rig.result(handle).error_code == action.ExecuteTask.Result.CANCELED
+
+
 def test_people_pause_resume_and_abort(make_rig: Callable[..., RobotRig]) -> None:
     rig = make_rig()
     rig.bring_up()
