@@ -58,7 +58,7 @@ class ActionQueue:
         """Takes a chunk, [T, A] each; returns the rows that were skipped.
 
         mark: of its request. real_delay: steps from its request until now, by the clock; a mark from the future is an error.
-        oldest_s: rows of the last chunk whose observation is older are not blended into this one.
+        oldest_s: if an observation behind the rows that are left is older, they are not blended into these.
         """
         executed = self._popped - mark
         assert executed >= 0, "the mark was not taken from this queue"
@@ -66,7 +66,7 @@ class ActionQueue:
             return self._append(model, robot, observed_s)
         wanted = real_delay if self._compatibility is Compatibility.OLDER else min(real_delay, executed)
         skip = min(max(0, wanted), len(robot))
-        fresh = self._newest_observed_s >= oldest_s
+        fresh = self.observed_s >= oldest_s
         blended = min(self._blend_steps, self.depth, len(robot) - skip) if fresh else 0
         if blended:
             robot, model = robot.copy(), model.copy()

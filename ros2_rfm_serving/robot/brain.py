@@ -12,7 +12,7 @@ from collections import Counter, deque
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
 from ros2_rfm_serving.robot.conversation import Conversation, Instructions, Requests
 from ros2_rfm_serving.robot.failsafe import Facts, FailSafe
-from ros2_rfm_serving.robot.link import InFlight, LinkState, Overdue, steps_of
+from ros2_rfm_serving.robot.link import InFlight, LinkState, ModelIdentity, Overdue, steps_of
 from ros2_rfm_serving.robot.motion import Motor
 from ros2_rfm_serving.robot.smoothness import Smoothness
 from ros2_rfm_serving.robot.supervision import Supervision
@@ -36,8 +36,6 @@ from ros2_rfm_serving.types import (
 )
 
 __all__ = ["RobotBrain", "RobotConfig", "Sensors", "Tick"]
-STANDS_AFTER_S = 10.0
-"""A robot that has not reached its safe state within this ends its task where it is."""
 
 
 class RobotBrain:
@@ -62,8 +60,11 @@ class RobotBrain:
         self._failsafe = FailSafe(config.failsafe)
         self._ticked_s = -math.inf
         self._needs_chunk_since_s = math.inf
-        self._ending_since_s = math.inf
-        self._merged_s = -math.inf
+        self._served = False
+        """A chunk came in the session that System 1 has, or had last."""
+        self._connected = False
+        self._model: ModelIdentity | None = None
+        """Whose actions are queued."""
         self._had_chunk = False
         """Of this attempt, since the last stop: from then on an asynchronous robot should never be without an action."""
         self._resets: tuple[EpisodeReset, ...] = ()
@@ -101,6 +102,14 @@ class RobotBrain:
             self.refused[counter] += 1
         elif component == SYSTEM1:
             self._talk.due.forget()
+            self._begin_session(ModelIdentity(grant.contract.model, grant.contract.model_hash))
+
+    def _begin_session(self, model: ModelIdentity) -> None:
+        """Actions of the last one bridge the time until the first chunk, unless another model made them."""
+        self._served, self._connected = False, True
+        if model != self._model:
+            self._motor.discard()
+        self._model = model
 
     def session_refused(self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False) -> None:
         """contract: robot and server do not fit (`ContractError`); the robot refuses to resume on a server that fitted before."""
@@ -113,6 +122,7 @@ class RobotBrain:
 
     def reply(self, reply: Reply, now_s: float) -> bool:
         """A reply arrived; it counts, and True is returned, only if it answers the latest request of its component."""
+        self._watch(now_s)  # what is late is late, whether or not a tick has seen it
         answered = self._talk.accept(reply, now_s)
         problem = answered if isinstance(answered, str) else self._take(reply, answered, now_s)
         if problem:
@@ -124,13 +134,10 @@ class RobotBrain:
         component, task = reply.id.component, self.task
         if task is None or not task.active or reply.id.episode != self.episode:
             return "stale_episode"
-        if component == SYSTEM1:
-            if not isinstance(reply, Chunk):
-                return "unexpected_reply"
-            if problem := self._take_chunk(reply, answered, now_s):
-                return problem
-        elif isinstance(reply, Chunk):
-            return "unexpected_chunk"
+        if not isinstance(reply, {SYSTEM1: Chunk, SYSTEM2: Plan}.get(component, Verdict)):
+            return "unexpected_reply"
+        if isinstance(reply, Chunk) and (problem := self._take_chunk(reply, answered, now_s)):
+            return problem
         if component in self._talk.calls:
             self._talk.calls.answered(component)
             if self._talk.due.waits and self._links.system1:
@@ -138,7 +145,7 @@ class RobotBrain:
         if isinstance(reply, Plan):
             self.subgoal = reply.subgoals[0] if reply.subgoals else ""
         elif isinstance(reply, Verdict):
-            self._hear(component, reply.verdict, answered, now_s)
+            self._hear(component, reply.verdict, now_s)
         self._supervision.answered(component)
         return ""
 
@@ -155,19 +162,22 @@ class RobotBrain:
             return problem
         self._talk.due.answered(system1)
         self._merged.append(now_s)
-        self._merged_s = now_s
-        self._had_chunk = True
+        self._served = self._had_chunk = True
         self._needs_chunk_since_s = math.inf
         return ""
 
-    def _hear(self, component: str, verdict: str, answered: InFlight, now_s: float) -> None:
+    def _hear(self, component: str, verdict: str, now_s: float) -> None:
         """A judge's word. Only safety and the monitor are listened to."""
         assert self.task is not None
         if component == SAFETY and (link := self._links.get(SAFETY)):
             patience_s = link.slo_s if link.slo_s < math.inf else self.config.link.request_timeout_s
-            self._supervision.judged(verdict, answered.sent_s + link.period_s + patience_s)
+            asked_s = max(link.next_send_s, now_s) + 1.0 / self.config.control_rate_hz  # the next time, by the tick after that
+            self._supervision.judged(verdict, asked_s + patience_s)
+            self._heed_stop()
         elif component == MONITOR:
             word = self.task.judged(verdict)
+            if self._supervision.needs_person or self._supervision.ending is not None:
+                return  # how it ends is decided, or up to somebody else
             if word == FAILED:
                 self._failed(now_s)
             elif word:
@@ -185,21 +195,23 @@ class RobotBrain:
     def finish(self) -> None:
         """The result of the task was taken; nothing is executed until the next one starts."""
         self.task = None
-        self._queue.clear()
+        self._motor.discard()
 
     def cancel(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
         """Ends the task at once. The fallback ladder stops the robot from the next tick on; or send `stop_command()` now."""
         if self.task:
             self.task.end(outcome, message, now_s)
-            self._queue.clear()
+            self._motor.discard()
 
     def stop_command(self) -> Array | None:
         """[A] what must be sent so that the robot stands; None: it stands when nothing is sent."""
         return self._motor.stop_command()
 
     def pause(self, now_s: float) -> None:
-        """Nothing is asked or executed until `resume`; what is queued stays, and grows old."""
+        """Nothing is asked or executed until `resume`; what is queued stays, and grows old. Safety has to pass it anew."""
         self.paused = True
+        self._talk.abandon()
+        self._supervision.pause()
 
     def resume(self, now_s: float) -> str:
         """After a pause, and after a person was called: goes on. Returns why not; empty: it does."""
@@ -210,8 +222,6 @@ class RobotBrain:
         self._links.unpin()  # the person has seen which model is there
         if self._supervision.needs_person:
             self._supervision.resume()
-            self._queue.clear()
-            self._had_chunk, self._needs_chunk_since_s = False, math.inf
         return ""
 
     def abort(self, now_s: float) -> str:
@@ -236,6 +246,7 @@ class RobotBrain:
         if task is not None and task.active:
             self._supervise(task, now_s)
             if task.active and not self.paused:
+                self._motor.drop_stale_step(now_s)
                 if self._motor.is_between_steps(now_s) and self._talk.due.may_pop():
                     self._motor.drop_stale(now_s)
                 if task.phase is not TaskPhase.WAITING:
@@ -253,14 +264,14 @@ class RobotBrain:
         next_s = self._next_step_s(now_s) if executing else math.inf
         if executing and self._supervision.stopped:
             next_s = min(next_s, now_s + 1.0 / self.config.control_rate_hz)  # the ladder, and the end of the stop
-        asking = executing and not self._talk.no_request  # else: when the readings are there
-        next_s = min(next_s, self._talk.next_ask_s(self._motor.step_ends_s, asking=asking), self._failsafe.dead_s)
-        return min(next_s, self._links.check_s, self._supervision.pass_ends_s)
+        asking = executing and not self._talk.no_request and not self._supervision.needs_person  # else: when things change
+        next_s = min(next_s, self._talk.next_ask_s(self._motor.step_ends_s, asking=asking), self._links.check_s)
+        return min(next_s, self._failsafe.dead_s, self._supervision.pass_ends_s) if executing else next_s
 
     def _next_step_s(self, now_s: float) -> float:
         """When the next action is due, the budget is spent, or waiting has taken too long."""
         assert self.task is not None
-        budget_s = self.task.budget_ends_s
+        budget_s = self.task.budget_ends_s if self.task.phase is not TaskPhase.WAITING else math.inf
         if self._supervision.stopped:
             return budget_s
         if self._talk.due.may_pop():
@@ -276,8 +287,7 @@ class RobotBrain:
         for link, found in self._links.watch(now_s):
             if found is Overdue.GIVEN_UP:
                 self.refused["request_timeout"] += 1
-                if link.late or link.slo_s == math.inf:
-                    continue
+                continue
             self.refused["late_answer"] += 1
             if self.task is not None and self.task.active and not self.paused:
                 self._late(link.component)
@@ -293,8 +303,19 @@ class RobotBrain:
                 self._talk.calls.answered(component)
             return
         self._talk.forget(component)
-        if self._supervision.wants_plan:
-            self._supervision.wants_plan = False
+        self._heed_stop()
+
+    def _heed_stop(self) -> None:
+        """What was planned before a stop is over, and so is what has been asked for that."""
+        rules = self._supervision
+        if not rules.stops_anew:
+            return
+        rules.stops_anew = False
+        self._motor.discard()
+        self._talk.abandon(SYSTEM1)
+        self._had_chunk, self._needs_chunk_since_s = False, math.inf
+        if rules.wants_plan:
+            rules.wants_plan = False
             self._talk.forget(SYSTEM2)
 
     def _supervise(self, task: TaskRun, now_s: float) -> None:
@@ -303,18 +324,13 @@ class RobotBrain:
             task.check_budget(now_s)
         rules = self._supervision
         rules.pass_ended(now_s)
-        if rules.ending is not None:
-            self._ending_since_s = min(self._ending_since_s, now_s)
-            ladder = self._motor.ladder
-            if not ladder.has_pose or ladder.stands(now_s, to_pose=True) or now_s >= self._ending_since_s + STANDS_AFTER_S:
-                task.end(*rules.ending, now_s)
-                return
+        self._heed_stop()
+        ladder = self._motor.ladder
+        if rules.ending is not None and (not ladder.has_pose or ladder.stands(now_s, to_pose=True)):
+            task.end(*rules.ending, now_s)
         if task.result is None:
-            phase = TaskPhase.WAITING if rules.needs_person else TaskPhase.STOPPED if rules.stopped else TaskPhase.EXECUTING
-            if rules.stopped and task.phase is TaskPhase.EXECUTING:
-                self._queue.clear()  # what was planned from before the stop is over
-                self._had_chunk, self._needs_chunk_since_s = False, math.inf
-            task.phase = phase
+            stop = TaskPhase.WAITING if rules.needs_person else TaskPhase.STOPPED
+            task.enter(stop if rules.stopped else TaskPhase.EXECUTING, now_s)
 
     def _failed(self, now_s: float) -> None:
         """The monitor says so: another attempt, or the end of the task."""
@@ -327,11 +343,12 @@ class RobotBrain:
     def _command(self, sensors: Sensors | None, now_s: float, *, may_act: bool) -> Array | None:
         """[A] of this control period; None: nothing is to be said."""
         task, motor = self.task, self._motor
-        positions = sensors.positions if sensors is not None else None
+        fresh = sensors is not None and may_act and now_s - sensors.state_s <= self.config.max_observation_age_s
+        positions = sensors.positions if sensors is not None and fresh else None  # others say nothing about where it is
         if task is None or not task.active:
             return self._rest(task, positions, now_s)
         if task.phase is not TaskPhase.EXECUTING or self.paused:
-            return motor.fall_back(positions, now_s, to_pose=self._supervision.to_safe_pose)
+            return motor.fall_back(positions, now_s, to_pose=self._supervision.to_safe_pose and not self.paused)
         if not may_act:
             return None
         if not motor.is_between_steps(now_s):
@@ -346,7 +363,7 @@ class RobotBrain:
             task.waiting_steps += not self._had_chunk
             self._needs_chunk_since_s = min(self._needs_chunk_since_s, now_s)
             return motor.fall_back(positions, now_s)
-        action = motor.step(now_s)
+        action = motor.step(positions, now_s)
         if not due.may_pop():  # the body need not tick at the end of this step to find that out
             self._needs_chunk_since_s = now_s + 1.0 / self.config.step_rate_hz
         if action is None:
@@ -362,9 +379,8 @@ class RobotBrain:
         if not ladder.moved:
             return None
         if task is not None and task.phase is TaskPhase.RESETTING:
-            ladder.rest()
-            return self._motor.stop_command()
-        if ladder.stands(now_s):
+            return self._motor.hand_over()
+        if self._motor.stands(now_s):
             ladder.rest()
             return None
         return self._motor.fall_back(positions, now_s)
@@ -381,7 +397,8 @@ class RobotBrain:
             problem="" if link is not None and link.state is LinkState.OPEN else (link.problem if link else "no schedule yet"),
             mismatch=self._links.mismatch,
             executing=executing,
-            merged_s=self._merged_s,
+            connected=self._connected,
+            served=self._served,
             stalled_since_s=self._needs_chunk_since_s,
             stalls_after_s=self._stalls_after_s,
             failing_since_s=failing_s,
@@ -389,8 +406,13 @@ class RobotBrain:
             no_request=self._talk.no_request,
         )
         self._failsafe.update(facts, now_s)
-        if self._failsafe.state is RobotState.DEAD and self.task is not None and self.task.active:
+        if self._failsafe.state is RobotState.DEAD and self.task is not None and self.task.active and not self._in_hands:
             self._supervision.end_safely(TaskOutcome.OFFLINE, self._failsafe.reason)
+
+    @property
+    def _in_hands(self) -> bool:
+        """A person decides what comes next: until then it does not move."""
+        return self.paused or self._supervision.needs_person
 
     @property
     def _stalls_after_s(self) -> float:
@@ -399,12 +421,12 @@ class RobotBrain:
 
     def _begin_episode(self, now_s: float) -> None:
         self.episode += 1
-        self._queue.clear()
+        self._motor.discard()
         self._talk.begin_episode(now_s)
         self._supervision.begin()
-        self._motor.begin(None)
+        self._motor.begin()
         self.subgoal = ""
-        self._needs_chunk_since_s = self._ending_since_s = math.inf
+        self._needs_chunk_since_s = math.inf
         self._had_chunk = False
         if self.episode > 1:
             opened = (link for link in self._links.all if link.state is LinkState.OPEN)

@@ -47,9 +47,10 @@ class CoupledCalls:
             self._settle()
 
     def answered(self, component: str) -> None:
-        """Only an answer settles a call: one that was lost is asked again."""
-        self._owed[component] -= 1.0
-        self._settle()
+        """Only an answer settles a call: one that was lost is asked again. A late one may find nothing left to settle."""
+        if component in self.due:
+            self._owed[component] -= 1.0
+            self._settle()
 
     def _settle(self) -> None:
         self.due = frozenset([component for component in self._served if self._owed[component] >= 1.0 - ROUNDING])

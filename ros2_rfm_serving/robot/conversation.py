@@ -57,8 +57,15 @@ class Conversation:
     def forget(self, component: str) -> None:
         """Its answer is not waited for any more, and it may be asked again at once."""
         if link := self.links.get(component):
-            link.forget()
+            if link.in_flight:
+                link.forget()
             link.restart_pace()
+
+    def abandon(self, *components: str) -> None:
+        """What they were asked is over; no name: all of them. They are asked again in their turn."""
+        for link in self.links.all:
+            if not components or link.component in components:
+                link.abandon()
 
     def accept(self, reply: Reply, now_s: float) -> InFlight | str:
         """What it answers, or the counter under which it is dropped."""
@@ -74,7 +81,7 @@ class Conversation:
             if link.next_send_s > now_s or link.in_flight or link.state is not LinkState.OPEN:
                 continue
             if stopped and link.goal_coupled:
-                if not self._supervision.waits_for(link.component):
+                if not self._supervision.asks(link.component):
                     continue
             elif self.due.ask_s(link, step_ends_s) > now_s:
                 continue
@@ -97,7 +104,7 @@ class Conversation:
             elif not asking:
                 continue
             elif stopped and link.goal_coupled:
-                link_s = link.next_send_s if self._supervision.waits_for(link.component) else math.inf
+                link_s = link.next_send_s if self._supervision.asks(link.component) else math.inf
             else:
                 link_s = self.due.ask_s(link, step_ends_s) if link.goal_coupled else link.next_send_s
             next_s = link_s if link_s < next_s else next_s  # a hot loop: no call
@@ -117,7 +124,7 @@ class Conversation:
         return ""
 
     def _request(self, link: Link, sensors: Sensors, told: Instructions, episode: int, now_s: float) -> ObservationRequest:
-        identity = link.sent(episode, now_s, self._queue.mark, sensors.state_s)
+        identity = link.sent(episode, now_s, self._queue.mark, min(sensors.state_s, sensors.images_s))
         if link.component != SYSTEM1:
             prompt = self._config.prompts.get(link.component, "")
             return thought_request(identity, f"{told.goal}. {prompt}", sensors, now_s)

@@ -26,6 +26,10 @@ ALLOWED: dict[RobotState, frozenset[RobotState]] = {
 }
 """Every transition there is. CONNECTING is also where a robot falls back to that no schedule has a route for any more."""
 
+OFFLINE = (RobotState.CONNECTING, RobotState.RECONNECTING)
+"""With a task, they last until the first chunk."""
+NO_CHUNK = "no chunk yet"
+
 
 class Facts(NamedTuple):
     """What the state follows from, as of one control period."""
@@ -38,8 +42,10 @@ class Facts(NamedTuple):
     """How a server's model differs from the one before; empty: it does not."""
     executing: bool
     """A task wants actions."""
-    merged_s: float
-    """When the last chunk was merged; -inf: none in this session."""
+    connected: bool
+    """It has had a session."""
+    served: bool
+    """A chunk of this session was merged: a server that takes requests and answers none does not serve."""
     stalled_since_s: float
     """Since when an action is needed and none is there; inf: not."""
     stalls_after_s: float
@@ -60,11 +66,7 @@ class FailSafe:
         self.state, self.reason = RobotState.CONNECTING, "no schedule yet"
         self.changes: Counter[tuple[RobotState, RobotState]] = Counter()
         self.offline_since_s = math.inf
-        """Of a task without a session; inf: not so."""
-        self._connected = False
-        """It has had a session."""
-        self._offline_s = -math.inf
-        """When it was last seen without a session."""
+        """Of a task that is without a server; inf: not so."""
 
     @property
     def dead_s(self) -> float:
@@ -74,47 +76,30 @@ class FailSafe:
     def update(self, facts: Facts, now_s: float) -> bool:
         """True when the state is another one than before."""
         before = self.state
-        if facts.problem:
-            self._offline_s = now_s
-        else:
-            self._connected = True
-        if not facts.executing or self._is_served(facts):
-            self.offline_since_s = math.inf
-        elif self.offline_since_s == math.inf:
-            self.offline_since_s = now_s
-        state, self.reason = self._judge(facts, now_s)
-        if state is before:
+        self.state, self.reason = self._judge(facts, now_s)
+        offline = facts.executing and self.state in OFFLINE
+        self.offline_since_s = min(self.offline_since_s, now_s) if offline else math.inf
+        if self.state is before:
             return False
-        self.state = state
-        self.changes[before, state] += 1
+        self.changes[before, self.state] += 1
         return True
 
     def _judge(self, facts: Facts, now_s: float) -> tuple[RobotState, str]:
+        problem = facts.mismatch or facts.problem
         if self.state is RobotState.DEAD:
-            if not facts.problem and not facts.mismatch:
-                return RobotState.CONNECTING, "a server is back"
-            return RobotState.DEAD, facts.mismatch or self.reason
-        if not facts.scheduled:
-            return RobotState.CONNECTING, "no schedule has a route for it"
-        if facts.problem or facts.mismatch:
-            return self._offline(facts, facts.problem, now_s)
-        if self.state in (RobotState.CONNECTING, RobotState.RECONNECTING) and facts.executing and not self._is_served(facts):
-            return self._offline(facts, "no chunk yet", now_s)
-        return self._online(facts, now_s)
+            return (RobotState.DEAD, facts.mismatch or self.reason) if problem else (RobotState.CONNECTING, "a server is back")
+        if self.state not in OFFLINE:
+            return self._offline(facts, problem) if problem else self._online(facts, now_s)
+        if not problem and not (facts.executing and not facts.served):
+            return RobotState.STREAMING, ""  # how well it streams, the next period says
+        if facts.mismatch:
+            return RobotState.DEAD, facts.mismatch
+        if facts.executing and now_s >= self.dead_s:
+            return RobotState.DEAD, f"offline for {now_s - self.offline_since_s:.0f} s: {problem or NO_CHUNK}"
+        return self._offline(facts, problem) if problem else (self.state, NO_CHUNK)
 
-    def _is_served(self, facts: Facts) -> bool:
-        """It has a session, and a chunk of it: a server that takes requests and answers none does not serve."""
-        return not facts.problem and facts.merged_s >= self._offline_s
-
-    def _offline(self, facts: Facts, problem: str, now_s: float) -> tuple[RobotState, str]:
-        if self.state in (RobotState.CONNECTING, RobotState.RECONNECTING):
-            if facts.mismatch:
-                return RobotState.DEAD, facts.mismatch
-            if now_s >= self.dead_s:
-                return RobotState.DEAD, f"offline for {now_s - self.offline_since_s:.0f} s: {problem}"
-            if not facts.problem:
-                return self.state, problem
-        return (RobotState.RECONNECTING if self._connected else RobotState.CONNECTING), facts.mismatch or problem
+    def _offline(self, facts: Facts, problem: str) -> tuple[RobotState, str]:
+        return (RobotState.RECONNECTING if facts.connected and facts.scheduled else RobotState.CONNECTING), problem
 
     def _online(self, facts: Facts, now_s: float) -> tuple[RobotState, str]:
         stalled_s = now_s - facts.stalled_since_s

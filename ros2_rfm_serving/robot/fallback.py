@@ -9,17 +9,24 @@ import numpy as np
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig, Rung
+from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import Array
 
 AT_REST_AFTER_S = 0.5
 """A robot that has been on the last rung for so long stands; nothing needs to be commanded any more while it has no task."""
+STANDS_AFTER_S = 10.0
+"""A robot that has not reached its safe pose within this is not going to: it stays where it is."""
 POSE_TOLERANCE = 0.02
 """A pose is reached when every measured position is as close as this to it, in its units."""
+
+_SLOWS = {Motion.REPEAT_LAST: 0, Motion.RAMP_DOWN: 1}
+"""Rungs that go on with the last motion, the faster ones first; all others end it."""
 
 
 def check_ladder(config: RobotConfig) -> None:
     """Raises: `ConfigurationError` when the ladder would not stop this robot."""
     ladder, kind = config.fallback, config.command_type
+    config.limits.check(len(config.action_names))
     if not ladder:
         raise _wrong(config, "is empty", "name at least one of " + ", ".join(motion.value for motion in Motion))
     for rung, after in pairwise(ladder):
@@ -27,6 +34,13 @@ def check_ladder(config: RobotConfig) -> None:
             raise _wrong(config, f"`{rung.motion.value}` has no end before `{after.motion.value}`", "write it as `motion:seconds`")
     for rung in ladder:
         _check_rung(config, rung)
+    if not _may_stand(config):
+        problem = f"zero is outside of them: {kind.value} commands could not stop the robot"
+        raise ConfigurationError(problem, key="limits", fix="make every lower <= 0 <= upper")
+    for rung, after in pairwise(ladder):
+        if _SLOWS.get(after.motion, 2) < _SLOWS.get(rung.motion, 2):
+            problem = f"`{after.motion.value}` after `{rung.motion.value}` would make it move again"
+            raise _wrong(config, problem, "begin with `repeat_last`, then `ramp_down`")
     last = ladder[-1].motion
     if kind is CommandType.VELOCITY and last is not Motion.ZERO:
         raise _wrong(config, f"ends with `{last.value}`: a velocity command lasts until the next one", "end the ladder with `zero`")
@@ -48,8 +62,24 @@ def _check_rung(config: RobotConfig, rung: Rung) -> None:
             raise _wrong(config, problem, "give one per action, in the units of the measured positions")
         if kind is CommandType.POSITION and not config.limits.max_velocity:
             raise _wrong(config, "`safe_pose` without `limits.max_velocity` would be a jump", "give a velocity per action")
+        if kind is CommandType.POSITION and not _is_within(config.safe_pose, config.limits):
+            raise _wrong(config, "`safe_pose` is outside of the limits", "give a pose that may be commanded")
         if kind is not CommandType.POSITION and not (config.limits.lower and config.limits.upper):
             raise _wrong(config, "`safe_pose` without `limits.lower` and `limits.upper` has no end", "give both per action")
+
+
+def _may_stand(config: RobotConfig) -> bool:
+    """Zero, where the ladder commands it, is within the limits."""
+    limits = config.limits
+    zeroes = any(rung.motion in (Motion.ZERO, Motion.RAMP_DOWN) for rung in config.fallback)
+    if config.command_type is CommandType.POSITION or not zeroes:
+        return True
+    return all(low <= 0 for low in limits.lower) and all(high >= 0 for high in limits.upper)
+
+
+def _is_within(pose: tuple[float, ...], limits: Limits) -> bool:
+    lower, upper = limits.lower or (-math.inf,) * len(pose), limits.upper or (math.inf,) * len(pose)
+    return all(low <= value <= high for low, value, high in zip(lower, pose, upper, strict=True))
 
 
 def _wrong(config: RobotConfig, problem: str, fix: str) -> ConfigurationError:
@@ -70,18 +100,22 @@ class FallbackLadder:
         self._max_step = np.array(config.limits.max_velocity, np.float32) / config.control_rate_hz
         self._period_s = 1.0 / config.control_rate_hz
         self._stop = np.zeros(len(config.action_names), np.float32) if self._kind is CommandType.VELOCITY else None
-        self._before: Array | None = None
+        self._now: Array | None = None
+        """[A] what the robot was last told; None: it stands"""
         self._last: Array | None = None
+        """[A] where this ladder sets out from; of position commands, the last one"""
+        self._before: Array | None = None
         self._step = np.zeros(1, np.float32)
-        """[A] what the last two commands differ by: the motion that position commands run on with"""
+        """[A] what the last two commands before this rung differ by: the motion that position commands run on with"""
         self._active: tuple[Rung, ...] | None = None
+        self._rung: Rung | None = None
         self._began_s = math.inf
         self._reached = False
 
     @property
     def moved(self) -> bool:
         """Something was commanded since it last stood."""
-        return self._last is not None
+        return self._now is not None
 
     def stop_command(self) -> Array | None:
         """What makes the robot stand if it is the last thing that it is told; None: nothing needs to be said."""
@@ -89,41 +123,57 @@ class FallbackLadder:
 
     def commanded(self, command: Array) -> None:
         """An action was executed: the ladder begins anew from there."""
-        self._before, self._last, self._active = self._last, command, None
+        self._before, self._last, self._now = self._last, command, command
+        self._active = self._rung = None
 
     def rest(self) -> None:
         """The robot stands: nothing more is to be said."""
-        self._before = self._last = self._active = None
+        self._before = self._last = self._now = self._active = self._rung = None
 
     def command(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
         """[A] for this control period; None: nothing. positions: [A] measured, for the safe pose."""
+        if self._now is None and not to_pose:
+            self._active = None
+            return self._stop  # it stands: no rung makes it move
         rungs = self._pose_rungs if to_pose else self._rungs
         if self._active is not rungs:
-            self._active, self._began_s, self._reached = rungs, now_s, False
-            if self._last is not None and self._before is not None:
-                self._step = self._last - self._before
-            else:
-                self._step = np.zeros(1, np.float32)
+            self._active, self._began_s, self._reached, self._rung = rungs, now_s, False, None
+            self._last = self._now
         elapsed_s = now_s - self._began_s
         for rung in rungs[:-1]:
             if elapsed_s < rung.duration_s:
                 return self._on(rung, elapsed_s, positions)
             elapsed_s -= rung.duration_s
-        last = rungs[-1]
-        return self._on(last, elapsed_s, positions)
+        return self._on(rungs[-1], elapsed_s, positions)
+
+    def went(self, command: Array | None) -> None:
+        """What became of `command`'s answer within the limits; None: nothing was commanded."""
+        if self._active is None:
+            return
+        if self._kind is CommandType.POSITION:
+            self._now = self._now if command is None else command
+            self._before, self._last = self._last, self._now
+        elif command is not None or self._now is not None:
+            self._now = command if command is not None else np.zeros_like(self._now)
 
     def stands(self, now_s: float, *, to_pose: bool = False) -> bool:
         """The last rung has been reached, and the pose where there is one: the robot is in its safe state."""
-        if self._active is None:
+        rungs = self._pose_rungs if to_pose else self._rungs
+        if self._active is not rungs:
             return False
-        if to_pose and self.has_pose:
-            return self._active is self._pose_rungs and self._reached
-        before_s = sum(rung.duration_s for rung in self._active[:-1])
-        last = self._active[-1]
+        last = rungs[-1]
         lasts_s = last.duration_s if last.duration_s < math.inf else AT_REST_AFTER_S
-        return now_s - self._began_s >= before_s + lasts_s
+        if last.motion is Motion.SAFE_POSE:
+            if to_pose and self._reached:
+                return True
+            lasts_s = AT_REST_AFTER_S if self._reached else STANDS_AFTER_S
+        return now_s - self._began_s >= sum(rung.duration_s for rung in rungs[:-1]) + lasts_s
 
     def _on(self, rung: Rung, elapsed_s: float, positions: Array | None) -> Array | None:
+        if self._rung is not rung:
+            self._rung = rung
+            known = self._last is not None and self._before is not None
+            self._step = self._last - self._before if known else np.zeros(1, np.float32)  # type: ignore[operator]
         if rung.motion is Motion.ZERO:
             return np.zeros_like(self._last) if self._last is not None else self._stop
         if rung.motion is Motion.SAFE_POSE:
@@ -138,8 +188,8 @@ class FallbackLadder:
         """The last motion at a share of its speed. Position commands run on by what they moved in the last period, ever less."""
         if self._kind is not CommandType.POSITION:
             return last * np.float32(share)
-        self._last = last + self._step * np.float32(share)
-        return self._last
+        moved: Array = last + self._step * np.float32(share)
+        return moved
 
     def _towards_pose(self, positions: Array | None) -> Array | None:
         """Position commands go there in steps of the velocity limit; the others are driven by what is left to go."""
@@ -147,9 +197,9 @@ class FallbackLadder:
             start = self._last if self._last is not None else positions
             if start is None:
                 return self._stop
-            self._last = start + np.clip(self._pose - start, -self._max_step, self._max_step)
-            self._reached = bool(np.allclose(self._last, self._pose, atol=1e-4))
-            return self._last
+            self._reached = bool(np.allclose(start, self._pose, atol=1e-4))
+            nearer: Array = start + np.clip(self._pose - start, -self._max_step, self._max_step)
+            return nearer
         if positions is None:
             return self._stop
         error = self._pose - positions

@@ -84,7 +84,7 @@ class Link:
     """When the first request was sent of those that have not been answered; inf: none waits."""
     slo_s: float = math.inf
     late: bool = False
-    """What is in flight, or was given up last, is later than its SLO."""
+    """What is in flight is later than its SLO, and that was said."""
     pinned: ModelIdentity | None = None
     """The model that the robot has worked with: no other one may take its place unasked."""
     mismatch: str = ""
@@ -98,6 +98,7 @@ class Link:
     _placed_model: str = ""
     _gives_up_s: float = math.inf
     _sequence: int = 0
+    """Never begins anew: two servers may number their sessions alike."""
     _first_reply: bool = True
     _backoff_s: float = 0.0
     _period_s: float = 0.0
@@ -162,7 +163,7 @@ class Link:
         self.state, self.epoch, self.contract = LinkState.OPEN, grant.session_epoch, grant.contract
         self.problem, self.mismatch, self.timeouts, self._backoff_s = "", "", 0, 0.0
         self.pinned = ModelIdentity(grant.contract.model, grant.contract.model_hash)
-        self._sequence, self._first_reply = 0, True
+        self._first_reply = True
         self.forget()
         self._answered()
 
@@ -186,6 +187,12 @@ class Link:
     def forget(self) -> None:
         """Whatever was asked is not waited for any more. What is asked next does not get more time for that."""
         self.in_flight, self.deadline_s = None, math.inf
+
+    def abandon(self) -> None:
+        """The robot does not want the answer any more, which is no fault of the server's."""
+        if self.in_flight:
+            self.forget()
+            self._answered()
 
     def _answered(self) -> None:
         self.unanswered_s = self._gives_up_s = math.inf
@@ -224,9 +231,14 @@ class Link:
         if self.state is LinkState.OPENING:
             self.refused(f"{self.server} does not answer", now_s)
             return Overdue.NOTHING
-        if now_s < self._gives_up_s:
+        assert self.in_flight is not None
+        late_s = math.inf if self.late else self.in_flight.sent_s + self.slo_s
+        if now_s >= late_s:
             self.deadline_s, self.late = self._gives_up_s, True
             return Overdue.LATE
+        if now_s < self._gives_up_s:  # a schedule has allowed more time meanwhile
+            self.deadline_s = min(late_s, self._gives_up_s)
+            return Overdue.NOTHING
         self.forget()
         self._gives_up_s = math.inf
         self.timeouts += 1

@@ -89,18 +89,18 @@ class Links:
         return tuple(opens)
 
     def opened(self, component: str, server: str, grant: SessionGrant, now_s: float) -> str:
-        """The counter to raise; empty: the session is taken, or does not fit and says so."""
+        """The counter to raise; empty: the session is taken."""
         link = self._links.get(component)
         if link is None or link.server != server or link.state is not LinkState.OPENING:
             return "late_session"
         if component == SYSTEM1 and grant.contract.action_names != self._config.action_names:
             link.refused(f"{server} serves other actions: {grant.contract.action_names}", now_s)
-        elif mismatch := link.differs(ModelIdentity(grant.contract.model, grant.contract.model_hash)):
+            return "other_actions"
+        if mismatch := link.differs(ModelIdentity(grant.contract.model, grant.contract.model_hash)):
             link.mismatch = mismatch
             link.refused(mismatch, now_s)
             return "other_model"
-        else:
-            link.opened(grant)
+        link.opened(grant)
         return ""
 
     def refused(self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False) -> None:
@@ -114,12 +114,13 @@ class Links:
     @property
     def mismatch(self) -> str:
         """How a server's model differs from the one that the robot has worked with; empty: none does."""
-        return next((link.mismatch for link in self.all if link.mismatch), "")
+        return next((link.mismatch for link in self.all if link.mismatch and link.route), "")
 
     def unpin(self) -> None:
-        """A person accepts the models that are there now."""
+        """A person accepts the models that are there now in place of others."""
         for link in self.all:
-            link.unpin()
+            if link.mismatch:
+                link.unpin()
 
     def _session_request(self, link: Link) -> SessionRequest:
         acts, config = link.component == SYSTEM1, self._config
@@ -138,13 +139,13 @@ class Links:
     # --- time ---
 
     def watch(self, now_s: float) -> list[tuple[Link, Overdue]]:
-        """Counts silent servers as lost, and says whose answer is late or was given up."""
+        """Counts silent servers as lost, and says whose answer is late or was given up, or first one and then the other."""
         if now_s >= self._servers.check_s:
             for server in self._servers.silent(now_s):
                 self.server_lost(server, f"{server} is silent for {self._config.server_timeout_s:g} s", now_s)
         overdue: list[tuple[Link, Overdue]] = []
         for link in self.all:
-            if now_s >= link.deadline_s and (found := link.check(now_s)) is not Overdue.NOTHING:
+            while now_s >= link.deadline_s and (found := link.check(now_s)) is not Overdue.NOTHING:
                 overdue.append((link, found))
         return overdue
 

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 
 from ros2_rfm_serving.robot.action_queue import ActionQueue
-from ros2_rfm_serving.robot.config import RobotConfig
+from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.fallback import FallbackLadder
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.shaping import CommandShaper, Interpolator
@@ -42,6 +42,8 @@ class Motor:
         self._shaper = (
             CommandShaper(config.limits, config.command_type, len(config.action_names), self._period_s) if limited else None
         )
+        self._observed_s = -math.inf
+        """When the observation behind the step under way was taken."""
         self._at_seam = False
         """The next action is the first of a chunk."""
         self._at_rest = True
@@ -70,6 +72,12 @@ class Motor:
             self.queue.refuse(self._shaper.unfit(self.queue.rows))
         return ""
 
+    def drop_stale_step(self, now_s: float) -> None:
+        """Nor is the rest of one."""
+        if self._interpolator.pending and self._observed_s < now_s - self._config.max_action_age_s:
+            self._interpolator.clear()
+            self._refused["stale_action"] += 1
+
     def drop_stale(self, now_s: float) -> None:
         """No action is executed whose observation is too old (Remote-RTC §9.2); what comes from a newer one stays."""
         queue, oldest_s = self.queue, now_s - self._config.max_action_age_s
@@ -78,6 +86,11 @@ class Motor:
             if queue.depth and queue.observed_s < oldest_s:
                 self._refused["stale_action"] += queue.depth
                 queue.clear()
+
+    def discard(self) -> None:
+        """Nothing of what was planned is executed any more."""
+        self.queue.clear()
+        self._interpolator.clear()
 
     # --- control periods ---
 
@@ -90,19 +103,21 @@ class Motor:
         part = self._interpolator.next()
         return None if part is None else self._shaped(part)
 
-    def step(self, now_s: float) -> Array | None:
-        """[A] the next action of the queue, or the first part of the way to it; None: it must not be executed."""
+    def step(self, positions: Array | None, now_s: float) -> Array | None:
+        """[A] the next action of the queue, or the first part of the way to it; None: it must not be executed.
+        positions: [A] measured, where a robot that stands sets out from if nobody knows what it was commanded before."""
         observed_s = self.queue.observed_s
         action, _ = self.queue.pop()
+        if not self._config.tick_is_step:
+            self.step_ends_s = now_s + self._step_s
         if action is None:
             self._refused["out_of_limits"] += 1
             return None
-        self.staleness_s = now_s - observed_s
-        if not self._config.tick_is_step:
-            self.step_ends_s = now_s + self._step_s
-        elif self._parts > 1:
-            self.step_ends_s = now_s + (self._parts - 0.5) * self._period_s  # ticks jitter: the next step begins with its tick
+        self._observed_s, self.staleness_s = observed_s, now_s - observed_s
+        self._set_out(positions)
         if self._parts > 1:
+            if self._config.tick_is_step:  # ticks jitter: the next step begins with its tick
+                self.step_ends_s = now_s + (self._parts - 0.5) * self._period_s
             assert self._shaper is not None
             self._interpolator.aim(self._shaper.last, action)
             part = self._interpolator.next()
@@ -113,30 +128,60 @@ class Motor:
     def fall_back(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
         """[A] what the ladder says for this period; None: nothing."""
         self._interpolator.clear()
-        self.smoothness.held()
-        known = positions if positions is not None and np.isfinite(positions).all() else None
-        command = self.ladder.command(known, now_s, to_pose=to_pose)
+        command = self.ladder.command(self._known(positions), now_s, to_pose=to_pose)
         if command is not None:
-            return self._limited(command)
-        if self._shaper and not self._at_rest:
-            self._shaper.start(self._shaper.last)
-        self._at_rest = True
-        return None
+            self._set_out(positions)
+            command = self._limited(command)
+        elif not self._at_rest:
+            self._stand()
+        self.ladder.went(command)
+        self.smoothness.held(command)
+        return command
+
+    def stands(self, now_s: float) -> bool:
+        """The end of the ladder has been reached, and braking within the limits is over."""
+        braked = self._config.command_type is not CommandType.VELOCITY or self._shaper is None or self._shaper.at_rest
+        return braked and self.ladder.stands(now_s)
 
     def stop_command(self) -> Array | None:
-        """[A] what makes the robot stand, whatever it did; None: saying nothing does."""
+        """[A] what makes the robot stand, whatever it did; None: saying nothing does. No ladder is gone down after that."""
         self._interpolator.clear()
-        if self._shaper:
-            self._shaper.start(self._shaper.last)
+        self._stand()
+        self.ladder.rest()
         return self.ladder.stop_command()
 
-    def begin(self, positions: Array | None) -> None:
-        """From standing."""
+    def hand_over(self) -> Array | None:
+        """[A] what makes the robot stand, so that somebody else may move it."""
+        command = self.stop_command()
+        self._forget_start()
+        return command
+
+    def begin(self) -> None:
+        """A new episode. A robot that stood may have been moved since."""
         self._interpolator.clear()
         self.step_ends_s, self.staleness_s = -math.inf, math.nan
         self.smoothness.begin()
+        if not self.ladder.moved:
+            self._forget_start()
+
+    def _stand(self) -> None:
         if self._shaper:
-            self._shaper.start(positions)
+            self._shaper.start(self._shaper.last)
+        self._at_rest = True
+
+    def _forget_start(self) -> None:
+        if self._shaper:
+            self._shaper.start(None)
+        self._at_rest = True
+
+    def _set_out(self, positions: Array | None) -> None:
+        if self._at_rest and self._shaper and self._shaper.last is None:
+            self._shaper.start(self._known(positions))
+
+    def _known(self, positions: Array | None) -> Array | None:
+        """What was measured, if it can be used."""
+        fits = positions is not None and np.shape(positions) == (len(self._config.action_names),) and np.isfinite(positions).all()
+        return positions if fits else None
 
     def _shaped(self, command: Array) -> Array:
         command = self._limited(command)

@@ -42,6 +42,11 @@ class CommandShaper:
         """[A] the last command, or the position to start from; None: neither is known."""
         return None if self._last is None else self._last.astype(np.float32)
 
+    @property
+    def at_rest(self) -> bool:
+        """The last command was zero, or none has been given."""
+        return self._last is None or not self._last.any()
+
     def start(self, position: Array | None) -> None:
         """Forgets the commands before. position: [A] measured, of a robot at rest, which position commands set out from;
         None: not known, the first command goes out as it is. A position outside the limits counts as the nearest one inside."""

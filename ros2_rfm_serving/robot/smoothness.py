@@ -34,10 +34,12 @@ class Smoothness:
         mean: Array = (self._jerk_sum / max(1, self._num_jerks)).astype(np.float32)
         return mean
 
-    def held(self) -> None:
-        """A period without a command; those before the first one do not count."""
+    def held(self, command: Array | None = None) -> None:
+        """A period without an action, in which a fallback may have commanded something; those before the first action do not
+        count."""
         if self._before:
-            self.commanded(self._before[0] if self._stays else self._zero, at_seam=False)
+            still = self._before[0] if self._stays else self._zero
+            self.commanded(still if command is None else command, at_seam=False)
 
     def commanded(self, command: Array, *, at_seam: bool) -> None:
         before = self._before

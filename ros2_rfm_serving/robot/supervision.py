@@ -36,6 +36,8 @@ class Supervision:
     def begin(self) -> None:
         """A new attempt. With supervised safety nothing moves before the first timely pass."""
         self.stopped = ""
+        self.stops_anew = False
+        """Since somebody last looked, and cleared it: what was planned before the stop is over."""
         self.to_safe_pose = self.needs_person = False
         self.ending: tuple[TaskOutcome, str] | None = None
         """How the task ends once the robot stands."""
@@ -48,8 +50,9 @@ class Supervision:
         if self.supervises_safety:
             self._stop("safety has not been asked yet", {SAFETY})
 
-    def waits_for(self, component: str) -> bool:
-        return component in self._waits_for
+    def asks(self, component: str) -> bool:
+        """While it is stopped. System 1 is told the new plan, and so comes after it."""
+        return component in self._waits_for and not (component == SYSTEM1 and SYSTEM2 in self._waits_for)
 
     # --- what happens ---
 
@@ -90,7 +93,7 @@ class Supervision:
         if now_s < self.pass_ends_s:
             return False
         self.pass_ends_s = math.inf
-        if not self.waits_for(SAFETY):
+        if SAFETY not in self._waits_for:
             self._warn("no verdict of safety in time")
         return True
 
@@ -111,6 +114,12 @@ class Supervision:
     def call_person(self, why: str) -> None:
         self.needs_person = True
         self._stop(why, set())
+
+    def pause(self) -> None:
+        """Nobody is asked meanwhile, and a pass of safety from before the pause says nothing about what comes after it."""
+        self.pass_ends_s = math.inf
+        if self.supervises_safety and self.ending is None and not self.needs_person:
+            self._stop("safety has not been asked since the pause", {SAFETY})
 
     def resume(self) -> None:
         """A person has looked after it."""
@@ -151,7 +160,7 @@ class Supervision:
             self.end_safely(outcome, why)
 
     def _stop(self, why: str, until: set[str], *, to_safe_pose: bool = False) -> None:
-        self.stopped = why
+        self.stopped, self.stops_anew = why, True
         self.to_safe_pose = to_safe_pose or (self.to_safe_pose and bool(self._waits_for))
         self._waits_for |= until
 

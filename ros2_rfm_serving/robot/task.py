@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ros2_rfm_serving.types import TaskOutcome, TaskPhase
@@ -49,6 +50,7 @@ class TaskRun:
         self.verdict, self._votes = "", 0
         self._executing_since_s = now_s
         self.budget_ends_s = now_s + self.goal.time_budget_s
+        self._waits_since_s = math.inf
 
     def retry(self, episode: int, now_s: float) -> None:
         """Another attempt, with a reset and a budget of its own."""
@@ -76,8 +78,18 @@ class TaskRun:
         self.verdict = verdict
         return verdict if self._votes >= self._votes_needed and verdict in (DONE, FAILED) else ""
 
+    def enter(self, phase: TaskPhase, now_s: float) -> None:
+        """One of the active phases. A person who was called has all the time of the world: it is not taken from the budget."""
+        if phase is TaskPhase.WAITING:
+            self._waits_since_s = min(self._waits_since_s, now_s)
+        elif self._waits_since_s < math.inf:
+            waited_s = now_s - self._waits_since_s
+            self.budget_ends_s += waited_s
+            self._executing_since_s += waited_s
+            self._waits_since_s = math.inf
+        self.phase = phase
+
     def check_budget(self, now_s: float) -> None:
-        """A person who was called has all the time of the world."""
         if self.phase in (TaskPhase.EXECUTING, TaskPhase.STOPPED) and now_s >= self.budget_ends_s:
             self.end(TaskOutcome.BUDGET_SPENT, f"not done after {self.goal.time_budget_s:g} s", now_s)
 

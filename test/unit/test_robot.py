@@ -142,7 +142,7 @@ def test_two_equal_verdicts_end_a_task(word: str, outcome: TaskOutcome) -> None:
     assert run is not None
     for said in (word, "ongoing", word, word):
         assert run.result is None
-        rig.brain._hear("monitor", said, None, rig.now_s)  # type: ignore[arg-type]
+        rig.brain._hear("monitor", said, rig.now_s)
     assert rig.tick().command is None
     assert run.result is not None and run.result.outcome is outcome
 
