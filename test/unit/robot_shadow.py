@@ -1,0 +1,301 @@
+"""What a robot may do, by a record of its own: of the requests, replies and commands that went to and fro in a `World`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ros2_rfm_serving.robot.config import CommandType, Motion, Tick
+from ros2_rfm_serving.types import Array, ObservationRequest, Reply, TaskPhase, Verdict
+
+from .robot_world import TAGS, Sent, World
+
+EPS = 1e-5
+NOTHING = 1e-3
+"""A share of a chunk in a command that is none."""
+
+
+@dataclass
+class Step:
+    """Of the policy, in parts: the tags where it sets out, and where it goes."""
+
+    start: Array
+    target: Array
+    part: int = 1
+
+
+class Shadow:
+    def __init__(self, world: World) -> None:
+        self.world, self.brain, self.config = world, world.brain, world.config
+        world.arrived = self.arrived
+        self.kind, limits = self.config.command_type, self.config.limits
+        self.period_s = 1.0 / self.config.control_rate_hz
+        self.lower, self.upper = np.array(limits.lower[:2]), np.array(limits.upper[:2])
+        self.max_step = np.array(limits.max_velocity[:2] or (math.inf,) * 2) * self.period_s
+        self.max_change = np.array(limits.max_acceleration[:2] or (1e9,) * 2)
+        self.max_change *= self.period_s**2 if self.kind is CommandType.POSITION else self.period_s
+        self.ladder_s = sum(rung.duration_s for rung in self.config.fallback if rung.duration_s < math.inf)
+        self.has_pose = any(rung.motion is Motion.SAFE_POSE for rung in self.config.fallback)
+        self.actions = 0
+        self._latest: dict[str, Sent] = {}
+        self._taken: set[int] = set()
+        self._executed: tuple[object, int] = (None, 0)
+        self._stopped_s, self._told_s, self._was_stopped = -math.inf, -math.inf, False
+        self._episode = 0
+        self._model = ""
+        zero = np.zeros(len(self.config.action_names), np.float32)
+        self._prev = None if self.kind is CommandType.POSITION else zero
+        self._zero, self._motion, self._step_xy = zero, zero, np.zeros(2)
+        self._may_have_been_moved, self._may_stand = True, False
+        self._base, self._share = zero[TAGS], 0.0
+        self._step: Step | None = None
+        self._ladder_since_s, self._ladder_ticks = math.inf, 0
+        self._passed, self._pass_ends_s = False, -math.inf
+
+    @property
+    def supervised(self) -> bool:
+        return "safety" in self.config.policy.fallbacks
+
+    # --- what happens to the robot ---
+
+    def notice_episode(self) -> None:
+        """A task, or another attempt at it."""
+        if self.brain.episode != self._episode:
+            self._episode = self.brain.episode
+            self.forgets()
+            self._stopped_s, self._was_stopped = self.world.now_s, True
+
+    def forgets(self) -> None:
+        """What was asked before is answered in vain; safety has to speak again."""
+        self._latest.clear()
+        self._passed = False
+
+    def may_have_been_moved(self) -> None:
+        self._may_have_been_moved = True
+
+    def told_to_stand(self, command: Array | None) -> None:
+        if self.kind is CommandType.VELOCITY:
+            assert command is not None and not command.any(), "a stop that goes on moving"
+        self._stand()
+
+    def _stand(self) -> None:
+        if self.kind is not CommandType.POSITION:
+            self._prev = self._zero
+        self._motion, self._step_xy = self._zero, np.zeros(2)
+        self._step, self._share = None, 0.0
+        self._ladder_since_s, self._ladder_ticks = math.inf, 0
+
+    # --- the wire ---
+
+    def arrived(self, reply: Reply, sent: Sent, honest: bool, taken: bool) -> None:
+        if not taken:
+            return
+        component, now_s = sent.request.id.component, self.world.now_s
+        assert honest, f"a corrupted reply of {component} was taken"
+        assert self._latest.get(component) is sent, f"{component}: a reply was taken that does not answer the latest request"
+        assert sent.request.id.episode == self._episode, "a reply of another episode was taken"
+        del self._latest[component]  # a second one would be a duplicate
+        if component == "system1":
+            self._taken.update(id(made) for made in self.world.chunks if made is not None and made.sent is sent)
+        if component == "safety" and isinstance(reply, Verdict):
+            rate_hz, slo_s = self.world.routes["safety"]
+            patience_s = slo_s or self.config.link.request_timeout_s
+            assert now_s - sent.at_s <= patience_s + EPS or not self.supervised or not slo_s, "a late verdict of safety was taken"
+            self._passed = reply.verdict == "safe"
+            self._pass_ends_s = max(sent.at_s + 1 / rate_hz, now_s) + patience_s + self.period_s + EPS
+        self.notice_episode()
+
+    def _asked(self, server: str, request: ObservationRequest) -> None:
+        now_s, readings, task, identity = self.world.now_s, self.world.readings, self.brain.task, request.id
+        assert task is not None and task.active and not self.brain.paused, "a request without need"
+        assert task.phase is not TaskPhase.WAITING, "a request while a person is waited for"
+        assert readings is not None and identity not in self.world.sent_ids
+        observed_s = min(readings.state_s, readings.images_s)
+        assert now_s - observed_s <= self.config.max_observation_age_s + EPS, "old readings were sent"
+        assert readings.skew_s <= self.config.max_sensor_skew_s, "readings of different times were sent"
+        model = self.world.granted.get((server, identity.component, identity.session_epoch))
+        assert model is not None, "a request without a session"
+        sent = Sent(server, request, now_s, observed_s, model)
+        self._latest[identity.component] = sent
+        if len(request.prefix_robot):
+            self._check_origin(request.prefix_robot[:, 3:].max(axis=0), stale=True)
+        self.world.send(sent)
+
+    # --- a control period ---
+
+    def ticked(self, tick: Tick, *, may_act: bool) -> None:
+        brain, now_s, command = self.brain, self.world.now_s, tick.command
+        task = brain.task
+        for server, component, epoch in brain.sessions:
+            if component == "system1":
+                self._model = self.world.granted[server, component, epoch]
+        executing = task is not None and task.phase is TaskPhase.EXECUTING and not brain.paused
+        self.notice_episode()
+        stopped = task is not None and task.phase in (TaskPhase.STOPPED, TaskPhase.WAITING)
+        if stopped and not self._was_stopped:
+            self._stopped_s = now_s
+        self._was_stopped = stopped
+        began = task is not None and (task.executed_steps > (self._executed[1] if self._executed[0] is task else 0))
+        self._executed = (task, task.executed_steps if task else 0)
+        self._notice_late_safety()
+        assert executing or not began, f"an action while {task.phase.name if task else 'there is no task'}"
+        handed_over = task is not None and task.phase is TaskPhase.RESETTING
+        if command is None:
+            self._check_silence(may_act=may_act, executing=executing)
+        else:
+            self._check_limits(command, may_act=may_act, exempt=handed_over)
+            self._check_meaning(command, began=began, executing=executing)
+            self._motion = self._zero if self._prev is None else command - self._prev
+            self._prev, self._told_s, self._may_stand = command, now_s, False
+        if handed_over:
+            self.may_have_been_moved()
+        for server, request in tick.requests:
+            self._asked(server, request)
+        if not may_act:
+            self.told_to_stand(brain.stop_command())
+
+    def _notice_late_safety(self) -> None:
+        """One whose session is lost is not waited for: then the last pass ends by its time."""
+        sent, slo_s = self._latest.get("safety"), self.world.routes["safety"][1]
+        lasts = sent is not None and (sent.server, "safety", sent.request.id.session_epoch) in self.brain.sessions
+        if sent is not None and lasts and slo_s and self.world.now_s >= sent.at_s + slo_s + EPS:
+            self._passed = False
+
+    def _check_silence(self, *, may_act: bool, executing: bool) -> None:
+        within_step = may_act and executing and not self.config.tick_is_step and self.world.now_s < self._told_s + self.period_s
+        if self.kind is CommandType.VELOCITY:
+            moves = self._prev is not None and self._prev[:2].any()
+            assert not moves or not may_act or within_step, "nothing is said to a robot that moves on by itself"
+        elif within_step:
+            self._may_stand = True  # or the last action is still being executed
+        else:
+            self._stand()
+
+    def _check_limits(self, command: Array, *, may_act: bool, exempt: bool) -> None:
+        xy = command[:2].astype(np.float64)
+        assert np.isfinite(command).all() and (xy >= self.lower - EPS).all() and (xy <= self.upper + EPS).all(), "out of limits"
+        if exempt:
+            assert not command.any(), "a robot that is handed over must stand"
+        elif self.kind is not CommandType.POSITION:
+            assert self._prev is not None
+            changes = [xy - self._prev[:2], *([xy] if self._may_stand else [])]
+            assert any((np.abs(change) <= self.max_change + EPS).all() for change in changes), "a change beyond its limit"
+        else:
+            self._check_motion(xy, may_act=may_act)
+
+    def _check_motion(self, xy: Array, *, may_act: bool) -> None:
+        readings, starts = self.world.readings, []
+        known = may_act and readings is not None and readings.positions is not None and np.isfinite(readings.positions).all()
+        fresh = readings is not None and self.world.now_s - readings.state_s <= self.config.max_observation_age_s
+        if self._prev is not None:
+            starts += [(self._prev[:2], step) for step in (self._step_xy, np.zeros(2))[: 1 + self._may_stand]]
+        if self._may_have_been_moved and known and fresh:
+            assert readings is not None and readings.positions is not None
+            starts.append((np.clip(readings.positions[:2], self.lower, self.upper), np.zeros(2)))
+        anywhere = self._may_have_been_moved and not (known and fresh)
+
+        def is_reached_from(start: Array, step: Array) -> bool:
+            moved = xy - start
+            return bool((np.abs(moved) <= self.max_step + EPS).all() and (np.abs(moved - step) <= self.max_change + EPS).all())
+
+        assert anywhere or any(is_reached_from(*start) for start in starts), f"{xy} is too fast or too sudden from {starts}"
+        self._step_xy = xy - next((start for start, step in starts if is_reached_from(start, step)), xy)
+        self._may_have_been_moved = False
+
+    # --- what a command is made of ---
+
+    def _check_meaning(self, command: Array, *, began: bool, executing: bool) -> None:
+        tags = command[TAGS]
+        if began:
+            self._step = self._decode(tags)
+            assert self._step is not None, f"an action that no chunk has: {tags}"
+            self._check_action(self._step)
+        elif executing and self._step is not None and self._step.part < self.config.interpolation:
+            step = self._step
+            step.part += 1
+            share = step.part / self.config.interpolation
+            expected = step.start + (step.target - step.start) * np.float32(share)
+            if np.allclose(tags, expected, atol=0.05) and not self._is_over(step):
+                self._check_action(step)
+            else:
+                self._check_ladder(tags, command)
+        else:
+            self._check_ladder(tags, command)
+            return
+        if self._step is not None:
+            self._base, self._share = tags, 1.0
+            self._ladder_since_s, self._ladder_ticks = math.inf, 0
+
+    def _decode(self, tags: Array) -> Step | None:
+        """Where a step goes, from its first part."""
+        parts = self.config.interpolation
+        starts = [] if self._prev is None else [self._prev[TAGS]]
+        for start in [*starts, self._zero[TAGS], tags]:
+            target = start + (tags - start) * parts
+            if (target[1:] > -0.01).all() and abs(float(target[1:].sum()) - 1.0) < 0.01:
+                return Step(start, target)
+        return None
+
+    def _check_action(self, step: Step) -> None:
+        self.actions += 1
+        self._check_origin(step.target[1:])
+        slot = int(np.argmax(step.target[1:]))
+        made = self.world.chunks[slot]
+        if step.target[1 + slot] > 1 - NOTHING and made is not None and self.config.interpolation == 1:
+            xy = made.rows.get(round(float(step.target[0])))
+            assert xy is not None, "a row that the chunk does not have"
+            assert (np.abs(xy) <= 1.0 + self.config.limits.tolerance + EPS).all(), "an action that is out of limits was executed"
+        if self.supervised:
+            assert self._passed, "an action although safety has not passed it"
+            assert self.world.now_s <= self._pass_ends_s, "an action by an old pass of safety"
+
+    def _is_over(self, step: Step) -> bool:
+        """The rest of it must not be executed; the ladder may run on in the same direction."""
+        made = [self.world.chunks[slot] for slot in np.flatnonzero(step.target[1:] > NOTHING)]
+        oldest_s = self.world.now_s - self.config.max_action_age_s
+        return any(
+            one is None
+            or one.sent.observed_s < oldest_s
+            or one.sent.request.id.episode != self.brain.episode
+            or one.sent.model_hash != self._model
+            for one in made
+        )
+
+    def _check_origin(self, shares: Array, *, stale: bool = False) -> None:
+        """stale: of a prefix, which says what would be executed."""
+        for slot in np.flatnonzero(shares > NOTHING):
+            made = self.world.chunks[slot]
+            assert made is not None and id(made) in self._taken, "an action of a chunk that was not taken"
+            age_s = self.world.now_s - made.sent.observed_s
+            assert stale or age_s <= self.config.max_action_age_s + EPS, f"an action that is {age_s:.3f} s old"
+            assert made.sent.request.id.episode == self.brain.episode, "an action of another episode"
+            assert made.sent.model_hash == self._model, "an action of another model"
+            assert made.sent.at_s >= self._stopped_s - EPS, "an action that was planned before a stop"
+
+    def _check_ladder(self, tags: Array, command: Array) -> None:
+        """Less and less of the last motion, or the safe pose, whose tags are zero."""
+        self._step = None
+        if self._ladder_since_s == math.inf:
+            self._ladder_since_s = self.world.now_s
+        to_pose = not tags.any() and self.has_pose
+        if self.kind is CommandType.POSITION:
+            motion = self._motion[TAGS]
+            moved = tags - (self._prev[TAGS] if self._prev is not None else tags)
+            assert to_pose or _is_share(moved, motion, 1.0) is not None, "something else than the ladder is commanded"
+            return
+        share = _is_share(tags, self._base, self._share)
+        assert share is not None, f"something else than the ladder is commanded: {tags} after {self._share} of {self._base}"
+        self._share = share
+        if self.world.now_s - self._ladder_since_s >= self.ladder_s and not self.has_pose:
+            self._ladder_ticks += 1
+            most = np.maximum(0.0, self.upper - (self._ladder_ticks - 1) * self.max_change)
+            assert self._ladder_ticks == 1 or (np.abs(command[:2]) <= most + EPS).all(), "a stop that does not end"
+
+
+def _is_share(values: Array, of: Array, most: float) -> float | None:
+    """Which share in [0, most] of `of` the values are; None: none."""
+    size = float(of @ of)
+    share = float(values @ of) / size if size > 1e-6 else 0.0
+    return share if -1e-3 <= share <= most + 1e-3 and np.allclose(values, share * of, atol=0.05) else None
