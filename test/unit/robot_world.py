@@ -26,6 +26,7 @@ from ros2_rfm_serving.types import (
     Placement,
     Plan,
     Reply,
+    RobotState,
     Route,
     Schedule,
     SessionRequest,
@@ -34,7 +35,7 @@ from ros2_rfm_serving.types import (
 
 from .fakes import CONTRACT, SERVED, chunk, grant
 
-NUM_SLOTS = 24
+NUM_SLOTS = 64
 """Chunks that can be told apart: none lives as long as it takes to make as many more."""
 NAMES = ("x", "y", "row", *(f"chunk{i}" for i in range(NUM_SLOTS)))
 TAGS = np.s_[2:]
@@ -125,6 +126,8 @@ class World:
         self._num_chunks = itertools.count()
         self._row = itertools.count(1)
         self._status_s = -math.inf
+        self.states: list[RobotState] = []
+        """Of the control periods of `run`."""
         self.readings: Sensors | None = None
         """Of the last tick."""
         self.granted: dict[tuple[str, str, int], str] = {}
@@ -158,6 +161,18 @@ class World:
         for reset in tick.resets:
             self._reset(reset)
         return tick
+
+    def run(self, seconds: float) -> list[Array | None]:
+        """Control periods with all that goes with them; the commands."""
+        commands = []
+        for _ in range(round(seconds * self.config.control_rate_hz)):
+            self.advance(1.0 / self.config.control_rate_hz)
+            tick = self.tick()
+            for server, request in tick.requests:
+                self.send(Sent(server, request, self.now_s, self.now_s, self.servers[server].model_hash))
+            commands.append(tick.command)
+            self.states.append(self.brain.state)
+        return commands
 
     # --- the robot's body ---
 
@@ -256,7 +271,7 @@ class World:
         return Verdict(verdict=self.conditions.words.get(kind, "ongoing"), score=1.0, text="", **said)  # type: ignore[arg-type]
 
     def _chunk(self, sent: Sent) -> Reply:
-        length = CONTRACT.chunk_length * 2
+        length = CONTRACT.chunk_length * 4
         values = np.zeros((length, len(NAMES)), np.float32)
         values[:, :2] = np.array([[self.rng.uniform(-0.9, 0.9) for _ in range(2)] for _ in range(length)])
         for row in values:
