@@ -10,19 +10,18 @@ import numpy as np
 from ros2_rfm_serving.robot.config import CommandType, Motion, Tick
 from ros2_rfm_serving.types import Array, ObservationRequest, Reply, TaskPhase, Verdict
 
-from .robot_world import TAGS, Sent, World
+from .robot_world import TAGS, MadeChunk, Sent, World
 
 EPS = 1e-5
-NOTHING = 1e-3
-"""A share of a chunk in a command that is none."""
 
 
 @dataclass
 class Step:
-    """Of the policy, in parts: the tags where it sets out, and where it goes."""
+    """Of the policy, in parts: the tags where it sets out, and where it goes; and whose action that is."""
 
     start: Array
     target: Array
+    made: MadeChunk
     part: int = 1
 
 
@@ -115,12 +114,13 @@ class Shadow:
         observed_s = min(readings.state_s, readings.images_s)
         assert now_s - observed_s <= self.config.max_observation_age_s + EPS, "old readings were sent"
         assert readings.skew_s <= self.config.max_sensor_skew_s, "readings of different times were sent"
-        model = self.world.granted.get((server, identity.component, identity.session_epoch))
-        assert model is not None, "a request without a session"
-        sent = Sent(server, request, now_s, observed_s, model)
+        session = self.world.granted.get((server, identity.component, identity.session_epoch))
+        assert session is not None, "a request without a session"
+        sent = Sent(server, request, now_s, observed_s, session.model_hash)
         self._latest[identity.component] = sent
         if len(request.prefix_robot):
-            self._check_origin(request.prefix_robot[:, 3:].max(axis=0), stale=True)
+            for row in request.prefix_robot[:, TAGS]:
+                self._check_origin(self._origin(row), stale=True)
         self.world.send(sent)
 
     # --- a control period ---
@@ -130,7 +130,7 @@ class Shadow:
         task = brain.task
         for server, component, epoch in brain.sessions:
             if component == "system1":
-                self._model = self.world.granted[server, component, epoch]
+                self._model = self.world.granted[server, component, epoch].model_hash
         executing = task is not None and task.phase is TaskPhase.EXECUTING and not brain.paused
         self.notice_episode()
         stopped = task is not None and task.phase in (TaskPhase.STOPPED, TaskPhase.WAITING)
@@ -159,8 +159,11 @@ class Shadow:
     def _notice_late_safety(self) -> None:
         """One whose session is lost is not waited for: then the last pass ends by its time."""
         sent, slo_s = self._latest.get("safety"), self.world.routes["safety"][1]
-        lasts = sent is not None and (sent.server, "safety", sent.request.id.session_epoch) in self.brain.sessions
-        if sent is not None and lasts and slo_s and self.world.now_s >= sent.at_s + slo_s + EPS:
+        if sent is None or not slo_s:
+            return
+        session = (sent.server, "safety", sent.request.id.session_epoch)
+        lasts = session in self.brain.sessions and self.world.granted[session].at_s <= sent.at_s
+        if lasts and self.world.now_s >= sent.at_s + slo_s + EPS:
             self._passed = False
 
     def _check_silence(self, *, may_act: bool, executing: bool) -> None:
@@ -229,50 +232,50 @@ class Shadow:
             self._ladder_since_s, self._ladder_ticks = math.inf, 0
 
     def _decode(self, tags: Array) -> Step | None:
-        """Where a step goes, from its first part."""
-        parts = self.config.interpolation
+        """Which action a step goes to, from its first part: it sets out from the last command, and while commands ease into a chunk
+        it goes only part of the way."""
+        ease = self.config.blend_steps
+        ways = [step / (ease + 1) for step in range(ease + 1, 0, -1)]
         starts = [] if self._prev is None else [self._prev[TAGS]]
         for start in [*starts, self._zero[TAGS], tags]:
-            target = start + (tags - start) * parts
-            if (target[1:] > -0.01).all() and abs(float(target[1:].sum()) - 1.0) < 0.01:
-                return Step(start, target)
+            for way in ways:
+                action = start + (tags - start) * np.float32(self.config.interpolation / way)
+                made = self._origin(action)
+                if made is not None and round(float(action[0])) not in made.unfit:
+                    return Step(start, start + (action - start) * np.float32(way), made)
         return None
+
+    def _origin(self, action: Array) -> MadeChunk | None:
+        """The chunk that has this row."""
+        slot = int(np.argmax(action[1:]))
+        made = self.world.chunks[slot]
+        pure = np.zeros_like(action[1:])
+        pure[slot] = 1.0
+        row = round(float(action[0]))
+        fits = np.allclose(action[1:], pure, atol=0.01) and abs(float(action[0]) - row) < 0.2
+        return made if fits and made is not None and row in made.rows else None
 
     def _check_action(self, step: Step) -> None:
         self.actions += 1
-        self._check_origin(step.target[1:])
-        slot = int(np.argmax(step.target[1:]))
-        made = self.world.chunks[slot]
-        if step.target[1 + slot] > 1 - NOTHING and made is not None and self.config.interpolation == 1:
-            xy = made.rows.get(round(float(step.target[0])))
-            assert xy is not None, "a row that the chunk does not have"
-            assert (np.abs(xy) <= 1.0 + self.config.limits.tolerance + EPS).all(), "an action that is out of limits was executed"
+        self._check_origin(step.made)
         if self.supervised:
             assert self._passed, "an action although safety has not passed it"
             assert self.world.now_s <= self._pass_ends_s, "an action by an old pass of safety"
 
     def _is_over(self, step: Step) -> bool:
         """The rest of it must not be executed; the ladder may run on in the same direction."""
-        made = [self.world.chunks[slot] for slot in np.flatnonzero(step.target[1:] > NOTHING)]
-        oldest_s = self.world.now_s - self.config.max_action_age_s
-        return any(
-            one is None
-            or one.sent.observed_s < oldest_s
-            or one.sent.request.id.episode != self.brain.episode
-            or one.sent.model_hash != self._model
-            for one in made
-        )
+        sent = step.made.sent
+        is_old = sent.observed_s < self.world.now_s - self.config.max_action_age_s
+        return is_old or sent.request.id.episode != self.brain.episode or sent.model_hash != self._model
 
-    def _check_origin(self, shares: Array, *, stale: bool = False) -> None:
+    def _check_origin(self, made: MadeChunk | None, *, stale: bool = False) -> None:
         """stale: of a prefix, which says what would be executed."""
-        for slot in np.flatnonzero(shares > NOTHING):
-            made = self.world.chunks[slot]
-            assert made is not None and id(made) in self._taken, "an action of a chunk that was not taken"
-            age_s = self.world.now_s - made.sent.observed_s
-            assert stale or age_s <= self.config.max_action_age_s + EPS, f"an action that is {age_s:.3f} s old"
-            assert made.sent.request.id.episode == self.brain.episode, "an action of another episode"
-            assert made.sent.model_hash == self._model, "an action of another model"
-            assert made.sent.at_s >= self._stopped_s - EPS, "an action that was planned before a stop"
+        assert made is not None and id(made) in self._taken, "an action of a chunk that was not taken"
+        age_s = self.world.now_s - made.sent.observed_s
+        assert stale or age_s <= self.config.max_action_age_s + EPS, f"an action that is {age_s:.3f} s old"
+        assert made.sent.request.id.episode == self.brain.episode, "an action of another episode"
+        assert made.sent.model_hash == self._model, "an action of another model"
+        assert made.sent.at_s >= self._stopped_s - EPS, "an action that was planned before a stop"
 
     def _check_ladder(self, tags: Array, command: Array) -> None:
         """Less and less of the last motion, or the safe pose, whose tags are zero."""

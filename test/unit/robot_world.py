@@ -1,7 +1,6 @@
 """Two servers, a faulty wire and a robot's body around one `RobotBrain`, in virtual time, for the state machine of its promises.
 
-Every row of every chunk is tagged: column 2 is a number of its own, and of the columns from 3 on the one of its chunk is 1. What is
-mixed from several chunks, by blending or interpolation, says so itself.
+Every row of every chunk is tagged: column 2 is a number of its own, and of the columns from 3 on the one of its chunk is 1.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,10 +83,16 @@ class Sent:
 
 @dataclass(eq=False)
 class MadeChunk:
-    """`rows`: number of a row -> its x and y."""
+    """`unfit`: those of its rows, by their numbers, that no robot may execute."""
 
     sent: Sent
-    rows: dict[float, Array]
+    rows: frozenset[int]
+    unfit: frozenset[int]
+
+
+class Session(NamedTuple):
+    model_hash: str
+    at_s: float
 
 
 class Server:
@@ -130,8 +136,8 @@ class World:
         """Of the control periods of `run`."""
         self.readings: Sensors | None = None
         """Of the last tick."""
-        self.granted: dict[tuple[str, str, int], str] = {}
-        """(server, component, epoch) -> model"""
+        self.granted: dict[tuple[str, str, int], Session] = {}
+        """(server, component, epoch) -> the newest of that number"""
 
     # --- time ---
 
@@ -223,7 +229,7 @@ class World:
             return
         contract = replace(CONTRACT, action_names=NAMES, model_hash=host.model_hash)
         granted = grant(host.open(component), contract)
-        self.granted[server, component, granted.session_epoch] = host.model_hash
+        self.granted[server, component, granted.session_epoch] = Session(host.model_hash, self.now_s)
         self.later(4.0 if how == "late" else 0.01, lambda: self.brain.session_opened(component, server, granted, self.now_s))
 
     def _reset(self, reset: EpisodeReset) -> None:
@@ -278,7 +284,8 @@ class World:
             if self.rng.random() < self.conditions.out_of_limits:
                 row[0] = self.rng.choice([-5.0, 5.0])
         values[:, 2] = [next(self._row) % 4096 for _ in range(length)]
+        numbers, unfit = values[:, 2].astype(int), (np.abs(values[:, :2]) > 1.0).any(axis=1)
         slot = next(self._num_chunks) % NUM_SLOTS
         values[:, 3 + slot] = 1.0
-        self.chunks[slot] = MadeChunk(sent, {float(row[2]): row[:2] for row in values})
+        self.chunks[slot] = MadeChunk(sent, frozenset(numbers.tolist()), frozenset(numbers[unfit].tolist()))
         return chunk(sent.request, values, action_names=NAMES, model_hash=sent.model_hash, server=sent.server)
