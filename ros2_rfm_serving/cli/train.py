@@ -57,6 +57,7 @@ def train(
             vocabulary=words,
             chunk_length=24,
             max_inference_delay_steps=12,
+            noise_scale=0.0,  # the experts are functions of the state
         )
         log = _Log(out / POLICY, steps)
         policy = train_policy(config, data, texts, training, log)

@@ -82,5 +82,7 @@ class SamplingConfig:
 
     num_steps: int = 10
     """Euler steps from noise (time 1) to action (time 0)."""
+    noise_scale: float = 1.0
+    """Standard deviation of the noise; 0: sampling starts from its mean."""
     seed: int = 0
     """Of the noise, together with the request's session and sequence number: a re-run gives the same chunk."""

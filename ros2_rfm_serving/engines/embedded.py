@@ -25,7 +25,8 @@ def load_embedded(model: str, folder: Path, device: str = "cpu") -> Engine:
     network, content_hash = bundle.load(folder)
     network.to(device)
     if isinstance(network, FlowPolicyNetwork):
-        return FlowEngine(FlowPolicy(model, network, content_hash), SamplingConfig(num_steps=network.config.num_steps))
+        sampling = SamplingConfig(num_steps=network.config.num_steps, noise_scale=network.config.noise_scale)
+        return FlowEngine(FlowPolicy(model, network, content_hash), sampling)
     return Judge(model, network, content_hash)
 
 

@@ -31,6 +31,9 @@ class FlowPolicyConfig:
     control_rate_hz: float = 0.0
     num_steps: int = 5
     """Euler steps of our sampling loop: 5 reach what 10 do (models/metaworld_flow/MODEL_CARD.md)."""
+    noise_scale: float = 1.0
+    """Standard deviation of what sampling starts from; 0, its mean, where demonstrations of a state do not differ: chunks then do
+    not either."""
     image_size_px: int = 96
     patch_px: int = 16
     max_words: int = 12

@@ -56,7 +56,7 @@ def sample(model: VelocityModel, requests: Sequence[InferenceRequest], config: S
     Raises: `ModelError` for an inference delay that the model was not trained for.
     """
     contract = model.contract
-    noise = torch.from_numpy(np.stack([_noise(request, contract, config.seed) for request in requests]))
+    noise = torch.from_numpy(np.stack([_noise(request, contract, config) for request in requests]))
     prefix, fixed = _fixed_prefixes(requests, contract)
     target = target_of(requests, noise)
     # Tensors made in inference mode cannot be differentiated through, those without gradients can.
@@ -117,8 +117,9 @@ def _fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContrac
     return torch.from_numpy(prefix), torch.from_numpy(fixed)
 
 
-def _noise(request: InferenceRequest, contract: ModelContract, seed: int) -> Array:
+def _noise(request: InferenceRequest, contract: ModelContract, config: SamplingConfig) -> Array:
     """Drawn from the request's identity, so that a recorded request can be run again bit by bit."""
     who = zlib.crc32(f"{request.id.robot}/{request.id.component}".encode())
-    rng = np.random.default_rng([seed, who, request.id.episode, request.id.sequence])
-    return rng.standard_normal((contract.chunk_length, len(contract.action_names)), np.float32)
+    rng = np.random.default_rng([config.seed, who, request.id.episode, request.id.sequence])
+    noise = rng.standard_normal((contract.chunk_length, len(contract.action_names)), np.float32)
+    return noise * np.float32(config.noise_scale)

@@ -21,16 +21,9 @@ class ActionQueue:
     `depth` rows are left. `behind` steps of the newest chunk are over: executed or skipped.
     """
 
-    def __init__(
-        self,
-        num_actions: int,
-        *,
-        replace: bool = True,
-        blend_steps: int = 0,
-        compatibility: Compatibility = Compatibility.NEWER,
-    ) -> None:
+    def __init__(self, num_actions: int, *, replace: bool = True, compatibility: Compatibility = Compatibility.NEWER) -> None:
         self._nothing = empty(0, num_actions)
-        self._replace, self._blend_steps, self._compatibility = replace, blend_steps, compatibility
+        self._replace, self._compatibility = replace, compatibility
         self._popped = 0
         self.clear()
 
@@ -39,7 +32,7 @@ class ActionQueue:
         self._unfit: npt.NDArray[np.bool_] | None = None
         self._next = self.depth = self.behind = 0
         self._older_rows = 0
-        """Rows from `_next` on that come, all or in part, from the chunk before."""
+        """Rows from `_next` on that come from chunks before the newest."""
         self._older_observed_s = math.nan
         self._newest_observed_s = math.nan
         self.executed_of_chunk = 0
@@ -51,14 +44,13 @@ class ActionQueue:
 
     @property
     def observed_s(self) -> float:
-        """When the oldest observation behind the next row was taken, on the robot's clock; NaN: there is no row."""
+        """When the observation behind the next row was taken, on the robot's clock; NaN: there is no row."""
         return self._older_observed_s if self._older_rows > 0 else self._newest_observed_s
 
-    def merge(self, model: Array, robot: Array, mark: int, observed_s: float, *, real_delay: int = 0, oldest_s: float = 0.0) -> int:
+    def merge(self, model: Array, robot: Array, mark: int, observed_s: float, *, real_delay: int = 0) -> int:
         """Takes a chunk, [T, A] each; returns the rows that were skipped.
 
         mark: of its request. real_delay: steps from its request until now, by the clock; a mark from the future is an error.
-        oldest_s: if an observation behind the rows that are left is older, they are not blended into these.
         """
         executed = self._popped - mark
         assert executed >= 0, "the mark was not taken from this queue"
@@ -66,16 +58,7 @@ class ActionQueue:
             return self._append(model, robot, observed_s)
         wanted = real_delay if self._compatibility is Compatibility.OLDER else min(real_delay, executed)
         skip = min(max(0, wanted), len(robot))
-        fresh = self.observed_s >= oldest_s
-        blended = min(self._blend_steps, self.depth, len(robot) - skip) if fresh else 0
-        if blended:
-            robot, model = robot.copy(), model.copy()
-            share = (np.arange(1, blended + 1, dtype=np.float32) / (blended + 1))[:, None]
-            new, old = np.s_[skip : skip + blended], np.s_[self._next : self._next + blended]
-            robot[new] = share * robot[new] + (1 - share) * self._robot[old]
-            model[new] = share * model[new] + (1 - share) * self._model[old]
-            self._older_observed_s = self.observed_s
-        self._older_rows = blended
+        self._older_rows = 0
         self._model, self._robot, self._unfit = model, robot, None
         self._next = self.behind = skip
         self.depth = len(robot) - skip
@@ -104,7 +87,7 @@ class ActionQueue:
         self._unfit = np.concatenate([np.zeros(self._next, bool), unfit]) if unfit.any() else None
 
     def drop_older(self) -> int:
-        """Drops the rows that come, all or in part, from the chunk before; returns how many."""
+        """Drops the rows that come from chunks before the newest; returns how many."""
         dropped, self._older_rows = max(0, self._older_rows), 0
         self._skip(dropped)
         return dropped

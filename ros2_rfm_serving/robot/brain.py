@@ -157,7 +157,7 @@ class RobotBrain:
         executed = self._queue.mark - answered.mark
         # The clock may be a step behind what has been executed: a request goes out just before a step begins.
         real_delay = max(executed, steps_of(now_s - answered.sent_s, self.config.step_rate_hz))
-        problem = self._motor.take(chunk, answered.mark, answered.observed_s, real_delay=real_delay, now_s=now_s)
+        problem = self._motor.take(chunk, answered.mark, answered.observed_s, real_delay=real_delay)
         if problem:
             return problem
         self._talk.due.answered(system1)

@@ -101,7 +101,7 @@ class RobotConfig:
     """What an asynchronous robot asks for; a model that cannot do it refuses the session."""
     guidance: Guidance = field(default_factory=Guidance)
     blend_steps: int = 0
-    """Steps over which a new chunk takes over from what is left of the last one."""
+    """Steps over which commands ease from the last one into a new chunk; 0: the first action of a chunk is commanded as it is."""
     replace_queue: bool = True
     """A new chunk replaces what is queued (real-time chunking); False: it is appended."""
     compatibility: Compatibility = Compatibility.NEWER

@@ -21,12 +21,7 @@ class Motor:
 
     def __init__(self, config: RobotConfig, refused: Counter[str]) -> None:
         """Raises: `ConfigurationError` when limits or ladder do not fit the robot."""
-        self.queue = ActionQueue(
-            len(config.action_names),
-            replace=config.replace_queue,
-            blend_steps=config.blend_steps,
-            compatibility=config.compatibility,
-        )
+        self.queue = ActionQueue(len(config.action_names), replace=config.replace_queue, compatibility=config.compatibility)
         self.ladder = FallbackLadder(config)
         self.smoothness = Smoothness(config.command_type, len(config.action_names))
         self.staleness_s = math.nan
@@ -46,27 +41,23 @@ class Motor:
         """When the observation behind the step under way was taken."""
         self._at_seam = False
         """The next action is the first of a chunk."""
+        self._eased_steps = 0
+        """Of this chunk: steps that went only part of the way from the last command to the action."""
+        self._last: Array | None = None
+        """The last command."""
         self._at_rest = True
         """Nothing was commanded in the last period: what follows sets out from standing."""
 
     # --- chunks ---
 
-    def take(self, chunk: Chunk, mark: int, observed_s: float, *, real_delay: int, now_s: float) -> str:
+    def take(self, chunk: Chunk, mark: int, observed_s: float, *, real_delay: int) -> str:
         """A chunk for the queue. Returns the counter under which it is refused; empty: it was merged."""
         robot, model = chunk.chunk_robot, chunk.chunk_model
         if robot.ndim != 2 or robot.shape[1] != len(self._config.action_names) or not len(robot) or model.shape != robot.shape:
             return "bad_shape"
         if not (np.isfinite(robot).all() and np.isfinite(model).all()):
             return "non_finite"
-        blending_s = self._config.blend_steps * self._step_s
-        self.queue.merge(
-            model,
-            robot,
-            mark,
-            observed_s,
-            real_delay=real_delay,
-            oldest_s=now_s + blending_s - self._config.max_action_age_s,
-        )
+        self.queue.merge(model, robot, mark, observed_s, real_delay=real_delay)
         self._at_seam = True
         if self._shaper:
             self.queue.refuse(self._shaper.unfit(self.queue.rows))
@@ -115,6 +106,7 @@ class Motor:
             return None
         self._observed_s, self.staleness_s = observed_s, now_s - observed_s
         self._set_out(positions)
+        action = self._eased(action)
         if self._parts > 1:
             if self._config.tick_is_step:  # ticks jitter: the next step begins with its tick
                 self.step_ends_s = now_s + (self._parts - 0.5) * self._period_s
@@ -124,6 +116,17 @@ class Motor:
             assert part is not None
             action = part
         return self._shaped(action)
+
+    def _eased(self, action: Array) -> Array:
+        """[A] Over the first steps of a chunk an ever larger part of the way from the last command to the action, so that nothing
+        jumps at the seam, however much the robot's view of things has changed. A robot that stands sets out as it is told."""
+        steps = self._config.blend_steps
+        if self._at_seam:
+            self._eased_steps = 0
+        if self._at_rest or self._last is None or self._eased_steps >= steps:
+            return action
+        self._eased_steps += 1
+        return self._last + (action - self._last) * np.float32(self._eased_steps / (steps + 1))
 
     def fall_back(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
         """[A] what the ladder says for this period; None: nothing."""
@@ -192,4 +195,5 @@ class Motor:
 
     def _limited(self, command: Array) -> Array:
         self._at_rest = False
-        return self._shaper.shape(command) if self._shaper else command
+        self._last = self._shaper.shape(command) if self._shaper else command
+        return self._last

@@ -55,7 +55,7 @@ EXECUTION = {
     "guidance_execution_horizon": Spec(_GUIDANCE.execution_horizon, "Row at which the prefix has lost all weight", 0, 10_000),
     "guidance_true_jacobian": Spec(_GUIDANCE.true_jacobian, "The vector-Jacobian product in place of the identity"),
     "guidance_zero_padded": Spec(_GUIDANCE.zero_padded, "A short prefix continues with zeros, not with its last action"),
-    "blend_steps": Spec(0, "Steps over which a new chunk takes over from the last one", 0, 10_000),
+    "blend_steps": Spec(0, "Steps over which commands ease from the last one into a new chunk", 0, 10_000),
     "replace_queue": Spec(True, "A new chunk replaces what is queued; false: it is appended"),
     "compatibility": choice(Compatibility.NEWER, "Whose rules the action queue follows where they differ"),
 }
