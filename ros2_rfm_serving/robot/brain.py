@@ -216,11 +216,12 @@ class RobotBrain:
     def resume(self, now_s: float) -> str:
         """After a pause, and after a person was called: goes on. Returns why not; empty: it does."""
         mismatch = self._links.mismatch
-        if not (self.paused or self._supervision.needs_person or mismatch):
+        waits = self._supervision.needs_person and self.task is not None and self.task.active
+        if not (self.paused or waits or mismatch):
             return "it is neither paused nor waiting for a person"
         self.paused = False
         self._links.unpin()  # the person has seen which model is there
-        if self._supervision.needs_person:
+        if waits:
             self._supervision.resume()
         return ""
 

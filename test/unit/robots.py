@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from ros2_rfm_serving.faults import FaultPlan
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal, Tick
+from ros2_rfm_serving.robot.config import FailSafeConfig
+from ros2_rfm_serving.robot.link import LinkConfig
 from ros2_rfm_serving.types import (
     EncodedImage,
     ObservationRequest,
 )
 
+from . import robot_world
 from .fakes import JPEG, NAMES, grant, schedule
+from .robot_world import World
 
 PERIOD_S = 0.05
 CONFIG = RobotConfig(
@@ -62,3 +67,33 @@ def working(config: RobotConfig = CONFIG) -> Rig:
     rig = Rig(config).connect()
     rig.brain.start(GOAL, rig.now_s)
     return rig
+
+
+# --- in a world of its own ---
+
+FAILING = RobotConfig(
+    name="r1",
+    action_names=robot_world.NAMES,
+    cameras=("front",),
+    state_size=3,
+    control_rate_hz=20.0,
+    execution_horizon=3,
+    max_action_age_s=1.0,
+    failsafe=FailSafeConfig(degraded_after_s=0.3, max_offline_s=2.0),
+    link=LinkConfig(request_timeout_s=1.0, initial_backoff_s=0.1, max_backoff_s=0.2),
+)
+FOREVER_S = 1e9
+
+
+def world(config: RobotConfig = FAILING, **slos_s: float) -> World:
+    """With a task from the start. slos_s: by component; those that are not named have none and are not asked."""
+    routes = {name: (100.0 if name == "system1" else 4.0, slo_s) for name, slo_s in {"system1": 0.0, **slos_s}.items()}
+    made = World(config, FaultPlan(), 0, routes)
+    made.brain.follow(made.schedule())
+    begin(made)
+    return made
+
+
+def begin(made: World) -> None:
+    made.brain.finish()
+    made.brain.start(TaskGoal(task="t", instruction="go", time_budget_s=1000.0, reset=False), made.now_s)

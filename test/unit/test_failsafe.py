@@ -9,36 +9,13 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from ros2_rfm_serving.faults import FaultPlan
-from ros2_rfm_serving.robot import RobotConfig, TaskGoal
 from ros2_rfm_serving.robot.config import FailSafeConfig
 from ros2_rfm_serving.robot.failsafe import ALLOWED, Facts, FailSafe
 from ros2_rfm_serving.robot.link import LinkConfig
 from ros2_rfm_serving.types import RobotState, TaskOutcome
 
-from .robot_world import NAMES, World
-
-CONFIG = RobotConfig(
-    name="r1",
-    action_names=NAMES,
-    cameras=("front",),
-    state_size=3,
-    control_rate_hz=20.0,
-    execution_horizon=3,
-    max_action_age_s=1.0,
-    failsafe=FailSafeConfig(degraded_after_s=0.3, max_offline_s=2.0),
-    link=LinkConfig(request_timeout_s=1.0, initial_backoff_s=0.1, max_backoff_s=0.2),
-)
-FOREVER_S = 1e9
-
-
-def world(config: RobotConfig = CONFIG, **slos_s: float) -> World:
-    """With a task from the start. slos_s: by component; those that are not named have none and are not asked."""
-    routes = {name: (100.0 if name == "system1" else 4.0, slo_s) for name, slo_s in {"system1": 0.0, **slos_s}.items()}
-    made = World(config, FaultPlan(), 0, routes)
-    made.brain.follow(made.schedule())
-    begin(made)
-    return made
+from .robot_world import World
+from .robots import FAILING, FOREVER_S, begin, world
 
 
 def lose(made: World) -> None:
@@ -68,11 +45,6 @@ def pause(made: World) -> None:
 
 def cancel(made: World) -> None:
     made.brain.cancel(TaskOutcome.CANCELED, "", made.now_s)
-
-
-def begin(made: World) -> None:
-    made.brain.finish()
-    made.brain.start(TaskGoal(task="t", instruction="go", time_budget_s=1000.0, reset=False), made.now_s)
 
 
 ANSWER, SLOWLY, HANG = latency(0.03), latency(0.19), latency(FOREVER_S)
@@ -138,7 +110,7 @@ def test_the_stories_are_about_every_transition_there_is() -> None:
 
 @pytest.mark.parametrize("degraded_after_s", [0.1, 0.3, 0.6])
 def test_requests_have_to_fail_for_so_long(degraded_after_s: float) -> None:
-    config = replace(CONFIG, failsafe=FailSafeConfig(degraded_after_s=degraded_after_s), link=LinkConfig(request_timeout_s=5.0))
+    config = replace(FAILING, failsafe=FailSafeConfig(degraded_after_s=degraded_after_s), link=LinkConfig(request_timeout_s=5.0))
     made = world(config)
     made.run(1.0)
     HANG(made)
@@ -151,7 +123,7 @@ def test_requests_have_to_fail_for_so_long(degraded_after_s: float) -> None:
 
 @pytest.mark.parametrize(("max_offline_s", "dies"), [(1.0, True), (4.0, True), (0.0, False)])
 def test_a_task_is_without_a_server_for_so_long(max_offline_s: float, dies: bool) -> None:
-    made = world(replace(CONFIG, failsafe=FailSafeConfig(max_offline_s=max_offline_s)))
+    made = world(replace(FAILING, failsafe=FailSafeConfig(max_offline_s=max_offline_s)))
     made.run(1.0)
     lose(made)
     made.run(10.0)
