@@ -98,7 +98,7 @@ def _served(mode: str, delay_steps: int, episodes: int, camera_rate_hz: float, d
         factory = _write_factory(Path(folder), share() / "config", mode, delay_steps, camera_rate_hz)
         descriptor = load_factory(factory)
         work = {"episodes": episodes, "end_on_score": True, "results_file": str(results)}
-        options = Options(episodes=0, seconds=_limit_s(episodes), domain=domain, logs=Path("logs") / "bench_rtc", work=work)
+        options = Options(episodes=0, seconds=_limit_s(episodes), domain=domain, logs=Path("logs") / f"bench_rtc_{domain}", work=work)
         run_factory(descriptor, options, until=lambda: results.exists() and _is_done(results, episodes, len(descriptor.robots)))
         lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()] if results.exists() else []
     tasks = {robot.name: descriptor.tasks[robot.task].world for robot in descriptor.robots}
@@ -124,7 +124,7 @@ def _write_factory(folder: Path, config: Path, mode: str, delay_steps: int, came
     robot = yaml.safe_load((config / "robots" / "metaworld_arm.yaml").read_text(encoding="utf-8"))
     parameters = robot["/**"]["ros__parameters"]
     parameters.update(MODES[mode])
-    parameters.update({"max_action_age_s": 5.0, "server_timeout_s": 5.0, "default_budget_s": 20.0})
+    parameters.update({"max_action_age_s": 5.0, "server_timeout_s": 5.0, "default_budget_s": 15.0})
     parameters["max_observation_age_s"] = 0.5 + 2.0 / camera_rate_hz
     period_ms = 1e3 / parameters["control_rate_hz"]
     if delay_steps:  # half a step early, so that an answer takes effect with the step it is due for
