@@ -216,9 +216,10 @@ def test_after_a_pause_safety_has_to_pass_it_again_and_nobody_was_late() -> None
 
 def test_a_late_plan_that_is_not_waited_for_settles_one_call() -> None:
     config = replace(FAILING, calls_per_action={"system2": 0.5}, policy=TaskPolicy(fallbacks={"system2": LAST_PLAN}))
-    on_time, late = world(config, system2=0.2), world(config, system2=0.02)
+    on_time, late = world(config, system2=0.5), world(config, system2=0.05)
     plans = []
     for made in (on_time, late):
+        made.conditions.latency_s = 0.12
         made.run(20.0)
         plans.append(sum(getattr(identity, "component", "") == "system2" for identity in made.sent_ids))
     assert plans[1] == pytest.approx(plans[0], rel=0.1)
