@@ -7,15 +7,11 @@ counted in `refused` and dropped. A body that does not tick periodically asks `n
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
 
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
-from ros2_rfm_serving.robot.conversation import Conversation, Instructions, Requests
-from ros2_rfm_serving.robot.failsafe import Facts, FailSafe
+from ros2_rfm_serving.robot.conversation import Instructions, Requests
 from ros2_rfm_serving.robot.link import InFlight, LinkState, ModelIdentity, Overdue, steps_of
-from ros2_rfm_serving.robot.motion import Motor
-from ros2_rfm_serving.robot.smoothness import Smoothness
-from ros2_rfm_serving.robot.supervision import Supervision
+from ros2_rfm_serving.robot.parts import RobotParts
 from ros2_rfm_serving.robot.task import FAILED, TaskGoal, TaskRun
 from ros2_rfm_serving.types import (
     MONITOR,
@@ -38,38 +34,8 @@ from ros2_rfm_serving.types import (
 __all__ = ["RobotBrain", "RobotConfig", "Sensors", "Tick"]
 
 
-class RobotBrain:
+class RobotBrain(RobotParts):
     """See the module's docstring. Times `now_s` are seconds on the robot's monotonic clock and never go back."""
-
-    def __init__(self, config: RobotConfig) -> None:
-        """Raises: `ConfigurationError` when limits or fallback ladder do not fit the robot."""
-        self.config = config
-        self.refused: Counter[str] = Counter()
-        self.schedule_epoch = 0
-        self.episode = 0
-        self.task: TaskRun | None = None
-        self.paused = False
-        self.subgoal = ""
-        """First of the newest plan, what System 1 is told; empty: the task's own instruction."""
-        self.held_ticks = 0
-        self._motor = Motor(config, self.refused)
-        self._queue = self._motor.queue
-        self._supervision = Supervision(config.policy)
-        self._talk = Conversation(config, self._queue, self._supervision, self.refused)
-        self._links = self._talk.links
-        self._failsafe = FailSafe(config.failsafe)
-        self._ticked_s = -math.inf
-        self._needs_chunk_since_s = math.inf
-        self._served = False
-        """A chunk came in the session that System 1 has, or had last."""
-        self._connected = False
-        self._model: ModelIdentity | None = None
-        """Whose actions are queued."""
-        self._had_chunk = False
-        """Of this attempt, since the last stop: from then on an asynchronous robot should never be without an action."""
-        self._resets: tuple[EpisodeReset, ...] = ()
-        self._executed: deque[float] = deque()
-        self._merged: deque[float] = deque()
 
     # --- what the world tells ---
 
@@ -239,7 +205,6 @@ class RobotBrain:
 
         may_act: False when no new state came in time: everything goes on, but nothing is commanded blindly.
         """
-        self._ticked_s = now_s
         self._watch(now_s)
         opens = self._links.opens(now_s)
         requests: Requests = ()
@@ -388,37 +353,9 @@ class RobotBrain:
 
     def _judge(self, now_s: float) -> None:
         """The fail-safe state; a robot that is DEAD ends its task."""
-        link, due, executing = self._links.system1, self._talk.due, self.executing and not self.paused
-        scheduled = link is not None and link.route is not None
-        failing_s = math.inf
-        if link is not None and link.unanswered_s < math.inf:
-            failing_s = link.unanswered_s + (link.slo_s if link.slo_s < math.inf else 0.0)
-        facts = Facts(
-            scheduled=scheduled,
-            problem="" if link is not None and link.state is LinkState.OPEN else (link.problem if link else "no schedule yet"),
-            mismatch=self._links.mismatch,
-            executing=executing,
-            connected=self._connected,
-            served=self._served,
-            stalled_since_s=self._needs_chunk_since_s,
-            stalls_after_s=self._stalls_after_s,
-            failing_since_s=failing_s,
-            warning=due.too_slow,
-            no_request=self._talk.no_request,
-        )
-        self._failsafe.update(facts, now_s)
+        self._failsafe.update(self._facts(), now_s)
         if self._failsafe.state is RobotState.DEAD and self.task is not None and self.task.active and not self._in_hands:
             self._supervision.end_safely(TaskOutcome.OFFLINE, self._failsafe.reason)
-
-    @property
-    def _in_hands(self) -> bool:
-        """A person decides what comes next: until then it does not move."""
-        return self.paused or self._supervision.needs_person
-
-    @property
-    def _stalls_after_s(self) -> float:
-        """How long it is normal to have no action: while the first chunk is computed, and every one for robots that wait for it."""
-        return 0.0 if self._had_chunk and not self._talk.due.waits else self.config.failsafe.degraded_after_s
 
     def _begin_episode(self, now_s: float) -> None:
         self.episode += 1
@@ -432,81 +369,3 @@ class RobotBrain:
         if self.episode > 1:
             opened = (link for link in self._links.all if link.state is LinkState.OPEN)
             self._resets = tuple(EpisodeReset(link.server, link.component, link.epoch, self.episode) for link in opened)
-
-    # --- figures ---
-
-    @property
-    def state(self) -> RobotState:
-        """As of the last tick."""
-        return self._failsafe.state
-
-    @property
-    def reason(self) -> str:
-        """Why not STREAMING."""
-        return self._failsafe.reason
-
-    @property
-    def state_changes(self) -> Counter[tuple[RobotState, RobotState]]:
-        return self._failsafe.changes
-
-    @property
-    def stop_reason(self) -> str:
-        """Why the task is STOPPED or WAITING; empty: it is not."""
-        return self._supervision.stopped if self.task is not None else ""
-
-    @property
-    def violations(self) -> Counter[str]:
-        return self._supervision.violations
-
-    @property
-    def retries(self) -> int:
-        return self.task.attempt if self.task else 0
-
-    @property
-    def executing(self) -> bool:
-        return self.task is not None and self.task.phase is TaskPhase.EXECUTING
-
-    @property
-    def staleness_s(self) -> float:
-        return self._motor.staleness_s
-
-    @property
-    def smoothness(self) -> Smoothness:
-        """Of this episode."""
-        return self._motor.smoothness
-
-    @property
-    def queue_depth(self) -> int:
-        return self._queue.depth
-
-    @property
-    def instruction(self) -> str:
-        """What System 1 is told."""
-        return self.subgoal or (self.task.goal.instruction if self.task else "")
-
-    @property
-    def system1_server(self) -> str:
-        """The one in use, be it the standby."""
-        link = self._links.system1
-        return link.server if link else ""
-
-    @property
-    def failovers(self) -> int:
-        return self._links.failovers
-
-    @property
-    def sessions(self) -> list[tuple[str, str, int]]:
-        """(server, component, epoch) of the open ones."""
-        return [(link.server, link.component, link.epoch) for link in self._links.all if link.state is LinkState.OPEN]
-
-    @property
-    def round_trips_s(self) -> list[float]:
-        link = self._links.system1
-        return link.latencies.values_s() if link else []
-
-    def rates(self, window_s: float, now_s: float) -> tuple[float, float]:
-        """(actions executed, chunks merged) per second over the window."""
-        for times in (self._executed, self._merged):
-            while times and times[0] < now_s - window_s:
-                times.popleft()
-        return len(self._executed) / window_s, len(self._merged) / window_s
