@@ -26,6 +26,7 @@ def train(
     judge_steps: Annotated[int, typer.Option(min=1, help="Training steps of the judge")] = 2500,
     seed: Annotated[int, typer.Option(help="Of demonstrations, initial weights and batches")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 2,
+    compiled: Annotated[bool, typer.Option("--compile", help="Compile the policy: a third faster, needs a C++ compiler")] = False,
 ) -> None:
     """Trains the embedded models on a CPU.
 
@@ -44,7 +45,7 @@ def train(
     texts = [task.instructions for task in TASKS.values()]
     words = instructions.vocabulary(text for task in texts for text in task)
     data = _demonstrations(out / "demonstrations", episodes, seed, threads)
-    training = TrainingConfig(steps=steps, seed=seed)
+    training = TrainingConfig(steps=steps, seed=seed, compiled=compiled)
     if what in ("policy", "all"):
         config = FlowPolicyConfig(
             state_size=STATE_SIZE,
