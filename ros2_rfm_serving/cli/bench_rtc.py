@@ -98,7 +98,8 @@ def _served(mode: str, delay_steps: int, episodes: int, camera_rate_hz: float, d
         factory = _write_factory(Path(folder), share() / "config", mode, delay_steps, camera_rate_hz)
         descriptor = load_factory(factory)
         work = {"episodes": episodes, "end_on_score": True, "results_file": str(results)}
-        options = Options(episodes=0, seconds=_limit_s(episodes), domain=domain, logs=Path("logs") / f"bench_rtc_{domain}", work=work)
+        logs = Path("logs") / f"bench_rtc_{domain}"
+        options = Options(seconds=_limit_s(episodes), domain=domain, logs=logs, work=work)
         run_factory(descriptor, options, until=lambda: results.exists() and _is_done(results, episodes, len(descriptor.robots)))
         lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()] if results.exists() else []
     tasks = {robot.name: descriptor.tasks[robot.task].world for robot in descriptor.robots}

@@ -46,7 +46,9 @@ class Shadow:
         self._model = ""
         zero = np.zeros(len(self.config.action_names), np.float32)
         self._prev = None if self.kind is CommandType.POSITION else zero
-        self._zero, self._motion, self._step_xy = zero, zero, np.zeros(2)
+        self._zero, self._motion = zero, zero
+        self._steps_xy = [np.zeros(2)]
+        """What the last period may have moved: where it set out from may be one of two."""
         self._may_have_been_moved, self._may_stand = True, False
         self._base, self._share = zero[TAGS], 0.0
         self._step: Step | None = None
@@ -82,7 +84,7 @@ class Shadow:
     def _stand(self) -> None:
         if self.kind is not CommandType.POSITION:
             self._prev = self._zero
-        self._motion, self._step_xy = self._zero, np.zeros(2)
+        self._motion, self._steps_xy = self._zero, [np.zeros(2)]
         self._step, self._share = None, 0.0
         self._ladder_since_s, self._ladder_ticks = math.inf, 0
 
@@ -193,7 +195,7 @@ class Shadow:
         known = may_act and readings is not None and readings.positions is not None and np.isfinite(readings.positions).all()
         fresh = readings is not None and self.world.now_s - readings.state_s <= self.config.max_observation_age_s
         if self._prev is not None:
-            starts += [(self._prev[:2], step) for step in (self._step_xy, np.zeros(2))[: 1 + self._may_stand]]
+            starts += [(self._prev[:2], step) for step in [*self._steps_xy, *([np.zeros(2)] if self._may_stand else [])]]
         if self._may_have_been_moved and known and fresh:
             assert readings is not None and readings.positions is not None
             starts.append((np.clip(readings.positions[:2], self.lower, self.upper), np.zeros(2)))
@@ -203,8 +205,9 @@ class Shadow:
             moved = xy - start
             return bool((np.abs(moved) <= self.max_step + EPS).all() and (np.abs(moved - step) <= self.max_change + EPS).all())
 
-        assert anywhere or any(is_reached_from(*start) for start in starts), f"{xy} is too fast or too sudden from {starts}"
-        self._step_xy = xy - next((start for start, step in starts if is_reached_from(start, step)), xy)
+        reached_from = [start for start, step in starts if is_reached_from(start, step)]
+        assert anywhere or reached_from, f"{xy} is too fast or too sudden from {starts}"
+        self._steps_xy = [xy - start for start in reached_from] + ([np.zeros(2)] if anywhere else [])
         self._may_have_been_moved = False
 
     # --- what a command is made of ---
