@@ -95,7 +95,7 @@ def _served(mode: str, delay_steps: int, episodes: int, camera_rate_hz: float, d
 
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.jsonl"
-        factory = _write_factory(Path(folder), share() / "config", mode, delay_steps, camera_rate_hz)
+        factory = write_factory(Path(folder), share() / "config", mode, delay_steps, camera_rate_hz)
         descriptor = load_factory(factory)
         work = {"episodes": episodes, "end_on_score": True, "results_file": str(results)}
         logs = Path("logs") / f"bench_rtc_{domain}"
@@ -120,7 +120,7 @@ def _is_done(results: Path, episodes: int, num_robots: int) -> bool:
     return len(results.read_text(encoding="utf-8").splitlines()) >= episodes * num_robots
 
 
-def _write_factory(folder: Path, config: Path, mode: str, delay_steps: int, camera_rate_hz: float) -> Path:
+def write_factory(folder: Path, config: Path, mode: str, delay_steps: int, camera_rate_hz: float) -> Path:
     """The shipped evaluation factory, its robots in this mode and behind this delay."""
     robot = yaml.safe_load((config / "robots" / "metaworld_arm.yaml").read_text(encoding="utf-8"))
     parameters = robot["/**"]["ros__parameters"]
@@ -171,7 +171,7 @@ def _lockstep(mode: str, delay_steps: int, episodes: int, models: Path | None) -
     for number, (task, spec) in enumerate(TASKS.items()):
         with metaworld_arm(task) as arm:
             seeds = range(10_000_000 * (number + 1), 10_000_000 * (number + 1) + episodes)
-            trials = run_trials(arm, engine, _config(mode), spec.instructions[0], seeds, delay_steps=delay_steps)
+            trials = run_trials(arm, engine, config_of(mode), spec.instructions[0], seeds, delay_steps=delay_steps)
         rows[task] = [
             {"success": t.success, "steps": t.steps, "idle": t.idle_steps, "seam": t.seam_jump, "jerk": t.mean_squared_jerk}
             for t in trials
@@ -179,7 +179,7 @@ def _lockstep(mode: str, delay_steps: int, episodes: int, models: Path | None) -
     return _cell(mode, delay_steps, rows)
 
 
-def _config(mode: str) -> Any:
+def config_of(mode: str) -> Any:
     """The shipped robot in this mode, as its node would read it."""
     from ros2_rfm_serving.robot import RobotConfig
     from ros2_rfm_serving.ros.runtime import share
