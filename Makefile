@@ -26,7 +26,7 @@ unit: install
 	$(BIN)/python -m pytest test/unit -q -n 2
 
 ros system: install
-	$(BIN)/python -m pytest test/$@ -q
+	$(BIN)/python -m pytest test/$@ -q -n 2 --dist loadgroup
 
 colcon: install
 	scripts/colcon_build $(BIN)/python
