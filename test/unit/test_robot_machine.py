@@ -324,9 +324,10 @@ def coverage(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
         SEEN.print()
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("coverage")
 def test_the_promises_hold_in_any_order_of_events() -> None:
-    effort = settings(max_examples=220, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(RobotMachine, settings=effort)
-    assert SEEN.events.total() >= NUM_EVENTS, "too little happened"
+    effort = settings(max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+    while SEEN.events.total() < NUM_EVENTS:
+        run_state_machine_as_test(RobotMachine, settings=effort)
     assert SEEN.actions >= NUM_EVENTS / 20, "the robot hardly moved: its promises were not tested"
