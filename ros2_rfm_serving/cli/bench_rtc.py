@@ -18,7 +18,7 @@ from rich.table import Table
 console = Console() if Console().is_terminal else Console(width=150)
 
 MODES: dict[str, dict[str, Any]] = {
-    "synchronous": {"synchronous": True, "blend_steps": 0},
+    "synchronous": {"synchronous": True, "blend_steps": 0, "execution_horizon": 8},
     "naive": {"conditioning": "none", "blend_steps": 0, "execution_horizon": 8},
     "guided": {"conditioning": "guided", "blend_steps": 0, "execution_horizon": 8},
     "training-time": {"conditioning": "prefix", "blend_steps": 0, "execution_horizon": 8},
