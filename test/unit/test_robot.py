@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from ros2_rfm_serving.robot import RobotBrain
-from ros2_rfm_serving.robot.action_queue import ActionQueue
 from ros2_rfm_serving.types import (
     ObservationRequest,
     RequestId,
