@@ -30,6 +30,7 @@ class EmulatedSpec:
     seed: int = 0
     """Of the law's jitter."""
 
+
 VERDICTS = {SAFETY: "safe"}
 """What an emulated judge says, by component; all others that the task goes on."""
 
