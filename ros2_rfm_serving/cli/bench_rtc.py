@@ -27,8 +27,17 @@ MODES: dict[str, dict[str, Any]] = {
 """What differs from config/robots/metaworld_arm.yaml, whose settings are the default mode."""
 NUM_TRANSLATIONS = 3
 """Columns of a Meta-World action that move the hand; the fourth is the gripper, which jumps when it closes."""
-TRANSPORT_MS = 15.0
-"""Of a request and its inference on this path without an injected delay (`rfm bench path`, `rfm bench engine`)."""
+TRANSPORT_MS = 50.0
+"""Round trip of a request without an injected delay, with all of this benchmark's processes on two cores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Of a measurement over DDS."""
+
+    camera_rate_hz: float = 2.0
+    transport_ms: float = TRANSPORT_MS
+    domain: int = 79
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +65,9 @@ def rtc(
     episodes: Annotated[int, typer.Option(min=1, help="Per task, four tasks")] = 30,
     lockstep: Annotated[bool, typer.Option(help="In process and in virtual time: no network, no machine's own delays")] = False,
     camera_rate_hz: Annotated[float, typer.Option(help="Rendering is what costs this machine most")] = 2.0,
+    transport_ms: Annotated[
+        float, typer.Option(min=0, help="Round trip of this machine without an injected delay, which is taken off it")
+    ] = TRANSPORT_MS,
     domain: Annotated[int, typer.Option(help="ROS domain of the measurement")] = 79,
     models: Annotated[Path | None, typer.Option(help="Folder of the models, in lockstep; default: the shipped ones")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there")] = None,
@@ -68,10 +80,11 @@ def rtc(
     wanted = modes.split(",")
     if unknown := [mode for mode in wanted if mode not in MODES]:
         raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(MODES)}", param_hint="--modes")
+    setting = Setting(camera_rate_hz=camera_rate_hz, transport_ms=transport_ms, domain=domain)
     cells = []
     for delay in (int(part) for part in delays.split(",")):
         for mode in wanted:
-            cell = _lockstep(mode, delay, episodes, models) if lockstep else _served(mode, delay, episodes, camera_rate_hz, domain)
+            cell = _lockstep(mode, delay, episodes, models) if lockstep else _served(mode, delay, episodes, setting)
             cells.append(cell)
             console.print(_table([cell], f"{mode}, {delay} steps"))
             if json_file:  # at every cell: an hour's work is not lost with its last minute
@@ -87,7 +100,7 @@ def rtc(
 # --- over DDS -------------------------------------------------------------------------------------------------------------
 
 
-def _served(mode: str, delay_steps: int, episodes: int, camera_rate_hz: float, domain: int) -> Cell:
+def _served(mode: str, delay_steps: int, episodes: int, setting: Setting) -> Cell:
     """Every process of a factory with one robot per task; the delay is added on the wire, half of it each way."""
     from ros2_rfm_serving.cli.up import Options, run_factory
     from ros2_rfm_serving.factory import load_factory
@@ -95,11 +108,11 @@ def _served(mode: str, delay_steps: int, episodes: int, camera_rate_hz: float, d
 
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.jsonl"
-        factory = write_factory(Path(folder), share() / "config", mode, delay_steps, camera_rate_hz)
+        factory = write_factory(Path(folder), share() / "config", mode, delay_steps, setting)
         descriptor = load_factory(factory)
         work = {"episodes": episodes, "end_on_score": True, "results_file": str(results)}
-        logs = Path("logs") / f"bench_rtc_{domain}"
-        options = Options(seconds=_limit_s(episodes), domain=domain, logs=logs, work=work)
+        logs = Path("logs") / f"bench_rtc_{setting.domain}"
+        options = Options(seconds=_limit_s(episodes), domain=setting.domain, logs=logs, work=work)
         run_factory(descriptor, options, until=lambda: results.exists() and _is_done(results, episodes, len(descriptor.robots)))
         lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()] if results.exists() else []
     tasks = {robot.name: descriptor.tasks[robot.task].world for robot in descriptor.robots}
@@ -120,23 +133,23 @@ def _is_done(results: Path, episodes: int, num_robots: int) -> bool:
     return len(results.read_text(encoding="utf-8").splitlines()) >= episodes * num_robots
 
 
-def write_factory(folder: Path, config: Path, mode: str, delay_steps: int, camera_rate_hz: float) -> Path:
+def write_factory(folder: Path, config: Path, mode: str, delay_steps: int, setting: Setting) -> Path:
     """The shipped evaluation factory, its robots in this mode and behind this delay."""
     robot = yaml.safe_load((config / "robots" / "metaworld_arm.yaml").read_text(encoding="utf-8"))
     parameters = robot["/**"]["ros__parameters"]
     parameters.update(MODES[mode])
     parameters.update({"max_action_age_s": 5.0, "server_timeout_s": 5.0, "default_budget_s": 15.0})
-    parameters["max_observation_age_s"] = 0.5 + 2.0 / camera_rate_hz
+    parameters["max_observation_age_s"] = 0.5 + 2.0 / setting.camera_rate_hz
     period_ms = 1e3 / parameters["control_rate_hz"]
     if delay_steps:  # half a step early, so that an answer takes effect with the step it is due for
-        one_way_ms = max(0.0, (delay_steps - 0.5) * period_ms - TRANSPORT_MS) / 2
+        one_way_ms = max(0.0, (delay_steps - 0.5) * period_ms - setting.transport_ms) / 2
         parameters["faults"] = f"delay_ms={one_way_ms:g}"
     (folder / "robot.yaml").write_text(yaml.safe_dump(robot), encoding="utf-8")
     factory = yaml.safe_load((config / "factory_evaluation.yaml").read_text(encoding="utf-8"))
     for section in factory.values():
         if isinstance(section, dict) and "components" in section:
             section["robot"] = str(folder / "robot.yaml")
-            section["world"]["camera_rate_hz"] = camera_rate_hz
+            section["world"]["camera_rate_hz"] = setting.camera_rate_hz
             section["pipeline"]["action_period_ms"] = 50  # the robot's settings pace the requests, not the schedule
             section["components"]["system1"]["slo_ms"] = 1000
     file = folder / "factory.yaml"

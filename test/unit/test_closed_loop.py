@@ -38,7 +38,9 @@ def test_a_robot_that_waits_stands_still_for_every_chunk(trials: dict[str, list[
 
 
 def test_a_factory_of_the_benchmark_is_the_shipped_one_in_a_mode_and_behind_a_delay(repository: Path, tmp_path: Path) -> None:
-    factory = load_factory(bench_rtc.write_factory(tmp_path, repository / "config", "naive", 4, 2.0))
+    factory = load_factory(
+        bench_rtc.write_factory(tmp_path, repository / "config", "naive", 4, bench_rtc.Setting(transport_ms=15.0))
+    )
     robot = (tmp_path / "robot.yaml").read_text()
     assert len(factory.robots) == len(TASKS) and all(task.robot == str(tmp_path / "robot.yaml") for task in factory.tasks.values())
     assert "conditioning: none" in robot and "faults: delay_ms=80" in robot
