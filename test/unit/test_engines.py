@@ -128,7 +128,7 @@ def test_the_shipped_policy_answers_in_robot_space(repository: Path) -> None:
     assert engine.contract.action_names == ("delta_x", "delta_y", "delta_z", "gripper")
     assert engine.contract.conditionings == tuple(Conditioning)
     (reply,) = engine.infer([blank_request(engine.contract)])
-    assert reply.chunk_robot.shape == (16, 4) and np.abs(reply.chunk_robot).max() < 3
+    assert reply.chunk_robot.shape == (24, 4) and np.abs(reply.chunk_robot).max() < 3
 
 
 def test_a_judge_says_one_of_its_words() -> None:

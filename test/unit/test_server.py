@@ -221,7 +221,7 @@ class Able(FakeEngine):
 
     def __init__(self, conditionings: tuple[Conditioning, ...] = ALL) -> None:
         super().__init__()
-        self.contract = replace(CONTRACT, conditionings=conditionings)
+        self.contract = replace(CONTRACT, conditionings=conditionings, max_inference_delay_steps=2)
 
 
 def test_a_session_opens_only_with_a_conditioning_that_the_model_can_do() -> None:
