@@ -58,7 +58,7 @@ def test_a_robot_over_a_bad_network_holds_in_a_cut_and_goes_on_after_it(
     assert held[-2:] == ["RECONNECTING", "DEAD"], held
     assert commands_at(heard, long_cut_s + MAX_ACTION_AGE_S + 1.0) == commands_at(heard, long_joined_s)
     ticks = [line["ticks"] for line in heard.of("punctuality", long_cut_s, long_joined_s)]
-    assert len(ticks) > 3 and ticks == sorted(set(ticks))
+    assert len(set(ticks)) > 3 and ticks == sorted(ticks)  # two reports of one tick are no standstill
     assert {code for code, _ in figures["results"]} == {ExecuteTask.Result.OFFLINE}, figures["results"]
     assert not heard.of("result", until_s=long_cut_s), "the short cut ended the task"
     assert states_between(heard, long_joined_s, half_cut_s)[-1] == "STREAMING"
