@@ -60,7 +60,7 @@ def test_a_robot_over_a_bad_network_holds_in_a_cut_and_goes_on_after_it(
     ticks = [line["ticks"] for line in heard.of("punctuality", long_cut_s, long_joined_s)]
     assert len(set(ticks)) > 3 and ticks == sorted(ticks)  # two reports of one tick are no standstill
     assert {code for code, _ in figures["results"]} == {ExecuteTask.Result.OFFLINE}, figures["results"]
-    assert not heard.of("result", until_s=long_cut_s), "the short cut ended the task"
+    assert not heard.of("result", short_cut_s, long_cut_s), "the short cut ended the task"
     assert states_between(heard, long_joined_s, half_cut_s)[-1] == "STREAMING"
 
     # The server is heard all along and answers nothing: the session is opened anew, as soon as it can be.
