@@ -11,7 +11,6 @@ import pytest
 os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 os.environ.setdefault("ROS_LOG_DIR", "/tmp/rfm_serving_test_logs")
 
-ARMS = ("test_factory", "test_standby")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -35,5 +34,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         room = Path(item.path).relative_to(REPOSITORY / "test").parts[0]
         if room in ("ros", "system"):
             item.add_marker(getattr(pytest.mark, room))
-        if room == "system":  # of two workers, one has the simulated arms: two factories of them would starve each other
-            item.add_marker(pytest.mark.xdist_group("arms" if Path(item.path).stem in ARMS else "others"))
