@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 
+LOADING_PATIENCE = 15.0
+"""A server that loads its first model may be silent for so many times the timeout: what it imports can hold its interpreter for
+seconds on a busy machine. That its process has died is told by the middleware, at once."""
+
 
 class Presence:
     """A server is *ready* from its status message on; it is *lost* when it says so, or says nothing for `timeout_s`.
@@ -48,7 +52,7 @@ class Presence:
             return False
         self._expected.discard(server)
         self.lost.discard(server)
-        self._silent_at_s[server] = now_s + self._timeout_s
+        self._silent_at_s[server] = now_s + LOADING_PATIENCE * self._timeout_s
         self.check_s = min(self.check_s, self._silent_at_s[server])
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.links import Links
+from ros2_rfm_serving.robot.presence import LOADING_PATIENCE
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
 CONFIG = RobotConfig(name="r1", action_names=("x",), cameras=(), state_size=1, control_rate_hz=20.0, server_timeout_s=2.0)
@@ -42,14 +43,15 @@ def test_a_server_that_was_slow_to_say_anything_is_waited_for_once_it_loads() ->
     assert used(links) == "home"
 
 
-def test_silence_while_loading_is_a_loss() -> None:
+def test_silence_while_loading_is_a_loss_but_not_soon() -> None:
     links = starting()
     links.server_seen("spare", 0.0)
     links.server_loads("home", 0.5)
-    links.server_seen("spare", 2.0)
-    links.watch(2.4)
+    lost_s = 0.5 + 2.0 * LOADING_PATIENCE
+    links.server_seen("spare", lost_s - 1.0)
+    links.watch(lost_s - 0.1)
     assert used(links) == "home"
-    links.watch(2.5)
+    links.watch(lost_s)
     assert used(links) == "spare"
 
 
