@@ -98,7 +98,6 @@ class FallbackLadder:
         self._pose_rungs = (Rung(Motion.SAFE_POSE),) if self.has_pose else self._rungs
         self._pose = np.array(config.safe_pose, np.float32)
         self._max_step = np.array(config.limits.max_velocity, np.float32) / config.control_rate_hz
-        self._period_s = 1.0 / config.control_rate_hz
         self._stop = np.zeros(len(config.action_names), np.float32) if self._kind is CommandType.VELOCITY else None
         self._now: Array | None = None
         """[A] what the robot was last told; None: it stands"""
