@@ -60,6 +60,10 @@ class RobotBrain(RobotParts):
         if not self._links.server_loads(server, now_s):
             self.server_lost(server, now_s, f"{server} loads a model")
 
+    def server_alive(self, server: str, now_s: float) -> None:
+        """The middleware hears its process, whatever that says."""
+        self._links.server_alive(server, now_s)
+
     def server_lost(self, server: str, now_s: float, problem: str = "") -> None:
         self._links.server_lost(server, problem or f"{server} is lost", now_s)
 

@@ -63,6 +63,9 @@ class Links:
         """True when it is waited for; else it is lost."""
         return self._servers.loads(server, now_s)
 
+    def server_alive(self, server: str, now_s: float) -> None:
+        self._servers.alive(server, now_s)
+
     def server_lost(self, server: str, problem: str, now_s: float) -> None:
         self._servers.lose(server)
         for link in self.all:

@@ -56,6 +56,11 @@ class Presence:
         self.check_s = min(self.check_s, self._silent_at_s[server])
         return True
 
+    def alive(self, server: str, now_s: float) -> None:
+        """Its process is there. One that has never been ready is loading then, and may be too busy to say so."""
+        if server not in self._met:
+            self.loads(server, now_s)
+
     def lose(self, server: str) -> None:
         self._expected.discard(server)
         self._silent_at_s.pop(server, None)

@@ -145,8 +145,10 @@ class Servers:
                 robot.safely(robot.brain.server_seen, server, message.state == msg.ServerStatus.READY, now_s)
 
     def _on_liveliness(self, server: str, event: Any) -> None:
-        if event.alive_count == 0 and event.alive_count_change < 0:
-            for robot in self._users[server]:
+        for robot in self._users[server]:
+            if event.alive_count > 0:
+                robot.safely(robot.brain.server_alive, server, clock())
+            elif event.alive_count_change < 0:
                 robot.safely(robot.brain.server_lost, server, clock(), f"{server} is not alive")
 
 

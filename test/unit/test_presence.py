@@ -55,6 +55,19 @@ def test_silence_while_loading_is_a_loss_but_not_soon() -> None:
     assert used(links) == "spare"
 
 
+def test_a_server_whose_process_lives_is_loading_until_it_was_ready() -> None:
+    links = starting()
+    links.server_alive("home", 0.5)
+    links.server_seen("spare", 2.5)
+    links.watch(3.0)
+    assert used(links) == "home", "it has said nothing yet, and is waited for"
+    links.server_seen("home", 4.0)
+    links.server_alive("home", 4.1)
+    links.server_seen("spare", 6.5)
+    links.watch(6.6)
+    assert used(links) == "spare", "one that was ready has to say that it is"
+
+
 def test_a_server_that_was_ready_and_loads_again_is_lost_meanwhile() -> None:
     links = starting()
     links.server_seen("home", 0.0)
