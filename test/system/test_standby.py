@@ -71,6 +71,10 @@ class Watcher(Node):
             and self.chunks[robot]
         )
 
+    def ready(self, server: str) -> bool:
+        status = self.servers.get(server)
+        return bool(status and status.state == ServerStatus.READY)
+
     def chunks_since(self, robot: str, since_s: float) -> list[Arrival]:
         return [chunk for chunk in self.chunks[robot] if chunk.at_s > since_s]
 
@@ -188,7 +192,7 @@ def test_the_standby_takes_over_from_a_killed_server_without_a_new_schedule(
         (home,) = {r.server for r in watcher.schedule.routes if r.component == "system1"}
         (standby,) = {r.standby for r in watcher.schedule.routes if r.component == "system1"}
         assert [p.server for p in watcher.schedule.placements if p.standby] == [standby] != [home]
-        watcher.wait(lambda: watcher.servers[standby].state == ServerStatus.READY, "the standby is ready")
+        watcher.wait(lambda: watcher.ready(standby), "the standby is ready")
         assert (watcher.servers[standby].sessions, watcher.servers[standby].served) == (0, 0), "the standby gets traffic"
 
         # One robot has just begun an episode, which therefore cannot end before the standby answers; the others are at work.
