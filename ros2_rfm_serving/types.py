@@ -31,7 +31,7 @@ def empty(*shape: int) -> Array:
     return np.zeros(shape, np.float32)
 
 
-NO_ROWS, NO_VALUES = empty(0, 0), empty(0)
+NO_ROWS, NO_VALUES, NO_UPDATES = empty(0, 0), empty(0), empty(0, 0, 0)
 
 
 # --- what a model promises and a robot expects ---------------------------------------------------------------------------
@@ -79,6 +79,29 @@ class Guidance:
     """LeRobot's older behaviour: a prefix shorter than the chunk continues with zeros; else with its last action."""
 
 
+class Serving(enum.Enum):
+    """How many sessions may share a model (Remote-RTC §8.3)."""
+
+    SHARED = "shared"
+    """Chunk-stateless: nothing of one request is visible to the next."""
+    EXCLUSIVE = "exclusive"
+    """Chunk-stateful: one session, whose new episode resets the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Horizon:
+    """How many rows of a chunk are executed before the next one takes over, as a session asks for it (Kairos §3.1)."""
+
+    policy: str = ""
+    """By name, of `server/horizon.py` or an entry point; empty: the robot's own."""
+    steps: int = 0
+    """Of `static`."""
+    min_steps: int = 1
+    """H_min: never fewer."""
+    threshold: float = 0.4
+    """t of `confidence`: the last update of an action may exceed the mean of its earlier ones by this share."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelContract:
     """What must be the same on both sides before anything runs (Remote-RTC §8.4)."""
@@ -99,6 +122,7 @@ class ModelContract:
     """Longest action prefix that the model was trained to continue; 0: it cannot be conditioned."""
     conditionings: tuple[Conditioning, ...] = (Conditioning.NONE,)
     """What it can do."""
+    serving: Serving = Serving.SHARED
     emulated: bool = False
     schema_version: int = SCHEMA_VERSION
 
@@ -117,6 +141,11 @@ class SessionRequest:
     """Refuse any other model; empty accepts what the server has."""
     conditioning: Conditioning = Conditioning.NONE
     guidance: Guidance = Guidance()
+    horizon: Horizon = Horizon()
+    instruction: str = ""
+    """The only one of this session; empty: each request says its own."""
+    slo_s: float = 0.0
+    """Request to reply, as the schedule promises it; 0: no requirement."""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -148,8 +177,10 @@ class ExecutionReport:
     """What the robot did with the last chunk, as durations on the robot's clock (Kairos §3.2)."""
 
     executed_steps: int = 0
+    executing_s: float = 0.0
+    """Since its first action began to be executed."""
     remaining_s: float = 0.0
-    """Until the queued actions run out."""
+    """Until the queued actions run out; negative: since they did."""
     last_wait_s: float = 0.0
     """Between sending the previous request and its chunk."""
 
@@ -193,8 +224,8 @@ class InferenceRequest:
     id: RequestId
     instruction: str
     state: Array
-    images: Mapping[str, Image]
-    """camera -> [H, W, 3] RGB"""
+    images: Mapping[str, Image | EncodedImage]
+    """camera -> [H, W, 3] RGB; as it travelled for an engine with `takes_encoded`"""
     inference_delay_steps: int
     prefix_model: Array
     conditioning: Conditioning = Conditioning.NONE
@@ -209,8 +240,8 @@ class EngineReply:
     """[T, A]; empty for text models"""
     chunk_robot: Array = field(default_factory=lambda: NO_ROWS)
     """[T, A]"""
-    confidence: Array = field(default_factory=lambda: NO_VALUES)
-    """[T] in [0, 1], or empty: not estimated"""
+    updates: Array = field(default_factory=lambda: NO_UPDATES)
+    """[K, T, A] what each of the K solver steps changed, model space (Kairos §3.1); empty: not known"""
     verdict: str = ""
     text: str = ""
     score: float = float("nan")

@@ -163,23 +163,22 @@ def engine(
 
 def load_engine(model: str, threads: int) -> Any:
     """A model of the shipped catalogue, ready to run in this process on the CPU."""
-    import torch
-
-    from ros2_rfm_serving.engines.registry import build_engine
+    from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
     from ros2_rfm_serving.factory import Catalogue
     from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.ros.runtime import share
 
-    torch.set_num_threads(threads)
     profiles = share() / "config" / "profiles"
-    return build_engine(
-        model,
-        Catalogue.load(profiles / "models.yaml")[model],
+    spec = EngineSpec(
+        model=model,
+        entry=Catalogue.load(profiles / "models.yaml")[model],
         models_folder=share() / "models",
         profile=load_profiles(profiles),
         gpu_type="CPU",
         wait=time.sleep,
+        threads=threads,
     )
+    return build_engine(spec)
 
 
 def _in_process(task: str, instruction: str, seed: int, episodes: int) -> list[Any]:

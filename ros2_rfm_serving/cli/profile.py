@@ -180,18 +180,21 @@ def _measured(
 
 
 def _load(model: str, entry: CatalogueEntry, gpu_type: str, threads: int, folder: Path) -> Engine:
-    from ros2_rfm_serving.engines.registry import build_engine
+    from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
     from ros2_rfm_serving.profiles import Profile, load_profiles
     from ros2_rfm_serving.ros.runtime import share
 
-    if entry.engine == "bundle":
-        try:
-            import torch
-        except ImportError:
-            raise ModelError(f"{model!r} needs PyTorch: pip install 'ros2-rfm-serving[torch]'") from None
-        torch.set_num_threads(threads)
     profile = load_profiles(folder) if entry.engine == "emulated" else Profile({})
-    return build_engine(model, entry, models_folder=share() / "models", profile=profile, gpu_type=gpu_type, wait=time.sleep)
+    spec = EngineSpec(
+        model=model,
+        entry=entry,
+        models_folder=share() / "models",
+        profile=profile,
+        gpu_type=gpu_type,
+        wait=time.sleep,
+        threads=threads,
+    )
+    return build_engine(spec)
 
 
 def _subject(engine: Engine, batch_size: int) -> Subject:

@@ -1,7 +1,8 @@
 """What a model offers to be served. The loop around it (`sampling.py`) is ours.
 
 Lifecycle: an engine is built once per server process, warmed up, then called from one thread only (the server's worker).
-Calls are pure with respect to requests: nothing of one request may be visible to the next, so no reset exists.
+Calls are pure with respect to requests: nothing of one request may be visible to the next. An engine for which that does not
+hold says so in its contract (`Serving.EXCLUSIVE`), gets one session and a `reset` with every episode.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ class Engine(Protocol):
     def max_batch_size(self) -> int:
         """Largest batch `infer` accepts."""
 
+    takes_encoded: bool = False
+    """It wants images as they travelled (to pass them on, or to decode them on a GPU); else they are decoded before."""
+
     def prepare(self, batch_size: int) -> None:
         """Called at start and whenever the server's batch size changes, before `infer`.
 
@@ -45,6 +49,27 @@ class Engine(Protocol):
 
         Raises: `ModelError` when the model's output cannot be used for any row.
         """
+
+    def reset(self) -> None:
+        """A new episode of the one session of an engine with `Serving.EXCLUSIVE`. Shared engines have nothing to reset."""
+
+    def check_parity(self) -> list[Parity]:
+        """Block by block where the engine is split, against its reference (vla.cpp §4.6). Empty: nothing to compare with."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity:
+    """How far one block is from its reference."""
+
+    block: str
+    error: float
+    """Largest absolute difference relative to the largest absolute reference value; NaN never passes."""
+    tolerance: float
+
+    @property
+    def passes(self) -> bool:
+        return self.error <= self.tolerance
 
 
 Context = Any

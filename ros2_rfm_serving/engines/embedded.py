@@ -13,6 +13,7 @@ from torch import Tensor
 from ros2_rfm_serving.engines import bundle, instructions
 from ros2_rfm_serving.engines.base import Engine, SamplingConfig
 from ros2_rfm_serving.engines.networks import FlowPolicyNetwork, JudgeNetwork
+from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.engines.sampling import FlowEngine, blank_request
 from ros2_rfm_serving.types import Array, EngineReply, Image, InferenceRequest, ModelContract, OutputKind
 
@@ -130,3 +131,9 @@ class Judge(Engine):
         probabilities = logits.softmax(dim=1).cpu().numpy()
         verdicts = self._network.config.verdicts
         return [EngineReply(verdict=verdicts[int(p.argmax())], score=float(p.max())) for p in probabilities]
+
+
+def build(spec: EngineSpec) -> Engine:
+    """The bundle that the catalogue names. Raises: `ModelError`."""
+    torch.set_num_threads(spec.threads)
+    return load_embedded(spec.model, spec.models_folder / spec.entry.bundle)

@@ -6,13 +6,14 @@ It is always marked as emulated.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.profiles import FixedService, ServiceLaw
-from ros2_rfm_serving.types import SAFETY, Conditioning, EngineReply, InferenceRequest, ModelContract, OutputKind, empty
+from ros2_rfm_serving.engines.registry import EngineSpec
+from ros2_rfm_serving.profiles import FixedService, Profile, ServiceLaw
+from ros2_rfm_serving.types import SAFETY, Conditioning, EngineReply, InferenceRequest, ModelContract, OutputKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ class EmulatedEngine(Engine):
         if self._spec.output is not OutputKind.ACTION_CHUNK:
             return [EngineReply(verdict=VERDICTS.get(request.id.component, "ongoing"), text="emulated") for request in requests]
         still = np.zeros((self._spec.chunk_length, len(self._spec.action_names)), np.float32)
-        return [EngineReply(chunk_model=still, chunk_robot=still, confidence=empty(0))] * len(requests)
+        return [EngineReply(chunk_model=still, chunk_robot=still)] * len(requests)
 
     def _batch_s(self, num_requests: int) -> float:
         if not isinstance(self._service, ServiceLaw):
@@ -91,3 +92,34 @@ class EmulatedEngine(Engine):
         wanted = max(num_requests, self._batch_size)
         rows = next((size for size in self._spec.batch_sizes if size >= wanted), wanted)
         return self._service.draw_s(rows, self._rng)
+
+
+def build(spec: EngineSpec) -> EmulatedEngine:
+    """By the catalogue's service law, or else by the profile."""
+    entry = spec.entry
+    footprint = entry.gpus.get(spec.gpu_type)
+    service = footprint.service if footprint else None
+    emulated = EmulatedSpec(
+        model=spec.model,
+        output=OutputKind(entry.output),
+        action_names=entry.action_names,
+        cameras=entry.cameras,
+        state_size=entry.state_size,
+        chunk_length=entry.chunk_length,
+        seed=spec.seed,
+    )
+    if service is None:
+        return EmulatedEngine(emulated, _service_time(spec.model, spec.profile, spec.gpu_type), spec.wait)
+    sizes = service.batch_sizes if service.batching == "fixed" else (service.max_concurrent,)
+    return EmulatedEngine(replace(emulated, batch_sizes=sizes), service.law(), spec.wait)
+
+
+def _service_time(model: str, profile: Profile, gpu_type: str) -> Callable[[int], float]:
+    """Seconds of one batch: the measured median at the lowest rate, where nothing queues."""
+    sizes = profile.batch_sizes(model, gpu_type)
+
+    def service_s(batch_size: int) -> float:
+        batching, size = next((s for s in sizes if s[1] >= batch_size), sizes[-1])
+        return profile.latency_s(model, gpu_type, batching, size, 0.0, "p50")
+
+    return service_s

@@ -1,73 +1,79 @@
-"""Engines by the name that the catalogue gives."""
+"""Which class runs a model: by the catalogue's `engine`, be it one of ours, an entry point, or `package.module:function`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.types import OutputKind
 
-ENGINES = ("bundle", "emulated")
-
-
-def build_engine(
-    model: str,
-    entry: CatalogueEntry,
-    *,
-    models_folder: Path,
-    profile: Profile,
-    gpu_type: str,
-    wait: Callable[[float], None],
-    seed: int = 0,
-) -> Engine:
-    """Loads a model. Raises: `ModelError`, `ProfileError`.
-
-    `wait(seconds)` is how an emulated engine spends time, `seed` that of its jitter: give each server its own.
-    """
-    if entry.engine == "bundle":
-        try:
-            from ros2_rfm_serving.engines.embedded import load_embedded
-        except ImportError as error:
-            raise ModelError(f"{model!r} needs PyTorch ({error.name} is missing): pip install 'ros2-rfm-serving[torch]'") from error
-        return load_embedded(model, models_folder / entry.bundle)
-    if entry.engine == "emulated":
-        return _emulated(model, entry, profile, gpu_type, wait, seed)
-    raise ModelError(f"{model!r}: no engine is named {entry.engine!r}; there are: {', '.join(ENGINES)}")
+_HERE = "ros2_rfm_serving.engines"
+ENGINES = {
+    "bundle": f"{_HERE}.embedded:build",
+    "emulated": f"{_HERE}.emulated:build",
+    "lerobot": f"{_HERE}.lerobot:build",
+    "jax": f"{_HERE}.jax_policy:build",
+    "vllm": f"{_HERE}.vllm:build",
+    "openai": f"{_HERE}.openai:build",
+    "remote": f"{_HERE}.remote:build",
+}
+ENTRY_POINTS = "ros2_rfm_serving.engines"
+"""Group of the entry points with which other packages add engines."""
+EXTRAS = {"torch": "torch", "safetensors": "torch", "jax": "jax", "lerobot": "lerobot", "vllm": "vllm", "openai": "openai"}
+"""Module that may be missing -> extra of this package that has it."""
 
 
-def _emulated(
-    model: str, entry: CatalogueEntry, profile: Profile, gpu_type: str, wait: Callable[[float], None], seed: int
-) -> EmulatedEngine:
-    """By the catalogue's service law, or else by the profile."""
-    footprint = entry.gpus.get(gpu_type)
-    service = footprint.service if footprint else None
-    spec = EmulatedSpec(
-        model=model,
-        output=OutputKind(entry.output),
-        action_names=entry.action_names,
-        cameras=entry.cameras,
-        state_size=entry.state_size,
-        chunk_length=entry.chunk_length,
-        seed=seed,
-    )
-    if service is None:
-        return EmulatedEngine(spec, _service_time(model, profile, gpu_type), wait)
-    sizes = service.batch_sizes if service.batching == "fixed" else (service.max_concurrent,)
-    return EmulatedEngine(replace(spec, batch_sizes=sizes), service.law(), wait)
+@dataclass(frozen=True, kw_only=True)
+class EngineSpec:
+    """What an engine is built from."""
+
+    model: str
+    entry: CatalogueEntry
+    models_folder: Path
+    profile: Profile
+    gpu_type: str
+    wait: Callable[[float], None]
+    """How an emulated engine spends seconds."""
+    threads: int = 1
+    """Of the CPU."""
+    seed: int = 0
+    """Of an emulated engine's jitter: give each server its own."""
 
 
-def _service_time(model: str, profile: Profile, gpu_type: str) -> Callable[[int], float]:
-    """Seconds of one batch: the measured median at the lowest rate, where nothing queues."""
-    sizes = profile.batch_sizes(model, gpu_type)
+Build = Callable[[EngineSpec], Engine]
 
-    def service_s(batch_size: int) -> float:
-        batching, size = next((s for s in sizes if s[1] >= batch_size), sizes[-1])
-        return profile.latency_s(model, gpu_type, batching, size, 0.0, "p50")
 
-    return service_s
+def build_engine(spec: EngineSpec) -> Engine:
+    """Loads a model. Raises: `ModelError`, `ProfileError`."""
+    name = spec.entry.engine
+    try:
+        engine = _find(name)(spec)
+    except ImportError as error:
+        missing = (error.name or str(error)).partition(".")[0]
+        fix = f"pip install 'ros2-rfm-serving[{EXTRAS[missing]}]'" if missing in EXTRAS else "install it"
+        raise ModelError(f"{spec.model!r} needs {missing}, which is missing: {fix}") from error
+    if not isinstance(engine, Engine):
+        raise ModelError(
+            f"{spec.model!r}: {name!r} gave {type(engine).__name__}, which is no Engine (engines/base.py says what one is)"
+        )
+    return engine
+
+
+def _find(name: str) -> Build:
+    """Raises: `ModelError`, `ImportError`."""
+    path = ENGINES.get(name) or next((e.value for e in entry_points(group=ENTRY_POINTS) if e.name == name), name)
+    module, colon, function = path.partition(":")
+    if not colon:
+        known = [*ENGINES, *(e.name for e in entry_points(group=ENTRY_POINTS))]
+        raise ModelError(f"no engine is named {name!r}; {did_you_mean(name, known)}, or give `package.module:function`")
+    build: Build | None = getattr(import_module(module), function, None)
+    if build is None:
+        raise ModelError(f"engine {name!r}: {module} has no {function!r}")
+    return build

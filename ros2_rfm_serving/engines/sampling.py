@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,15 +44,25 @@ class FlowEngine(Engine):
             self.infer([blank_request(self.contract)] * size)
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
-        chunks = sample(self._model, requests, self._config)
+        chunks, updates = sample(self._model, requests, self._config)
         if not np.isfinite(chunks).all(axis=(1, 2)).any():
             raise ModelError("the model's output is not finite")
         robot_space = self._model.denormalize(chunks)
-        return [EngineReply(chunk_model=m, chunk_robot=r) for m, r in zip(chunks, robot_space, strict=True)]
+        rows = zip(chunks, robot_space, updates, strict=True)
+        return [EngineReply(chunk_model=m, chunk_robot=r, updates=u) for m, r, u in rows]
 
 
-def sample(model: VelocityModel, requests: Sequence[InferenceRequest], config: SamplingConfig) -> Array:
-    """[B, T, A] in model space. The same request and seed give the same chunk, alone or in a batch (to rounding).
+class Sample(NamedTuple):
+    """In model space."""
+
+    chunks: Array
+    """[B, T, A]"""
+    updates: Array
+    """[B, K, T, A] what each solver step changed (Kairos §3.1)"""
+
+
+def sample(model: VelocityModel, requests: Sequence[InferenceRequest], config: SamplingConfig) -> Sample:
+    """The same request and seed give the same chunk, alone or in a batch (to rounding).
 
     Raises: `ModelError` for an inference delay that the model was not trained for.
     """
@@ -63,22 +74,28 @@ def sample(model: VelocityModel, requests: Sequence[InferenceRequest], config: S
     with torch.no_grad() if target and target.through_model is not None else torch.inference_mode():
         context = model.perceive(requests)
         velocity = partial(_velocity, model, context)
-        result: Array = denoise(velocity, noise, prefix, fixed, target, config.num_steps).numpy()
-    return result
+        chunks, updates = denoise(velocity, noise, prefix, fixed, target, config.num_steps)
+    return Sample(chunks.numpy(), updates.numpy())
 
 
 def denoise(
     velocity: Callable[[Tensor, Tensor], Tensor], x: Tensor, prefix: Tensor, fixed: Tensor, target: Target | None, num_steps: int
-) -> Tensor:
-    """Euler from noise `x`, [B, T, A]. velocity(time [B, T], x); rows `fixed`, [B, T], stay as in `prefix`, [B, T, A]."""
+) -> tuple[Tensor, Tensor]:
+    """Euler from noise `x`, [B, T, A], and what each step changed, [B, K, T, A].
+
+    velocity(time [B, T], x); rows `fixed`, [B, T], stay as in `prefix`, [B, T, A].
+    """
     free, fixed = (~fixed).to(x), fixed[..., None]
+    updates = []
     for step in range(num_steps):
         tau = step / num_steps
         x = torch.where(fixed, prefix, x)
         at_time = partial(velocity, free * (1.0 - tau))
         v = at_time(x) if target is None else guided_velocity(at_time, x, tau, target)
-        x = x - v / num_steps
-    return torch.where(fixed, prefix, x)
+        update = v / -num_steps
+        updates.append(update)
+        x = x + update
+    return torch.where(fixed, prefix, x), torch.stack(updates, dim=1) * free[:, None, :, None]
 
 
 def blank_request(contract: ModelContract, image_size_px: int = 96) -> InferenceRequest:

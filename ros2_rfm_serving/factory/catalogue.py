@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -80,7 +80,10 @@ class Footprint(BaseModel):
 class CatalogueEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     engine: str
-    """`bundle` (an embedded model) or `emulated` (it takes the time of its service law or profile; nothing runs)."""
+    """By name (engines/registry.py): `bundle` (an embedded model), `lerobot`, `jax`, `vllm`, `openai`, `remote`, `emulated` (it
+    takes the time of its service law or profile; nothing runs), an entry point, or `package.module:function`."""
+    options: dict[str, Any] = {}
+    """Of the engine, which checks them."""
     bundle: str = ""
     """Folder below models/, for `bundle`."""
     output: str = Field(default="action_chunk", pattern="^(action_chunk|judgement|plan)$")

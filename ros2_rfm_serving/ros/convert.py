@@ -107,6 +107,7 @@ def observation_from(message: Any) -> ObservationRequest:
         prefix_robot=tensor_from(message.prefix_robot),
         report=ExecutionReport(
             executed_steps=message.report.executed_steps,
+            executing_s=message.report.executing_s,
             remaining_s=message.report.remaining_s,
             last_wait_s=message.report.last_wait_s,
         ),
@@ -128,6 +129,7 @@ def observation_to(request: ObservationRequest) -> Any:
     message.header.frame_id = request.id.robot
     put(message, "state", packed(request.state))
     message.report.executed_steps = min(request.report.executed_steps, 0xFFFF)
+    message.report.executing_s = request.report.executing_s
     message.report.remaining_s = request.report.remaining_s
     message.report.last_wait_s = request.report.last_wait_s
     return message

@@ -21,7 +21,7 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.engines.registry import build_engine
+from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import BadMessageError, ModelError, RfmError
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import load_profiles
@@ -162,18 +162,16 @@ class ModelServerNode(LifecycleNode):
     def _load(self, model: str, gpu_type: str) -> Engine:
         config = Path(self._config_folder) if self._config_folder else share() / "config"
         entry = Catalogue.load(config / "profiles" / "models.yaml")[model]
-        if entry.engine != "emulated":
-            import torch
-
-            torch.set_num_threads(self._threads)
-        return build_engine(
-            model,
-            entry,
+        spec = EngineSpec(
+            model=model,
+            entry=entry,
             models_folder=Path(self._models_folder) if self._models_folder else share() / "models",
             profile=load_profiles(config / "profiles"),
             gpu_type=gpu_type,
             wait=time.sleep,
+            threads=self._threads,
         )
+        return build_engine(spec)
 
     def _stop_worker(self) -> None:
         if self._worker:

@@ -1,6 +1,6 @@
 """Sessions and contracts as messages: what OpenSession and DescribeServer carry, and the nouns of `types.py`.
 
-Empty words and zeros on the wire mean the defaults of `Guidance` and `SessionRequest`; unknown words raise `BadMessageError`.
+Empty words and zeros on the wire mean the defaults of `Guidance`, `Horizon` and `SessionRequest`; unknown words raise `BadMessageError`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.types import (
     Conditioning,
     Guidance,
+    Horizon,
     ModelContract,
     OutputKind,
     PrefixSchedule,
+    Serving,
     SessionGrant,
     SessionRequest,
 )
 
 Word = TypeVar("Word", bound=enum.Enum)
-DEFAULTS = Guidance()
+DEFAULTS, HORIZON = Guidance(), Horizon()
 _NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
 
 
@@ -50,6 +52,12 @@ def session_request_to(request: SessionRequest) -> Any:
         guidance_horizon=request.guidance.execution_horizon,
         guidance_true_jacobian=request.guidance.true_jacobian,
         guidance_zero_padded=request.guidance.zero_padded,
+        horizon_policy=request.horizon.policy,
+        horizon_steps=request.horizon.steps,
+        horizon_min_steps=request.horizon.min_steps,
+        horizon_threshold=request.horizon.threshold,
+        instruction=request.instruction,
+        slo_s=request.slo_s,
     )
 
 
@@ -72,6 +80,14 @@ def session_request_from(message: Any) -> SessionRequest:
             true_jacobian=message.guidance_true_jacobian,
             zero_padded=message.guidance_zero_padded,
         ),
+        horizon=Horizon(
+            policy=message.horizon_policy,
+            steps=message.horizon_steps,
+            min_steps=message.horizon_min_steps or HORIZON.min_steps,
+            threshold=message.horizon_threshold or HORIZON.threshold,
+        ),
+        instruction=message.instruction,
+        slo_s=message.slo_s,
     )
 
 
@@ -89,6 +105,7 @@ def contract_to(contract: ModelContract, message: Any) -> Any:
     message.trained_rate_hz = contract.control_rate_hz
     message.max_inference_delay_steps = contract.max_inference_delay_steps
     message.conditionings = [conditioning.value for conditioning in contract.conditionings]
+    message.serving = contract.serving.value
     return message
 
 
@@ -111,6 +128,7 @@ def grant_from(message: Any) -> SessionGrant:
             max_inference_delay_steps=message.max_inference_delay_steps,
             conditionings=tuple(_known("conditionings", Conditioning, word) for word in message.conditionings)
             or (Conditioning.NONE,),
+            serving=_known("serving", Serving, message.serving or Serving.SHARED.value),
         ),
     )
 

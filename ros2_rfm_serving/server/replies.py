@@ -5,6 +5,7 @@ from __future__ import annotations
 from ros2_rfm_serving.server.dispatch import Waiting
 from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,
+    NO_VALUES,
     SYSTEM2,
     Chunk,
     Conditioning,
@@ -55,7 +56,7 @@ def _chunk(server: str, contract: ModelContract, waiting: Waiting, answer: Engin
         action_names=contract.action_names,
         chunk_model=answer.chunk_model,
         chunk_robot=answer.chunk_robot,
-        confidence=answer.confidence,
+        confidence=NO_VALUES,
         execution_horizon=0,
         inference_delay_steps=min(request.inference_delay_steps, len(request.prefix_model)) if fixed else 0,
         served=served,

@@ -15,7 +15,7 @@ from ros2_rfm_serving.engines import bundle, instructions
 from ros2_rfm_serving.engines.base import SamplingConfig
 from ros2_rfm_serving.engines.embedded import FlowPolicy, Judge, load_embedded
 from ros2_rfm_serving.engines.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeConfig, JudgeNetwork
-from ros2_rfm_serving.engines.registry import build_engine
+from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.engines.sampling import FlowEngine, blank_request, sample
 from ros2_rfm_serving.engines.training import TrainingConfig, train_judge, train_policy
 from ros2_rfm_serving.errors import ModelError
@@ -65,42 +65,42 @@ def request(i: int, delay: int = 0, prefix: int = 0, conditioning: Conditioning 
 def test_a_batched_row_equals_the_row_alone_whatever_its_neighbours_delays() -> None:
     policy = small_policy()
     requests = [request(0), request(1, delay=2, prefix=2), request(2, delay=4, prefix=6), request(3, delay=1, prefix=0)]
-    together = sample(policy, requests, SamplingConfig())
+    together = sample(policy, requests, SamplingConfig()).chunks
     for row, alone in zip(together, requests, strict=True):
-        np.testing.assert_allclose(row, sample(policy, [alone], SamplingConfig())[0], atol=1e-5)
+        np.testing.assert_allclose(row, sample(policy, [alone], SamplingConfig()).chunks[0], atol=1e-5)
 
 
 def test_the_prefix_comes_back_untouched_and_the_rest_depends_on_it() -> None:
     policy = small_policy()
     plain, conditioned = request(1), request(1, delay=3, prefix=3)
-    chunk = sample(policy, [conditioned], SamplingConfig())[0]
+    chunk = sample(policy, [conditioned], SamplingConfig()).chunks[0]
     np.testing.assert_array_equal(chunk[:3], conditioned.prefix_model)
-    assert np.abs(chunk[3:] - sample(policy, [plain], SamplingConfig())[0][3:]).max() > 1e-4
+    assert np.abs(chunk[3:] - sample(policy, [plain], SamplingConfig()).chunks[0][3:]).max() > 1e-4
 
 
 def test_a_delay_beyond_what_was_trained_is_refused() -> None:
     with pytest.raises(ModelError, match="up to 4 steps, not 5"):
-        sample(small_policy(), [request(1, delay=5, prefix=8)], SamplingConfig())
+        sample(small_policy(), [request(1, delay=5, prefix=8)], SamplingConfig()).chunks
 
 
 def test_the_same_request_gives_the_same_chunk_bit_by_bit() -> None:
     policy = small_policy()
-    first, again = (sample(policy, [request(1)], SamplingConfig(seed=3)) for _ in range(2))
+    first, again = (sample(policy, [request(1)], SamplingConfig(seed=3)).chunks for _ in range(2))
     np.testing.assert_array_equal(first, again)
-    assert np.abs(first - sample(policy, [request(1)], SamplingConfig(seed=4))).max() > 1e-3
+    assert np.abs(first - sample(policy, [request(1)], SamplingConfig(seed=4)).chunks).max() > 1e-3
 
 
 def test_images_and_instruction_reach_the_policy() -> None:
     policy = small_policy()
-    here = sample(policy, [request(1)], SamplingConfig())
+    here = sample(policy, [request(1)], SamplingConfig()).chunks
     dark = replace(request(1), images={"front": np.zeros((32, 32, 3), np.uint8)})
-    assert np.abs(here - sample(policy, [dark], SamplingConfig())).max() > 1e-5
-    assert np.abs(here - sample(policy, [replace(request(1), instruction="")], SamplingConfig())).max() > 1e-5
+    assert np.abs(here - sample(policy, [dark], SamplingConfig()).chunks).max() > 1e-5
+    assert np.abs(here - sample(policy, [replace(request(1), instruction="")], SamplingConfig()).chunks).max() > 1e-5
 
 
 def test_images_of_any_size_are_resized() -> None:
     large = replace(request(1), images={"front": np.zeros((224, 160, 3), np.uint8)})
-    assert np.isfinite(sample(small_policy(), [large], SamplingConfig())).all()
+    assert np.isfinite(sample(small_policy(), [large], SamplingConfig()).chunks).all()
 
 
 def test_a_model_that_gives_nan_for_all_is_an_error() -> None:
@@ -171,14 +171,15 @@ def test_a_damaged_bundle_is_refused_by_name(repository: Path, tmp_path: Path, s
 def test_an_emulated_engine_takes_its_profiles_time_and_says_so(repository: Path) -> None:
     waited: list[float] = []
     profiles = repository / "config" / "profiles"
-    engine = build_engine(
-        "emulated/arm-policy",
-        Catalogue.load(profiles / "models.yaml")["emulated/arm-policy"],
+    spec = EngineSpec(
+        model="emulated/arm-policy",
+        entry=Catalogue.load(profiles / "models.yaml")["emulated/arm-policy"],
         models_folder=repository,
         profile=load_profiles(profiles),
         gpu_type="EMULATED",
         wait=waited.append,
     )
+    engine = build_engine(spec)
     replies = engine.infer([blank_request(engine.contract)] * 3)
     assert waited == [pytest.approx(0.035)] and len(replies) == 3
     assert engine.contract.emulated and "emulated" in engine.contract.model and engine.contract.model_hash == ""
@@ -187,17 +188,18 @@ def test_an_emulated_engine_takes_its_profiles_time_and_says_so(repository: Path
 
 def test_unknown_models_and_engines_are_named(repository: Path) -> None:
     profiles = repository / "config" / "profiles"
+    spec = EngineSpec(
+        model="m",
+        entry=CatalogueEntry(engine="bundle"),
+        models_folder=repository,
+        profile=load_profiles(profiles),
+        gpu_type="CPU",
+        wait=lambda s: None,
+    )
     with pytest.raises(ModelError, match="did you mean `rfm/metaworld-flow`"):
         _ = Catalogue.load(profiles / "models.yaml")["rfm/metaworld-flo"]
     with pytest.raises(ModelError, match="no engine is named 'magic'"):
-        build_engine(
-            "m",
-            CatalogueEntry(engine="magic"),
-            models_folder=repository,
-            profile=load_profiles(profiles),
-            gpu_type="CPU",
-            wait=lambda s: None,
-        )
+        build_engine(replace(spec, entry=CatalogueEntry(engine="magic")))
 
 
 class Data:

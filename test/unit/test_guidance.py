@@ -204,7 +204,7 @@ def denoised(model: Curved, requests: Sequence[InferenceRequest], noise: Matrix,
     context = model.perceive(requests)
     with torch.no_grad():
         target = target_of(requests, x)
-        return denoise(lambda time, x: model.velocity(x, time, context), x, prefix, fixed, target, num_steps).numpy()
+        return denoise(lambda time, x: model.velocity(x, time, context), x, prefix, fixed, target, num_steps)[0].numpy()
 
 
 DELAYS_AND_PREFIXES = [(0, 0), (3, 0), (0, 3), (3, 3), (2, 3), (5, 3), (0, 6), (2, 6), (6, 6), (2, 8), (2, 11), (7, 11), (8, 8)]
@@ -245,8 +245,8 @@ def test_a_batch_may_mix_everything_and_every_row_is_as_its_formulas_say() -> No
 
 def test_batched_rows_equal_rows_run_alone() -> None:
     config = SamplingConfig(num_steps=5)
-    for row, request in zip(sample(Curved(), MIXED, config), MIXED, strict=True):
-        np.testing.assert_allclose(row, sample(Curved(), [request], config)[0], atol=1e-6)
+    for row, request in zip(sample(Curved(), MIXED, config).chunks, MIXED, strict=True):
+        np.testing.assert_allclose(row, sample(Curved(), [request], config).chunks[0], atol=1e-6)
 
 
 def test_batched_rows_of_the_embedded_policy_equal_rows_run_alone() -> None:
@@ -258,9 +258,9 @@ def test_batched_rows_of_the_embedded_policy_equal_rows_run_alone() -> None:
         replace(embedded_request(3, 0, 8, GUIDED), guidance=Guidance(true_jacobian=True, execution_horizon=6)),
         replace(embedded_request(4, 2, 2, GUIDED), guidance=Guidance(schedule=EXP, zero_padded=True)),
     ]
-    together = sample(policy, requests, config)
+    together = sample(policy, requests, config).chunks
     for row, request in zip(together, requests, strict=True):
-        np.testing.assert_allclose(row, sample(policy, [request], config)[0], atol=1e-6)
+        np.testing.assert_allclose(row, sample(policy, [request], config).chunks[0], atol=1e-6)
 
 
 @settings(max_examples=25)
@@ -275,14 +275,14 @@ def test_neighbours_change_nothing(order: list[int]) -> None:
 def test_without_a_prefix_a_guided_request_is_a_plain_one_bit_by_bit() -> None:
     plain, guided = [ask(0, NONE), ask(1, NONE)], [ask(0, GUIDED), ask(1, GUIDED, delay=2, prefix=4)]
     config = SamplingConfig()
-    np.testing.assert_array_equal(sample(Curved(), plain, config), sample(Curved(), [ask(0), ask(1)], config))
-    np.testing.assert_array_equal(sample(Curved(), plain, config)[0], sample(Curved(), guided, config)[0])
+    np.testing.assert_array_equal(sample(Curved(), plain, config).chunks, sample(Curved(), [ask(0), ask(1)], config).chunks)
+    np.testing.assert_array_equal(sample(Curved(), plain, config).chunks[0], sample(Curved(), guided, config).chunks[0])
 
 
 def test_the_two_ways_to_continue_a_prefix_differ_only_where_it_ends_before_the_horizon() -> None:
     for prefix, differs in [(3, True), (6, False), (9, False)]:
         newer, older = (
-            sample(Curved(), [ask(0, delay=2, prefix=prefix, execution_horizon=6, zero_padded=zeros)], SamplingConfig())
+            sample(Curved(), [ask(0, delay=2, prefix=prefix, execution_horizon=6, zero_padded=zeros)], SamplingConfig()).chunks
             for zeros in (False, True)
         )
         assert (np.abs(newer - older).max() > 1e-2) == differs
@@ -290,8 +290,8 @@ def test_the_two_ways_to_continue_a_prefix_differ_only_where_it_ends_before_the_
 
 def test_guidance_pulls_the_rows_of_the_delay_to_the_prefix_and_leaves_the_end_free() -> None:
     request = ask(1, delay=3, prefix=6, execution_horizon=6)
-    guided = sample(Curved(), [request], SamplingConfig(num_steps=10))[0]
-    plain = sample(Curved(), [replace(request, conditioning=NONE)], SamplingConfig(num_steps=10))[0]
+    guided = sample(Curved(), [request], SamplingConfig(num_steps=10)).chunks[0]
+    plain = sample(Curved(), [replace(request, conditioning=NONE)], SamplingConfig(num_steps=10)).chunks[0]
     far, near = (np.abs(chunk[:3] - request.prefix_model[:3]).max() for chunk in (plain, guided))
     assert near < 0.1 * far
 
@@ -331,7 +331,7 @@ def test_gradients_are_on_only_when_a_row_asks_for_the_jacobian() -> None:
         ([ask(0, NONE), ask(1, prefix=4, true_jacobian=True)], True),
     ]:
         model = Curved()
-        sample(model, requests, SamplingConfig(num_steps=3))
+        sample(model, requests, SamplingConfig(num_steps=3)).chunks
         assert model.calls == [(gradients, not gradients)] * 3
 
 

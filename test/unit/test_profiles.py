@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from ros2_rfm_serving.cli import profile as command
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.engines.emulated import EmulatedEngine
-from ros2_rfm_serving.engines.registry import build_engine
+from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.engines.sampling import blank_request
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, ProfileError
 from ros2_rfm_serving.factory import Catalogue
@@ -299,7 +299,8 @@ def test_an_emulated_engine_runs_its_law_padded_to_the_servers_batch(tmp_path: P
     (tmp_path / "models.yaml").write_text(TINY.replace("jitter: 0.05", "jitter: 0"))
     waited: list[float] = []
     entry = Catalogue.load(tmp_path / "models.yaml")["tiny"]
-    engine = build_engine("tiny", entry, models_folder=tmp_path, profile=Profile({}), gpu_type="CPU", wait=waited.append)
+    spec = EngineSpec(model="tiny", entry=entry, models_folder=tmp_path, profile=Profile({}), gpu_type="CPU", wait=waited.append)
+    engine = build_engine(spec)
     assert isinstance(engine, EmulatedEngine) and isinstance(engine.service, FixedService) and engine.max_batch_size == 2
     request = blank_request(engine.contract)
     engine.infer([request])
