@@ -1,6 +1,7 @@
 """Sessions and contracts as messages: what OpenSession and DescribeServer carry, and the nouns of `types.py`.
 
-Empty words and zeros on the wire mean the defaults of `Guidance`, `Horizon` and `SessionRequest`; unknown words raise `BadMessageError`.
+Empty words and zeros on the wire mean the defaults of `Guidance`, `Horizon` and `SessionRequest`; unknown words raise
+`BadMessageError`.
 """
 
 from __future__ import annotations

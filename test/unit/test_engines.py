@@ -80,7 +80,7 @@ def test_the_prefix_comes_back_untouched_and_the_rest_depends_on_it() -> None:
 
 def test_a_delay_beyond_what_was_trained_is_refused() -> None:
     with pytest.raises(ModelError, match="up to 4 steps, not 5"):
-        sample(small_policy(), [request(1, delay=5, prefix=8)], SamplingConfig()).chunks
+        sample(small_policy(), [request(1, delay=5, prefix=8)], SamplingConfig())
 
 
 def test_the_same_request_gives_the_same_chunk_bit_by_bit() -> None:
