@@ -7,6 +7,7 @@
     ├── ModelError                  200  a model bundle cannot be loaded or does not fit its request
     ├── ContractError               210  robot and server disagree (action names, cameras, state size, hash, version)
     ├── CapacityError               220  the server has no session left
+    │   └── DrainingError           221  the server is about to end and takes no new sessions
     ├── SessionError                230  unknown, closed or stale session
     └── BadMessageError             300  a message with wrong shapes, non-finite numbers or a size over the limit
 
@@ -58,6 +59,10 @@ class ContractError(RfmError):
 
 class CapacityError(RfmError):
     code = 220
+
+
+class DrainingError(CapacityError):
+    code = 221
 
 
 class SessionError(RfmError):

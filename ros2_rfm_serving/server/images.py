@@ -13,19 +13,23 @@ MAX_PIXELS = 2048 * 2048
 
 def decode(image: EncodedImage) -> Image:
     """[H, W, 3] RGB. Raises: `BadMessageError` before anything large is allocated."""
-    if len(image.data) > MAX_ENCODED_BYTES:
-        raise BadMessageError(
-            "image_too_large", f"camera {image.camera!r}: {len(image.data) >> 20} MB encoded; at most {MAX_ENCODED_BYTES >> 20} MB"
-        )
+    _check_bytes(image)
     return _raw(image) if image.format == "rgb8" else _jpeg(image)
 
 
+def check(image: EncodedImage) -> EncodedImage:
+    """For an engine that decodes by itself: size and header only. Raises: `BadMessageError`."""
+    _check_bytes(image)
+    if image.format == "rgb8":
+        _check_raw(image)
+    else:
+        _check_header(image)
+    return image
+
+
 def _jpeg(image: EncodedImage) -> Image:
-    if "jpeg" not in image.format and "jpg" not in image.format:
-        raise BadMessageError("bad_image", f"camera {image.camera!r}: format {image.format!r}; send jpeg or rgb8")
+    _check_header(image)
     try:
-        height, width, _, _ = simplejpeg.decode_jpeg_header(image.data)
-        _check_pixels(image.camera, height, width)
         decoded: Image = simplejpeg.decode_jpeg(image.data, colorspace="RGB", fastdct=True)
     except ValueError as error:
         raise BadMessageError("bad_image", f"camera {image.camera!r}: not a JPEG: {error}") from error
@@ -33,11 +37,32 @@ def _jpeg(image: EncodedImage) -> Image:
 
 
 def _raw(image: EncodedImage) -> Image:
+    _check_raw(image)
+    return np.frombuffer(image.data, np.uint8).reshape(image.height_px, image.width_px, 3)
+
+
+def _check_bytes(image: EncodedImage) -> None:
+    if len(image.data) > MAX_ENCODED_BYTES:
+        raise BadMessageError(
+            "image_too_large", f"camera {image.camera!r}: {len(image.data) >> 20} MB encoded; at most {MAX_ENCODED_BYTES >> 20} MB"
+        )
+
+
+def _check_header(image: EncodedImage) -> None:
+    if "jpeg" not in image.format and "jpg" not in image.format:
+        raise BadMessageError("bad_image", f"camera {image.camera!r}: format {image.format!r}; send jpeg or rgb8")
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(image.data)
+    except ValueError as error:
+        raise BadMessageError("bad_image", f"camera {image.camera!r}: not a JPEG: {error}") from error
+    _check_pixels(image.camera, height, width)
+
+
+def _check_raw(image: EncodedImage) -> None:
     height, width = image.height_px, image.width_px
     _check_pixels(image.camera, height, width)
     if len(image.data) != 3 * height * width or not height:
         raise BadMessageError("bad_image", f"camera {image.camera!r}: {len(image.data)} bytes are not {height} x {width} x 3")
-    return np.frombuffer(image.data, np.uint8).reshape(height, width, 3)
 
 
 def _check_pixels(camera: str, height: int, width: int) -> None:

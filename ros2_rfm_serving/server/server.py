@@ -11,29 +11,29 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import BadMessageError, ModelError
-from ros2_rfm_serving.server import images
 from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, Waiting
 from ros2_rfm_serving.server.figures import Figures, ServerSnapshot, quantile
+from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.replies import reply_kind, reply_of
-from ros2_rfm_serving.server.sessions import Session, SessionKey, Sessions, delay_envelope_steps
+from ros2_rfm_serving.server.sessions import Session, SessionKey, SessionRules, Sessions
 from ros2_rfm_serving.types import (
-    MAX_INSTRUCTION_CHARACTERS,
-    Array,
     EngineReply,
-    InferenceRequest,
     ModelContract,
     ObservationRequest,
     Reply,
+    RequestId,
     Served,
+    Serving,
     SessionGrant,
     SessionRequest,
+    Verdict,
 )
 
 
@@ -44,6 +44,7 @@ class ServerConfig:
     max_concurrent: int = 1
     """Works in progress at once. More than one when the engine batches continuously: then each is one request."""
     max_sessions: int = 8
+    sessions: SessionRules = field(default_factory=SessionRules)
     dispatch: str = "fifo"
     first_epoch: int = 1
     """Of sessions; drawn at random by a live server, so that a restarted one never repeats an epoch."""
@@ -71,19 +72,21 @@ class ModelServer:
         self._batch_size = 0
         self._in_progress = 0
         self._policy = DISPATCH_POLICIES[config.dispatch]()
-        self._sessions = Sessions(engine.contract, config.max_sessions, config.first_epoch)
+        self._takes_encoded = engine.takes_encoded
+        self._sessions = Sessions(engine.contract, config.max_sessions, config.first_epoch, config.sessions)
         self._mailboxes: dict[SessionKey, Waiting] = {}
         self._lock = threading.Lock()
         self._figures = Figures(config.window_s)
         self._served = self._superseded = 0
+        self._episode = (0, 0)
         self.resize(config.batch_size, config.max_sessions)
 
     # --- control plane ---
 
     def open_session(self, request: SessionRequest) -> SessionGrant:
-        """Raises: `ContractError`, `CapacityError`, `BadMessageError`."""
+        """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
         with self._lock:
-            grant = self._sessions.open(request)
+            grant = self._sessions.open(request, self._figures.load)
             self._mailboxes.pop((request.robot, request.component), None)
             return grant
 
@@ -91,6 +94,24 @@ class ModelServer:
         with self._lock:
             if self._sessions.close((robot, component), epoch):
                 self._mailboxes.pop((robot, component), None)
+
+    def drain(self) -> None:
+        """From now on no session opens and no request is taken; what waits and what runs is finished."""
+        self._sessions.draining = True
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits and nothing runs."""
+        return not self._mailboxes and not self._in_progress
+
+    def collect_sessions(self, absent: Collection[SessionKey], now_s: float) -> list[tuple[SessionKey, str]]:
+        """Closes the sessions of robots that have long been `absent` from the graph, and idle ones; counted. Returns them."""
+        with self._lock:
+            gone = self._sessions.collect(absent, now_s)
+            for key, why in gone:
+                self._mailboxes.pop(key, None)
+                self.refused[why] += 1
+        return gone
 
     def reset_episode(self, robot: str, component: str, epoch: int, episode: int) -> None:
         """Discards what began before `episode`. Raises: `SessionError`."""
@@ -135,8 +156,11 @@ class ModelServer:
         Raises: `BadMessageError`; nothing else is affected. Count it with `counting_refusals`.
         """
         with self._lock:
+            if self._sessions.draining:
+                raise BadMessageError("draining", "this server is about to end")
             session = self._sessions.admit(observation.id)
-        request = self._decode(observation, session)
+            self._sessions.charge(session, now_s)
+        request = row_of(observation, session, self.contract, takes_encoded=self._takes_encoded)
         with self._lock:
             session = self._sessions.admit(observation.id)  # again: it may have closed meanwhile
             self._deposit(session, Waiting(request, observation.stamp_ns, now_s))
@@ -174,8 +198,9 @@ class ModelServer:
     def run(self, work: Work) -> list[EngineReply | None]:
         """One answer per request; None where the engine failed."""
         batch = work.batch
+        self._begin_episode(batch[0].request.id)
         try:
-            answers: list[EngineReply | None] = list(self._engine.infer([w.request for w in batch]))
+            answers = self._engine.infer([w.request for w in batch])
             if len(answers) != len(batch):
                 raise ModelError(f"{len(answers)} answers to {len(batch)} requests")
             self.last_engine_error = ""
@@ -183,11 +208,20 @@ class ModelServer:
             self.refused["engine_error"] += len(batch)
             self.last_engine_error = f"{type(error).__name__}: {error}"
             return [None] * len(batch)
-        for i, answer in enumerate(answers):
-            if answer is not None and not (np.isfinite(answer.chunk_robot).all() and np.isfinite(answer.chunk_model).all()):
-                self.refused["non_finite_output"] += 1
-                answers[i] = None
-        return answers
+        return [self._usable(w.request.id.component, answer) for w, answer in zip(batch, answers, strict=True)]
+
+    def _usable(self, component: str, answer: EngineReply | ModelError) -> EngineReply | None:
+        """Counts what is wrong with one row; a judge's text that is none of its words goes on as an empty verdict."""
+        if isinstance(answer, ModelError):
+            self.refused["engine_error"] += 1
+            self.last_engine_error = str(answer)
+            return None
+        if not (np.isfinite(answer.chunk_robot).all() and np.isfinite(answer.chunk_model).all()):
+            self.refused["non_finite_output"] += 1
+            return None
+        if not answer.verdict and self.reply_kind(component) is Verdict:
+            self.refused["verdict_violation"] += 1
+        return answer
 
     def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:
         """Replies to those whose session is still open."""
@@ -235,34 +269,14 @@ class ModelServer:
         with self._lock:
             assert set(self._mailboxes) <= set(self._sessions.names())
 
-    # --- parts of submit ---
+    def _begin_episode(self, request: RequestId) -> None:
+        """An engine that keeps state between chunks forgets it with every session and episode."""
+        episode = (request.session_epoch, request.episode)
+        if self.contract.serving is Serving.EXCLUSIVE and episode != self._episode:
+            self._episode = episode
+            self._engine.reset()
 
-    def _decode(self, observation: ObservationRequest, session: Session) -> InferenceRequest:
-        contract = self.contract
-        envelope = delay_envelope_steps(contract, session.conditioning)
-        if not 0 <= observation.inference_delay_steps <= envelope:
-            delay = f"an inference delay of {observation.inference_delay_steps} steps"
-            raise BadMessageError("delay_too_long", f"{delay}; with {session.conditioning.value!r} the model bridges {envelope}")
-        if len(observation.instruction) > MAX_INSTRUCTION_CHARACTERS:
-            raise BadMessageError("bad_shape", f"the instruction has {len(observation.instruction)} characters")
-        if contract.state_size or observation.state.size:
-            _check_array("state", observation.state, (contract.state_size,))
-        if len(observation.prefix_model):
-            _check_array("prefix_model", observation.prefix_model, (None, len(contract.action_names)))
-        if contract.cameras or observation.images:
-            cameras = [image.camera for image in observation.images]
-            if sorted(cameras) != sorted(contract.cameras):
-                raise BadMessageError("bad_cameras", f"images of {cameras}, the model takes {list(contract.cameras)}")
-        return InferenceRequest(
-            id=observation.id,
-            instruction=observation.instruction,
-            state=observation.state,
-            images={image.camera: images.decode(image) for image in observation.images},
-            inference_delay_steps=observation.inference_delay_steps,
-            prefix_model=observation.prefix_model,
-            conditioning=session.conditioning,
-            guidance=session.guidance,
-        )
+    # --- parts of submit ---
 
     def _deposit(self, session: Session, waiting: Waiting) -> None:
         session.sequence = waiting.request.id.sequence
@@ -271,11 +285,3 @@ class ModelServer:
             session.superseded += 1
             self._superseded += 1
         self._mailboxes[session.key] = waiting
-
-
-def _check_array(name: str, values: Array, shape: tuple[int | None, ...]) -> None:
-    fits = values.ndim == len(shape) and all(s is None or s == n for s, n in zip(shape, values.shape, strict=True))
-    if not fits:
-        raise BadMessageError("bad_shape", f"{name} has shape {values.shape}, the model takes {shape}")
-    if not np.isfinite(values).all():
-        raise BadMessageError("non_finite", f"{name} holds NaN or infinity")

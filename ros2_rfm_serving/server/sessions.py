@@ -1,15 +1,45 @@
-"""Who may send requests: one session per robot and component, its contract checked when it opens (Remote-RTC §8.4)."""
+"""Who may send requests: one session per robot and component, opened by contract, with a quota, and gone when its robot is."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
-from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, SessionError
-from ros2_rfm_serving.types import Conditioning, Guidance, ModelContract, RequestId, SessionGrant, SessionRequest
+from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError, SessionError
+from ros2_rfm_serving.server import contract as contracts
+from ros2_rfm_serving.server.quota import Quota
+from ros2_rfm_serving.types import (
+    Conditioning,
+    Guidance,
+    Horizon,
+    ModelContract,
+    RequestId,
+    Serving,
+    SessionGrant,
+    SessionRequest,
+)
 
 SessionKey = tuple[str, str]
 """(robot, component)"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRules:
+    """What a server allows its sessions."""
+
+    max_request_rate_hz: float = math.inf
+    """Of one session, in the long run; what is beyond it is refused before it is decoded."""
+    burst: int = 8
+    """Requests of one session that may come at once."""
+    absent_grace_s: float = 10.0
+    """A session whose robot has left the graph is closed after this long."""
+    idle_timeout_s: float = math.inf
+    """One that asked for nothing is closed after this long."""
+    instruction: str = ""
+    """The only one that is served; empty: any (Remote-RTC §8.1, pin_task)."""
+    strict_rate: bool = False
+    """Another control rate than the demonstrations' is refused; else it is a warning."""
 
 
 @dataclass
@@ -18,20 +48,33 @@ class Session:
     epoch: int
     conditioning: Conditioning
     guidance: Guidance
+    horizon: Horizon
+    instruction: str
+    """The only one; empty: each request says its own."""
+    slo_s: float
+    """inf: no requirement"""
+    quota: Quota
     episode: int = 0
     sequence: int = 0
     """Highest seen in this episode or an earlier one."""
     superseded: int = 0
     """Since the last reply."""
+    heard_s: float = math.nan
+    """When it asked last, or was first looked at."""
+    absent_s: float = math.inf
+    """Since when its robot is not on the graph."""
 
 
+@dataclass
 class Sessions:
     """Opens, closes and checks sessions. Epochs rise for the life of the server, so an old one never matches again."""
 
-    def __init__(self, contract: ModelContract, max_sessions: int, first_epoch: int) -> None:
-        self.contract, self.max_sessions = contract, max_sessions
-        self._next_epoch = first_epoch
-        self._open: dict[SessionKey, Session] = {}
+    contract: ModelContract
+    max_sessions: int
+    next_epoch: int
+    rules: SessionRules = field(default_factory=SessionRules)
+    draining: bool = False
+    _open: dict[SessionKey, Session] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -39,32 +82,70 @@ class Sessions:
     def names(self) -> list[SessionKey]:
         return list(self._open)
 
-    def open(self, request: SessionRequest) -> SessionGrant:
+    def open(self, request: SessionRequest, load: float) -> SessionGrant:
         """A second open by the same robot and component replaces the first (it has restarted, or lost its way).
 
-        Raises: `ContractError`, `CapacityError`; `BadMessageError` when guidance has impossible values.
+        Raises: `ContractError`; `CapacityError` with the `load`; `DrainingError`; `BadMessageError` for impossible values.
         """
-        _check_guidance(request.guidance)
-        if differences := contract_differences(self.contract, request):
-            raise ContractError(differences)
+        contracts.check_values(request)
+        if self.draining:
+            raise DrainingError("draining: this server takes no new sessions; try another server")
+        rules = self.rules
+        if found := contracts.differences(self.contract, request, instruction=rules.instruction, strict_rate=rules.strict_rate):
+            raise ContractError(found)
         key = (request.robot, request.component)
-        if key not in self._open and len(self._open) >= self.max_sessions:
-            raise CapacityError(f"{len(self._open)} of {self.max_sessions} sessions are open; try another server")
-        self._open[key] = Session(key, self._next_epoch, request.conditioning, request.guidance)
-        self._next_epoch += 1
-        return SessionGrant(session_epoch=self._open[key].epoch, contract=self.contract, warnings=_warnings(self.contract, request))
+        if key not in self._open:
+            self._check_capacity(load)
+        self._open[key] = Session(
+            key,
+            self.next_epoch,
+            request.conditioning,
+            request.guidance,
+            request.horizon,
+            rules.instruction or request.instruction,
+            request.slo_s or math.inf,
+            Quota(rules.max_request_rate_hz, rules.burst),
+        )
+        self.next_epoch += 1
+        warning = contracts.other_rate(self.contract, request)
+        return SessionGrant(session_epoch=self._open[key].epoch, contract=self.contract, warnings=(warning,) if warning else ())
+
+    def _check_capacity(self, load: float) -> None:
+        if self.contract.serving is Serving.EXCLUSIVE and self._open:
+            robot = next(iter(self._open))[0]
+            raise CapacityError(
+                f"{self.contract.model} keeps state between chunks and serves one session, {robot}'s; try another server"
+            )
+        if len(self._open) >= self.max_sessions:
+            open_now = f"{len(self._open)} of {self.max_sessions} sessions are open"
+            raise CapacityError(f"{open_now}, the engine is busy {load:.0%} of the time; try another server")
 
     def close(self, key: SessionKey, epoch: int) -> bool:
         """False when that session is not open (any more)."""
-        if key in self._open and self._open[key].epoch == epoch:
+        if self.get(key, epoch):
             del self._open[key]
             return True
         return False
 
+    def collect(self, absent: Collection[SessionKey], now_s: float) -> list[tuple[SessionKey, str]]:
+        """Closes what nobody uses: sessions of robots that are `absent` from the graph, and idle ones. Returns which, and why."""
+        gone = []
+        for key, session in self._open.items():
+            if math.isnan(session.heard_s):
+                session.heard_s = now_s
+            session.absent_s = min(session.absent_s, now_s) if key in absent else math.inf
+            if now_s - session.absent_s >= self.rules.absent_grace_s:
+                gone.append((key, "robot_gone"))
+            elif now_s - session.heard_s >= self.rules.idle_timeout_s:
+                gone.append((key, "session_idle"))
+        for key, _ in gone:
+            del self._open[key]
+        return gone
+
     def reset_episode(self, key: SessionKey, epoch: int, episode: int) -> None:
         """Raises: `SessionError`."""
-        session = self._open.get(key)
-        if session is None or session.epoch != epoch:
+        session = self.get(key, epoch)
+        if session is None:
             raise SessionError(f"no session of {key[0]}/{key[1]} with epoch {epoch}")
         session.episode = max(session.episode, episode)
 
@@ -82,45 +163,13 @@ class Sessions:
             raise BadMessageError("stale_episode", f"{name}: episode {request.episode}, the session is at {session.episode}")
         raise BadMessageError("stale_sequence", f"{name}: sequence {request.sequence} after {session.sequence}")
 
+    def charge(self, session: Session, now_s: float) -> None:
+        """Raises: `BadMessageError` for a request beyond the session's quota."""
+        session.heard_s = now_s
+        if not session.quota.take(now_s):
+            name, rate_hz = "/".join(session.key), self.rules.max_request_rate_hz
+            raise BadMessageError("over_quota", f"{name} asks more than {rate_hz:g} times a second")
+
     def get(self, key: SessionKey, epoch: int) -> Session | None:
         session = self._open.get(key)
         return session if session and session.epoch == epoch else None
-
-
-def contract_differences(contract: ModelContract, request: SessionRequest) -> list[str]:
-    """What keeps this robot from using this model, in words; empty: nothing."""
-    pairs = [
-        ("schema version", request.schema_version, contract.schema_version),
-        ("cameras", tuple(sorted(request.cameras)), tuple(sorted(contract.cameras))),
-        ("state size", request.state_size, contract.state_size),
-        ("action names and order", request.action_names, contract.action_names),
-    ]
-    if request.expected_model_hash:
-        pairs.append(("model hash", request.expected_model_hash, contract.model_hash))
-    differences = [f"{what}: the robot has {robot!r}, the model {model!r}" for what, robot, model in pairs if robot != model]
-    if request.conditioning not in contract.conditionings:
-        able = ", ".join(repr(conditioning.value) for conditioning in contract.conditionings)
-        differences.append(f"conditioning: the robot asks for {request.conditioning.value!r}, the model can do {able}")
-    return differences
-
-
-def delay_envelope_steps(contract: ModelContract, conditioning: Conditioning) -> int:
-    """Longest inference delay that leaves something to execute and that the model knows how to bridge."""
-    if conditioning is Conditioning.PREFIX:
-        return contract.max_inference_delay_steps
-    return max(contract.chunk_length - 1, 0)
-
-
-def _check_guidance(guidance: Guidance) -> None:
-    """Raises: `BadMessageError`."""
-    if not (math.isfinite(guidance.max_weight) and guidance.max_weight > 0):
-        raise BadMessageError("bad_session", f"guidance_max_weight is {guidance.max_weight:g}; it must be finite and above 0")
-    if guidance.execution_horizon < 1:
-        raise BadMessageError("bad_session", f"guidance_horizon is {guidance.execution_horizon}; it must be at least 1")
-
-
-def _warnings(contract: ModelContract, request: SessionRequest) -> tuple[str, ...]:
-    robot, model = request.control_rate_hz, contract.control_rate_hz
-    if robot and model and abs(robot / model - 1) > 0.05:
-        return (f"the robot runs at {robot:g} Hz, the demonstrations ran at {model:g} Hz",)
-    return ()

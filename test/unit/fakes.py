@@ -49,6 +49,7 @@ class FakeEngine:
 
     contract = CONTRACT
     max_batch_size = 4
+    takes_encoded = False
 
     def __init__(self) -> None:
         self.batches: list[list[InferenceRequest]] = []

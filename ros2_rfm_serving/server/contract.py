@@ -1,0 +1,63 @@
+"""What robot and model must agree on before anything runs (Remote-RTC §8.4)."""
+
+from __future__ import annotations
+
+import math
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.types import Conditioning, ModelContract, SessionRequest
+
+RATE_TOLERANCE = 0.05
+"""Relative difference between the robot's control rate and the demonstrations' that is not worth a word."""
+
+
+def check_values(request: SessionRequest) -> None:
+    """What no contract allows. Raises: `BadMessageError`."""
+    weight, rows = request.guidance.max_weight, request.guidance.execution_horizon
+    if not (math.isfinite(weight) and weight > 0):
+        raise BadMessageError("bad_session", f"guidance_max_weight is {weight:g}; it must be finite and above 0")
+    if rows < 1:
+        raise BadMessageError("bad_session", f"guidance_horizon is {rows}; it must be at least 1")
+    if not (math.isfinite(request.slo_s) and request.slo_s >= 0):
+        raise BadMessageError("bad_session", f"slo_s is {request.slo_s:g}; it must be finite, 0 for none")
+    if not (math.isfinite(request.horizon.threshold) and request.horizon.threshold > -1):
+        raise BadMessageError("bad_session", f"horizon_threshold is {request.horizon.threshold:g}; it must be above -1")
+
+
+def differences(contract: ModelContract, request: SessionRequest, *, instruction: str, strict_rate: bool) -> list[str]:
+    """What keeps this robot from using this model, in words; empty: nothing.
+
+    instruction: the only one that is served here; empty: any. strict_rate: another control rate is a difference, not a warning.
+    """
+    pairs = [
+        ("schema version", request.schema_version, contract.schema_version),
+        ("cameras", tuple(sorted(request.cameras)), tuple(sorted(contract.cameras))),
+        ("state size", request.state_size, contract.state_size),
+        ("action names and order", request.action_names, contract.action_names),
+    ]
+    if request.expected_model_hash:
+        pairs.append(("model hash", request.expected_model_hash, contract.model_hash))
+    if instruction and request.instruction:
+        pairs.append(("instruction", request.instruction, instruction))
+    found = [f"{what}: the robot has {robot!r}, the model {model!r}" for what, robot, model in pairs if robot != model]
+    if request.conditioning not in contract.conditionings:
+        able = ", ".join(repr(conditioning.value) for conditioning in contract.conditionings)
+        found.append(f"conditioning: the robot asks for {request.conditioning.value!r}, the model can do {able}")
+    if strict_rate and (other := other_rate(contract, request)):
+        found.append(f"control rate: {other}")
+    return found
+
+
+def other_rate(contract: ModelContract, request: SessionRequest) -> str:
+    """How the robot's control rate differs from the demonstrations'; empty: it does not."""
+    robot, model = request.control_rate_hz, contract.control_rate_hz
+    if robot and model and abs(robot / model - 1) > RATE_TOLERANCE:
+        return f"the robot runs at {robot:g} Hz, the demonstrations ran at {model:g} Hz"
+    return ""
+
+
+def delay_envelope_steps(contract: ModelContract, conditioning: Conditioning) -> int:
+    """Longest inference delay that leaves something to execute and that the model knows how to bridge."""
+    if conditioning is Conditioning.PREFIX:
+        return contract.max_inference_delay_steps
+    return max(contract.chunk_length - 1, 0)

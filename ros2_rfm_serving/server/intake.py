@@ -1,0 +1,54 @@
+"""From a request as it travelled to a row of a batch: everything is checked before anything is decoded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.server import images
+from ros2_rfm_serving.server.contract import delay_envelope_steps
+from ros2_rfm_serving.server.sessions import Session
+from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Array, InferenceRequest, ModelContract, ObservationRequest
+
+
+def row_of(observation: ObservationRequest, session: Session, contract: ModelContract, *, takes_encoded: bool) -> InferenceRequest:
+    """Raises: `BadMessageError`."""
+    _check(observation, session, contract)
+    ready = images.check if takes_encoded else images.decode
+    return InferenceRequest(
+        id=observation.id,
+        instruction=observation.instruction or session.instruction,
+        state=observation.state,
+        images={image.camera: ready(image) for image in observation.images},
+        inference_delay_steps=observation.inference_delay_steps,
+        prefix_model=observation.prefix_model,
+        conditioning=session.conditioning,
+        guidance=session.guidance,
+    )
+
+
+def _check(observation: ObservationRequest, session: Session, contract: ModelContract) -> None:
+    envelope = delay_envelope_steps(contract, session.conditioning)
+    if not 0 <= observation.inference_delay_steps <= envelope:
+        delay = f"an inference delay of {observation.inference_delay_steps} steps"
+        raise BadMessageError("delay_too_long", f"{delay}; with {session.conditioning.value!r} the model bridges {envelope}")
+    if len(observation.instruction) > MAX_INSTRUCTION_CHARACTERS:
+        raise BadMessageError("bad_shape", f"the instruction has {len(observation.instruction)} characters")
+    if session.instruction and observation.instruction not in ("", session.instruction):
+        raise BadMessageError("other_instruction", f"this session is for {session.instruction!r} alone")
+    if contract.state_size or observation.state.size:
+        _check_array("state", observation.state, (contract.state_size,))
+    if len(observation.prefix_model):
+        _check_array("prefix_model", observation.prefix_model, (None, len(contract.action_names)))
+    if contract.cameras or observation.images:
+        cameras = [image.camera for image in observation.images]
+        if sorted(cameras) != sorted(contract.cameras):
+            raise BadMessageError("bad_cameras", f"images of {cameras}, the model takes {list(contract.cameras)}")
+
+
+def _check_array(name: str, values: Array, shape: tuple[int | None, ...]) -> None:
+    fits = values.ndim == len(shape) and all(s is None or s == n for s, n in zip(shape, values.shape, strict=True))
+    if not fits:
+        raise BadMessageError("bad_shape", f"{name} has shape {values.shape}, the model takes {shape}")
+    if not np.isfinite(values).all():
+        raise BadMessageError("non_finite", f"{name} holds NaN or infinity")
