@@ -44,10 +44,10 @@ class Engine(Protocol):
     def warm_up(self) -> None:
         """Runs what the first request would otherwise pay for."""
 
-    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
-        """One reply per request, in order. Rows are independent: a batched row equals the row run alone.
+    def infer(self, requests: Sequence[InferenceRequest]) -> Sequence[EngineReply | ModelError]:
+        """One reply per request, in order; the error of a row that failed alone, in its place.
 
-        Raises: `ModelError` when the model's output cannot be used for any row.
+        Rows are independent: a batched row equals the row run alone. Raises: `ModelError` when no row has an answer.
         """
 
     def reset(self) -> None:

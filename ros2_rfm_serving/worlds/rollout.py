@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import InferenceRequest, RequestId, empty
 from ros2_rfm_serving.worlds.demonstrations import FRAME_EVERY
 from ros2_rfm_serving.worlds.metaworld import MetaworldArm
@@ -44,7 +45,10 @@ def run_episodes(
                 inference_delay_steps=0,
                 prefix_model=empty(0, 0),
             )
-            for action in engine.infer([request])[0].chunk_robot[:execute]:
+            (reply,) = engine.infer([request])
+            if isinstance(reply, ModelError):
+                raise reply
+            for action in reply.chunk_robot[:execute]:
                 arm.step(action)
                 step += 1
                 if step % FRAME_EVERY == 0:
