@@ -145,7 +145,7 @@ def engine(
     """
     import numpy as np
 
-    from ros2_rfm_serving.engines.sampling import blank_request
+    from ros2_rfm_serving.engines.blank import blank_request
 
     served = load_engine(model, threads)
     table = Table("batch", "p50", "p99", "per row", title=f"{model}, {threads} thread(s)")

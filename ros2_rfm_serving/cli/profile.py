@@ -199,7 +199,7 @@ def _load(model: str, entry: CatalogueEntry, gpu_type: str, threads: int, folder
 
 def _subject(engine: Engine, batch_size: int) -> Subject:
     """A real engine under load: its time is the wall's."""
-    from ros2_rfm_serving.engines.sampling import blank_request
+    from ros2_rfm_serving.engines.blank import blank_request
     from ros2_rfm_serving.profiles.measure import EngineSubject
 
     engine.prepare(batch_size)

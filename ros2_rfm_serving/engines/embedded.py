@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines import bundle, instructions
 from ros2_rfm_serving.engines.base import Engine, SamplingConfig
+from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.networks import FlowPolicyNetwork, JudgeNetwork
 from ros2_rfm_serving.engines.registry import EngineSpec
-from ros2_rfm_serving.engines.sampling import FlowEngine, blank_request
+from ros2_rfm_serving.engines.sampling import FlowEngine
 from ros2_rfm_serving.types import Array, EngineReply, Image, InferenceRequest, ModelContract, OutputKind
 
 MAX_BATCH_SIZE = 32

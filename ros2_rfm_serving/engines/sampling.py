@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Engine, SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.guidance import Target, guided_velocity, target_of
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, ModelContract, RequestId, empty
+from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, ModelContract
 
 
 class FlowEngine(Engine):
@@ -96,18 +97,6 @@ def denoise(
         updates.append(update)
         x = x + update
     return torch.where(fixed, prefix, x), torch.stack(updates, dim=1) * free[:, None, :, None]
-
-
-def blank_request(contract: ModelContract, image_size_px: int = 96) -> InferenceRequest:
-    """A request that fits a contract, for warming up."""
-    return InferenceRequest(
-        id=RequestId(robot="", component="", session_epoch=0, episode=0, sequence=0),
-        instruction="",
-        state=np.zeros(contract.state_size, np.float32),
-        images={camera: np.zeros((image_size_px, image_size_px, 3), np.uint8) for camera in contract.cameras},
-        inference_delay_steps=0,
-        prefix_model=empty(0, len(contract.action_names)),
-    )
 
 
 def _velocity(model: VelocityModel, context: object, time: Tensor, x: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import SamplingConfig
+from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.guidance import guidance_weight, guided_velocity, prefix_weights, previous_chunk, target_of
-from ros2_rfm_serving.engines.sampling import FlowEngine, blank_request, denoise, sample
+from ros2_rfm_serving.engines.sampling import FlowEngine, denoise, sample
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, Guidance, InferenceRequest, ModelContract, OutputKind, PrefixSchedule
 

@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 
 from ros2_rfm_serving.cli import profile as command
 from ros2_rfm_serving.cli.main import app
+from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.emulated import EmulatedEngine
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
-from ros2_rfm_serving.engines.sampling import blank_request
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, ProfileError
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import (

@@ -1,0 +1,25 @@
+"""A request that fits a contract and means nothing: for warming up and measuring."""
+
+from __future__ import annotations
+
+import numpy as np
+import simplejpeg
+
+from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest, ModelContract, RequestId, empty
+
+
+def blank_request(contract: ModelContract, image_size_px: int = 96, *, encoded: bool = False) -> InferenceRequest:
+    """encoded: images as they travel, for an engine with `takes_encoded`."""
+    return InferenceRequest(
+        id=RequestId(robot="", component="", session_epoch=0, episode=0, sequence=0),
+        instruction="",
+        state=np.zeros(contract.state_size, np.float32),
+        images={camera: _image(camera, image_size_px, encoded) for camera in contract.cameras},
+        inference_delay_steps=0,
+        prefix_model=empty(0, len(contract.action_names)),
+    )
+
+
+def _image(camera: str, size_px: int, encoded: bool) -> Image | EncodedImage:
+    black = np.zeros((size_px, size_px, 3), np.uint8)
+    return EncodedImage(camera=camera, format="jpeg", data=simplejpeg.encode_jpeg(black)) if encoded else black
