@@ -59,10 +59,14 @@ def put(message: Any, field: str, values: array.array[Any]) -> None:
 
 def tensor_from(message: Any) -> Array:
     """[rows, columns]. Raises: `BadMessageError`."""
-    rows, columns, size = message.rows, message.columns, len(message.data)
-    if rows * columns != size or size > MAX_TENSOR_VALUES:
-        raise BadMessageError("bad_shape", f"a tensor says {rows} x {columns} and carries {size} values")
-    return floats(message.data).reshape(rows, columns)
+    return shaped(message.rows, message.columns, floats(message.data))
+
+
+def shaped(rows: int, columns: int, values: Array) -> Array:
+    """[rows, columns]. Raises: `BadMessageError`."""
+    if rows * columns != values.size or values.size > MAX_TENSOR_VALUES:
+        raise BadMessageError("bad_shape", f"a tensor says {rows} x {columns} and carries {values.size} values")
+    return values.reshape(rows, columns)
 
 
 def tensor_to(values: Array) -> Any:
@@ -170,24 +174,28 @@ def served_to(served: Served) -> Any:
 
 def chunk_from(message: Any) -> Chunk:
     """Raises: `BadMessageError`."""
-    confidence = floats(message.confidence)
-    chunk_robot = tensor_from(message.chunk_robot)
-    if len(confidence) not in (0, len(chunk_robot)):
-        raise BadMessageError("bad_shape", f"{len(confidence)} confidences for {len(chunk_robot)} actions")
-    return Chunk(
+    chunk = Chunk(
         id=id_from(message.id),
         stamp_ns=message.stamp_ns,
         server=message.header.frame_id,
         model_hash=message.model_hash,
         action_names=tuple(message.action_names),
         chunk_model=tensor_from(message.chunk_model),
-        chunk_robot=chunk_robot,
-        confidence=confidence,
+        chunk_robot=tensor_from(message.chunk_robot),
+        confidence=floats(message.confidence),
         execution_horizon=message.execution_horizon,
         inference_delay_steps=message.inference_delay_steps,
         served=served_from(message.served),
         emulated=message.emulated,
     )
+    return checked_chunk(chunk)
+
+
+def checked_chunk(chunk: Chunk) -> Chunk:
+    """Raises: `BadMessageError`."""
+    if len(chunk.confidence) not in (0, len(chunk.chunk_robot)):
+        raise BadMessageError("bad_shape", f"{len(chunk.confidence)} confidences for {len(chunk.chunk_robot)} actions")
+    return chunk
 
 
 def verdict_from(message: Any) -> Verdict:
