@@ -1,0 +1,221 @@
+"""What engines of text models share: their options, prompts, subgoals, and verdicts that are exactly one of the declared words.
+
+A judge's text that is none of its words is a *violation*: its verdict is empty, which no robot takes for "safe" (ROSA §3.3).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.registry import EngineSpec
+from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.types import (
+    MONITOR,
+    SAFETY,
+    SYSTEM2,
+    EncodedImage,
+    EngineReply,
+    Image,
+    InferenceRequest,
+    ModelContract,
+    OutputKind,
+)
+
+CATALOGUE = "models.yaml"
+
+MAX_TEXT_CHARACTERS = 4000
+"""Of an answer; what comes after is cut off, as if the model had been stopped there."""
+
+PLANNER = (
+    "You plan for a robot. From its task and what its cameras show, answer with the subgoals that are left, in order: "
+    "one short imperative per line and nothing else."
+)
+JUDGE = "You watch a robot at work through its cameras and answer one question about what they show."
+
+
+# --- options ---------------------------------------------------------------------------------------------------------------
+
+
+def _for_all(verdicts: Any) -> Any:
+    return {"*": verdicts} if isinstance(verdicts, list | tuple) else verdicts
+
+
+Verdicts = Annotated[dict[str, tuple[str, ...]], BeforeValidator(_for_all)]
+
+
+class TextOptions(BaseModel):
+    """Of a text model, whatever runs it: `options` of its catalogue entry."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    model: str = ""
+    """Where it runs: a name, or a folder with weights; empty: as in the catalogue."""
+    verdicts: Verdicts = {SAFETY: ("safe", "unsafe"), MONITOR: ("ongoing", "done", "failed")}
+    """Per component, the words that it may answer with; a plain list is for all components."""
+    system_prompt: str = ""
+    """Before every request; empty: `PLANNER` for System 2, `JUDGE` for all others."""
+    max_tokens: int = Field(default=128, ge=1, le=4096)
+    temperature: float = Field(default=0.0, ge=0.0, le=2.0)
+    seed: int = 0
+    max_batch_size: int = Field(default=64, ge=1, le=1024)
+    """Requests in progress at once."""
+
+    @field_validator("verdicts")
+    @classmethod
+    def _words_differ(cls, verdicts: Verdicts) -> Verdicts:
+        for component, words in verdicts.items():
+            plain = [plainly(word) for word in words]
+            if not all(plain) or len(set(plain)) < max(len(plain), 2):
+                raise ValueError(f"{component}: give two words or more that differ in more than case and punctuation")
+        return verdicts
+
+    def words(self, component: str) -> tuple[str, ...]:
+        """component: empty for a blank request. Raises: `ModelError` for a judge whose words nobody has declared."""
+        words = self.verdicts.get(component or next(iter(self.verdicts), "")) or self.verdicts.get("*")
+        if not words:
+            raise ModelError(f"no verdicts are declared for component {component!r}: add them to the model's `verdicts`")
+        return words
+
+
+def contract_of(spec: EngineSpec, options: TextOptions, *, apart_from: frozenset[str] = frozenset()) -> ModelContract:
+    """The hash covers all options that shape an answer, so not those in `apart_from`; weights are known by name alone."""
+    output = OutputKind(spec.entry.output)
+    if output is OutputKind.ACTION_CHUNK:
+        raise ConfigurationError(
+            f"{spec.entry.engine!r} runs text models",
+            file=CATALOGUE,
+            key=f"models.{spec.model}.output",
+            fix="write `output: judgement`, or `output: plan` for a model of System 2 alone",
+        )
+    identity = json.dumps([spec.entry.engine, spec.model, options.model_dump(mode="json", exclude=set(apart_from))], sort_keys=True)
+    digest = hashlib.sha256(identity.encode()).hexdigest()
+    return ModelContract(
+        model=spec.model, model_hash=digest, output=output, cameras=spec.entry.cameras, state_size=spec.entry.state_size
+    )
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------------
+
+
+def plans(component: str) -> bool:
+    """System 2 plans, all others judge."""
+    return component == SYSTEM2
+
+
+def system_prompt(options: TextOptions, component: str) -> str:
+    return options.system_prompt or (PLANNER if plans(component) else JUDGE)
+
+
+def question(options: TextOptions, request: InferenceRequest) -> str:
+    """The robot's task and its component's prompt, and for a judge the words to choose from."""
+    component = request.id.component
+    if plans(component):
+        return request.instruction
+    return f"{request.instruction}\nAnswer with exactly one of: {', '.join(options.words(component))}."
+
+
+def messages(
+    options: TextOptions,
+    contract: ModelContract,
+    request: InferenceRequest,
+    picture: Callable[[Image | EncodedImage], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """A chat: each image, in the contract's order, after its camera's name, then the question. `picture` makes a content part."""
+    content: list[dict[str, Any]] = []
+    for camera in contract.cameras:
+        content += [{"type": "text", "text": f"Camera {camera}:"}, picture(request.images[camera])]
+    content.append({"type": "text", "text": question(options, request)})
+    return [{"role": "system", "content": system_prompt(options, request.id.component)}, {"role": "user", "content": content}]
+
+
+def first_request(contract: ModelContract, *, encoded: bool) -> InferenceRequest:
+    """What warms a model up: blank images."""
+    blank = blank_request(contract, 224, encoded=encoded)
+    component = SYSTEM2 if contract.output is OutputKind.PLAN else ""
+    return replace(blank, id=replace(blank.id, component=component), instruction="Stand still.")
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """What a text model wrote."""
+
+    text: str
+    ended: bool
+    """By itself; false: by its limit of tokens, a filter, an abort."""
+    tokens: tuple[tuple[str, float], ...] = ()
+    """Each with its log-probability; empty: not known."""
+
+
+def reply_of(options: TextOptions, component: str, completion: Completion) -> EngineReply:
+    """Raises: `ModelError` for a plan without a subgoal."""
+    text, ended = completion.text[:MAX_TEXT_CHARACTERS], completion.ended and len(completion.text) <= MAX_TEXT_CHARACTERS
+    if plans(component):
+        return EngineReply(text="\n".join(_subgoals(text, ended)))
+    # "safe" that was cut off may have been about to become "safe only if ...".
+    verdict = verdict_of(text, options.words(component)) if ended else ""
+    return EngineReply(verdict=verdict, text=text, score=probability_of(verdict, completion.tokens))
+
+
+# Not in front: `!safe`, `~safe`, `-safe` and the like say the opposite. Not behind: a question.
+_WRAPPING_BEFORE, _WRAPPING_AFTER = "\"'`*_([{<“”«»", "\"'`*_)]}>“”«».,;:!"
+
+
+def plainly(text: str) -> str:
+    """Lower case, single spaces, without the quotes, brackets and full stops around it."""
+    before = None
+    while before != text:
+        before, text = text, text.strip().lstrip(_WRAPPING_BEFORE).rstrip(_WRAPPING_AFTER)
+    return " ".join(text.split()).casefold()
+
+
+def verdict_of(text: str, words: Sequence[str]) -> str:
+    """The one of `words` that `text` is, plain or as `{"verdict": word}`; empty: it is none of them."""
+    said = plainly(_unwrapped(text))
+    return next((word for word in words if plainly(word) == said), "")
+
+
+def _unwrapped(text: str) -> str:
+    try:
+        match json.loads(text, object_pairs_hook=tuple):  # pairs: a key that is there twice is no verdict
+            case (("verdict", str(word)),):
+                return word
+    except (ValueError, RecursionError):
+        pass  # no JSON: the word stands for itself
+    return text
+
+
+def probability_of(verdict: str, tokens: Sequence[tuple[str, float]]) -> float:
+    """Of the tokens that the verdict is written in; NaN when they are not known."""
+    start = "".join(token for token, _ in tokens).lower().rfind(verdict.lower()) if verdict else -1
+    if start < 0:
+        return math.nan
+    total, position = 0.0, 0
+    for token, logprob in tokens:
+        if position < start + len(verdict) and position + len(token) > start:
+            total += logprob
+        position += len(token)
+    return math.exp(min(total, 0.0))
+
+
+_NUMBERING = re.compile(r"^(?:[-*•]|(?:step\s+)?\d+\s*[.):])\s+", re.IGNORECASE)
+
+
+def _subgoals(text: str, ended: bool) -> list[str]:
+    """One per line, without numbers, marks and headings. A line that was cut off is no subgoal: its end may change it."""
+    lines = text.splitlines() if ended else text.splitlines()[:-1]
+    plain = (_NUMBERING.sub("", line.strip()).strip(" \t`*_\"'") for line in lines)
+    subgoals = [line for line in plain if line and not line.endswith(":")]
+    if not subgoals:
+        raise ModelError("the plan has no subgoal" if ended else "the plan was cut off in its first subgoal: raise `max_tokens`")
+    return subgoals
