@@ -2,65 +2,67 @@
 
 With `autostart` the node follows the schedule by itself: when it places a model here, that model is loaded and served.
 
-Threads: the executor's thread takes messages and services; one worker thread owns the engine (`ModelServer.step`).
+Threads: the executor's takes messages and services and stays responsive whatever the others do; one loads (`loading.py`), some
+decode images (`intake.py`), one owns the engine and publishes replies (`engine_thread.py`).
 """
 
 from __future__ import annotations
 
+import faulthandler
+import functools
 import math
-import secrets
-import threading
-import time
-import traceback
+import os
+import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import BadMessageError, ModelError, RfmError
-from ros2_rfm_serving.factory import Catalogue
-from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.ros import convert, qos
+from ros2_rfm_serving.ros import cdr, convert, qos, server_params
+from ros2_rfm_serving.ros.engine_thread import EngineThread
 from ros2_rfm_serving.ros.infer_door import InferDoor
-from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, parameter, run_node, share
+from ros2_rfm_serving.ros.intake import Intake
+from ros2_rfm_serving.ros.loading import Loaded, Loading
+from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, run_node
 from ros2_rfm_serving.ros.session_messages import contract_to, session_request_from
-from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.types import Placement, Reply, Schedule
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 RETRY_PERIOD_S = 10.0
 """Before a model that could not be loaded is tried again."""
+LOADING_PERIOD_S = 0.05
+"""Of looking whether it is loaded."""
+FROZEN_FACTOR = 3.0
+"""Times `hung_after_s`: after this without a turn of the executor the interpreter itself is stuck."""
+EXIT_HUNG = 70
 
 
 class ModelServerNode(LifecycleNode):
-    def __init__(self) -> None:
+    def __init__(self, *, owns_process: bool = False) -> None:
+        """owns_process: the node may end it when its engine hangs, so that whoever supervises it starts it again."""
         super().__init__("model_server")
-        self._name = parameter(self, "server", "server_1", "Name of this server, as in the schedule")
-        self._model = parameter(self, "model", "", "Model to serve whatever the schedule says; empty: follow the schedule")
-        self._batch_size = parameter(self, "batch_size", 1, "Largest batch, with `model`")
-        self._max_sessions = parameter(self, "max_sessions", 64, "Sessions admitted, with `model`")
-        self._gpu_type = parameter(self, "gpu_type", "CPU", "GPU type of this machine, with `model`")
-        self._config_folder = parameter(self, "config_folder", "", "Folder with profiles/; empty: the shipped one")
-        self._models_folder = parameter(self, "models_folder", "", "Folder of model bundles; empty: the shipped one")
-        self._threads = parameter(self, "threads", 1, "CPU threads of the engine")
-        self._autostart = parameter(self, "autostart", True, "Configure and activate by itself")
+        self._params = server_params.declare(self)
+        self._name = self._params.server
         self._names = fleet_names(self)
+        self._owns_process = owns_process
         self._placement: Placement | None = None
         self._schedule_epoch = 0
+        self._schedule: Schedule | None = None
         self._failed_s = 0.0
-        self._server: ModelServer | None = None
-        self._engine: Engine | None = None
-        self._worker: _Worker | None = None
+        self._loading: Loading | None = None
+        self._loaded: Loaded | None = None
+        self._intake: Intake | None = None
+        self._worker: EngineThread | None = None
         self._state, self._detail = msg.ServerStatus.LOADING, "no model placed here yet"
         self._replies: dict[tuple[str, type], Any] = {}
         self._open_graph()
-        if self._autostart and self._model:
-            self._start_timer = self.create_timer(0.01, self._start_once)
+        self._loading_timer = self.create_timer(LOADING_PERIOD_S, self._look_at_loading)
+        if self._params.autostart and self._params.model:
+            self._load_and_serve()
 
     def _open_graph(self) -> None:
         name = self._names.server
@@ -75,63 +77,55 @@ class ModelServerNode(LifecycleNode):
             self._on_observation,
             qos.OBSERVATION_RECEIVED,
             qos_overriding_options=overridable,
+            raw=True,
         )
         self.create_service(srv.OpenSession, name(self._name, "open_session"), self._on_open)
         self.create_service(srv.CloseSession, name(self._name, "close_session"), self._on_close)
         self.create_service(srv.ResetEpisode, name(self._name, "reset_episode"), self._on_reset)
         self.create_service(srv.DescribeServer, name(self._name, "describe"), self._on_describe)
         self._infer = InferDoor(self, name(self._name, "infer"), self._serving)
-        self.create_timer(qos.STATUS_PERIOD_S, self._publish_status)
+        self.create_timer(qos.STATUS_PERIOD_S, self._tend)
 
     # --- lifecycle ---
 
     @logged
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        placement = self._placement
-        model = self._model or (placement.model if placement else "")
-        if not model:
+        placement = self._params.placed(self._placement)
+        if placement is None:
             self.get_logger().error("no schedule places a model here, and the parameter `model` is empty")
             return FAILURE
-        self._set_state(msg.ServerStatus.LOADING, f"loading {model}")
-        try:
-            started_s = clock()
-            self._engine = self._load(model, placement.gpu_type if placement and not self._model else self._gpu_type)
-            self._engine.warm_up()
-            self._server = self._serve_with(self._engine)
-        except Exception as error:  # loading runs foreign code: out of memory, a missing driver
-            self._engine = self._server = None
-            self.get_logger().error(f"{model} cannot be loaded:\n{traceback.format_exc()}")
+        loading = self._loading if self._loading and self._loading.placement == placement else self._load(placement)
+        while not loading.wait(qos.STATUS_PERIOD_S):
+            self._publish_status()
+        self._loading = None
+        if not isinstance(loading.outcome, Loaded):
             self._failed_s = clock()
-            self._set_state(msg.ServerStatus.FAILED, str(error) if isinstance(error, RfmError) else type(error).__name__)
+            self._set_state(msg.ServerStatus.FAILED, str(loading.outcome))
             return FAILURE
-        emulated = ", EMULATED" if self._engine.contract.emulated else ""
-        self.get_logger().info(f"{model} ready in {clock() - started_s:.1f} s{emulated}")
+        self._loaded = loading.outcome
+        contract, sessions = self._loaded.server.contract, self._loaded.server.snapshot(clock()).max_sessions
+        emulated = ", EMULATED" if contract.emulated else ""
+        self.get_logger().info(f"{contract.model} ready in {self._loaded.took_s:.1f} s, for up to {sessions} sessions{emulated}")
         return SUCCESS
-
-    def _serve_with(self, engine: Engine) -> ModelServer:
-        placement = None if self._model else self._placement
-        config = ServerConfig(
-            name=self._name,
-            batch_size=placement.batch_size if placement else self._batch_size,
-            max_sessions=placement.max_sessions if placement else self._max_sessions,
-            first_epoch=1 + secrets.randbelow(1 << 30),
-        )
-        return ModelServer(config, engine)
 
     @logged
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         assert self._server is not None
-        self._worker = _Worker(self._server, self._publish, self.get_logger().error)
+        log = self.get_logger().error
+        self._worker = EngineThread(self._server, self._publish, log)
+        self._intake = Intake(self._server, self._worker.wake, self._complain, log, self._params.decode_threads)
+        if self._schedule is not None:
+            self._expect_robots(self._schedule, self._server)
         self._set_state(msg.ServerStatus.READY, "")
         return SUCCESS
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         self._set_state(msg.ServerStatus.DRAINING, "deactivated")
-        self._stop_worker()
+        self._stop_threads()
         return SUCCESS
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._server = self._engine = None
+        self._loaded = None
         for publisher in self._replies.values():
             self.destroy_publisher(publisher)
         self._replies.clear()
@@ -139,41 +133,51 @@ class ModelServerNode(LifecycleNode):
         return SUCCESS
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._stop_worker()
+        self._stop_threads()
         return SUCCESS
 
-    def stop(self) -> None:
-        """Before the process ends: finish the batch that runs, tell the robots."""
+    def drain(self) -> None:
+        """The process is about to end: no new sessions, no new requests; `drained` when what runs and waits is finished."""
         self._set_state(msg.ServerStatus.DRAINING, "shutting down")
-        self._stop_worker()
+        if self._server:
+            self._server.drain()
+        self.drain_ends_s = clock() + self._params.drain_timeout_s
 
-    def _start_once(self) -> None:
-        self.destroy_timer(self._start_timer)
-        self._load_and_serve()
+    @property
+    def drained(self) -> bool:
+        return self._worker is None or self._server is None or self._server.is_idle or clock() > self.drain_ends_s
+
+    def stop(self) -> None:
+        """Before the process ends."""
+        faulthandler.cancel_dump_traceback_later()
+        self._stop_threads()
+
+    @property
+    def _server(self) -> ModelServer | None:
+        return self._loaded.server if self._loaded else None
+
+    def _load(self, placement: Placement) -> Loading:
+        self._set_state(msg.ServerStatus.LOADING, f"loading {placement.model}")
+        return Loading(self._params, placement, self.get_logger().error)
 
     def _load_and_serve(self) -> None:
+        """By itself: what was served ends, the new model is loaded beside the executor, then served."""
+        placement = self._params.placed(self._placement)
+        assert placement is not None
         if self._worker:
             self.trigger_deactivate()
-        if self._server:
+        if self._loaded:
             self.trigger_cleanup()
-        if self.trigger_configure() == SUCCESS:
+        self._loading = self._load(placement)
+
+    def _look_at_loading(self) -> None:
+        if self._loading and self._params.autostart and self._loading.outcome is not None and self.trigger_configure() == SUCCESS:
             self.trigger_activate()
 
-    def _load(self, model: str, gpu_type: str) -> Engine:
-        config = Path(self._config_folder) if self._config_folder else share() / "config"
-        entry = Catalogue.load(config / "profiles" / "models.yaml")[model]
-        spec = EngineSpec(
-            model=model,
-            entry=entry,
-            models_folder=Path(self._models_folder) if self._models_folder else share() / "models",
-            profile=load_profiles(config / "profiles"),
-            gpu_type=gpu_type,
-            wait=time.sleep,
-            threads=self._threads,
-        )
-        return build_engine(spec)
-
-    def _stop_worker(self) -> None:
+    def _stop_threads(self) -> None:
+        if self._intake:
+            self._intake.stop()
+            self._intake = None
         if self._worker:
             self._worker.stop()
             self._worker = None
@@ -193,17 +197,17 @@ class ModelServerNode(LifecycleNode):
         retry = self._state == msg.ServerStatus.FAILED and clock() - self._failed_s > RETRY_PERIOD_S
         if schedule.epoch == self._schedule_epoch and not retry:
             return  # the scheduler repeats it
-        self._schedule_epoch = schedule.epoch
+        self._schedule_epoch, self._schedule = schedule.epoch, schedule
         placement, before = schedule.placement_of(self._name), self._placement
         self._placement = placement
-        if placement is None or self._model or not self._autostart:
+        if placement is None or self._params.model or not self._params.autostart:
             return
-        if self._server is None or before is None or (before.model, before.gpu_type) != (placement.model, placement.gpu_type):
-            self._load_and_serve()
-        else:
-            self._resize(self._server, placement)
-        if self._server is not None:
+        present = before is not None and (before.model, before.gpu_type) == (placement.model, placement.gpu_type)
+        if present and self._server is not None and self._worker is not None:
+            self._resize(self._server, self._worker, placement)
             self._expect_robots(schedule, self._server)
+        elif not (present and self._loading):
+            self._load_and_serve()
 
     def _expect_robots(self, schedule: Schedule, server: ModelServer) -> None:
         """Writers to all robots that may turn to this server, be it as their standby: matched before the first reply is due."""
@@ -211,23 +215,25 @@ class ModelServerNode(LifecycleNode):
             if self._name in (route.server, route.standby):
                 self._reply_publisher(route.robot, server.reply_kind(route.component))
 
-    def _resize(self, server: ModelServer, placement: Placement) -> None:
-        try:
-            server.resize(placement.batch_size, placement.max_sessions)
-        except ModelError as error:
-            self.get_logger().error(f"{self._name} keeps its batch size: {error}")
+    def _resize(self, server: ModelServer, worker: EngineThread, placement: Placement) -> None:
+        """On the engine's thread: other batches may have to be compiled."""
 
-    def _on_observation(self, message: Any) -> None:
-        if self._server is None or self._worker is None:
-            if self._server:
-                self._server.refused["not_ready"] += 1
-            return
-        try:
-            with self._server.counting_refusals():
-                self._server.submit(convert.observation_from(message), clock())
-            self._worker.wake()
-        except BadMessageError as error:
-            self.get_logger().warning(str(error), throttle_duration_sec=5.0)
+        def resize() -> None:
+            try:
+                server.resize(placement.batch_size, placement.max_sessions)
+            except ModelError as error:
+                self.get_logger().error(f"{self._name} keeps its batch size: {error}")
+
+        worker.call(resize)
+
+    def _on_observation(self, data: bytes) -> None:
+        if self._intake is not None:
+            self._intake.take(data)
+        elif self._server:
+            self._server.refused["not_ready"] += 1
+
+    def _complain(self, error: BadMessageError) -> None:
+        self.get_logger().warning(str(error), throttle_duration_sec=5.0)
 
     def _serving(self) -> tuple[ModelServer, Callable[[], None]] | None:
         return (self._server, self._worker.wake) if self._server and self._worker else None
@@ -235,6 +241,8 @@ class ModelServerNode(LifecycleNode):
     def _on_open(self, request: Any, response: Any) -> Any:
         if self._server is None or self._worker is None:
             return _refused(response, 200, f"{self._name} is not ready: {self._detail}")
+        snapshot = self._server.snapshot(clock())
+        response.sessions, response.max_sessions, response.load = snapshot.sessions, snapshot.max_sessions, snapshot.load
         try:
             with self._server.counting_refusals():
                 grant = self._server.open_session(session_request_from(request))
@@ -245,8 +253,7 @@ class ModelServerNode(LifecycleNode):
             request.robot, self._server.reply_kind(request.component)
         )  # now, so that it is matched when the first reply is due
         response.success, response.session_epoch, response.warnings = True, grant.session_epoch, list(grant.warnings)
-        snapshot = self._server.snapshot(clock())
-        response.sessions, response.max_sessions = snapshot.sessions, snapshot.max_sessions
+        response.sessions = len(self._server.session_names())
         return contract_to(grant.contract, response)
 
     def _on_close(self, request: Any, response: Any) -> Any:
@@ -266,9 +273,9 @@ class ModelServerNode(LifecycleNode):
         return response
 
     def _on_describe(self, request: Any, response: Any) -> Any:
-        if self._server and self._engine:
+        if self._loaded and self._server:
             contract_to(self._server.contract, response)
-            response.max_batch_size = self._engine.max_batch_size
+            response.max_batch_size = self._loaded.engine.max_batch_size
             response.sessions = self._server.session_names()
             response.max_sessions = self._server.snapshot(clock()).max_sessions
         return response
@@ -281,7 +288,7 @@ class ModelServerNode(LifecycleNode):
             if self._infer.take(reply):
                 continue
             try:
-                self._reply_publisher(reply.id.robot, type(reply)).publish(convert.reply_to(reply))
+                self._reply_publisher(reply.id.robot, type(reply)).publish(cdr.reply_to(reply))
             except RuntimeError as error:  # a full or broken writer must not keep the other robots from their replies
                 assert self._server is not None
                 self._server.refused["publish_failed"] += 1
@@ -298,6 +305,35 @@ class ModelServerNode(LifecycleNode):
         self._state, self._detail = state, detail
         self._publish_status()
 
+    def _tend(self) -> None:
+        """Twice a second: is the engine alive, are the robots, and what everybody is told."""
+        self._watch_engine()
+        if self._server:
+            for (robot, component), why in self._server.collect_sessions(self._absent(self._server), clock()):
+                self.get_logger().info(f"session of {robot}/{component} closed: {why}")
+        self._publish_status()
+
+    def _absent(self, server: ModelServer) -> set[tuple[str, str]]:
+        """Sessions whose robot does not listen to its replies: it has left, or cannot be reached."""
+        listened = {robot for (robot, _), publisher in self._replies.items() if publisher.get_subscription_count()}
+        known = {robot for robot, _ in self._replies}
+        sessions = (tuple(name.split("/", 1)) for name in server.session_names())
+        return {(robot, component) for robot, component in sessions if robot in known - listened}
+
+    def _watch_engine(self) -> None:
+        """A batch that does not end ends the process: its engine cannot be asked to stop."""
+        limit_s = self._params.hung_after_s
+        if not limit_s:
+            return
+        if self._owns_process:  # a thread of C that needs no interpreter, should that be stuck
+            faulthandler.dump_traceback_later(FROZEN_FACTOR * limit_s, exit=True)
+        if self._state == msg.ServerStatus.HUNG and self._owns_process:
+            faulthandler.dump_traceback(file=sys.stderr)
+            os._exit(EXIT_HUNG)
+        if self._worker and self._worker.busy_s(clock()) > limit_s and self._state != msg.ServerStatus.HUNG:
+            self.get_logger().error(f"the engine has been busy with one batch for more than {limit_s:g} s")
+            self._set_state(msg.ServerStatus.HUNG, "the engine does not come back")
+
     def _publish_status(self) -> None:
         if self._server and self._server.last_engine_error:
             self.get_logger().error(f"the engine failed: {self._server.last_engine_error}", throttle_duration_sec=5.0)
@@ -307,40 +343,10 @@ class ModelServerNode(LifecycleNode):
         if self._server:
             contract, snapshot = self._server.contract, self._server.snapshot(clock())
             status.model, status.model_hash, status.emulated = contract.model, contract.model_hash, contract.emulated
-            for name, value in vars(snapshot).items():
+            for name in status.get_fields_and_field_types().keys() & vars(snapshot).keys():
+                value = getattr(snapshot, name)
                 setattr(status, name, convert.counters_to(value) if name == "refused" else value)
         self._status.publish(status)
-
-
-class _Worker:
-    """The thread that owns the engine."""
-
-    def __init__(self, server: ModelServer, publish: Callable[[list[Reply]], None], log: Callable[[str], None]) -> None:
-        self._server, self._publish, self._log = server, publish, log
-        self._wake, self._stopping = threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._thread.start()
-
-    def wake(self) -> None:
-        self._wake.set()
-
-    def stop(self) -> None:
-        """Waits for the batch that runs."""
-        self._stopping = True
-        self._wake.set()
-        self._thread.join(timeout=10.0)
-
-    def _run(self) -> None:
-        while not self._stopping:
-            if not self._server.has_waiting:
-                self._wake.wait(timeout=1.0)
-                self._wake.clear()
-                continue
-            try:
-                self._publish(self._server.step(clock))
-            except Exception:  # the thread must live: without it the server would take requests and answer none
-                self._server.refused["worker_error"] += 1
-                self._log(traceback.format_exc())
 
 
 def _refused(response: Any, code: int, problem: str) -> Any:
@@ -349,7 +355,7 @@ def _refused(response: Any, code: int, problem: str) -> Any:
 
 
 def main() -> None:
-    run_node(ModelServerNode)
+    run_node(functools.partial(ModelServerNode, owns_process=True))
 
 
 if __name__ == "__main__":

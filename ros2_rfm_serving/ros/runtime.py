@@ -52,8 +52,8 @@ def executor() -> Any:
 def run_node(make: Callable[[], Node], args: Sequence[str] | None = None) -> None:
     """Runs one node until SIGINT or SIGTERM. `make` runs after rclpy has started.
 
-    The signals are handled here and not by rclpy, whose handlers end the context at once: a node's `stop()`, if it has one, can
-    still publish its last words.
+    The signals are handled here and not by rclpy, whose handlers end the context at once: a node's `drain()` and `stop()`, if it
+    has them, can finish what runs and publish its last words.
     """
     os.environ.setdefault("ROS_LOG_DIR", str(Path("~/.ros/log").expanduser()) if "HOME" in os.environ else "/tmp/ros_log")
     _end_with_parent()
@@ -69,11 +69,20 @@ def run_node(make: Callable[[], Node], args: Sequence[str] | None = None) -> Non
             _spin(spinner, node, 0.25)  # the events executor's spin() without a timeout never dispatches
     finally:
         if node is not None:
+            _drain(spinner, node)
             getattr(node, "stop", lambda: None)()
             for _ in range(5):
                 _spin(spinner, node, 0.02)  # what `stop` set off, such as the result of a goal
             node.destroy_node()
         rclpy.try_shutdown()
+
+
+def _drain(spinner: Any, node: Any) -> None:
+    """A node with a `drain` says by `drained` when it has finished; until then it goes on answering."""
+    if hasattr(node, "drain"):
+        node.drain()
+        while rclpy.ok() and not node.drained:
+            _spin(spinner, node, 0.05)
 
 
 def _end_with_parent() -> None:

@@ -1,0 +1,74 @@
+"""The thread that owns an engine: selects, runs, hands the replies over. Nothing else touches the engine once it serves."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.types import Reply
+
+IDLE_WAIT_S = 1.0
+
+
+class EngineThread:
+    """Starts at once. `publish` and `log` are called on it."""
+
+    def __init__(self, server: ModelServer, publish: Callable[[list[Reply]], None], log: Callable[[str], None]) -> None:
+        self._server, self._publish, self._log = server, publish, log
+        self._wake, self._stopping = threading.Event(), False
+        self._calls: deque[Callable[[], None]] = deque()
+        self._busy_since_s: float | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something waits."""
+        self._wake.set()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Has it done between two batches, by the thread that may touch the engine."""
+        self._calls.append(function)
+        self._wake.set()
+
+    def busy_s(self, now_s: float) -> float:
+        """For how long the present batch has been running; 0: none runs."""
+        since_s = self._busy_since_s
+        return now_s - since_s if since_s is not None else 0.0
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Waits for the batch that runs."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(timeout=timeout_s)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.clear()  # before looking: what comes afterwards sets it again
+            try:
+                while self._calls:
+                    self._calls.popleft()()
+                if not self._step():
+                    self._wake.wait(self._idle_s())
+            except Exception:  # the thread must live: without it the server would take requests and answer none
+                self._busy_since_s = None
+                self._server.refused["worker_error"] += 1
+                self._log(traceback.format_exc())
+
+    def _step(self) -> bool:
+        """One batch; False: nothing is to be run now."""
+        begun_s = clock()
+        work = self._server.begin(begun_s)
+        if work is None:
+            return False
+        self._busy_since_s = begun_s
+        answers = self._server.run(work)
+        self._busy_since_s = None
+        self._publish(self._server.complete(work, answers, clock()))
+        return True
+
+    def _idle_s(self) -> float:
+        return IDLE_WAIT_S

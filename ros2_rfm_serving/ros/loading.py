@@ -1,0 +1,82 @@
+"""Loading a model on a thread of its own, so that its process is heard meanwhile: importing, reading, compiling takes seconds."""
+
+from __future__ import annotations
+
+import math
+import threading
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.registry import build_engine
+from ros2_rfm_serving.errors import ModelError, RfmError
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.server_params import ServerParams
+from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.server.capacity import max_sessions
+from ros2_rfm_serving.types import Placement
+
+
+class Loaded(NamedTuple):
+    server: ModelServer
+    engine: Engine
+    took_s: float
+
+
+class Loading:
+    """Of one placement. `outcome` is None until it is over."""
+
+    def __init__(self, params: ServerParams, placement: Placement, log: Callable[[str], None]) -> None:
+        self.placement = placement
+        self.outcome: Loaded | str | None = None
+        """What is served, or why not: a word that may be told to anybody."""
+        self._params, self._log = params, log
+        self._thread = threading.Thread(target=self._run, name="loading", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """True when it is over."""
+        self._thread.join(seconds)
+        return self.outcome is not None
+
+    def _run(self) -> None:
+        started_s = clock()
+        try:
+            engine = build_engine(self._params.engine_spec(self.placement))
+            server = _ready(engine, self._params, self.placement)
+        except Exception as error:  # loading runs foreign code: out of memory, a missing driver
+            self._log(f"{self.placement.model} cannot be loaded:\n{traceback.format_exc()}")
+            kind = type(error).__name__ if isinstance(error, RfmError) else "error"
+            self.outcome = f"{self.placement.model} cannot be loaded ({kind}); the server's log says why"
+        else:
+            self.outcome = Loaded(server, engine, clock() - started_s)
+
+
+def _ready(engine: Engine, params: ServerParams, placement: Placement) -> ModelServer:
+    """Checked, warmed up and measured. Raises: `ModelError`."""
+    if params.check_parity:
+        for parity in engine.check_parity():
+            if not parity.passes:
+                raise ModelError(
+                    f"{parity.block} differs from its reference by {parity.error:.2e}, more than {parity.tolerance:.0e}"
+                )
+    batch_size = min(placement.batch_size, engine.max_batch_size)
+    engine.prepare(batch_size)
+    engine.warm_up()
+    sessions = placement.max_sessions or max_sessions(
+        engine.contract, _service_s(engine, batch_size), batch_size, rate_hz=params.session_rate_hz
+    )
+    return ModelServer(params.server_config(placement, sessions), engine)
+
+
+def _service_s(engine: Engine, batch_size: int) -> float:
+    """Of one full batch, the quickest of three."""
+    blank = [blank_request(engine.contract, encoded=engine.takes_encoded)] * batch_size
+    fastest_s = math.inf
+    for _ in range(3):
+        begun_s = clock()
+        engine.infer(blank)
+        fastest_s = min(fastest_s, clock() - begun_s)
+    return fastest_s
