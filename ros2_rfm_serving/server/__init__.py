@@ -1,7 +1,8 @@
 """One GPU: sessions, mailboxes, dispatch, `step()`."""
 
 from ros2_rfm_serving.server.figures import ServerSnapshot
-from ros2_rfm_serving.server.server import ModelServer, ServerConfig, Work
+from ros2_rfm_serving.server.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.sessions import SessionRules
+from ros2_rfm_serving.server.tiers import Tier, Work
 
-__all__ = ["ModelServer", "ServerConfig", "ServerSnapshot", "SessionRules", "Work"]
+__all__ = ["ModelServer", "ServerConfig", "ServerSnapshot", "SessionRules", "Tier", "Work"]

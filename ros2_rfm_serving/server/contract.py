@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.server import horizon
 from ros2_rfm_serving.types import Conditioning, ModelContract, SessionRequest
 
 RATE_TOLERANCE = 0.05
@@ -20,8 +21,6 @@ def check_values(request: SessionRequest) -> None:
         raise BadMessageError("bad_session", f"guidance_horizon is {rows}; it must be at least 1")
     if not (math.isfinite(request.slo_s) and request.slo_s >= 0):
         raise BadMessageError("bad_session", f"slo_s is {request.slo_s:g}; it must be finite, 0 for none")
-    if not (math.isfinite(request.horizon.threshold) and request.horizon.threshold > -1):
-        raise BadMessageError("bad_session", f"horizon_threshold is {request.horizon.threshold:g}; it must be above -1")
 
 
 def differences(contract: ModelContract, request: SessionRequest, *, instruction: str, strict_rate: bool) -> list[str]:
@@ -43,6 +42,8 @@ def differences(contract: ModelContract, request: SessionRequest, *, instruction
     if request.conditioning not in contract.conditionings:
         able = ", ".join(repr(conditioning.value) for conditioning in contract.conditionings)
         found.append(f"conditioning: the robot asks for {request.conditioning.value!r}, the model can do {able}")
+    if problem := horizon.check(request.horizon):
+        found.append(problem)
     if strict_rate and (other := other_rate(contract, request)):
         found.append(f"control rate: {other}")
     return found

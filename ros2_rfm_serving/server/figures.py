@@ -16,6 +16,8 @@ class ServerSnapshot:
 
     sessions: int
     max_sessions: int
+    waiting: int
+    dispatch: str
     batch_size: int
     mean_batch_size: float
     window_s: float
@@ -25,6 +27,8 @@ class ServerSnapshot:
     load: float
     served: int
     superseded: int
+    refetched: int
+    """Newer observations asked for in place of ones that would have been stale."""
     refused: dict[str, int]
 
 

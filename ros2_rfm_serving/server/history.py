@@ -6,6 +6,7 @@ back and forth from the request's arrival. Memory and work per request do not gr
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from ros2_rfm_serving.types import ExecutionReport
@@ -31,15 +32,15 @@ class History:
     """Of one session. A round is a generation and the execution of its chunk; chunks that were never executed make none."""
 
     __slots__ = (
-        "_executed",
-        "_generated",
+        "_asked",
+        "_last",
         "_pending",
         "_thought_s",
         "ask_spread_s",
-        "asked_again",
         "attained_s",
         "began_s",
         "episode",
+        "kind",
         "refetch_s",
         "rounds",
         "skipped",
@@ -49,38 +50,47 @@ class History:
     def __init__(self) -> None:
         self.refetch_s = 0.02
         """Running mean of what it took to get a newer observation, s."""
-        self._thought_s = self.ask_spread_s = float("nan")
-        self.begin_task(0, 0.0)
+        self._thought_s = self.ask_spread_s = math.nan
+        self.begin_task(-1, ("", ""), 0.0)
 
-    def begin_task(self, episode: int, now_s: float) -> None:
+    def begin_task(self, episode: int, kind: tuple[str, str], now_s: float) -> None:
         """A new episode: nothing of the last one counts, but the robot's pace and its round trip do."""
         self.episode, self.began_s = episode, now_s
+        self.kind = kind
+        """(component, instruction): tasks of one kind are about as long."""
         self.waited_s = 0.0
         """Sum of W_j over the rounds so far."""
         self.attained_s = 0.0
-        """Time of all batches that it was in, each counted whole: how many shared a batch was the server's choice, not the task's."""
+        """Time of all batches that it was in, each counted whole: how many shared one was the server's choice, not the task's."""
         self.rounds = 0
         """Generations that ended."""
         self.skipped = 0
         """Selections since its request waits that left it out."""
-        self.asked_again: tuple[int, float] | None = None
+        self._asked: tuple[int, float] | None = None
         """Sequence number of the request for which a newer observation was asked, and when."""
-        self._generated = self._executed = self._pending = Interval(0.0, 0.0)
+        self._last: tuple[Interval, Interval] | None = None
+        """Generation and execution of the last complete round."""
+        self._pending: Interval | None = None
+        """A generation whose chunk was not seen executing yet."""
 
     # --- what happens, in this order, again and again ---
 
     def requested(self, now_s: float, report: ExecutionReport) -> None:
         """A request arrived; its report is about the chunk that the robot executes, or executed last."""
         self._learn_pace(now_s)
+        if self._asked:
+            self.refetch_s += SMOOTHING * (now_s - self._asked[1] - self.refetch_s)
+            self._asked = None
         executed = Interval(now_s - report.executing_s, now_s + report.remaining_s)
-        if executed.end_s <= executed.begin_s:
+        if not 0.0 < executed.end_s - executed.begin_s < math.inf:
             return  # nothing was executed
-        if self._pending.end_s and executed.begin_s >= self._pending.end_s - ROUNDING_S:
-            if self._executed.end_s:
-                self.waited_s += wait_s(self._generated, self._executed, self._pending, executed)
-            self._generated, self._executed, self._pending = self._pending, executed, Interval(0.0, 0.0)
-        elif self._executed.end_s:
-            self._executed = Interval(self._executed.begin_s, executed.end_s)  # the same chunk, seen later
+        if self._pending and executed.begin_s >= self._pending.end_s - ROUNDING_S:
+            if self._last:
+                self.waited_s += wait_s(*self._last, self._pending, executed)
+            self._last, self._pending = (self._pending, executed), None
+        elif self._last:  # the same chunk, seen later
+            generated, before = self._last
+            self._last = generated, Interval(before.begin_s, executed.end_s)
 
     def generated(self, begun_s: float, now_s: float) -> None:
         """A batch with its request has run."""
@@ -88,11 +98,18 @@ class History:
         self.attained_s += now_s - begun_s
         self.rounds += 1
 
+    def ask_again(self, sequence: int, now_s: float) -> bool:
+        """A newer observation is wanted in place of request `sequence`; False: it has been asked for."""
+        if self._asked and self._asked[0] == sequence:
+            return False
+        self._asked = sequence, now_s
+        return True
+
     def _learn_pace(self, now_s: float) -> None:
-        if not self._pending.end_s:
+        if self._pending is None:
             return
         thought_s = max(0.0, now_s - self._pending.end_s)
-        if self._thought_s != self._thought_s:  # noqa: PLR0124 (NaN: the first)
+        if math.isnan(self._thought_s):
             self._thought_s, self.ask_spread_s = thought_s, 0.0
             return
         self.ask_spread_s += SMOOTHING * (abs(thought_s - self._thought_s) - self.ask_spread_s)
@@ -108,9 +125,9 @@ class History:
     @property
     def last_execution_s(self) -> float:
         """|E_last|; 0: nothing was executed yet."""
-        return self._executed.end_s - self._executed.begin_s
+        return self._last[1].end_s - self._last[1].begin_s if self._last else 0.0
 
     @property
     def asks_s(self) -> float:
         """When its next request is expected; NaN: its pace is not known."""
-        return self._pending.end_s + self._thought_s if self._pending.end_s else float("nan")
+        return self._pending.end_s + self._thought_s if self._pending else math.nan

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ros2_rfm_serving.server.dispatch import Waiting
+from ros2_rfm_serving.server.horizon import Outlook
 from ros2_rfm_serving.types import (
     MAX_INSTRUCTION_CHARACTERS,
-    NO_VALUES,
     SYSTEM2,
     Chunk,
     Conditioning,
@@ -26,10 +26,12 @@ def reply_kind(contract: ModelContract, component: str) -> type[Reply]:
     return Plan if component == SYSTEM2 else Verdict
 
 
-def reply_of(server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: Served) -> Reply:
+def reply_of(
+    server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: Served, outlook: Outlook
+) -> Reply:
     kind = reply_kind(contract, waiting.request.id.component)
     if kind is Chunk:
-        return _chunk(server, contract, waiting, answer, served)
+        return _chunk(server, contract, waiting, answer, served, outlook)
     if kind is Plan:
         return _plan(server, contract, waiting, answer, served)
     return Verdict(
@@ -45,7 +47,7 @@ def reply_of(server: str, contract: ModelContract, waiting: Waiting, answer: Eng
     )
 
 
-def _chunk(server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: Served) -> Chunk:
+def _chunk(server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: Served, outlook: Outlook) -> Chunk:
     request = waiting.request
     fixed = request.conditioning is Conditioning.PREFIX
     return Chunk(
@@ -56,8 +58,8 @@ def _chunk(server: str, contract: ModelContract, waiting: Waiting, answer: Engin
         action_names=contract.action_names,
         chunk_model=answer.chunk_model,
         chunk_robot=answer.chunk_robot,
-        confidence=NO_VALUES,
-        execution_horizon=0,
+        confidence=outlook.confidence,
+        execution_horizon=outlook.execution_horizon,
         inference_delay_steps=min(request.inference_delay_steps, len(request.prefix_model)) if fixed else 0,
         served=served,
         emulated=contract.emulated,

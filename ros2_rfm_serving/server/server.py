@@ -9,6 +9,7 @@ guards sessions and mailboxes and is never held while the engine runs.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,13 +19,18 @@ import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import BadMessageError, ModelError
-from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, Waiting
+from ros2_rfm_serving.server.dispatch import Dispatcher, Waiting
+from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
 from ros2_rfm_serving.server.figures import Figures, ServerSnapshot, quantile
+from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.server.horizon import outlooks
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.replies import reply_kind, reply_of
 from ros2_rfm_serving.server.sessions import Session, SessionKey, SessionRules, Sessions
+from ros2_rfm_serving.server.tiers import Lane, Tier, Work, overflow
 from ros2_rfm_serving.types import (
     EngineReply,
+    InferenceRequest,
     ModelContract,
     ObservationRequest,
     Reply,
@@ -46,40 +52,41 @@ class ServerConfig:
     max_sessions: int = 8
     sessions: SessionRules = field(default_factory=SessionRules)
     dispatch: str = "fifo"
+    """Policy that chooses among those who wait, by name (`dispatch/`)."""
+    batching: str = "fixed"
+    """How many run together: `fixed`: whatever fits; `saturation`: as many as improve throughput; `wait`: that, and for one more
+    it waits where that is sure to pay."""
+    refetch_after_s: float = math.inf
+    """A newer observation is asked for in place of one that will be older than this when its batch begins; inf: never."""
+    profile_s: tuple[float, ...] = ()
+    """Seconds of a batch of 1, 2, ... rows, to begin with; they are measured in any case."""
     first_epoch: int = 1
     """Of sessions; drawn at random by a live server, so that a restarted one never repeats an epoch."""
     window_s: float = 5.0
     """Of rates, latencies and load in the status."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Work:
-    """Requests that run together."""
-
-    batch: tuple[Waiting, ...]
-    begun_s: float
-
-
 class ModelServer:
-    """One process, one GPU, one model."""
+    """One process, one GPU, one model; `overflow` are more engines of the same model, which help out when that is faster."""
 
-    def __init__(self, config: ServerConfig, engine: Engine) -> None:
+    def __init__(self, config: ServerConfig, engine: Engine, *overflow: Tier) -> None:
+        """Raises: `ModelError`; `ConfigurationError` for a name that is not known."""
         self.config = config
         self.contract: ModelContract = engine.contract
         self.refused: Counter[str] = Counter()
         self.last_engine_error = ""
-        self._engine = engine
-        self._batch_size = 0
-        self._in_progress = 0
-        self._policy = DISPATCH_POLICIES[config.dispatch]()
-        self._takes_encoded = engine.takes_encoded
+        self.look_again_s = math.inf
+        """When the last `begin` that gave None wants to be called again, even if nothing new arrives."""
+        self._dispatcher = Dispatcher(dispatch_policy(config.dispatch), config.batching)
+        edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
+        self._lanes = [Lane(tier) for tier in (edge, *overflow)]
+        self.takes_encoded = engine.takes_encoded
         self._sessions = Sessions(engine.contract, config.max_sessions, config.first_epoch, config.sessions)
         self._mailboxes: dict[SessionKey, Waiting] = {}
         self._lock = threading.Lock()
         self._figures = Figures(config.window_s)
-        self._served = self._superseded = 0
+        self._served = self._superseded = self._refetched = 0
         self._episode = (0, 0)
-        self.resize(config.batch_size, config.max_sessions)
 
     # --- control plane ---
 
@@ -92,8 +99,10 @@ class ModelServer:
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         with self._lock:
-            if self._sessions.close((robot, component), epoch):
-                self._mailboxes.pop((robot, component), None)
+            session = self._sessions.get((robot, component), epoch)
+            if session and self._sessions.close(session.key, epoch):
+                self._mailboxes.pop(session.key, None)
+                self._task_ended(session.history)
 
     def drain(self) -> None:
         """From now on no session opens and no request is taken; what waits and what runs is finished."""
@@ -102,7 +111,7 @@ class ModelServer:
     @property
     def is_idle(self) -> bool:
         """Nothing waits and nothing runs."""
-        return not self._mailboxes and not self._in_progress
+        return not self._mailboxes and all(lane.is_idle for lane in self._lanes)
 
     def collect_sessions(self, absent: Collection[SessionKey], now_s: float) -> list[tuple[SessionKey, str]]:
         """Closes the sessions of robots that have long been `absent` from the graph, and idle ones; counted. Returns them."""
@@ -134,11 +143,8 @@ class ModelServer:
 
     def resize(self, batch_size: int, max_sessions: int) -> None:
         """Takes new limits without touching what is open. Raises: `ModelError` when the engine cannot run such batches."""
-        batch_size = min(batch_size, self._engine.max_batch_size)
-        if batch_size != self._batch_size:
-            self._engine.prepare(batch_size)
+        self._lanes[0].resize(batch_size)
         with self._lock:
-            self._batch_size = batch_size
             self._sessions.max_sessions = max_sessions
 
     def reply_kind(self, component: str) -> type[Reply]:
@@ -160,10 +166,10 @@ class ModelServer:
                 raise BadMessageError("draining", "this server is about to end")
             session = self._sessions.admit(observation.id)
             self._sessions.charge(session, now_s)
-        request = row_of(observation, session, self.contract, takes_encoded=self._takes_encoded)
+        request = row_of(observation, session, self.contract, takes_encoded=self.takes_encoded)
         with self._lock:
             session = self._sessions.admit(observation.id)  # again: it may have closed meanwhile
-            self._deposit(session, Waiting(request, observation.stamp_ns, now_s))
+            self._deposit(session, request, observation, now_s)
 
     @contextlib.contextmanager
     def counting_refusals(self) -> Iterator[None]:
@@ -179,28 +185,54 @@ class ModelServer:
         work = self.begin(clock())
         return self.complete(work, self.run(work), clock()) if work else []
 
-    def begin(self, now_s: float) -> Work | None:
-        """Selects what runs next; None: nothing waits, or the engine has enough to do."""
-        if not self._mailboxes or self._in_progress >= self.config.max_concurrent:
+    def begin(self, now_s: float, tier: int = 0) -> Work | None:
+        """Selects what a tier runs next; None: nothing waits that it should run, or it has enough to do (see `look_again_s`)."""
+        lane = self._lanes[tier]
+        if not self._mailboxes or lane.is_full:
             return None
         with self._lock:
-            size = 1 if self.config.max_concurrent > 1 else self._batch_size
-            batch = self._policy.select(list(self._mailboxes.values()), size, now_s)
-            if not batch:
+            waiting = list(self._mailboxes.values())
+            ranked = self._dispatcher.policy.rank(waiting, lane.view, now_s)
+            if tier:
+                ranked = overflow(ranked, self._lanes[0].view, lane.view, now_s)
+            selection = self._dispatcher.cut(waiting, ranked, lane.view, now_s, self._expected_asks)
+            self.look_again_s = selection.look_again_s
+            if not selection.batch:
                 return None
-            for waiting in batch:
-                del self._mailboxes[waiting.request.id.robot, waiting.request.id.component]
-            if not self._in_progress:
+            for chosen in selection.batch:
+                del self._mailboxes[chosen.request.id.robot, chosen.request.id.component]
+            if all(lane.is_idle for lane in self._lanes):
                 self._figures.begun(now_s)
-            self._in_progress += 1
-        return Work(tuple(batch), now_s)
+            work = Work(tuple(selection.batch), now_s, tier)
+            lane.begun(work)
+        return work
+
+    def refetches(self, now_s: float) -> list[RequestId]:
+        """Requests that run next and whose robots should be asked for a newer observation now, since it costs nothing (Kairos
+        §3.2.2): theirs will be stale when the engine is free, and a newer one arrives before, and fresh enough. The answer is a
+        normal newer request. Each is named once; ask a few times within `refetch_after_s`."""
+        lane, limit_s = self._lanes[0], self.config.refetch_after_s
+        left_s = lane.view.free_s - now_s
+        if limit_s == math.inf or not 0.0 < left_s <= limit_s:
+            return []
+        with self._lock:
+            ranked = self._dispatcher.policy.rank(list(self._mailboxes.values()), lane.view, now_s)
+            stale = [
+                w.request.id
+                for w in ranked[: lane.view.batch_size]
+                if lane.view.free_s - w.arrived_s > limit_s
+                and w.history.refetch_s <= left_s
+                and w.history.ask_again(w.request.id.sequence, now_s)
+            ]
+            self._refetched += len(stale)
+        return stale
 
     def run(self, work: Work) -> list[EngineReply | None]:
         """One answer per request; None where the engine failed."""
         batch = work.batch
         self._begin_episode(batch[0].request.id)
         try:
-            answers = self._engine.infer([w.request for w in batch])
+            answers = self._lanes[work.tier].engine.infer([w.request for w in batch])
             if len(answers) != len(batch):
                 raise ModelError(f"{len(answers)} answers to {len(batch)} requests")
             self.last_engine_error = ""
@@ -225,15 +257,17 @@ class ModelServer:
 
     def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:
         """Replies to those whose session is still open."""
+        seen = outlooks([w.horizon for w in work.batch], answers)
         with self._lock:
-            self._in_progress -= 1
+            self._lanes[work.tier].ended(work, now_s)
             load = self._figures.ended(now_s, tuple([now_s - w.arrived_s for w in work.batch]))
             replies = []
-            for waiting, answer in zip(work.batch, answers, strict=True):
+            for waiting, answer, outlook in zip(work.batch, answers, seen, strict=True):
                 request = waiting.request.id
                 session = self._sessions.get((request.robot, request.component), request.session_epoch)
                 if answer is None or session is None:
                     continue
+                waiting.history.generated(work.begun_s, now_s)
                 served = Served(
                     queue_wait_s=work.begun_s - waiting.arrived_s,
                     inference_s=now_s - work.begun_s,
@@ -243,7 +277,7 @@ class ModelServer:
                 )
                 session.superseded = 0
                 self._served += 1
-                replies.append(reply_of(self.config.name, self.contract, waiting, answer, served))
+                replies.append(reply_of(self.config.name, self.contract, waiting, answer, served, outlook))
         return replies
 
     def snapshot(self, now_s: float) -> ServerSnapshot:
@@ -252,7 +286,9 @@ class ModelServer:
             return ServerSnapshot(
                 sessions=len(self._sessions),
                 max_sessions=self._sessions.max_sessions,
-                batch_size=self._batch_size,
+                waiting=len(self._mailboxes),
+                dispatch=self.config.dispatch,
+                batch_size=self._lanes[0].batch_size,
                 mean_batch_size=self._figures.mean_batch_size(),
                 window_s=self.config.window_s,
                 request_rate_hz=len(latencies) / self.config.window_s,
@@ -261,6 +297,7 @@ class ModelServer:
                 load=self._figures.load,
                 served=self._served,
                 superseded=self._superseded,
+                refetched=self._refetched,
                 refused=dict(self.refused),
             )
 
@@ -274,14 +311,39 @@ class ModelServer:
         episode = (request.session_epoch, request.episode)
         if self.contract.serving is Serving.EXCLUSIVE and episode != self._episode:
             self._episode = episode
-            self._engine.reset()
+            self._lanes[0].engine.reset()
 
     # --- parts of submit ---
 
-    def _deposit(self, session: Session, waiting: Waiting) -> None:
-        session.sequence = waiting.request.id.sequence
-        session.episode = waiting.request.id.episode
-        if session.key in self._mailboxes:
+    def _deposit(self, session: Session, request: InferenceRequest, observation: ObservationRequest, now_s: float) -> None:
+        """A newer request of the session keeps its predecessor's place."""
+        session.sequence, session.episode = request.id.sequence, request.id.episode
+        history, replaced = session.history, self._mailboxes.get(session.key)
+        if request.id.episode != history.episode:
+            self._task_ended(history)
+            history.begin_task(request.id.episode, (request.id.component, request.instruction), now_s)
+            since_s = now_s
+        else:
+            since_s = replaced.since_s if replaced else now_s
+        history.requested(now_s, observation.report)
+        remaining_s = observation.report.remaining_s
+        self._mailboxes[session.key] = Waiting(
+            request=request,
+            stamp_ns=observation.stamp_ns,
+            arrived_s=now_s,
+            since_s=since_s,
+            starves_s=now_s + remaining_s if math.isfinite(remaining_s) else now_s,
+            due_s=since_s + session.slo_s,
+            history=history,
+            horizon=session.horizon,
+        )
+        if replaced:
             session.superseded += 1
             self._superseded += 1
-        self._mailboxes[session.key] = waiting
+
+    def _task_ended(self, history: History) -> None:
+        if history.rounds:
+            self._dispatcher.policy.task_ended(history)
+
+    def _expected_asks(self) -> list[float]:
+        return [history.asks_s + history.ask_spread_s for history in self._sessions.histories()]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError, SessionError
 from ros2_rfm_serving.server import contract as contracts
+from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.server.quota import Quota
 from ros2_rfm_serving.types import (
     Conditioning,
@@ -54,6 +55,7 @@ class Session:
     slo_s: float
     """inf: no requirement"""
     quota: Quota
+    history: History = field(default_factory=History)
     episode: int = 0
     sequence: int = 0
     """Highest seen in this episode or an earlier one."""
@@ -81,6 +83,9 @@ class Sessions:
 
     def names(self) -> list[SessionKey]:
         return list(self._open)
+
+    def histories(self) -> list[History]:
+        return [session.history for session in self._open.values()]
 
     def open(self, request: SessionRequest, load: float) -> SessionGrant:
         """A second open by the same robot and component replaces the first (it has restarted, or lost its way).

@@ -176,15 +176,13 @@ def test_a_broken_engine_answers_nobody_and_the_server_lives(how: str, counter: 
 
 
 def test_a_reply_to_a_closed_session_is_not_sent() -> None:
-    target = server()
-    epoch = target.open_session(session_request()).session_epoch
-
     class Closing(FakeEngine):
         def infer(self, requests):  # type: ignore[no-untyped-def]
             target.close_session("r1", "system1", epoch)
             return super().infer(requests)
 
-    target._engine = Closing()
+    target = server(Closing())
+    epoch = target.open_session(session_request()).session_epoch
     submit(target, observation(epoch))
     assert target.step(Clock()) == []
     target.check_integrity()

@@ -1,0 +1,38 @@
+"""How many of those whom a policy ranked first run together, and whether it pays to wait for one more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from ros2_rfm_serving.server.dispatch.base import NOTHING, EngineView, Selection, Waiting
+
+Asks = Callable[[], Sequence[float]]
+"""When sessions that do not wait now are expected to ask, on the server's clock."""
+Batching = Callable[[Sequence[Waiting], EngineView, float, Asks], Selection]
+
+
+def fixed(ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks) -> Selection:
+    """Whatever waits runs at once, up to the batch size (ROSA §3.5)."""
+    return Selection(ranked[: engine.batch_size])
+
+
+def saturated(ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks) -> Selection:
+    """Up to where more rows hardly improve throughput (Kairos §3.2.2)."""
+    return Selection(ranked[: engine.times.saturation(engine.batch_size)])
+
+
+def worth_waiting(ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks) -> Selection:
+    """As `saturated`, but waits for one more if that saves more of the engine's time than it idles, and hurts nobody."""
+    most, num = engine.times.saturation(engine.batch_size), len(ranked)
+    if not 0 < num < most:
+        return Selection(ranked[:most])
+    next_s = min((t for t in asks() if t > now_s), default=math.inf)
+    saved_s = engine.latency_s(num) + engine.latency_s(1) - engine.latency_s(num + 1)
+    deadline_s = min(min(w.starves_s, w.due_s) for w in ranked)
+    if next_s - now_s < saved_s and next_s + engine.latency_s(num + 1) <= deadline_s:
+        return NOTHING._replace(look_again_s=next_s)
+    return Selection(ranked)
+
+
+BATCHINGS: dict[str, Batching] = {"fixed": fixed, "saturation": saturated, "wait": worth_waiting}

@@ -1,0 +1,62 @@
+"""Our best: who gains most per second of the engine, by what is known of its task, its robot's actions and its SLO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Waiting
+from ros2_rfm_serving.server.dispatch.task_lengths import TaskLengths
+from ros2_rfm_serving.server.history import History
+
+WAIT_WEIGHT = 10.0
+"""A task that waited all its life counts this many times more, and one."""
+PATIENCE = 100.0
+"""Selections without it after which a request counts twice; quadratic, so that none is passed over for ever."""
+LAST_CHANCE = 4.0
+"""How much more a request counts for which this batch is the last that keeps its SLO."""
+EXECUTION_POWER, SHORTEST_EXECUTION_S = 0.25, 0.2
+"""Long executions overlap with the generation of others, which shortens the tail (Kairos §3.2.2)."""
+MAX_KINDS = 256
+"""Instructions are free text: only so many are remembered."""
+
+
+class Best(DispatchPolicy):
+    """Three things make a request urgent, multiplied:
+
+    its task ends soon, by what finished tasks of the same instruction tell (Gittins' index: least mean latency when lengths are
+    not known); its robot waited for a large share of the task (Kairos' wait ratio) or this request was passed over often; and its
+    SLO can be kept now but not by the next batch. Robots whose actions last beyond the next batch come after all others:
+    they lose nothing, and fill what is left of a batch.
+    """
+
+    def __init__(self) -> None:
+        self._lengths: dict[tuple[str, str], TaskLengths] = {}
+        self._all = TaskLengths()
+        """For kinds of which none has finished yet."""
+
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        if len(waiting) == 1:
+            return waiting
+        batch_s = engine.latency_s(min(len(waiting), engine.batch_size))
+        return sorted(waiting, key=lambda w: self._urgency(w, now_s, now_s + batch_s, now_s + 2 * batch_s), reverse=True)
+
+    def task_ended(self, task: History) -> None:
+        self._all.learn(task.rounds)
+        if task.kind not in self._lengths:
+            if len(self._lengths) >= MAX_KINDS:
+                del self._lengths[next(iter(self._lengths))]
+            self._lengths[task.kind] = TaskLengths()
+        self._lengths[task.kind].learn(task.rounds)
+
+    def _urgency(self, waiting: Waiting, now_s: float, this_s: float, next_s: float) -> tuple[bool, float, float]:
+        """`this_s`, `next_s`: when the replies of this batch and of the next one are due."""
+        history = waiting.history
+        last_chance = this_s <= waiting.due_s < next_s
+        urgency = (
+            (1.0 + WAIT_WEIGHT * history.wait_ratio(now_s))
+            * (1.0 + (history.skipped / PATIENCE) ** 2)
+            * (SHORTEST_EXECUTION_S + history.last_execution_s) ** EXECUTION_POWER
+            / self._lengths.get(history.kind, self._all).rounds_left(history.rounds)
+        )
+        starves = waiting.starves_s < next_s or waiting.due_s < next_s
+        return starves, urgency * LAST_CHANCE if last_chance else urgency, -waiting.since_s

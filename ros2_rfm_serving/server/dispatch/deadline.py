@@ -1,0 +1,17 @@
+"""Earliest starvation first: a deadline policy whose deadline is the robot's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Waiting
+
+STARVES = attrgetter("starves_s", "since_s")
+
+
+class Deadline(DispatchPolicy):
+    """Whose actions run out first, or have run out longest, goes first."""
+
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        return sorted(waiting, key=STARVES)

@@ -1,0 +1,70 @@
+"""A policy and a way of batching, put together by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.server.dispatch.base import NOTHING, DispatchPolicy, EngineView, Selection, Waiting
+from ros2_rfm_serving.server.dispatch.batching import BATCHINGS, Asks
+from ros2_rfm_serving.server.dispatch.best import Best
+from ros2_rfm_serving.server.dispatch.deadline import Deadline
+from ros2_rfm_serving.server.dispatch.fifo import Fifo
+from ros2_rfm_serving.server.dispatch.least_attained import LeastAttained
+from ros2_rfm_serving.server.dispatch.wait_ratio import WaitRatio
+
+DISPATCH_POLICIES: dict[str, type[DispatchPolicy]] = {
+    "fifo": Fifo,
+    "least_attained": LeastAttained,
+    "wait_ratio": WaitRatio,
+    "deadline": Deadline,
+    "best": Best,
+}
+ENTRY_POINTS = "ros2_rfm_serving.dispatch"
+"""Group of the entry points with which other packages add policies: classes that take no arguments."""
+
+
+def policy(name: str) -> DispatchPolicy:
+    """Raises: `ConfigurationError`."""
+    if name in DISPATCH_POLICIES:
+        return DISPATCH_POLICIES[name]()
+    others = {e.name: e for e in entry_points(group=ENTRY_POINTS)}
+    if name not in others:
+        fix = did_you_mean(name, [*DISPATCH_POLICIES, *others])
+        raise ConfigurationError(f"no dispatch policy is named {name!r}", key="dispatch", fix=fix)
+    made: DispatchPolicy = others[name].load()()
+    return made
+
+
+class Dispatcher:
+    """Which requests run next."""
+
+    def __init__(self, policy: DispatchPolicy, batching: str) -> None:
+        """Raises: `ConfigurationError`."""
+        if batching not in BATCHINGS:
+            fix = did_you_mean(batching, BATCHINGS)
+            raise ConfigurationError(f"no way of batching is named {batching!r}", key="batching", fix=fix)
+        self.policy, self._batch = policy, BATCHINGS[batching]
+
+    def select(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks = list) -> Selection:
+        """Of an engine for which all of them may be."""
+        return self.cut(waiting, self.policy.rank(waiting, engine, now_s), engine, now_s, asks)
+
+    def cut(
+        self, waiting: Sequence[Waiting], ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks = list
+    ) -> Selection:
+        """`ranked`: those of `waiting` who may run on this engine, most urgent first."""
+        selection = self._batch(ranked, engine, now_s, asks) if ranked else NOTHING
+        if selection.batch and len(selection.batch) < len(waiting):
+            count_skips(waiting, selection.batch)
+        return selection
+
+
+def count_skips(waiting: Sequence[Waiting], batch: Sequence[Waiting]) -> None:
+    """Algorithm 1, lines 23-26."""
+    for passed_over in waiting:
+        passed_over.history.skipped += 1
+    for chosen in batch:
+        chosen.history.skipped = 0

@@ -1,0 +1,17 @@
+"""Least attained service of the task first (Autellix)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Waiting
+
+ATTAINED = attrgetter("history.attained_s", "since_s")
+
+
+class LeastAttained(DispatchPolicy):
+    """Tasks that had little of the engine go first; equal ones as they came."""
+
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        return sorted(waiting, key=ATTAINED)

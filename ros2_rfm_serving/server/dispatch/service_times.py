@@ -1,0 +1,54 @@
+"""How long an engine takes for a batch, learned while it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SMOOTHING = 0.2
+"""Weight of the newest batch in the running mean of its size."""
+WORTHWHILE = 0.05
+"""A larger batch that improves throughput by less than this is not worth its latency (Kairos §3.2.2)."""
+
+
+class ServiceTimes:
+    """Seconds by number of rows: a running mean per size, straight lines between the sizes that have run, flat beyond them."""
+
+    def __init__(self, profile_s: Sequence[float] = ()) -> None:
+        """`profile_s`: of batches of 1, 2, ... rows, to begin with."""
+        self._means = dict(enumerate(profile_s, start=1))
+        self._table: list[float] = []
+        self._redraw()
+
+    def observe(self, num_rows: int, seconds: float) -> None:
+        mean = self._means.get(num_rows)
+        new = seconds if mean is None else mean + SMOOTHING * (seconds - mean)
+        self._means[num_rows] = new
+        if mean is None or abs(new - self._table[num_rows]) > 0.02 * new:
+            self._redraw()
+
+    def seconds(self, num_rows: int) -> float:
+        """0: nothing has run yet."""
+        return self._table[min(num_rows, len(self._table) - 1)]
+
+    def saturation(self, batch_size: int) -> int:
+        """The smallest batch whose throughput hardly any larger one improves, as far as is known; at most `batch_size`."""
+        if batch_size not in self._saturations:
+            self._saturations[batch_size] = self._saturation(batch_size)
+        return self._saturations[batch_size]
+
+    def _saturation(self, batch_size: int) -> int:
+        known = list(enumerate(self._table[1 : batch_size + 1], start=1))
+        if len(known) < batch_size:
+            return batch_size  # larger ones have never run: try them
+        best_hz = max(rows / max(s, 1e-9) for rows, s in known)
+        return next(rows for rows, s in known if rows / max(s, 1e-9) * (1 + WORTHWHILE) >= best_hz)
+
+    def _redraw(self) -> None:
+        table = [0.0]
+        sizes = sorted(self._means)
+        for low, high in zip([0, *sizes], sizes, strict=False):
+            first = self._means.get(low, self._means[high])
+            slope = (self._means[high] - first) / (high - low)
+            table += [first + slope * (rows - low) for rows in range(low + 1, high + 1)]
+        self._table = table
+        self._saturations: dict[int, int] = {}

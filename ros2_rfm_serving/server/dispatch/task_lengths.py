@@ -1,0 +1,42 @@
+"""What finished tasks tell about those that go on: how soon one that has come so far may be expected to end."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+
+MEMORY = 64
+"""Finished tasks of a kind that are remembered."""
+
+
+class TaskLengths:
+    """Of tasks of one kind, in rounds."""
+
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque()
+        self._sorted: list[int] = []
+        self._left: dict[int, float] = {}
+
+    def learn(self, rounds: int) -> None:
+        self._recent.append(rounds)
+        insort(self._sorted, rounds)
+        if len(self._recent) > MEMORY:
+            self._sorted.remove(self._recent.popleft())
+        self._left.clear()
+
+    def rounds_left(self, rounds: int) -> float:
+        """Rounds to be spent per task that ends, for one that had `rounds`, where that is least: Gittins' index, inverted."""
+        left = self._left.get(rounds)
+        if left is None:
+            left = self._left[rounds] = self._gittins(rounds)
+        return left
+
+    def _gittins(self, rounds: int) -> float:
+        longer = self._sorted[bisect_right(self._sorted, rounds) :]
+        if not longer:
+            return 1.0 + rounds  # longer than any before: as much again
+        least, spent, num = float("inf"), 0, len(longer)
+        for i, length in enumerate(longer, start=1):
+            spent += length - rounds
+            least = min(least, (spent + (num - i) * (length - rounds)) / i)
+        return least

@@ -1,0 +1,34 @@
+"""Execution-aware scheduling by wait ratio (Kairos Algorithm 1, phases 1 and 2; phase 3 is `tiers.py`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Waiting
+
+BUCKETS = 10
+"""B"""
+AGING_ROUNDS = 10
+"""A: a request that was passed over this often moves up a bucket."""
+
+
+class WaitRatio(DispatchPolicy):
+    """The higher the bucket of the task's wait ratio the sooner; within one, longest last execution first."""
+
+    def __init__(self, buckets: int = BUCKETS, aging_rounds: int = AGING_ROUNDS) -> None:
+        self._buckets, self._aging_rounds = buckets, aging_rounds
+
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        return sorted(waiting, key=lambda w: self._urgency(w, now_s))
+
+    def _urgency(self, waiting: Waiting, now_s: float) -> tuple[int, float, float]:
+        history = waiting.history
+        execution_s = history.last_execution_s * (1 + history.skipped)
+        return -self.bucket(history.wait_ratio(now_s), history.skipped), -execution_s, waiting.since_s
+
+    def bucket(self, wait_ratio: float, skipped: int) -> int:
+        """0 to B - 1 (lines 6-8)."""
+        last = self._buckets - 1
+        bucket = min(last, int(wait_ratio * self._buckets))
+        return min(last, bucket + math.ceil(skipped / self._aging_rounds)) if skipped >= self._aging_rounds else bucket

@@ -1,0 +1,126 @@
+"""How many actions of a chunk are executed before the next one takes over, by how sure the model is of each (Kairos §3.1).
+
+Solver steps refine coarse to fine: an action that the last step still changed much is one that the model is not sure of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.types import NO_VALUES, Array, EngineReply, Horizon
+
+
+class Outlook(NamedTuple):
+    """On one chunk."""
+
+    execution_horizon: int
+    """Rows; 0: the robot's own."""
+    confidence: Array
+    """[T], [0, 1]; empty: not known"""
+
+
+NO_OUTLOOK = Outlook(0, NO_VALUES)
+
+
+class HorizonPolicy(Protocol):
+    def confidence(self, updates: Array) -> Array:
+        """[B, K, T, A] -> [B, T] in [0, 1]: what each of the K solver steps changed -> how sure the model is of each action."""
+        return convergence(updates)
+
+    def rows(self, confidence: Array, horizon: Horizon) -> int:
+        """Of a chunk with this confidence ([T]; empty: not known) that are executed; 0: as the robot likes."""
+
+
+class Static(HorizonPolicy):
+    """Always the same."""
+
+    def rows(self, confidence: Array, horizon: Horizon) -> int:
+        return max(horizon.steps, horizon.min_steps)
+
+
+class Confidence(HorizonPolicy):
+    """Up to the first action whose last update exceeds (1 + t) times the mean of its earlier ones, and at least `min_steps`."""
+
+    def rows(self, confidence: Array, horizon: Horizon) -> int:
+        if not len(confidence):
+            return 0
+        unsure = confidence < 1.0 / (2.0 + horizon.threshold)
+        return max(int(unsure.argmax()) if unsure.any() else len(confidence), horizon.min_steps)
+
+
+HORIZON_POLICIES: dict[str, type[HorizonPolicy]] = {"static": Static, "confidence": Confidence}
+ENTRY_POINTS = "ros2_rfm_serving.horizon"
+"""Group of the entry points with which other packages add policies: classes that take no arguments."""
+
+
+def convergence(updates: Array) -> Array:
+    """[B, K, T, A] -> [B, T]: c = m / (m + f) of an action's last update f and the mean m of its earlier ones (magnitudes).
+
+    f > (1 + t) m is c < 1 / (2 + t). An action that never changed, as those of a fixed prefix, has converged. A single step
+    (K = 1) tells nothing: [B, 0].
+    """
+    if updates.shape[1] < 2:
+        return np.zeros((len(updates), 0), np.float32)
+    magnitudes = np.sqrt(np.square(updates).sum(axis=-1))
+    last, mean = magnitudes[:, -1], magnitudes[:, :-1].mean(axis=1)
+    total = last + mean
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.where(total == 0, np.float32(1), mean / total)
+    confidence: Array = np.nan_to_num(share, nan=0.0)
+    return confidence
+
+
+def check(horizon: Horizon) -> str:
+    """What is wrong with what a session asks for, and how to put it right; empty: nothing."""
+    if not horizon.policy:
+        return ""
+    known = [*HORIZON_POLICIES, *(e.name for e in entry_points(group=ENTRY_POINTS))]
+    if horizon.policy not in known:
+        return f"horizon_policy: the server has no {horizon.policy!r}; {did_you_mean(horizon.policy, known)}"
+    if horizon.min_steps < 1:
+        return f"horizon_min_steps is {horizon.min_steps}; it must be at least 1"
+    if horizon.policy == "static" and horizon.steps < 1:
+        return f"horizon_steps is {horizon.steps}; it must be at least 1"
+    if not (math.isfinite(horizon.threshold) and horizon.threshold > -1):
+        return f"horizon_threshold is {horizon.threshold:g}; it must be above -1"
+    return ""
+
+
+@cache
+def policy(name: str) -> HorizonPolicy:
+    """Empty: one that only tells the confidence. Raises: `ConfigurationError`."""
+    if name in HORIZON_POLICIES:
+        return HORIZON_POLICIES[name]()
+    found = next((e for e in entry_points(group=ENTRY_POINTS) if e.name == name), None)
+    if found is None:
+        raise ConfigurationError(f"no horizon policy is named {name!r}", key="horizon_policy", fix=check(Horizon(policy=name)))
+    made: HorizonPolicy = found.load()()
+    return made
+
+
+def outlooks(horizons: Sequence[Horizon], answers: Sequence[EngineReply | None]) -> list[Outlook]:
+    """One per row, computed together for rows of one policy and shape."""
+    found = [NO_OUTLOOK] * len(answers)
+    alike: defaultdict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
+    for i, (horizon, answer) in enumerate(zip(horizons, answers, strict=True)):
+        if answer is not None and (answer.updates.size or horizon.policy) and len(answer.chunk_robot):
+            alike[horizon.policy, answer.updates.shape].append(i)
+    for (name, shape), rows in alike.items():
+        chosen = policy(name or "confidence")
+        updates = [answer.updates for i in rows if (answer := answers[i]) is not None]
+        confidences = chosen.confidence(np.stack(updates)) if all(shape) else [NO_VALUES] * len(rows)
+        for i, confidence in zip(rows, confidences, strict=True):
+            steps = chosen.rows(confidence, horizons[i]) if name else 0
+            answer = answers[i]
+            assert answer is not None
+            found[i] = Outlook(min(steps, len(answer.chunk_robot)), confidence)
+    return found
