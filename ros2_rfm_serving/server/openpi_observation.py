@@ -1,0 +1,194 @@
+"""The parts of an observation as openpi's clients send it. Everything here raises `BadMessageError` and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from ros2_rfm_serving import wire
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.types import (
+    MONITOR,
+    NO_ROWS,
+    SYSTEM1,
+    SYSTEM2,
+    Array,
+    Conditioning,
+    EncodedImage,
+    ExecutionReport,
+    ModelContract,
+    OutputKind,
+    SessionRequest,
+)
+
+COMPONENTS = {OutputKind.ACTION_CHUNK: SYSTEM1, OutputKind.JUDGEMENT: MONITOR, OutputKind.PLAN: SYSTEM2}
+"""For which a client asks that names none."""
+EXTRAS = ("prompt", "inference_delay", "prev_chunk_left_over", "execution_report", "session", "episode", "reset")
+"""Top-level keys that are no part of what the robot sees and feels."""
+MAX_DEPTH = 4
+MAX_KEY_CHARACTERS = 200
+NO_REPORT = ExecutionReport()
+
+
+@dataclass
+class Observed:
+    """What a message shows of the world, undecoded."""
+
+    states: list[Any] = field(default_factory=list)
+    images: dict[str, Any] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+
+
+def observed(message: Mapping[Any, Any], contract: ModelContract, names: Mapping[str, str]) -> Observed:
+    """Sorts the keys; see `OpenpiClient` for `names`."""
+    found, states = Observed(), []
+    order = list(names)
+    for path, value in _leaves(message, ""):
+        name = names[path] if path in names else path.removeprefix("observation/").removeprefix("images/")
+        if name == "state":
+            states.append((order.index(path) if path in names else -1, value))
+        elif name in contract.cameras:
+            found.images[name] = value
+        elif name:
+            found.unknown.append(path)
+    found.states = [value for _, value in sorted(states, key=lambda placed: placed[0])]
+    return found
+
+
+def check_keys(found: Observed, contract: ModelContract) -> None:
+    """Nothing missing, nothing unknown."""
+    takes = ["state"] * (contract.state_size > 0) + [f"images/{camera}" for camera in contract.cameras]
+    has = ["state"] * (len(found.states) > 0) + [f"images/{camera}" for camera in found.images]
+    missing = [key for key in takes if key not in has]
+    if not missing and not found.unknown:
+        return
+    wrong = [f"without {', '.join(missing)}"] if missing else []
+    wrong += [f"with {', '.join(repr(key[:50]) for key in found.unknown[:8])}"] if found.unknown else []
+    raise BadMessageError("bad_keys", f"an observation {' and '.join(wrong)}; the model takes {', '.join(['prompt', *takes])}")
+
+
+def state_of(values: list[Any]) -> Array:
+    """[S]: all of them, one after the other."""
+    parts = [_numbers("state", value) for value in values]
+    if any(part.ndim > 1 for part in parts):
+        raise BadMessageError("bad_shape", f"state has shape {parts[0].shape}; it must have one dimension")
+    return np.concatenate([np.atleast_1d(part) for part in parts]) if parts else np.zeros(0, np.float32)
+
+
+def image_of(camera: str, value: Any) -> EncodedImage:
+    """Bytes are a JPEG, as are those of a one-dimensional array; pixels come as [H, W, 3] or [3, H, W]."""
+    if isinstance(value, bytes):
+        return EncodedImage(camera=camera, format="jpeg", data=value)
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or 0 in value.shape:
+        raise BadMessageError("bad_image", f"camera {camera!r}: send uint8 pixels, or a JPEG's bytes")
+    if value.ndim == 1:
+        return EncodedImage(camera=camera, format="jpeg", data=value.data)
+    if value.ndim == 3 and value.shape[0] == 3 != value.shape[2]:
+        value = value.transpose(1, 2, 0)
+    if value.ndim != 3 or value.shape[2] != 3:
+        raise BadMessageError("bad_image", f"camera {camera!r}: pixels of shape {value.shape}; send [H, W, 3] or [3, H, W]")
+    data = np.ascontiguousarray(value).data.cast("B")
+    return EncodedImage(camera=camera, format="rgb8", data=data, height_px=value.shape[0], width_px=value.shape[1])
+
+
+def prefix_of(message: Mapping[Any, Any], contract: ModelContract) -> Array:
+    """[P, A] model space, at most a chunk"""
+    value = message.get("prev_chunk_left_over")
+    if value is None:
+        return NO_ROWS
+    rows = _numbers("prev_chunk_left_over", value)
+    if rows.ndim != 2 or len(rows) > contract.chunk_length:
+        raise BadMessageError("bad_shape", f"prev_chunk_left_over has shape {rows.shape}; at most {contract.chunk_length} rows")
+    return rows
+
+
+def text_of(message: Mapping[Any, Any], key: str) -> str:
+    value = message.get(key, "")
+    if not isinstance(value, str):
+        raise BadMessageError("bad_keys", f"{key} must be text")
+    return value
+
+
+def whole_of(message: Mapping[Any, Any], key: str) -> int:
+    value = message.get(key, 0)
+    if type(value) is not int:
+        raise BadMessageError("bad_keys", f"{key} must be a whole number")
+    return value
+
+
+def episode_of(message: Mapping[Any, Any], before: int | str | None) -> int | str | None:
+    value = message.get("episode", before)
+    if value is not None and not isinstance(value, (int, str)):
+        raise BadMessageError("bad_keys", "episode must be a whole number or text")
+    return value
+
+
+def report_of(message: Mapping[Any, Any]) -> ExecutionReport:
+    words = message.get("execution_report")
+    if words is None:
+        return NO_REPORT
+    report: ExecutionReport = _valid(wire.REPORT, words, "execution_report", ExecutionReport)
+    if not all(map(math.isfinite, astuple(report))):
+        raise BadMessageError("non_finite", "execution_report holds NaN or infinity")
+    return report
+
+
+def session_of(words: Any, contract: ModelContract, shown: Mapping[str, Any], *, prefixed: bool) -> SessionRequest:
+    """What the client says of itself, what its observation showed, and for the rest what the model has."""
+    able = [c for c in (Conditioning.PREFIX, Conditioning.GUIDED) if c in contract.conditionings]
+    defaults = {
+        "component": COMPONENTS[contract.output],
+        "action_names": contract.action_names,
+        "conditioning": (able or [Conditioning.PREFIX])[0] if prefixed else Conditioning.NONE,
+    }
+    said = {} if words is None else words
+    request: SessionRequest = _valid(
+        wire.SESSION, {**defaults, **said, **shown} if isinstance(said, dict) else said, "session", SessionRequest
+    )
+    if not request.component.isidentifier() or len(request.component) > 100:
+        raise BadMessageError("bad_session", "session: component: letters, digits and underscores, a letter first")
+    return request
+
+
+def _leaves(found: Mapping[Any, Any], path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """(key, value) of an observation, the parts of a key joined with `/`."""
+    if depth == MAX_DEPTH:
+        raise BadMessageError("bad_keys", f"maps are nested more than {MAX_DEPTH} deep")
+    for key, value in found.items():
+        if not isinstance(key, str) or len(key) > MAX_KEY_CHARACTERS:
+            raise BadMessageError("bad_keys", f"a key must be text of at most {MAX_KEY_CHARACTERS} characters")
+        if not path and key in EXTRAS:
+            continue
+        name = path + key.replace(".", "/")
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{name}/", depth + 1)
+        else:
+            yield name, value
+
+
+def _numbers(name: str, value: Any) -> Array:
+    try:
+        numbers = np.asarray(value)
+    except ValueError as error:
+        raise BadMessageError("bad_shape", f"{name} must be an array of numbers") from error
+    if numbers.dtype.kind not in "fiub":
+        raise BadMessageError("bad_shape", f"{name} must be an array of numbers")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+        return numbers.astype(np.float32)
+
+
+def _valid(adapter: TypeAdapter[Any], words: Any, name: str, kind: type[Any]) -> Any:
+    known = [f.name for f in fields(kind)]
+    if not isinstance(words, dict) or any(key not in known for key in words):
+        raise BadMessageError("bad_session", f"{name} must be a map with some of {', '.join(known)}")
+    try:
+        return adapter.validate_python(words)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join([name, *(str(part)[:50] for part in first["loc"])])
+        raise BadMessageError("bad_session", f"{where}: {first['msg']}") from error

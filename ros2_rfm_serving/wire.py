@@ -1,0 +1,116 @@
+"""Our nouns in msgpack, for those who do not speak ROS: arrays as openpi's clients pack them, contracts and sessions as maps.
+
+No pickle, and every limit is checked before anything is built: the size of a frame by whoever receives it, all else here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+import numpy as np
+from pydantic import TypeAdapter
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.types import MAX_ENCODED_BYTES, ExecutionReport, ModelContract, SessionRequest
+
+MAX_FRAME_BYTES = 64 << 20
+"""Of any frame."""
+MAX_CONTAINERS = 128
+"""Maps and lists of one frame, and so its nesting."""
+MAX_KEYS = 64
+"""Of one map."""
+MAX_VALUES = 4096
+"""Of one list."""
+DTYPES = {name: np.dtype(name) for name in ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")}
+"""That an array may have: nothing that holds objects, records or another machine's byte order."""
+
+OURS = "rfm_serving"
+"""What the metadata of a server of ours says under `server`."""
+RESET_REPLY = {"reset": True}
+"""Of a server of ours to a message that did nothing but begin an episode."""
+CONTRACT = TypeAdapter(ModelContract)
+SESSION = TypeAdapter(SessionRequest)
+REPORT = TypeAdapter(ExecutionReport)
+
+
+def max_frame_bytes(num_cameras: int) -> int:
+    """Of an observation: as many images as the model takes, and 1 MB for all else."""
+    return min(num_cameras * MAX_ENCODED_BYTES + (1 << 20), MAX_FRAME_BYTES)
+
+
+def packer() -> msgpack.Packer:
+    """Its `pack` belongs to one thread."""
+    return msgpack.Packer(default=_packed, buf_size=1 << 16)
+
+
+def unpack(frame: bytes | memoryview) -> dict[str, Any]:
+    """The map of a frame; its arrays are read-only views of what msgpack read. Raises: `BadMessageError`."""
+    building = _Building()
+    try:
+        message = msgpack.unpackb(
+            frame,
+            object_hook=building.map,
+            list_hook=building.list,
+            max_map_len=MAX_KEYS,
+            max_array_len=MAX_VALUES,
+            max_ext_len=0,
+        )
+    except (ValueError, TypeError, OverflowError, msgpack.exceptions.UnpackException) as error:
+        raise BadMessageError("bad_frame", "not a msgpack map within the limits") from error
+    if not isinstance(message, dict):
+        raise BadMessageError("bad_frame", "a frame must be one msgpack map")
+    return message
+
+
+class _Building:
+    """What msgpack calls for every map and list of a frame, innermost first."""
+
+    __slots__ = ("_containers",)
+
+    def __init__(self) -> None:
+        self._containers = 0
+
+    def map(self, found: dict[Any, Any]) -> Any:
+        self._count()
+        if b"__ndarray__" in found:
+            return _array(found)
+        return _scalar(found) if b"__npgeneric__" in found else found
+
+    def list(self, found: list[Any]) -> list[Any]:
+        self._count()
+        return found
+
+    def _count(self) -> None:
+        self._containers += 1
+        if self._containers > MAX_CONTAINERS:
+            raise BadMessageError("bad_frame", f"more than {MAX_CONTAINERS} maps and lists")
+
+
+def _array(found: Mapping[Any, Any]) -> np.ndarray[Any, Any]:
+    name, shape, data = found.get(b"dtype"), found.get(b"shape"), found.get(b"data")
+    dtype = DTYPES.get(name) if isinstance(name, str) else None
+    if dtype is None:
+        raise BadMessageError("bad_dtype", f"an array's dtype must be one of {', '.join(DTYPES)}")
+    if not isinstance(data, bytes) or not isinstance(shape, list) or not all(type(n) is int for n in shape):
+        raise BadMessageError("bad_array", "an array has bytes in `data` and whole numbers in `shape`")
+    try:
+        return np.frombuffer(data, dtype).reshape(shape) if min(shape, default=0) > 0 else np.ndarray(shape, dtype, data)
+    except (ValueError, OverflowError) as error:
+        raise BadMessageError("bad_array", f"{len(data)} bytes of {name} do not fill the array's shape") from error
+
+
+def _scalar(found: Mapping[Any, Any]) -> int | float:
+    value = found.get(b"data")
+    if not isinstance(value, (int, float)):
+        raise BadMessageError("bad_array", "a scalar must be a number")
+    return value
+
+
+def _packed(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.str in DTYPES:
+        return {b"__ndarray__": True, b"data": value.tobytes(), b"dtype": value.dtype.str, b"shape": value.shape}
+    if isinstance(value, np.generic):
+        return {b"__npgeneric__": True, b"data": value.item(), b"dtype": value.dtype.str}
+    raise TypeError(f"{type(value).__name__} cannot be packed")
