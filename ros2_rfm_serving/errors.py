@@ -5,6 +5,7 @@
     ├── ProfileError                110  a latency profile is missing, malformed or asked outside its range
     ├── ScheduleError               120  no schedule can serve the declared factory
     ├── ModelError                  200  a model bundle cannot be loaded or does not fit its request
+    │   └── OutOfMemoryError        201  memory does not suffice for a batch; smaller ones may still run
     ├── ContractError               210  robot and server disagree (action names, cameras, state size, hash, version)
     ├── CapacityError               220  the server has no session left
     │   └── DrainingError           221  the server is about to end and takes no new sessions
@@ -45,6 +46,10 @@ class ScheduleError(RfmError):
 
 class ModelError(RfmError):
     code = 200
+
+
+class OutOfMemoryError(ModelError):
+    code = 201
 
 
 class ContractError(RfmError):

@@ -7,6 +7,7 @@ hold says so in its contract (`Serving.EXCLUSIVE`), gets one session and a `rese
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -72,12 +73,22 @@ class Parity:
         return self.error <= self.tolerance
 
 
+def require_parity(model: str, checks: Sequence[Parity]) -> None:
+    """Raises: `ModelError` naming every block that is further from its reference than it may be, its error and tolerance."""
+    failed = [f"{p.block} is off by {p.error:.2g}, it may be by {p.tolerance:.2g}" for p in checks if not p.passes]
+    if failed:
+        raise ModelError(f"{model!r} does not compute what its reference does: {'; '.join(failed)}")
+
+
 Context = Any
 """What `perceive` computes once per batch (encoded prefix, cross-attention keys and values); opaque to the loop."""
 
 
 class VelocityModel(Protocol):
-    """A flow-matching policy, split so that our loop can condition, guide and pipeline it (vla.cpp §3)."""
+    """A policy, split so that our loop can condition, guide and pipeline it (vla.cpp §3).
+
+    A diffusion or regression policy gives, as `velocity`, what `SamplingConfig.predicts` says.
+    """
 
     @property
     def contract(self) -> ModelContract: ...
@@ -101,13 +112,37 @@ class VelocityModel(Protocol):
         """Model space to robot space, [..., A]."""
 
 
+class Predicts(enum.Enum):
+    """What a network was trained to say about noisy actions, and so how our loop gets to clean ones (engines/solvers.py)."""
+
+    VELOCITY = "velocity"
+    """Flow matching: noise - actions."""
+    NOISE = "noise"
+    """Diffusion: the noise (epsilon)."""
+    CLEAN = "clean"
+    """Diffusion: the actions (x0)."""
+    CHUNK = "chunk"
+    """Regression: the actions, at once, from x = 0 and time 1."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
     """Our sampling loop's settings."""
 
+    predicts: Predicts = Predicts.VELOCITY
     num_steps: int = 10
-    """Euler steps from noise (time 1) to action (time 0)."""
+    """Solver steps from noise (time 1) to action (time 0); regression takes one, whatever is said here."""
+    train_steps: int = 100
+    """Of a diffusion: noise levels in training. Index i is time (i + 1) / train_steps; its model finds it by `round`."""
+    clean_limit: float | None = None
+    """Of a diffusion: its estimates of the actions are cut to +- this, model space; None: not cut."""
     noise_scale: float = 1.0
     """Standard deviation of the noise; 0: sampling starts from its mean."""
     seed: int = 0
     """Of the noise, together with the request's session and sequence number: a re-run gives the same chunk."""
+    num_columns: int = 0
+    """Of x, W: more than the A actions for a model that pads them; 0: as many."""
+    device: str = "cpu"
+    """Where the loop's tensors live, PyTorch's name."""
+    fixed_shapes: tuple[int, ...] = ()
+    """Batch sizes that are compiled or captured at warm-up, rising; a batch is filled up to the next one. Empty: any size runs."""

@@ -1,73 +1,73 @@
-"""The embedded models behind the interface: the flow policy as a `VelocityModel`, the judge as an `Engine`. PyTorch."""
+"""The embedded policy behind the interface (`VelocityModel`), and embedded models from their bundles. PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from ros2_rfm_serving.engines import bundle, instructions
-from ros2_rfm_serving.engines.base import Engine, SamplingConfig
-from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.engines.networks import FlowPolicyNetwork, JudgeNetwork
-from ros2_rfm_serving.engines.registry import EngineSpec
+from ros2_rfm_serving.engines import bundle
+from ros2_rfm_serving.engines.base import Engine, Predicts, SamplingConfig
+from ros2_rfm_serving.engines.graphs import Tensors, accelerated
+from ros2_rfm_serving.engines.inputs import placed
+from ros2_rfm_serving.engines.judge import Judge
+from ros2_rfm_serving.engines.networks import FlowPolicyConfig, FlowPolicyNetwork
+from ros2_rfm_serving.engines.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
+from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.engines.sampling import FlowEngine
-from ros2_rfm_serving.types import Array, EngineReply, Image, InferenceRequest, ModelContract, OutputKind
-
-MAX_BATCH_SIZE = 32
-KeysValues = list[tuple[Tensor, Tensor]]
+from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind
 
 
-def load_embedded(model: str, folder: Path, device: str = "cpu") -> Engine:
+def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> Engine:
     """A bundle as an engine. Raises: `ModelError`."""
+    options = options.on_device(model)
     network, content_hash = bundle.load(folder)
-    network.to(device)
     if isinstance(network, FlowPolicyNetwork):
-        sampling = SamplingConfig(num_steps=network.config.num_steps, noise_scale=network.config.noise_scale)
-        return FlowEngine(FlowPolicy(model, network, content_hash), sampling)
-    return Judge(model, network, content_hash)
+        return FlowEngine(FlowPolicy(model, network, content_hash, options), _sampling(network.config, options))
+    return Judge(model, network, content_hash, options)
 
 
-class _Inputs:
-    """Requests to tensors: instruction tokens and images at the network's resolution."""
+def build(spec: EngineSpec) -> Engine:
+    """The bundle that the catalogue names. Raises: `ModelError`, `ConfigurationError`."""
+    torch.set_num_threads(spec.threads)
+    options = checked_options(BundleOptions, spec)
+    if options.device == "auto" and spec.gpu_type == "CPU":
+        options = options.model_copy(update={"device": "cpu"})
+    return load_embedded(spec.model, spec.models_folder / spec.entry.bundle, options)
 
-    def __init__(self, network: FlowPolicyNetwork | JudgeNetwork) -> None:
-        self._cameras = network.config.cameras
-        self._size_px = network.config.image_size_px
-        self._max_words = network.config.max_words
-        self._index = {word: i for i, word in enumerate(network.config.vocabulary)}
-        self._device = next(network.parameters()).device
 
-    def words(self, requests: Sequence[InferenceRequest]) -> Tensor:
-        tokens = instructions.encode([r.instruction for r in requests], self._index, self._max_words)
-        return torch.from_numpy(tokens).to(self._device)
-
-    def images(self, requests: Sequence[InferenceRequest]) -> Tensor:
-        """[B, C, size, size, 3]"""
-        return torch.stack([self._cameras_of(request.images) for request in requests]).to(self._device)
-
-    def _cameras_of(self, images: Mapping[str, Image]) -> Tensor:
-        return torch.stack([self._resized(images[camera]) for camera in self._cameras])
-
-    def _resized(self, image: Image) -> Tensor:
-        pixels = torch.from_numpy(np.require(image, requirements="W"))
-        if image.shape[:2] == (self._size_px, self._size_px):
-            return pixels
-        planes = pixels.permute(2, 0, 1)[None].float()
-        resized = F.interpolate(planes, (self._size_px, self._size_px), mode="bilinear", antialias=True, align_corners=False)
-        return resized[0].permute(1, 2, 0).round().to(torch.uint8)
+def _sampling(config: FlowPolicyConfig, options: BundleOptions) -> SamplingConfig:
+    return SamplingConfig(
+        predicts=Predicts(config.predicts),
+        num_steps=options.num_steps or config.num_steps,
+        train_steps=config.train_steps,
+        clean_limit=config.clean_limit,
+        noise_scale=config.noise_scale if options.noise_scale is None else options.noise_scale,
+        seed=options.seed,
+        device=options.device,
+        fixed_shapes=options.fixed_shapes,
+    )
 
 
 class FlowPolicy:
-    """The embedded policy, split for our loop (`VelocityModel`)."""
+    """The embedded policy, split for our loop (`VelocityModel`, `Referenced`).
 
-    def __init__(self, model: str, network: FlowPolicyNetwork, content_hash: str) -> None:
+    Its context is flat: key and value of each head block, computed once per batch and read by every solver step.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        network: FlowPolicyNetwork,
+        content_hash: str,
+        options: BundleOptions = ON_CPU,
+    ) -> None:
         config = network.config
-        self._network, self._inputs = network, _Inputs(network)
+        self._network, self._inputs = network, placed(network, options)
         self._contract = ModelContract(
             model=model,
             model_hash=content_hash,
@@ -81,6 +81,10 @@ class FlowPolicy:
         )
         self._action_mean = network.action_mean.cpu().numpy()
         self._action_std = network.action_std.cpu().numpy()
+        self._encode = accelerated(self._keys_values, compiled=options.compiles, recorded=options.records)
+        self._velocity = accelerated(self._velocity_of, compiled=options.compiles, recorded=options.records)
+        self._few_times = not options.fixed_shapes
+        self._modulation_at = lru_cache(maxsize=64)(lambda *times: network.modulation(torch.tensor(times, device=options.device)))
 
     @property
     def contract(self) -> ModelContract:
@@ -90,12 +94,13 @@ class FlowPolicy:
     def max_batch_size(self) -> int:
         return MAX_BATCH_SIZE
 
-    def perceive(self, requests: Sequence[InferenceRequest]) -> KeysValues:
-        state = torch.from_numpy(np.stack([r.state for r in requests]))
-        return self._network.encode(state, self._inputs.images(requests), self._inputs.words(requests))
+    def perceive(self, requests: Sequence[InferenceRequest]) -> Tensors:
+        return self._encode(self._inputs.states(requests), self._inputs.images(requests), self._inputs.words(requests))
 
-    def velocity(self, x: Tensor, time: Tensor, context: KeysValues) -> Tensor:
-        return self._network.velocity(x, time, context)
+    def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
+        if self._few_times and not torch.is_grad_enabled():
+            return self._network.velocity_at(x, self._modulation(time), _pairs(context))
+        return self._velocity(x, time, *context)[0]
 
     def normalize(self, actions: Array) -> Array:
         normalized: Array = (actions - self._action_mean) / self._action_std
@@ -105,36 +110,39 @@ class FlowPolicy:
         denormalized: Array = actions * self._action_std + self._action_mean
         return denormalized
 
-
-class Judge(Engine):
-    """The embedded progress judge: one verdict per request."""
-
-    def __init__(self, model: str, network: JudgeNetwork, content_hash: str) -> None:
-        self._network, self._inputs = network, _Inputs(network)
-        self._contract = ModelContract(
-            model=model, model_hash=content_hash, output=OutputKind.JUDGEMENT, cameras=network.config.cameras
-        )
+    # --- what `engines/parity.py` asks for ---
 
     @property
-    def contract(self) -> ModelContract:
-        return self._contract
+    def weights_dtype(self) -> torch.dtype:
+        return self._network.kind.dtype
 
     @property
-    def max_batch_size(self) -> int:
-        return MAX_BATCH_SIZE
+    def probe_instruction(self) -> str:
+        return " ".join(self._network.config.vocabulary[2:])
 
-    def warm_up(self) -> None:
-        self.infer([blank_request(self._contract)])
+    def reference(self) -> FlowPolicy:
+        exact = FlowPolicy(self._contract.model, copy.deepcopy(self._network).double(), self._contract.model_hash)
+        exact._few_times = False
+        return exact
 
-    @torch.inference_mode()
-    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
-        logits = self._network(self._inputs.images(requests), self._inputs.words(requests))
-        probabilities = logits.softmax(dim=1).cpu().numpy()
-        verdicts = self._network.config.verdicts
-        return [EngineReply(verdict=verdicts[int(p.argmax())], score=float(p.max())) for p in probabilities]
+    def encoded_images(self, requests: Sequence[InferenceRequest]) -> Tensor:
+        tokens: Tensor = self._network.image_tokens(self._inputs.images(requests))
+        return tokens
+
+    # --- the network, flat ---
+
+    def _keys_values(self, state: Tensor, images: Tensor, words: Tensor) -> Tensors:
+        return tuple(tensor for pair in self._network.encode(state, images, words) for tensor in pair)
+
+    def _velocity_of(self, x: Tensor, time: Tensor, *context: Tensor) -> Tensors:
+        return (self._network.velocity(x, time, _pairs(context)),)
+
+    def _modulation(self, time: Tensor) -> Tensor:
+        """Of few distinct times: the solver step's, and 0 of fixed rows. So it is computed once each, not per token and call."""
+        times, which = time.unique(return_inverse=True)
+        distinct = self._modulation_at(*times.tolist())
+        return distinct[0] if len(distinct) == 1 else distinct[which]
 
 
-def build(spec: EngineSpec) -> Engine:
-    """The bundle that the catalogue names. Raises: `ModelError`."""
-    torch.set_num_threads(spec.threads)
-    return load_embedded(spec.model, spec.models_folder / spec.entry.bundle)
+def _pairs(context: Tensors) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(context[::2], context[1::2], strict=True))

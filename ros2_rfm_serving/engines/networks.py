@@ -34,6 +34,12 @@ class FlowPolicyConfig:
     noise_scale: float = 1.0
     """Standard deviation of what sampling starts from; 0, its mean, where demonstrations of a state do not differ: chunks then do
     not either."""
+    predicts: str = "velocity"
+    """What the head was trained to say (`Predicts`): flow matching, diffusion or regression."""
+    train_steps: int = 100
+    """Noise levels of a diffusion."""
+    clean_limit: float | None = None
+    """Of a diffusion: its estimates of the actions are cut to +- this, model space; None: not cut."""
     image_size_px: int = 96
     patch_px: int = 16
     max_words: int = 12
@@ -103,11 +109,10 @@ class HeadBlock(nn.Module):
 
     def forward(self, tokens: Tensor, context: tuple[Tensor, Tensor], time: Tensor) -> Tensor:
         s1, b1, g1, s2, b2, g2, s3, b3, g3 = (time + self.modulation).chunk(9, dim=-1)
-        normed = self.norm(tokens) * (1 + s1) + b1
-        tokens = tokens + g1 * self.self_attention(normed, self.self_attention.keys_values(normed))
-        tokens = tokens + g2 * self.cross_attention(self.norm(tokens) * (1 + s2) + b2, context)
-        out: Tensor = tokens + g3 * self.mlp(self.norm(tokens) * (1 + s3) + b3)
-        return out
+        normed = torch.addcmul(b1, self.norm(tokens), 1 + s1)
+        tokens = torch.addcmul(tokens, g1, self.self_attention(normed, self.self_attention.keys_values(normed)))
+        tokens = torch.addcmul(tokens, g2, self.cross_attention(torch.addcmul(b2, self.norm(tokens), 1 + s2), context))
+        return torch.addcmul(tokens, g3, self.mlp(torch.addcmul(b3, self.norm(tokens), 1 + s3)))
 
 
 class ImageTokens(nn.Module):
@@ -126,13 +131,17 @@ class ImageTokens(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """images: [B, C, H, W, 3] uint8 -> [B, image_tokens, width]"""
+        dtype = self.position.dtype
+        pixels = self.patches(images).to(at_least_float32(dtype)).sub(127.5).div_(64.0)
+        tokens = self.norm(F.gelu(self.embed(pixels.to(dtype))) + self.position)
+        out: Tensor = self.attention(self.queries.expand(len(images), -1, -1), self.attention.keys_values(tokens))
+        return out
+
+    def patches(self, images: Tensor) -> Tensor:
+        """[B, C, H, W, 3] -> [B, patches, 3 p p]; row i belongs to `position` i. By reshaping alone: no index is computed."""
         p = self.patch_px
         b, c, h, w, _ = images.shape
-        pixels = images.float().sub(127.5).div(64.0)
-        patches = pixels.view(b, c, h // p, p, w // p, p, 3).transpose(3, 4).reshape(b, -1, 3 * p * p)
-        tokens = self.norm(F.gelu(self.embed(patches)) + self.position)
-        out: Tensor = self.attention(self.queries.expand(b, -1, -1), self.attention.keys_values(tokens))
-        return out
+        return images.view(b, c, h // p, p, w // p, p, 3).transpose(3, 4).reshape(b, -1, 3 * p * p)
 
 
 class FlowPolicyNetwork(nn.Module):
@@ -178,8 +187,8 @@ class FlowPolicyNetwork(nn.Module):
 
         keep_images, [B]: which examples see images at all (in training); then `images` are of those alone.
         """
-        features = ((self.features(state) - self.feature_mean) / self.feature_std).clamp(-5, 5)
-        state_tokens = self.state_tokens(features).unflatten(1, (self.config.state_tokens, -1))
+        features = ((self.features(state.to(self.feature_mean)) - self.feature_mean) / self.feature_std).clamp(-5, 5)
+        state_tokens = self.state_tokens(features.to(self.kind)).unflatten(1, (self.config.state_tokens, -1))
         image_tokens = self.image_tokens(images)
         if keep_images is not None:
             some, image_tokens = image_tokens, self.no_image.repeat(len(state), 1, 1)
@@ -192,17 +201,35 @@ class FlowPolicyNetwork(nn.Module):
 
     def velocity(self, x: Tensor, time: Tensor, context: list[tuple[Tensor, Tensor]]) -> Tensor:
         """x [B, T, A] in model space, time [B, T] in [0, 1] -> v [B, T, A]."""
-        tokens = self.action_in(x) + self.action_position
-        modulation = self.time_mlp(_time_embedding(time))
+        return self.velocity_at(x, self.modulation(time), context)
+
+    def modulation(self, time: Tensor) -> Tensor:
+        """[...] in [0, 1] -> [..., 9 width]: how a token of that time is modulated."""
+        out: Tensor = self.time_mlp(time_embedding(time.to(at_least_float32(self.kind.dtype))).to(self.kind.dtype))
+        return out
+
+    def velocity_at(self, x: Tensor, modulation: Tensor, context: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """`velocity` with the modulation of its times, [B, T, 9 width], or [9 width] where all tokens share one time."""
+        tokens = self.action_in(x.to(self.kind.dtype)) + self.action_position
         for block, keys_values in zip(self.head, context, strict=True):
             tokens = block(tokens, keys_values, modulation)
         out: Tensor = self.action_out(self.head_norm(tokens))
-        return out
+        return out.to(x.dtype)
+
+    def cast(self, dtype: torch.dtype) -> None:
+        """Weights alone: statistics, pixels, times and indices keep the precision that they need (vla.cpp §4.6)."""
+        for parameter in self.parameters():
+            parameter.data = parameter.data.to(dtype)
 
 
-def _time_embedding(time: Tensor) -> Tensor:
-    """[..., ] in [0, 1] -> [..., 64]"""
-    frequency = torch.exp(torch.linspace(0.0, math.log(1000.0), 32, device=time.device))
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """For what must not be rounded as weights may be."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def time_embedding(time: Tensor) -> Tensor:
+    """[...] in [0, 1] -> [..., 64], in the precision of `time`: at least float32, angles reach 1000."""
+    frequency = torch.exp(torch.linspace(0.0, math.log(1000.0), 32, device=time.device, dtype=time.dtype))
     angle = time[..., None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
 
@@ -247,19 +274,27 @@ class JudgeNetwork(nn.Module):
     def forward(self, images: Tensor, words: Tensor) -> Tensor:
         """images [B, C, H, W, 3] uint8, words [B, L] -> logits [B, verdicts]"""
         b = len(images)
-        pixels = images.flatten(0, 1).permute(0, 3, 1, 2).float().sub(127.5).div(64.0)
-        maps = self.convolutions(pixels)
-        points = _soft_argmax(maps).view(b, -1)
         text = self.word(words).mean(dim=1)
-        out: Tensor = self.mlp(torch.cat([points, text], dim=1))
+        out: Tensor = self.mlp(torch.cat([self.points(images).view(b, -1).to(text), text], dim=1))
         return out
+
+    def points(self, images: Tensor) -> Tensor:
+        """[B, C, H, W, 3] uint8 -> [B C, 3 channels]: where each map peaks, and how high."""
+        dtype = self.word.weight.dtype
+        pixels = images.flatten(0, 1).permute(0, 3, 1, 2).to(at_least_float32(dtype)).sub(127.5).div(64.0)
+        return _soft_argmax(self.convolutions(pixels.to(dtype)).to(pixels.dtype))
+
+    def cast(self, dtype: torch.dtype) -> None:
+        """Weights alone: pixels, coordinates and indices keep the precision that they need (vla.cpp §4.6)."""
+        for parameter in self.parameters():
+            parameter.data = parameter.data.to(dtype)
 
 
 def _soft_argmax(maps: Tensor) -> Tensor:
     """[N, C, H, W] -> [N, 3 C]: expected x, y in [-1, 1] and the peak of each map."""
     n, c, h, w = maps.shape
     weight = maps.flatten(2).softmax(dim=-1).view(n, c, h, w)
-    y = torch.linspace(-1, 1, h, device=maps.device)
-    x = torch.linspace(-1, 1, w, device=maps.device)
+    y = torch.linspace(-1, 1, h, device=maps.device, dtype=maps.dtype)
+    x = torch.linspace(-1, 1, w, device=maps.device, dtype=maps.dtype)
     peak = maps.flatten(2).amax(dim=-1) / 8.0
     return torch.cat([(weight.sum(2) * x).sum(-1), (weight.sum(3) * y).sum(-1), peak], dim=1)

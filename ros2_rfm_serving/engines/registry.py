@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
-from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.factory.yaml_source import YamlSource, did_you_mean
 from ros2_rfm_serving.profiles import Profile
 
 _HERE = "ros2_rfm_serving.engines"
@@ -26,7 +29,7 @@ ENGINES = {
 }
 ENTRY_POINTS = "ros2_rfm_serving.engines"
 """Group of the entry points with which other packages add engines."""
-EXTRAS = {"torch": "torch", "safetensors": "torch", "jax": "jax", "lerobot": "lerobot", "vllm": "vllm", "openai": "openai"}
+EXTRAS = {"torch": "torch", "safetensors": "torch", "jax": "jax", "lerobot": "lerobot", "vllm": "vllm", "httpx": "openai"}
 """Module that may be missing -> extra of this package that has it."""
 
 
@@ -48,10 +51,11 @@ class EngineSpec:
 
 
 Build = Callable[[EngineSpec], Engine]
+Options = TypeVar("Options", bound=BaseModel)
 
 
 def build_engine(spec: EngineSpec) -> Engine:
-    """Loads a model. Raises: `ModelError`, `ProfileError`."""
+    """Loads a model. Raises: `ModelError`, `ProfileError`, `ConfigurationError`."""
     name = spec.entry.engine
     try:
         engine = _find(name)(spec)
@@ -64,6 +68,12 @@ def build_engine(spec: EngineSpec) -> Engine:
             f"{spec.model!r}: {name!r} gave {type(engine).__name__}, which is no Engine (engines/base.py says what one is)"
         )
     return engine
+
+
+def checked_options(kind: type[Options], spec: EngineSpec) -> Options:
+    """`options` of the catalogue's entry. Raises: `ConfigurationError` that names the key."""
+    source = YamlSource("models.yaml", {}, {(): 0})
+    return source.validate(kind, ("models", spec.model, "options"), spec.entry.options)
 
 
 def _find(name: str) -> Build:

@@ -1,4 +1,6 @@
-"""Our sampling loop around any `VelocityModel`: Euler from noise (time 1) to actions (time 0), conditioned row by row.
+"""Our sampling loop around any `VelocityModel`: from noise (time 1) to actions (time 0), conditioned row by row.
+
+`perceive` runs once per batch; keys and values that it computes serve all solver steps (vla.cpp §3, Algorithm 1).
 
 A chunk can continue the actions that are executed while it is computed in two ways (`Conditioning`, docs/rtc.md). PREFIX, for
 models that were trained for it: the first d rows are given clean, with time 0, at every solver step, so that the rest continues
@@ -7,30 +9,39 @@ them. GUIDED, for any: `guidance.py` bends the velocities. Delay, prefix and way
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.base import Engine, SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.base import Engine, Parity, Predicts, SamplingConfig, VelocityModel
 from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.engines.guidance import Target, guided_velocity, target_of
+from ros2_rfm_serving.engines.guidance import Target, target_of
+from ros2_rfm_serving.engines.memory import in_halves
+from ros2_rfm_serving.engines.solvers import Solver, solver_of
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, ModelContract
 
 
 class FlowEngine(Engine):
-    """A `VelocityModel` served through our loop, which can guide any, and fix the prefix of those trained for it."""
+    """A `VelocityModel` served through our loop.
+
+    The loop can guide any flow-matching model, and fix the prefix of any model that was trained for it, but a regression's.
+    """
 
     def __init__(self, model: VelocityModel, config: SamplingConfig = SamplingConfig()) -> None:  # noqa: B008 (frozen)
+        solver_of(config)  # refuses what cannot be sampled
         self._model, self._config = model, config
-        trained = (Conditioning.PREFIX,) if model.contract.max_inference_delay_steps else ()
-        self._contract = replace(model.contract, conditionings=(Conditioning.NONE, *trained, Conditioning.GUIDED))
+        self._contract = _contract(model.contract, config.predicts)
+        self._warm: set[int] = set()
+        self._lock = threading.Lock()
+        """`prepare` may come from another thread while a batch runs; nothing may run while a graph is captured."""
 
     @property
     def contract(self) -> ModelContract:
@@ -38,19 +49,51 @@ class FlowEngine(Engine):
 
     @property
     def max_batch_size(self) -> int:
-        return self._model.max_batch_size
+        return min([self._model.max_batch_size, *self._config.fixed_shapes[-1:]])
 
     def warm_up(self) -> None:
-        for size in {1, self.max_batch_size}:
-            self.infer([blank_request(self.contract)] * size)
+        for size in self._config.fixed_shapes or (1, self.max_batch_size):
+            self._warm_up(size)
+
+    def prepare(self, batch_size: int) -> None:
+        super().prepare(batch_size)
+        self._warm_up(batch_size)
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
-        chunks, updates = sample(self._model, requests, self._config)
-        if not np.isfinite(chunks).all(axis=(1, 2)).any():
+        with self._lock:
+            return in_halves(self._infer, requests)
+
+    def check_parity(self) -> list[Parity]:
+        from ros2_rfm_serving.engines import parity  # it samples, too
+
+        if not isinstance(self._model, parity.Referenced):
+            return []
+        with self._lock:
+            return parity.check(self._model, self._config)
+
+    def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        rows = len(requests)
+        chunks, updates = sample(self._model, filled(requests, self._config.fixed_shapes), self._config)
+        if not np.isfinite(chunks[:rows]).all(axis=(1, 2)).any():
             raise ModelError("the model's output is not finite")
         robot_space = self._model.denormalize(chunks)
-        rows = zip(chunks, robot_space, updates, strict=True)
-        return [EngineReply(chunk_model=m, chunk_robot=r, updates=u) for m, r, u in rows]
+        answers = list(zip(chunks, robot_space, updates, strict=True))[:rows]
+        return [EngineReply(chunk_model=m, chunk_robot=r, updates=u) for m, r, u in answers]
+
+    def _warm_up(self, size: int) -> None:
+        size = len(filled([None] * size, self._config.fixed_shapes))
+        if size not in self._warm:
+            self.infer([blank_request(self.contract)] * size)
+            self._warm.add(size)
+
+
+def _contract(contract: ModelContract, predicts: Predicts) -> ModelContract:
+    """Regression offers no real-time chunking; nothing but flow matching can be guided."""
+    if predicts is Predicts.CHUNK:
+        return replace(contract, conditionings=(Conditioning.NONE,), max_inference_delay_steps=0)
+    trained = (Conditioning.PREFIX,) if contract.max_inference_delay_steps else ()
+    guided = (Conditioning.GUIDED,) if predicts is Predicts.VELOCITY else ()
+    return replace(contract, conditionings=(Conditioning.NONE, *trained, *guided))
 
 
 class Sample(NamedTuple):
@@ -59,44 +102,58 @@ class Sample(NamedTuple):
     chunks: Array
     """[B, T, A]"""
     updates: Array
-    """[B, K, T, A] what each solver step changed (Kairos §3.1)"""
+    """[B, K, T, A] what each solver step changed (Kairos §3.1); K is 0 for a regression"""
 
 
-def sample(model: VelocityModel, requests: Sequence[InferenceRequest], config: SamplingConfig) -> Sample:
-    """The same request and seed give the same chunk, alone or in a batch (to rounding).
+def sample(
+    model: VelocityModel, requests: Sequence[InferenceRequest], config: SamplingConfig, noise: Array | None = None
+) -> Sample:
+    """The same request and seed, or the same noise, [B, T, W], give the same chunk: alone bit by bit, in a batch to rounding.
 
-    Raises: `ModelError` for an inference delay that the model was not trained for.
+    Raises: `ModelError` for a conditioning or an inference delay that the model was not trained for.
     """
-    contract = model.contract
-    noise = torch.from_numpy(np.stack([_noise(request, contract, config) for request in requests]))
-    prefix, fixed = _fixed_prefixes(requests, contract)
-    target = target_of(requests, noise)
+    contract, solver = model.contract, solver_of(config)
+    if noise is None:
+        noise = np.stack([noise_of(request, contract, config) for request in requests])
+    start = torch.from_numpy(noise).to(config.device)
+    prefix, fixed = (rows.to(config.device) for rows in _fixed_prefixes(requests, _contract(contract, config.predicts), start.shape))
+    target = target_of(requests, start)
+    if target is not None and config.predicts is not Predicts.VELOCITY:
+        raise ModelError(f"{contract.model!r} predicts {config.predicts.value}; only flow-matching models can be guided")
     # Tensors made in inference mode cannot be differentiated through, those without gradients can.
     with torch.no_grad() if target and target.through_model is not None else torch.inference_mode():
         context = model.perceive(requests)
-        velocity = partial(_velocity, model, context)
-        chunks, updates = denoise(velocity, noise, prefix, fixed, target, config.num_steps)
-    return Sample(chunks.numpy(), updates.numpy())
+        predict = partial(_velocity, model, context)
+        chunks, updates = denoise(predict, start, prefix, fixed, target, solver)
+    columns = len(contract.action_names)
+    return Sample(chunks[..., :columns].cpu().numpy(), updates[..., :columns].cpu().numpy())
 
 
 def denoise(
-    velocity: Callable[[Tensor, Tensor], Tensor], x: Tensor, prefix: Tensor, fixed: Tensor, target: Target | None, num_steps: int
+    predict: Callable[[Tensor, Tensor], Tensor], x: Tensor, prefix: Tensor, fixed: Tensor, target: Target | None, solver: Solver
 ) -> tuple[Tensor, Tensor]:
-    """Euler from noise `x`, [B, T, A], and what each step changed, [B, K, T, A].
+    """From noise `x`, [B, T, A], to actions, and what each step changed, [B, K, T, A].
 
-    velocity(time [B, T], x); rows `fixed`, [B, T], stay as in `prefix`, [B, T, A].
+    predict(time [B, T], x); rows `fixed`, [B, T], stay as in `prefix`, [B, T, A].
     """
     free, fixed = (~fixed).to(x), fixed[..., None]
     updates = []
-    for step in range(num_steps):
-        tau = step / num_steps
+    for step in range(solver.num_steps):
         x = torch.where(fixed, prefix, x)
-        at_time = partial(velocity, free * (1.0 - tau))
-        v = at_time(x) if target is None else guided_velocity(at_time, x, tau, target)
-        update = v / -num_steps
-        updates.append(update)
-        x = x + update
-    return torch.where(fixed, prefix, x), torch.stack(updates, dim=1) * free[:, None, :, None]
+        at_time = partial(predict, free * solver.time(step))
+        updates.append(solver.update(at_time, x, step, target))
+        x = x + updates[-1]
+    changed = torch.stack(updates, dim=1).masked_fill(fixed[:, None], 0.0)
+    return torch.where(fixed, prefix, x), changed[:, : solver.num_updates]
+
+
+Row = TypeVar("Row")
+
+
+def filled(rows: Sequence[Row], sizes: Sequence[int]) -> Sequence[Row]:
+    """`rows`, the last one repeated up to the next of `sizes`, rising; as they are beyond the largest, or without any."""
+    size = next((size for size in sizes if size >= len(rows)), len(rows))
+    return [*rows, *[rows[-1]] * (size - len(rows))]
 
 
 def _velocity(model: VelocityModel, context: object, time: Tensor, x: Tensor) -> Tensor:
@@ -104,9 +161,11 @@ def _velocity(model: VelocityModel, context: object, time: Tensor, x: Tensor) ->
     return v
 
 
-def _fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContract) -> tuple[Tensor, Tensor]:
-    """Prefix rows [B, T, A], and which rows are fixed to them [B, T]: those of requests that ask for `Conditioning.PREFIX`."""
-    prefix = np.zeros((len(requests), contract.chunk_length, len(contract.action_names)), np.float32)
+def _fixed_prefixes(
+    requests: Sequence[InferenceRequest], contract: ModelContract, shape: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """Prefix rows of `shape`, [B, T, W], and which rows are fixed to them [B, T]: those of requests that ask for `Conditioning.PREFIX`."""
+    prefix = np.zeros(shape, np.float32)
     fixed = np.zeros(prefix.shape[:2], bool)
     for i, request in enumerate(requests):
         if request.conditioning is not Conditioning.PREFIX:
@@ -118,14 +177,23 @@ def _fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContrac
             )
         d = min(request.inference_delay_steps, len(request.prefix_model))
         if d:
-            prefix[i, :d] = request.prefix_model[:d]
+            prefix[i, :d, : request.prefix_model.shape[1]] = request.prefix_model[:d]
             fixed[i, :d] = True
     return torch.from_numpy(prefix), torch.from_numpy(fixed)
 
 
-def _noise(request: InferenceRequest, contract: ModelContract, config: SamplingConfig) -> Array:
-    """Drawn from the request's identity, so that a recorded request can be run again bit by bit."""
+def noise_of(request: InferenceRequest, contract: ModelContract, config: SamplingConfig) -> Array:
+    """[T, W], drawn from the request's identity, so that a recorded request can be run again bit by bit."""
+    columns = config.num_columns or len(contract.action_names)
+    noise = _rng(request, config).standard_normal((contract.chunk_length, columns), np.float32)
+    return noise * np.float32(0.0 if config.predicts is Predicts.CHUNK else config.noise_scale)
+
+
+def seed_of(request: InferenceRequest, config: SamplingConfig) -> int:
+    """From the request's identity, too, for a model that draws its noise itself."""
+    return int(_rng(request, config).integers(2**63))
+
+
+def _rng(request: InferenceRequest, config: SamplingConfig) -> np.random.Generator:
     who = zlib.crc32(f"{request.id.robot}/{request.id.component}".encode())
-    rng = np.random.default_rng([config.seed, who, request.id.episode, request.id.sequence])
-    noise = rng.standard_normal((contract.chunk_length, len(contract.action_names)), np.float32)
-    return noise * np.float32(config.noise_scale)
+    return np.random.default_rng([config.seed, who, request.id.episode, request.id.sequence])

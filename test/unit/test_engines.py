@@ -14,7 +14,8 @@ import torch
 from ros2_rfm_serving.engines import bundle, instructions
 from ros2_rfm_serving.engines.base import SamplingConfig
 from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.engines.embedded import FlowPolicy, Judge, load_embedded
+from ros2_rfm_serving.engines.embedded import FlowPolicy, load_embedded
+from ros2_rfm_serving.engines.judge import Judge
 from ros2_rfm_serving.engines.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeConfig, JudgeNetwork
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.engines.sampling import FlowEngine, sample

@@ -19,6 +19,7 @@ from ros2_rfm_serving.engines.base import SamplingConfig
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.guidance import guidance_weight, guided_velocity, prefix_weights, previous_chunk, target_of
 from ros2_rfm_serving.engines.sampling import FlowEngine, denoise, sample
+from ros2_rfm_serving.engines.solvers import Euler
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, Guidance, InferenceRequest, ModelContract, OutputKind, PrefixSchedule
 
@@ -205,7 +206,8 @@ def denoised(model: Curved, requests: Sequence[InferenceRequest], noise: Matrix,
     context = model.perceive(requests)
     with torch.no_grad():
         target = target_of(requests, x)
-        return denoise(lambda time, x: model.velocity(x, time, context), x, prefix, fixed, target, num_steps)[0].numpy()
+        euler = Euler(num_steps=num_steps)
+        return denoise(lambda time, x: model.velocity(x, time, context), x, prefix, fixed, target, euler)[0].numpy()
 
 
 DELAYS_AND_PREFIXES = [(0, 0), (3, 0), (0, 3), (3, 3), (2, 3), (5, 3), (0, 6), (2, 6), (6, 6), (2, 8), (2, 11), (7, 11), (8, 8)]

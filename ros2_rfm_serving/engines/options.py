@@ -1,0 +1,71 @@
+"""What a catalogue entry with `engine: bundle` may ask for (docs/engines.md)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from ros2_rfm_serving.errors import ModelError
+
+MAX_BATCH_SIZE = 32
+
+
+class BundleOptions(BaseModel):
+    """`options` of a catalogue entry with `engine: bundle`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """`auto`: the first GPU, or the CPU where there is none or where the placement says `CPU`."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of weights and layers; statistics, times, indices and the sampling loop are float32 at least."""
+    compile: bool | None = None
+    """With torch.compile; by default on a GPU only: on a CPU it gains next to nothing and takes half a minute per batch size."""
+    cuda_graphs: bool | None = None
+    """By default on a GPU."""
+    batch_sizes: tuple[int, ...] = Field(default=(1, 2, 4, 8, 16, 32), min_length=1)
+    """That are compiled or recorded at warm-up, rising; a batch is filled up to the next one. Elsewhere any size runs as it is."""
+    num_steps: int | None = Field(default=None, ge=1, le=1000)
+    """Of the solver; by default the bundle's."""
+    noise_scale: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """By default the bundle's."""
+    seed: int = Field(default=0, ge=0)
+    """Of the noise."""
+
+    @field_validator("batch_sizes")
+    @classmethod
+    def _rising(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if list(sizes) != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] > MAX_BATCH_SIZE:
+            raise ValueError(f"batch sizes rise, from 1 at least to {MAX_BATCH_SIZE} at most")
+        return sizes
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.startswith("cuda")
+
+    @property
+    def compiles(self) -> bool:
+        return self.on_gpu if self.compile is None else self.compile
+
+    @property
+    def records(self) -> bool:
+        return self.on_gpu if self.cuda_graphs is None else self.cuda_graphs
+
+    @property
+    def fixed_shapes(self) -> tuple[int, ...]:
+        return self.batch_sizes if self.compiles or self.records else ()
+
+    def on_device(self, model: str) -> BundleOptions:
+        """With a device that is there. Raises: `ModelError`."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        options = self.model_copy(update={"device": device}) if self.device == "auto" else self
+        sees = torch.cuda.device_count()
+        if options.on_gpu and int(options.device.partition(":")[2] or 0) >= sees:
+            raise ModelError(f"{model!r}: options.device is {options.device!r}, PyTorch sees {sees} GPUs; say `cpu`")
+        if options.records and not options.on_gpu:
+            raise ModelError(f"{model!r}: options.cuda_graphs needs a GPU, options.device is {options.device!r}; leave it out")
+        return options
+
+
+ON_CPU = BundleOptions(device="cpu")
