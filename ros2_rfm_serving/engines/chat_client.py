@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import to_json
 
 from ros2_rfm_serving.engines.text import Completion
 from ros2_rfm_serving.errors import ModelError
@@ -58,7 +59,7 @@ class ChatClient:
 
     def __init__(self, config: ClientConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._max_retries = config.max_retries
-        headers = {"Accept-Encoding": "identity"}  # what is unpacked has no bound
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}  # what is unpacked has no bound
         if config.api_key:
             headers["Authorization"] = f"Bearer {config.api_key}"
         self._http = httpx.AsyncClient(
@@ -99,7 +100,7 @@ class ChatClient:
         raise AssertionError("unreachable")
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
-        async with self._http.stream("POST", path, json=body) as response:
+        async with self._http.stream("POST", path, content=to_json(body)) as response:
             content = bytearray()
             async for piece in response.aiter_raw():
                 content += piece
