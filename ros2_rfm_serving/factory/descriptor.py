@@ -1,6 +1,6 @@
 """The factory descriptor: ROSA §3.3, Fig. 3, as it is printed, plus optional keys of ours.
 
-server_cluster:  {num_servers, gpu_type}; ours: a list of such groups
+server_cluster:  {num_servers, gpu_type}; ours: a list of such groups, dispatch, batching, refetch_after_ms, overflow
 robot_fleet:     [{task, num_robots}, ...]
 standby:         ours: servers kept warm, outside the normal routes
 <task>:          pipeline, task_retry, safety_and_slo_violation, components;
@@ -31,8 +31,25 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+class Overflow(_Section):
+    """A server elsewhere that takes what a server of the group cannot answer in time (Kairos §3.2.3). Ours."""
+
+    url: str = Field(pattern=r"^wss?://")
+    """Of its door for clients without ROS (docs/gateway.md)."""
+    round_trip_ms: float = Field(gt=0)
+    token_env: str = ""
+    """Environment variable with its token; empty: none."""
+
+
 class ServerCluster(_Section):
     num_servers: int = Field(ge=1, le=10_000)
+    dispatch: str = "fifo"
+    """Whose request runs next: `fifo`, `least_attained`, `wait_ratio`, `deadline`, `best`, or a policy of one's own. Ours."""
+    batching: str = "fixed"
+    """How many run together: `fixed`, `saturation` or `cost_aware`. Ours."""
+    refetch_after_ms: float = Field(default=0.0, ge=0)
+    """An observation that would be older when it is used is asked for again if that costs nothing; 0: never. Ours."""
+    overflow: Overflow | None = None
     gpu_type: Annotated[str, BeforeValidator(str)] = Field(min_length=1)
 
 
@@ -70,6 +87,8 @@ class SafetyAndSloViolation(_Section):
 
 class Component(_Section):
     model: str = Field(min_length=1)
+    engine: str = ""
+    """Which of the model's entries in the catalogue: `<model>@<engine>`; empty: `<model>`. Ours."""
     prompt: str = ""
     slo_ms: float | None = Field(default=None, gt=0)
     """Request to reply at the SLO percentile; None: no requirement."""
@@ -80,6 +99,13 @@ class Component(_Section):
     percentile: float | None = Field(default=None, ge=50, le=99)
     """Of `slo_ms`; None: the task's."""
     fallback: Fallback = Fallback.STOP_AND_RESEND
+
+    @model_validator(mode="before")
+    @classmethod
+    def _engine_is_part_of_the_model(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("engine") and "@" not in str(data.get("model", "@")):
+            return {**data, "model": f"{data['model']}@{data['engine']}"}
+        return data
 
 
 class ExecutionMode(enum.Enum):
@@ -97,6 +123,10 @@ class HorizonPolicy(enum.Enum):
 
 class Horizon(_Section):
     policy: HorizonPolicy = HorizonPolicy.STATIC
+    threshold: float = Field(default=0.4, gt=-1)
+    """Of `confidence`, t: the last update of an action may exceed the mean of its earlier ones by this share."""
+    min_steps: int = Field(default=1, ge=1)
+    """Of `confidence`, H_min: never fewer actions."""
     mean_period_ms: float | None = Field(default=None, gt=0)
     """Mean execution time of what is really executed of a chunk; None: `pipeline.action_period_ms`."""
 
@@ -232,7 +262,7 @@ class Factory(_Section):
     def with_num_servers(self, num_servers: int) -> Factory:
         """The same factory with another number of servers in its first group."""
         first, *others = self.server_cluster
-        group = ServerCluster(num_servers=num_servers, gpu_type=first.gpu_type)
+        group = first.model_copy(update={"num_servers": num_servers})
         return self.model_copy(update={"server_cluster": (group, *others)})
 
     @property
@@ -243,8 +273,13 @@ class Factory(_Section):
     @property
     def gpu_types(self) -> dict[str, str]:
         """Server -> its GPU type."""
-        types = [group.gpu_type for group in self.server_cluster for _ in range(group.num_servers)]
-        return {f"server_{i + 1}": gpu_type for i, gpu_type in enumerate(types)}
+        return {server: group.gpu_type for server, group in self.groups.items()}
+
+    @property
+    def groups(self) -> dict[str, ServerCluster]:
+        """Server -> the group that declares it."""
+        groups = [group for group in self.server_cluster for _ in range(group.num_servers)]
+        return {f"server_{i + 1}": group for i, group in enumerate(groups)}
 
 
 def load_factory(file: Path) -> Factory:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.descriptor import Factory, Robot, Task
+from ros2_rfm_serving.factory.descriptor import Factory, HorizonPolicy, Robot, ServerCluster, Task
 from ros2_rfm_serving.types import SYSTEM1
 
 SUPERVISED = "RFM_SERVING_SUPERVISED"
@@ -52,9 +52,12 @@ def node_list(
     ]
     nodes += [
         NodeSpec(
-            name=server, executable="model_server_node", namespace=f"rfm/servers/{server}", parameters={"server": server, **common}
+            name=server,
+            executable="model_server_node",
+            namespace=f"rfm/servers/{server}",
+            parameters={"server": server, **_group_parameters(group), **common},
         )
-        for server in factory.servers
+        for server, group in factory.groups.items()
     ]
     for robot in factory.robots:
         nodes += _robot_nodes(factory, robot, config_folder, common)
@@ -116,6 +119,20 @@ def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: di
     return nodes
 
 
+def _group_parameters(group: ServerCluster) -> dict[str, Any]:
+    """What the descriptor says about the servers of a group."""
+    parameters = {"dispatch": group.dispatch, "batching": group.batching, "refetch_after_s": group.refetch_after_ms / 1e3}
+    if group.overflow is None:
+        return parameters
+    overflow = group.overflow
+    tier = {
+        "overflow_url": overflow.url,
+        "overflow_round_trip_s": overflow.round_trip_ms / 1e3,
+        "overflow_token_env": overflow.token_env,
+    }
+    return parameters | tier
+
+
 def _task_parameters(task: Task) -> dict[str, Any]:
     """What the descriptor says about the robots of a task. Lists of nothing are left out: ROS cannot tell their type."""
     others = {name: component for name, component in task.components.items() if name != SYSTEM1}
@@ -125,12 +142,25 @@ def _task_parameters(task: Task) -> dict[str, Any]:
         **({"component_prompts": [f"{name}={component.prompt}" for name, component in others.items()]} if others else {}),
         **({"calls_per_action": calls} if calls else {}),
         "component_fallbacks": [f"{name}={component.fallback.value}" for name, component in task.components.items()],
+        **_horizon_parameters(task),
         "max_task_retries": task.task_retry.max_task_retries,
         "on_max_task_retries": task.task_retry.on_max_task_retries.value,
         "max_consecutive_safety_replan": task.safety_and_slo_violation.max_consecutive_safety_replan,
         "max_consecutive_slo_violation": task.safety_and_slo_violation.max_consecutive_slo_violation,
         "on_max_violation": task.safety_and_slo_violation.on_max_violation.value,
         **({"control_rate_hz": task.world.control_rate_hz} if task.world else {}),
+    }
+
+
+def _horizon_parameters(task: Task) -> dict[str, Any]:
+    """A static horizon is the robot's own."""
+    horizon = task.execution.horizon
+    if horizon.policy is HorizonPolicy.STATIC:
+        return {}
+    return {
+        "horizon_policy": horizon.policy.value,
+        "horizon_threshold": horizon.threshold,
+        "horizon_min_steps": horizon.min_steps,
     }
 
 

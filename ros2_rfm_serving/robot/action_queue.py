@@ -36,6 +36,8 @@ class ActionQueue:
         self._older_observed_s = math.nan
         self._newest_observed_s = math.nan
         self.executed_of_chunk = 0
+        self.horizon = 0
+        """Rows of the newest chunk after which the next one should take over, as its server says; 0: it does not."""
 
     @property
     def mark(self) -> int:
@@ -47,13 +49,14 @@ class ActionQueue:
         """When the observation behind the next row was taken, on the robot's clock; NaN: there is no row."""
         return self._older_observed_s if self._older_rows > 0 else self._newest_observed_s
 
-    def merge(self, model: Array, robot: Array, mark: int, observed_s: float, *, real_delay: int = 0) -> int:
+    def merge(self, model: Array, robot: Array, mark: int, observed_s: float, *, real_delay: int = 0, horizon: int = 0) -> int:
         """Takes a chunk, [T, A] each; returns the rows that were skipped.
 
         mark: of its request. real_delay: steps from its request until now, by the clock; a mark from the future is an error.
         """
         executed = self._popped - mark
         assert executed >= 0, "the mark was not taken from this queue"
+        self.horizon = min(horizon, len(robot))
         if not self._replace:
             return self._append(model, robot, observed_s)
         wanted = real_delay if self._compatibility is Compatibility.OLDER else min(real_delay, executed)

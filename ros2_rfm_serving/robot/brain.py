@@ -23,6 +23,7 @@ from ros2_rfm_serving.types import (
     Fallback,
     Plan,
     Reply,
+    RequestId,
     RobotState,
     Schedule,
     SessionGrant,
@@ -84,6 +85,11 @@ class RobotBrain(RobotParts):
     def session_refused(self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False) -> None:
         """contract: robot and server do not fit (`ContractError`); the robot refuses to resume on a server that fitted before."""
         self._links.refused(component, server, problem, now_s, contract=contract)
+
+    def ask_again(self, request: RequestId) -> None:
+        """A server wants a newer observation for what it has not answered yet: the next tick sends it."""
+        if not self._talk.ask_again(request):
+            self.refused["late_refetch"] += 1
 
     def episode_reset(self, reset: EpisodeReset, ok: bool) -> None:
         """A server's answer to one of `Tick.resets`; without one every request of the new episode says it too."""

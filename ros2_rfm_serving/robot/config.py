@@ -10,7 +10,16 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.link import LinkConfig
-from ros2_rfm_serving.types import Array, Conditioning, EncodedImage, Fallback, Guidance, ObservationRequest, SessionRequest
+from ros2_rfm_serving.types import (
+    Array,
+    Conditioning,
+    EncodedImage,
+    Fallback,
+    Guidance,
+    Horizon,
+    ObservationRequest,
+    SessionRequest,
+)
 
 
 class CommandType(enum.Enum):
@@ -95,6 +104,8 @@ class RobotConfig:
     """Commands per step of the policy, a straight line between two steps; more than one needs position or velocity commands."""
     execution_horizon: int = 8
     """Steps from one request for a chunk to the next, and so actions of a chunk to execute before the next takes over."""
+    horizon: Horizon = field(default_factory=Horizon)
+    """How servers are to say how much of each chunk is executed; without a policy `execution_horizon` holds."""
     synchronous: bool = False
     """True: execute the horizon, then ask, and hold until the answer is there. False: ask early enough to have no pause."""
     conditioning: Conditioning = Conditioning.PREFIX

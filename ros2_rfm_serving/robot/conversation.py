@@ -6,15 +6,15 @@ import math
 from collections import Counter
 from typing import NamedTuple
 
-from ros2_rfm_serving.robot.action_queue import ActionQueue
 from ros2_rfm_serving.robot.calls import CoupledCalls
 from ros2_rfm_serving.robot.config import RobotConfig, Sensors
 from ros2_rfm_serving.robot.due import Due
 from ros2_rfm_serving.robot.link import InFlight, Link, LinkState
 from ros2_rfm_serving.robot.links import Links
+from ros2_rfm_serving.robot.motion import Motor
 from ros2_rfm_serving.robot.requests import action_request, thought_request
 from ros2_rfm_serving.robot.supervision import Supervision
-from ros2_rfm_serving.types import SYSTEM1, Conditioning, ObservationRequest, Reply, Schedule
+from ros2_rfm_serving.types import SYSTEM1, Conditioning, ObservationRequest, Reply, RequestId, Schedule
 
 Requests = tuple[tuple[str, ObservationRequest], ...]
 
@@ -29,14 +29,16 @@ class Instructions(NamedTuple):
 class Conversation:
     """All components of one robot. One request in flight for each; a reply counts only if it answers the latest."""
 
-    def __init__(self, config: RobotConfig, queue: ActionQueue, supervision: Supervision, refused: Counter[str]) -> None:
+    def __init__(self, config: RobotConfig, motor: Motor, supervision: Supervision, refused: Counter[str]) -> None:
         self.links = Links(config)
         self.calls = CoupledCalls(config.calls_per_action, config.calls_head_start)
-        self.due = Due(config, queue, self.links, self.calls)
+        self.due = Due(config, motor.queue, self.links, self.calls)
         self.no_request = ""
         """Why nothing could be asked for in the last period; empty: it could."""
-        self._config, self._queue, self._supervision, self._refused = config, queue, supervision, refused
-        self._episode_start = True
+        self._config, self._motor, self._queue = config, motor, motor.queue
+        self._supervision, self._refused = supervision, refused
+        self._episode_start = self._started = True
+        """The next request is the first of an episode; the last one was."""
 
     def follow(self, schedule: Schedule, *, newer: bool) -> None:
         self.links.follow(schedule, newer=newer)
@@ -76,14 +78,8 @@ class Conversation:
         """Whoever is due. While the robot is stopped, those that go with actions are asked only if their answer is waited for."""
         self.no_request = ""
         requests = []
-        stopped = self._supervision.stopped
         for link in self.links.all:  # one after the other: asking System 1 may make another call due
-            if link.next_send_s > now_s or link.in_flight or link.state is not LinkState.OPEN:
-                continue
-            if stopped and link.goal_coupled:
-                if not self._supervision.asks(link.component):
-                    continue
-            elif self.due.ask_s(link, step_ends_s) > now_s:
+            if not (link.asked_again or self._is_due(link, step_ends_s, now_s)):
                 continue
             if problem := self._sensor_problem(sensors, now_s):
                 self.no_request = problem
@@ -92,12 +88,26 @@ class Conversation:
             requests.append((link.server, self._request(link, sensors, told, episode, now_s)))
         return tuple(requests)
 
+    def _is_due(self, link: Link, step_ends_s: float, now_s: float) -> bool:
+        if link.next_send_s > now_s or link.in_flight or link.state is not LinkState.OPEN:
+            return False
+        if self._supervision.stopped and link.goal_coupled:
+            return self._supervision.asks(link.component)
+        return self.due.ask_s(link, step_ends_s) <= now_s
+
+    def ask_again(self, request: RequestId) -> bool:
+        """The server has let it grow stale and wants a newer observation before it answers. False: it is not waited for."""
+        link = self.links.get(request.component)
+        return link is not None and link.ask_again(request)
+
     def next_ask_s(self, step_ends_s: float, *, asking: bool) -> float:
         """The earliest time at which a link has something to do. asking: a task runs, and nothing hinders it from asking."""
         next_s = math.inf
         stopped = self._supervision.stopped
         for link in self.links.all:
-            if link.deadline_s < math.inf:
+            if link.asked_again and asking:
+                link_s = -math.inf
+            elif link.deadline_s < math.inf:
                 link_s = link.deadline_s
             elif link.state is not LinkState.OPEN:
                 link_s = self.links.open_s(link)
@@ -124,12 +134,14 @@ class Conversation:
         return ""
 
     def _request(self, link: Link, sensors: Sensors, told: Instructions, episode: int, now_s: float) -> ObservationRequest:
+        again = link.asked_again
         identity = link.sent(episode, now_s, self._queue.mark, min(sensors.state_s, sensors.images_s))
         if link.component != SYSTEM1:
             prompt = self._config.prompts.get(link.component, "")
             return thought_request(identity, f"{told.goal}. {prompt}", sensors, now_s)
-        self.calls.acted()
-        start, self._episode_start = self._episode_start, False
+        if not again:
+            self.calls.acted()
+            self._started, self._episode_start = self._episode_start, False
         rate_hz = self._config.step_rate_hz
         return action_request(
             identity,
@@ -139,8 +151,7 @@ class Conversation:
             delay_steps=0 if self.due.waits else link.delay_steps(rate_hz),
             conditioning=Conditioning.NONE if self.due.waits else self._config.conditioning,
             guided_rows=self._config.guidance.execution_horizon,
-            step_rate_hz=rate_hz,
-            last_wait_s=link.latencies.last_s,
-            episode_start=start,
+            report=self._motor.report(self.due.rows_left, link.latencies.last_s, now_s),
+            episode_start=self._started,
             now_s=now_s,
         )

@@ -21,7 +21,7 @@ class Due:
 
     def __init__(self, config: RobotConfig, queue: ActionQueue, links: Links, calls: CoupledCalls) -> None:
         self._queue, self._links, self._calls = queue, links, calls
-        self._synchronous, self._horizon, self._rate_hz = config.synchronous, config.execution_horizon, config.step_rate_hz
+        self._synchronous, self._own_horizon, self._rate_hz = config.synchronous, config.execution_horizon, config.step_rate_hz
         self._conditioning, self._replaces = config.conditioning, config.replace_queue
 
         self._buffer_steps = config.failsafe.buffer_time_s * config.step_rate_hz
@@ -65,11 +65,18 @@ class Due:
 
     def _wants_chunk(self, link: Link) -> bool:
         """A robot that waits for its chunk waits for its plan before, even if the request must be sent again. The others ask
-        a horizon of steps after they last did, however long the answer took, and earlier if the rows would not last."""
+        a horizon of steps after they last did, however long the answer took, and earlier if the rows would not last or are not to
+        be trusted any more."""
         if self.waits:
             return not self._calls.due and self._horizon_is_over()
-        over = self._replaces and self._queue.behind >= self._horizon
-        return over or self._queue.depth <= max(link.delay_steps(self._rate_hz), self._buffer_steps)
+        delay = link.delay_steps(self._rate_hz)
+        return (self._replaces and self._is_over(delay)) or self._queue.depth <= max(delay, self._buffer_steps)
+
+    def _is_over(self, delay: int) -> bool:
+        """A server's horizon says up to where its chunk can be trusted: there the next one should have arrived."""
+        if self._queue.horizon:
+            return self._queue.behind >= self._queue.horizon - delay
+        return self._queue.behind >= self._own_horizon
 
     def _is_between_calls(self) -> bool:
         if not self.waits:
@@ -78,4 +85,12 @@ class Due:
         return self._horizon_is_over() and (system1 is None or system1.in_flight is None)
 
     def _horizon_is_over(self) -> bool:
-        return not self._queue.depth or self._queue.behind >= self._horizon
+        return self.rows_left == 0
+
+    @property
+    def rows_left(self) -> int:
+        """That are going to be executed if no chunk comes."""
+        depth = self._queue.depth
+        if not self.waits:
+            return depth
+        return max(0, min(depth, (self._queue.horizon or self._own_horizon) - self._queue.behind))

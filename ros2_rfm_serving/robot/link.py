@@ -72,6 +72,8 @@ class Link:
     epoch: int = 0
     problem: str = "no schedule yet"
     in_flight: InFlight | None = None
+    asked_again: bool = False
+    """What is in flight is to be asked with a newer observation: its server let it wait for long (Kairos §3.2.2)."""
     timeouts: int = 0
     """Consecutive."""
     last_reply_s: float = -math.inf
@@ -186,7 +188,14 @@ class Link:
 
     def forget(self) -> None:
         """Whatever was asked is not waited for any more. What is asked next does not get more time for that."""
-        self.in_flight, self.deadline_s = None, math.inf
+        self.in_flight, self.deadline_s, self.asked_again = None, math.inf, False
+
+    def ask_again(self, request: RequestId) -> bool:
+        """False: that is not what is in flight."""
+        if self.in_flight is None or self.in_flight.id != request:
+            return False
+        self.asked_again = True
+        return True
 
     def abandon(self) -> None:
         """The robot does not want the answer any more, which is no fault of the server's."""
@@ -219,6 +228,9 @@ class Link:
             self._gives_up_s = now_s + self._limit_s
         self.deadline_s = min(self._gives_up_s, now_s + self.slo_s)
         self.late = False
+        if self.asked_again:  # the same request of the schedule
+            self.asked_again = False
+            return request
         first = self.next_send_s == -math.inf
         earliest_s = now_s - self._period_s - self.allowance_s
         self.next_send_s = (now_s if first else max(self.next_send_s, earliest_s)) + self._period_s

@@ -7,7 +7,7 @@ import math
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.link import Link, LinkState, ModelIdentity, Overdue
 from ros2_rfm_serving.robot.presence import Presence
-from ros2_rfm_serving.types import SYSTEM1, Conditioning, Schedule, SessionGrant, SessionRequest
+from ros2_rfm_serving.types import SYSTEM1, Conditioning, Horizon, Schedule, SessionGrant, SessionRequest
 
 
 class Links:
@@ -137,6 +137,8 @@ class Links:
             expected_model_hash=link.pinned.hash if link.pinned else "",
             conditioning=config.conditioning if acts and not config.synchronous else Conditioning.NONE,
             guidance=config.guidance,
+            horizon=config.horizon if acts else Horizon(),
+            slo_s=link.slo_s if link.slo_s < math.inf else 0.0,
         )
 
     # --- time ---

@@ -13,7 +13,7 @@ from ros2_rfm_serving.robot.fallback import FallbackLadder
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.smoothness import Smoothness
-from ros2_rfm_serving.types import Array, Chunk
+from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
 
 
 class Motor:
@@ -28,6 +28,10 @@ class Motor:
         """Age of the observation behind the last executed action."""
         self.step_ends_s = -math.inf
         """Until then the last action is being executed."""
+        self.chunk_began_s = math.inf
+        """When the first action of the newest chunk began to be executed; inf: none has."""
+        self._began_s = -math.inf
+        """When the last action began to be executed."""
         self._config, self._refused = config, refused
         self._period_s = 1.0 / config.control_rate_hz
         self._step_s = 1.0 / config.step_rate_hz
@@ -57,11 +61,22 @@ class Motor:
             return "bad_shape"
         if not (np.isfinite(robot).all() and np.isfinite(model).all()):
             return "non_finite"
-        self.queue.merge(model, robot, mark, observed_s, real_delay=real_delay)
+        self.queue.merge(model, robot, mark, observed_s, real_delay=real_delay, horizon=chunk.execution_horizon)
         self._at_seam = True
         if self._shaper:
             self.queue.refuse(self._shaper.unfit(self.queue.rows))
         return ""
+
+    def report(self, rows_left: int, last_wait_s: float, now_s: float) -> ExecutionReport:
+        """rows_left: that are going to be executed."""
+        executed = self.queue.executed_of_chunk
+        ends_s = self._began_s + self._step_s + rows_left * self._step_s
+        return ExecutionReport(
+            executed_steps=executed,
+            executing_s=now_s - self.chunk_began_s if executed else 0.0,
+            remaining_s=ends_s - now_s if math.isfinite(ends_s) else 0.0,
+            last_wait_s=last_wait_s,
+        )
 
     def drop_stale_step(self, now_s: float) -> None:
         """Nor is the rest of one."""
@@ -101,6 +116,9 @@ class Motor:
         action, _ = self.queue.pop()
         if not self._config.tick_is_step:
             self.step_ends_s = now_s + self._step_s
+        self._began_s = now_s
+        if self.queue.executed_of_chunk == 1:
+            self.chunk_began_s = now_s
         if action is None:
             self._refused["out_of_limits"] += 1
             return None
@@ -163,6 +181,7 @@ class Motor:
         """A new episode. A robot that stood may have been moved since."""
         self._interpolator.clear()
         self.step_ends_s, self.staleness_s = -math.inf, math.nan
+        self._began_s, self.chunk_began_s = -math.inf, math.inf
         self.smoothness.begin()
         if not self.ladder.moved:
             self._forget_start()

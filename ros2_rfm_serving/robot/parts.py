@@ -33,7 +33,7 @@ class RobotParts:
         self._motor = Motor(config, self.refused)
         self._queue = self._motor.queue
         self._supervision = Supervision(config.policy)
-        self._talk = Conversation(config, self._queue, self._supervision, self.refused)
+        self._talk = Conversation(config, self._motor, self._supervision, self.refused)
         self._links = self._talk.links
         self._failsafe = FailSafe(config.failsafe)
         self._needs_chunk_since_s = math.inf

@@ -32,8 +32,7 @@ def action_request(
     delay_steps: int,
     conditioning: Conditioning,
     guided_rows: int,
-    step_rate_hz: float,
-    last_wait_s: float,
+    report: ExecutionReport,
     episode_start: bool,
     now_s: float,
 ) -> ObservationRequest:
@@ -51,8 +50,6 @@ def action_request(
         inference_delay_steps=delay,
         prefix_model=model,
         prefix_robot=robot,
-        report=ExecutionReport(
-            executed_steps=queue.executed_of_chunk, remaining_s=queue.depth / step_rate_hz, last_wait_s=last_wait_s
-        ),
+        report=report,
         episode_start=episode_start,
     )

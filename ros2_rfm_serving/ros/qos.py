@@ -34,6 +34,8 @@ OBSERVATION_RECEIVED = _profile(ReliabilityPolicy.BEST_EFFORT, 64)  # many robot
 REPLY = _profile(ReliabilityPolicy.RELIABLE, 2)
 REPLY_SENT = _profile(ReliabilityPolicy.RELIABLE, 2, lifespan=Duration(seconds=REPLY_LIFESPAN_S))
 """The writer alone forgets what is too old to be executed: a reader would compare the clocks of two machines."""
+REFETCH = _profile(ReliabilityPolicy.BEST_EFFORT, 2)
+"""A lost one costs nothing: the request is answered with the observation that it has."""
 SCORE = _profile(ReliabilityPolicy.RELIABLE, 8)
 SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)

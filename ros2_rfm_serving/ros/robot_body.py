@@ -129,6 +129,7 @@ class RobotBody:
             (msg.Plan, "rfm/plan", convert.plan_from),
         ):
             self._hear(message_type, topic, partial(self._on_reply, read), qos.REPLY, from_server=True)
+        self._hear(msg.RequestId, "rfm/refetch", self._on_refetch, qos.REFETCH, from_server=True)
         self._keep(PeoplesDoor(self._node, self.brain, self._topic, self._on_person), PeoplesDoor.destroy)
 
     def _hear_sensors(self) -> None:
@@ -184,6 +185,9 @@ class RobotBody:
             self.brain.reply(read(message), clock())
         except BadMessageError as error:
             self.brain.refused[error.kind] += 1
+
+    def _on_refetch(self, message: Any) -> None:
+        self.brain.ask_again(convert.id_from(message))
 
     def _on_person(self) -> None:
         """Somebody has paused it, let it go on, or aborted its task: what follows from that does not wait for the next tick."""

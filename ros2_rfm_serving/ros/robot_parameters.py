@@ -11,7 +11,7 @@ from ros2_rfm_serving.robot.link import LinkConfig
 from ros2_rfm_serving.ros.joints import StatePart
 from ros2_rfm_serving.ros.parameters import Spec, choice
 from ros2_rfm_serving.ros.sinks import TRAJECTORY_FIELDS, SinkKind
-from ros2_rfm_serving.types import Conditioning, Guidance
+from ros2_rfm_serving.types import Conditioning, Guidance, Horizon
 
 
 class TickSource(enum.Enum):
@@ -29,7 +29,7 @@ def _default(name: str) -> float:
 
 
 LARGE = 1e9
-_GUIDANCE, _POLICY = Guidance(), TaskPolicy()
+_GUIDANCE, _HORIZON, _POLICY = Guidance(), Horizon(), TaskPolicy()
 
 CONTRACT = {
     "robot": Spec("", "Name of the robot, as in the schedule; empty: the last part of the namespace"),
@@ -48,6 +48,9 @@ EXECUTION = {
     "tick": choice(TickSource.STATE, "What gives the control period its rhythm: each new state, or a timer"),
     "interpolation": Spec(1, "Commands per step of the policy, on a straight line between steps", 1, 1000),
     "execution_horizon": Spec(8, "Actions of a chunk to execute before the next takes over", 1, 10_000),
+    "horizon_policy": Spec("", "Who says how much of each chunk is executed: a policy of the server's; empty: execution_horizon"),
+    "horizon_min_steps": Spec(_HORIZON.min_steps, "With such a policy: never fewer actions", 1, 10_000),
+    "horizon_threshold": Spec(_HORIZON.threshold, "Of `confidence`: how far a last update may exceed the mean", -0.99, LARGE),
     "synchronous": Spec(False, "Hold while the next chunk is computed"),
     "conditioning": choice(Conditioning.PREFIX, "How a chunk continues the actions executed meanwhile"),
     "guidance_schedule": choice(_GUIDANCE.schedule, "How guidance fades out over the prefix"),

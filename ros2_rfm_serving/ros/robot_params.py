@@ -15,7 +15,7 @@ from ros2_rfm_serving.robot.link import LinkConfig
 from ros2_rfm_serving.ros.io_params import IoConfig, io_config, per_action
 from ros2_rfm_serving.ros.parameters import Values, declare
 from ros2_rfm_serving.ros.robot_parameters import SPECS, TickSource
-from ros2_rfm_serving.types import Conditioning, Fallback, Guidance, PrefixSchedule
+from ros2_rfm_serving.types import Conditioning, Fallback, Guidance, Horizon, PrefixSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,12 @@ def _execution(values: Values) -> dict[str, Any]:
         "control_rate_hz": values.number("control_rate_hz"),
         "interpolation": values.integer("interpolation"),
         "execution_horizon": values.integer("execution_horizon"),
+        "horizon": Horizon(
+            policy=values.text("horizon_policy"),
+            steps=values.integer("execution_horizon"),
+            min_steps=values.integer("horizon_min_steps"),
+            threshold=values.number("horizon_threshold"),
+        ),
         "synchronous": values.flag("synchronous"),
         "conditioning": values.choice("conditioning", Conditioning),
         "guidance": Guidance(
