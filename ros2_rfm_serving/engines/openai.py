@@ -58,7 +58,7 @@ class OpenAIOptions(text.TextOptions):
     """Without a connection, or with status 429 or 5xx."""
     constraint: Literal["auto", "json_schema", "choice", "none"] = "auto"
     """How a judge is kept to its words: by a JSON schema, by vLLM's `choice`, or by its prompt alone. `auto`: the first of
-    JSON schema and prompt that the server takes when it is tried at start-up."""
+    JSON schema and prompt that the server takes and heeds when it is tried at start-up."""
     logprobs: bool | None = None
     """Ask for the probability of the verdict; not given: if the server takes that."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -107,18 +107,20 @@ class OpenAIEngine(Engine):
         return self._options.max_batch_size
 
     def warm_up(self) -> None:
-        """Asks once, with images, and settles on what the server understands. Raises: `ModelError` when it does not answer."""
+        """Asks, with images, until it knows what the server understands and heeds. Raises: `ModelError` when that is too little."""
         request = text.first_request(self._contract, encoded=True)
         for dialect in (dialects := _dialects(self._options)):
             try:
-                completion = self._client.complete(self._body(request, dialect), self._options.warm_up_timeout_s)
-                self._loop.run_until_complete(completion)
+                asked = self._client.complete(self._body(request, dialect), self._options.warm_up_timeout_s)
+                completion = self._loop.run_until_complete(asked)
             except Refused as refused:
                 if refused.status not in _NOT_UNDERSTOOD or dialect == dialects[-1]:
                     raise
-            else:
+                continue
+            if self._heeds(dialect, request.id.component, completion):
                 self.dialect = dialect
                 return
+        raise ModelError("the server's answer is none of the words it was held to: see `constraint` and `max_tokens`")
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
         answers = self._loop.run_until_complete(self._answer_all(requests))
@@ -142,6 +144,11 @@ class OpenAIEngine(Engine):
             return text.reply_of(self._options, request.id.component, completion)
         except ModelError as error:
             return error
+
+    def _heeds(self, dialect: Dialect, component: str, completion: text.Completion) -> bool:
+        """Some servers take a constraint and pay it no heed."""
+        free = dialect.constraint == "none" or text.plans(component)
+        return free or bool(text.reply_of(self._options, component, completion).verdict)
 
     def _body(self, request: InferenceRequest, dialect: Dialect) -> dict[str, Any]:
         options, component = self._options, request.id.component

@@ -384,6 +384,15 @@ def test_it_settles_on_what_the_server_understands(unknown: set[str], settled: t
         assert not unknown & asked[-1][0].keys()
 
 
+def test_a_server_that_takes_a_constraint_and_pays_no_heed_is_found_out() -> None:
+    with server(lambda body, i: says("let me see ...")) as (url, _), engine(url) as judge:
+        judge.warm_up()
+        assert judge.dialect.constraint == "none"
+    kept = pytest.raises(ModelError, match="none of the words.*constraint")
+    with server(lambda body, i: says("let me see ...")) as (url, _), engine(url, constraint="choice") as judge, kept:
+        judge.warm_up()
+
+
 def test_what_was_asked_for_is_never_given_up_in_silence() -> None:
     def script(body: dict[str, Any], number: int) -> Turn:
         return Turn(status=422) if "response_format" in body else says("safe")
