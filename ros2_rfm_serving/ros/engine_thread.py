@@ -71,4 +71,4 @@ class EngineThread:
         return True
 
     def _idle_s(self) -> float:
-        return IDLE_WAIT_S
+        return max(0.0, min(IDLE_WAIT_S, self._server.look_again_s - clock()))

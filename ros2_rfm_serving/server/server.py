@@ -19,18 +19,17 @@ import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import BadMessageError, ModelError
-from ros2_rfm_serving.server.dispatch import Dispatcher, Waiting
+from ros2_rfm_serving.server.dispatch import Dispatcher
 from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
 from ros2_rfm_serving.server.figures import Figures, ServerSnapshot, quantile
-from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.server.horizon import outlooks
 from ros2_rfm_serving.server.intake import row_of
+from ros2_rfm_serving.server.mailboxes import Mailboxes
 from ros2_rfm_serving.server.replies import reply_kind, reply_of
-from ros2_rfm_serving.server.sessions import Session, SessionKey, SessionRules, Sessions
-from ros2_rfm_serving.server.tiers import Lane, Tier, Work, overflow
+from ros2_rfm_serving.server.sessions import SessionKey, SessionRules, Sessions
+from ros2_rfm_serving.server.tiers import Lane, Tier, Work
 from ros2_rfm_serving.types import (
     EngineReply,
-    InferenceRequest,
     ModelContract,
     ObservationRequest,
     Reply,
@@ -77,12 +76,12 @@ class ModelServer:
         self.last_engine_error = ""
         self.look_again_s = math.inf
         """When the last `begin` that gave None wants to be called again, even if nothing new arrives."""
-        self._dispatcher = Dispatcher(dispatch_policy(config.dispatch), config.batching)
         edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
         self._lanes = [Lane(tier) for tier in (edge, *overflow)]
         self.takes_encoded = engine.takes_encoded
         self._sessions = Sessions(engine.contract, config.max_sessions, config.first_epoch, config.sessions)
-        self._mailboxes: dict[SessionKey, Waiting] = {}
+        dispatcher = Dispatcher(dispatch_policy(config.dispatch), config.batching)
+        self._mailboxes = Mailboxes(dispatcher, self._sessions.histories)
         self._lock = threading.Lock()
         self._figures = Figures(config.window_s)
         self._served = self._superseded = self._refetched = 0
@@ -94,15 +93,15 @@ class ModelServer:
         """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
         with self._lock:
             grant = self._sessions.open(request, self._figures.load)
-            self._mailboxes.pop((request.robot, request.component), None)
+            self._mailboxes.discard((request.robot, request.component))
             return grant
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         with self._lock:
             session = self._sessions.get((robot, component), epoch)
             if session and self._sessions.close(session.key, epoch):
-                self._mailboxes.pop(session.key, None)
-                self._task_ended(session.history)
+                self._mailboxes.discard(session.key)
+                self._mailboxes.task_ended(session.history)
 
     def drain(self) -> None:
         """From now on no session opens and no request is taken; what waits and what runs is finished."""
@@ -118,7 +117,7 @@ class ModelServer:
         with self._lock:
             gone = self._sessions.collect(absent, now_s)
             for key, why in gone:
-                self._mailboxes.pop(key, None)
+                self._mailboxes.discard(key)
                 self.refused[why] += 1
         return gone
 
@@ -127,9 +126,7 @@ class ModelServer:
         key = (robot, component)
         with self._lock:
             self._sessions.reset_episode(key, epoch, episode)
-            waiting = self._mailboxes.get(key)
-            if waiting and waiting.request.id.episode < episode:
-                del self._mailboxes[key]
+            if self._mailboxes.discard(key, before_episode=episode):
                 self.refused["stale_episode"] += 1
 
     @property
@@ -169,7 +166,10 @@ class ModelServer:
         request = row_of(observation, session, self.contract, takes_encoded=self.takes_encoded)
         with self._lock:
             session = self._sessions.admit(observation.id)  # again: it may have closed meanwhile
-            self._deposit(session, request, observation, now_s)
+            session.sequence, session.episode = request.id.sequence, request.id.episode
+            if self._mailboxes.deposit(session, request, observation, now_s):
+                session.superseded += 1
+                self._superseded += 1
 
     @contextlib.contextmanager
     def counting_refusals(self) -> Iterator[None]:
@@ -187,20 +187,14 @@ class ModelServer:
 
     def begin(self, now_s: float, tier: int = 0) -> Work | None:
         """Selects what a tier runs next; None: nothing waits that it should run, or it has enough to do (see `look_again_s`)."""
-        lane = self._lanes[tier]
+        lane, self.look_again_s = self._lanes[tier], math.inf
         if not self._mailboxes or lane.is_full:
             return None
         with self._lock:
-            waiting = list(self._mailboxes.values())
-            ranked = self._dispatcher.policy.rank(waiting, lane.view, now_s)
-            if tier:
-                ranked = overflow(ranked, self._lanes[0].view, lane.view, now_s)
-            selection = self._dispatcher.cut(waiting, ranked, lane.view, now_s, self._expected_asks)
+            selection = self._mailboxes.take(self._lanes, tier, now_s)
             self.look_again_s = selection.look_again_s
             if not selection.batch:
                 return None
-            for chosen in selection.batch:
-                del self._mailboxes[chosen.request.id.robot, chosen.request.id.component]
             if all(lane.is_idle for lane in self._lanes):
                 self._figures.begun(now_s)
             work = Work(tuple(selection.batch), now_s, tier)
@@ -211,19 +205,11 @@ class ModelServer:
         """Requests that run next and whose robots should be asked for a newer observation now, since it costs nothing (Kairos
         §3.2.2): theirs will be stale when the engine is free, and a newer one arrives before, and fresh enough. The answer is a
         normal newer request. Each is named once; ask a few times within `refetch_after_s`."""
-        lane, limit_s = self._lanes[0], self.config.refetch_after_s
-        left_s = lane.view.free_s - now_s
-        if limit_s == math.inf or not 0.0 < left_s <= limit_s:
+        limit_s = self.config.refetch_after_s
+        if limit_s == math.inf:
             return []
         with self._lock:
-            ranked = self._dispatcher.policy.rank(list(self._mailboxes.values()), lane.view, now_s)
-            stale = [
-                w.request.id
-                for w in ranked[: lane.view.batch_size]
-                if lane.view.free_s - w.arrived_s > limit_s
-                and w.history.refetch_s <= left_s
-                and w.history.ask_again(w.request.id.sequence, now_s)
-            ]
+            stale = self._mailboxes.stale(self._lanes[0], limit_s, now_s)
             self._refetched += len(stale)
         return stale
 
@@ -304,7 +290,7 @@ class ModelServer:
     def check_integrity(self) -> None:
         """When idle: nothing waits that no session owns."""
         with self._lock:
-            assert set(self._mailboxes) <= set(self._sessions.names())
+            assert self._mailboxes.keys() <= set(self._sessions.names())
 
     def _begin_episode(self, request: RequestId) -> None:
         """An engine that keeps state between chunks forgets it with every session and episode."""
@@ -312,38 +298,3 @@ class ModelServer:
         if self.contract.serving is Serving.EXCLUSIVE and episode != self._episode:
             self._episode = episode
             self._lanes[0].engine.reset()
-
-    # --- parts of submit ---
-
-    def _deposit(self, session: Session, request: InferenceRequest, observation: ObservationRequest, now_s: float) -> None:
-        """A newer request of the session keeps its predecessor's place."""
-        session.sequence, session.episode = request.id.sequence, request.id.episode
-        history, replaced = session.history, self._mailboxes.get(session.key)
-        if request.id.episode != history.episode:
-            self._task_ended(history)
-            history.begin_task(request.id.episode, (request.id.component, request.instruction), now_s)
-            since_s = now_s
-        else:
-            since_s = replaced.since_s if replaced else now_s
-        history.requested(now_s, observation.report)
-        remaining_s = observation.report.remaining_s
-        self._mailboxes[session.key] = Waiting(
-            request=request,
-            stamp_ns=observation.stamp_ns,
-            arrived_s=now_s,
-            since_s=since_s,
-            starves_s=now_s + remaining_s if math.isfinite(remaining_s) else now_s,
-            due_s=since_s + session.slo_s,
-            history=history,
-            horizon=session.horizon,
-        )
-        if replaced:
-            session.superseded += 1
-            self._superseded += 1
-
-    def _task_ended(self, history: History) -> None:
-        if history.rounds:
-            self._dispatcher.policy.task_ended(history)
-
-    def _expected_asks(self) -> list[float]:
-        return [history.asks_s + history.ask_spread_s for history in self._sessions.histories()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.server.history import History
@@ -55,11 +55,12 @@ class Selection(NamedTuple):
 NOTHING = Selection(())
 
 
-class DispatchPolicy(Protocol):
+class DispatchPolicy:
     """Ranks; how many of the first run together is batching's part (`batching.py`)."""
 
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         """Most urgent first."""
+        raise NotImplementedError
 
     def task_ended(self, task: History) -> None:
         """For policies that learn."""

@@ -8,13 +8,13 @@ from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Wa
 from ros2_rfm_serving.server.dispatch.task_lengths import TaskLengths
 from ros2_rfm_serving.server.history import History
 
-WAIT_WEIGHT = 10.0
+WAIT_WEIGHT = 5.0
 """A task that waited all its life counts this many times more, and one."""
-PATIENCE = 100.0
+PATIENCE = 30.0
 """Selections without it after which a request counts twice; quadratic, so that none is passed over for ever."""
-LAST_CHANCE = 4.0
+LAST_CHANCE = 2.0
 """How much more a request counts for which this batch is the last that keeps its SLO."""
-EXECUTION_POWER, SHORTEST_EXECUTION_S = 0.25, 0.2
+EXECUTION_POWER, SHORTEST_EXECUTION_S = 0.5, 0.2
 """Long executions overlap with the generation of others, which shortens the tail (Kairos §3.2.2)."""
 MAX_KINDS = 256
 """Instructions are free text: only so many are remembered."""

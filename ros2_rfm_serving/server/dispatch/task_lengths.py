@@ -34,7 +34,7 @@ class TaskLengths:
     def _gittins(self, rounds: int) -> float:
         longer = self._sorted[bisect_right(self._sorted, rounds) :]
         if not longer:
-            return 1.0 + rounds  # longer than any before: as much again
+            return 1.0 + rounds if self._sorted else 1.0  # longer than any before: as much again; no task known: all alike
         least, spent, num = float("inf"), 0, len(longer)
         for i, length in enumerate(longer, start=1):
             spent += length - rounds

@@ -1,0 +1,87 @@
+"""What waits: the newest request of each session, and which of them run next. The server's lock guards it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from ros2_rfm_serving.server.dispatch import Dispatcher, Selection, Waiting
+from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.server.sessions import Session, SessionKey
+from ros2_rfm_serving.server.tiers import Lane, overflow
+from ros2_rfm_serving.types import InferenceRequest, ObservationRequest, RequestId
+
+
+class Mailboxes:
+    def __init__(self, dispatcher: Dispatcher, sessions: Callable[[], Sequence[History]]) -> None:
+        """`sessions`: the histories of all that are open."""
+        self._dispatcher, self._sessions = dispatcher, sessions
+        self._waiting: dict[SessionKey, Waiting] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def keys(self) -> set[SessionKey]:
+        return set(self._waiting)
+
+    def discard(self, key: SessionKey, before_episode: float = math.inf) -> bool:
+        """False: nothing of an episode before this one waited there."""
+        waiting = self._waiting.get(key)
+        if waiting is None or waiting.request.id.episode >= before_episode:
+            return False
+        del self._waiting[key]
+        return True
+
+    def deposit(self, session: Session, request: InferenceRequest, observation: ObservationRequest, now_s: float) -> bool:
+        """True: it replaces an older request of the session, whose place in the queue it keeps within an episode."""
+        history, replaced = session.history, self._waiting.get(session.key)
+        since_s = replaced.since_s if replaced and request.id.episode == history.episode else now_s
+        if request.id.episode != history.episode:
+            self.task_ended(history)
+            history.begin_task(request.id.episode, (request.id.component, request.instruction), now_s)
+        history.requested(now_s, observation.report)
+        remaining_s = observation.report.remaining_s
+        self._waiting[session.key] = Waiting(
+            request=request,
+            stamp_ns=observation.stamp_ns,
+            arrived_s=now_s,
+            since_s=since_s,
+            starves_s=now_s + remaining_s if math.isfinite(remaining_s) else now_s,
+            due_s=since_s + session.slo_s,
+            history=history,
+            horizon=session.horizon,
+        )
+        return replaced is not None
+
+    def task_ended(self, history: History) -> None:
+        if history.rounds:
+            self._dispatcher.policy.task_ended(history)
+
+    def take(self, lanes: Sequence[Lane], tier: int, now_s: float) -> Selection:
+        """What tier `tier` runs next leaves its mailboxes."""
+        view, waiting = lanes[tier].view, list(self._waiting.values())
+        ranked = self._dispatcher.policy.rank(waiting, view, now_s)
+        if tier:
+            ranked = overflow(ranked, lanes[0].view, view, now_s)
+        selection = self._dispatcher.cut(waiting, ranked, view, now_s, self._expected_asks)
+        for chosen in selection.batch:
+            del self._waiting[chosen.request.id.robot, chosen.request.id.component]
+        return selection
+
+    def stale(self, lane: Lane, limit_s: float, now_s: float) -> list[RequestId]:
+        """Of those that run next: observations that will be older than `limit_s` when the engine is expected to be free, where a
+        newer one, asked for now, arrives before and is younger than that then. Each is named once."""
+        free_s = lane.view.free_s
+        if not 0.0 < free_s - now_s <= limit_s:
+            return []
+        ranked = self._dispatcher.policy.rank(list(self._waiting.values()), lane.view, now_s)
+        return [
+            waiting.request.id
+            for waiting in ranked[: lane.view.batch_size]
+            if free_s - waiting.arrived_s > limit_s
+            and now_s + waiting.history.refetch_s <= free_s
+            and waiting.history.ask_again(waiting.request.id.sequence, now_s)
+        ]
+
+    def _expected_asks(self) -> list[float]:
+        return [history.asks_s + history.ask_spread_s for history in self._sessions()]
