@@ -17,13 +17,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ros2_rfm_serving.cli import bench_network, bench_robot, bench_robots, bench_rtc, bench_scheduler
+from ros2_rfm_serving.cli import bench_engine, bench_network, bench_robot, bench_robots, bench_rtc, bench_scheduler
+from ros2_rfm_serving.cli.engines import load_engine
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.cli.up import Outcome
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
 app.command("scheduler")(bench_scheduler.scheduler)
+app.command("engine")(bench_engine.engine)
 app.command("network")(bench_network.network)
 app.command("robot")(bench_robot.robot)
 app.command("robots")(bench_robots.robots)
@@ -130,55 +132,6 @@ def policy(
     console.print(table)
     if json_file:
         json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-
-
-@app.command()
-def engine(
-    model: Annotated[str, typer.Argument(help="Model of the catalogue")] = "rfm/metaworld-flow",
-    batches: Annotated[str, typer.Option(help="Batch sizes")] = "1,2,4,8,16",
-    calls: Annotated[int, typer.Option(min=1, help="Timed calls per batch size")] = 50,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 1,
-) -> None:
-    """Time of one batch, in process, by batch size.
-
-    Example:  rfm bench engine rfm/metaworld-flow --batches 1,8
-    """
-    import numpy as np
-
-    from ros2_rfm_serving.engines.blank import blank_request
-
-    served = load_engine(model, threads)
-    table = Table("batch", "p50", "p99", "per row", title=f"{model}, {threads} thread(s)")
-    for size in (int(part) for part in batches.split(",")):
-        requests = [blank_request(served.contract)] * size
-        times_ms = []
-        for _ in range(calls + 3):
-            started_s = time.perf_counter()
-            served.infer(requests)
-            times_ms.append(1e3 * (time.perf_counter() - started_s))
-        p50, p99 = np.quantile(times_ms[3:], [0.5, 0.99])
-        table.add_row(str(size), f"{p50:.1f} ms", f"{p99:.1f} ms", f"{p50 / size:.1f} ms")
-    console.print(table)
-
-
-def load_engine(model: str, threads: int) -> Any:
-    """A model of the shipped catalogue, ready to run in this process on the CPU."""
-    from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
-    from ros2_rfm_serving.factory import Catalogue
-    from ros2_rfm_serving.profiles import load_profiles
-    from ros2_rfm_serving.ros.runtime import share
-
-    profiles = share() / "config" / "profiles"
-    spec = EngineSpec(
-        model=model,
-        entry=Catalogue.load(profiles / "models.yaml")[model],
-        models_folder=share() / "models",
-        profile=load_profiles(profiles),
-        gpu_type="CPU",
-        wait=time.sleep,
-        threads=threads,
-    )
-    return build_engine(spec)
 
 
 def _in_process(task: str, instruction: str, seed: int, episodes: int) -> list[Any]:

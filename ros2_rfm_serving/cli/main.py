@@ -8,7 +8,21 @@ from typing import Any
 
 import typer
 
-from ros2_rfm_serving.cli import bench, capacity, check, doctor, netlink, plan, profile, reproduce, robot, simulate, train, up
+from ros2_rfm_serving.cli import (
+    bench,
+    capacity,
+    check,
+    doctor,
+    netlink,
+    parity,
+    plan,
+    profile,
+    reproduce,
+    robot,
+    simulate,
+    train,
+    up,
+)
 from ros2_rfm_serving.errors import RfmError
 
 app = typer.Typer(
@@ -26,6 +40,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "capacity": capacity.capacity,
     "doctor": doctor.doctor,
     "profile": profile.profile,
+    "parity": parity.parity,
     "train": train.train,
 }
 for name, command in COMMANDS.items():

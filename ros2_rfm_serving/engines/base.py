@@ -53,6 +53,7 @@ class Engine(Protocol):
 
     def reset(self) -> None:
         """A new episode of the one session of an engine with `Serving.EXCLUSIVE`. Shared engines have nothing to reset."""
+        return  # noqa: PLR1711 (mypy takes an empty body for an abstract one)
 
     def check_parity(self) -> list[Parity]:
         """Block by block where the engine is split, against its reference (vla.cpp §4.6). Empty: nothing to compare with."""

@@ -121,7 +121,7 @@ class FlowPolicy:
         return " ".join(self._network.config.vocabulary[2:])
 
     def reference(self) -> FlowPolicy:
-        exact = FlowPolicy(self._contract.model, copy.deepcopy(self._network).double(), self._contract.model_hash)
+        exact = FlowPolicy(self._contract.model, copy.deepcopy(self._network).cpu().double(), self._contract.model_hash)
         exact._few_times = False
         return exact
 
@@ -139,7 +139,7 @@ class FlowPolicy:
 
     def _modulation(self, time: Tensor) -> Tensor:
         """Of few distinct times: the solver step's, and 0 of fixed rows. So it is computed once each, not per token and call."""
-        times, which = time.unique(return_inverse=True)
+        times, which = time.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         distinct = self._modulation_at(*times.tolist())
         return distinct[0] if len(distinct) == 1 else distinct[which]
 

@@ -48,13 +48,15 @@ class Judge(Engine):
     @torch.inference_mode()
     def check_parity(self) -> list[Parity]:
         """Where things are, and what follows from it, against the network in float64."""
-        network, exact = self._network, copy.deepcopy(self._network).double()
+        network, exact = self._network, copy.deepcopy(self._network).cpu().double()
         requests = parity.probes(self._contract, " ".join(network.config.vocabulary[2:]))
         images, words = self._inputs.images(requests), self._inputs.words(requests)
+        batch = filled(requests, self._sizes)
+        logits = self._logits(self._inputs.images(batch), self._inputs.words(batch))[0][: len(requests)]
         dtype = network.word.weight.dtype
         return [
-            parity.compare("image encoder", network.points(images), exact.points(images), dtype),
-            parity.compare("logits", self._logits_of(images, words)[0], exact(images, words), dtype),
+            parity.compare("image encoder", network.points(images), exact.points(images.cpu()), dtype),
+            parity.compare("logits", logits, exact(images.cpu(), words.cpu()), dtype),
         ]
 
     @torch.inference_mode()

@@ -132,7 +132,7 @@ class ImageTokens(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """images: [B, C, H, W, 3] uint8 -> [B, image_tokens, width]"""
         dtype = self.position.dtype
-        pixels = self.patches(images).to(at_least_float32(dtype)).sub(127.5).div_(64.0)
+        pixels = (self.patches(images).to(at_least_float32(dtype)) / 64.0).sub_(127.5 / 64.0)
         tokens = self.norm(F.gelu(self.embed(pixels.to(dtype))) + self.position)
         out: Tensor = self.attention(self.queries.expand(len(images), -1, -1), self.attention.keys_values(tokens))
         return out

@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Parity, Predicts, SamplingConfig, VelocityModel
@@ -27,6 +28,7 @@ Exact = npt.NDArray[np.float64]
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """By the dtype of the weights: rounding stays well below, an index that is off by one far above."""
 NUM_PROBES = 3
+PROBE_IMAGE = (96, 96, 3)
 
 
 @runtime_checkable
@@ -55,16 +57,16 @@ def check(model: ReferencedModel, config: SamplingConfig) -> list[Parity]:
     """From the images to robot space, in the order of computation: the first that fails names the culprit."""
     exact, dtype = model.reference(), model.weights_dtype
     requests = _continuing(probes(model.contract, model.probe_instruction), model.contract, config)
-    rows, length, width = len(requests), model.contract.chunk_length, len(model.contract.action_names)
+    rows, length, columns = len(requests), model.contract.chunk_length, len(model.contract.action_names)
     batch = filled(requests, config.fixed_shapes)
     rng = np.random.default_rng(0)
-    noise = rng.standard_normal((len(batch), length, width), np.float32)
+    noise = rng.standard_normal((len(batch), length, config.num_columns or columns), np.float32)
     x, time = torch.from_numpy(noise), torch.from_numpy(rng.random((len(batch), length), np.float32))
     with torch.inference_mode():
         context, exact_context = model.perceive(batch), exact.perceive(requests)
         velocity = model.velocity(x.to(config.device), time.to(config.device), context)
         exact_velocity = exact.velocity(x[:rows].double(), time[:rows].double(), exact_context)
-        plain = np.stack([plain_loop(exact, request, noise[i], config) for i, request in enumerate(requests)])
+        plain = np.stack([plain_loop(exact, request, noise[i], config) for i, request in enumerate(requests)])[..., :columns]
         return [
             compare("image encoder", model.encoded_images(requests), exact.encoded_images(requests), dtype),
             compare("prefix: keys and values", [tensor[:rows] for tensor in context], exact_context, dtype),
@@ -90,23 +92,24 @@ def probes(contract: ModelContract, instruction: str) -> list[InferenceRequest]:
             blank,
             instruction=instruction,
             state=rng.standard_normal(contract.state_size, np.float32),
-            images={camera: rng.integers(0, 256, np.shape(image), np.uint8) for camera, image in blank.images.items()},
+            images={camera: rng.integers(256, size=PROBE_IMAGE).astype(np.uint8) for camera in contract.cameras},
         )
         for _ in range(NUM_PROBES)
     ]
 
 
 def plain_loop(exact: VelocityModel, request: InferenceRequest, noise: Array, config: SamplingConfig) -> Exact:
-    """[T, A] model space, float64: one row, nothing reused from one step to the next. Not guided."""
+    """[T, W] model space, float64: one row, nothing reused from one step to the next. Not guided."""
     fixed = request.inference_delay_steps if request.conditioning is Conditioning.PREFIX else 0
-    regression = config.predicts is Predicts.CHUNK
-    x = torch.from_numpy(noise).double()[None] * (not regression)
+    columns = (0, noise.shape[1] - request.prefix_model.shape[1])
+    prefix = F.pad(torch.from_numpy(request.prefix_model[:fixed]).double(), columns)
+    x = torch.from_numpy(noise).double()[None] * (config.predicts is not Predicts.CHUNK)
     for time, after in itertools.pairwise(_times(config)):
-        x[:, :fixed] = torch.from_numpy(request.prefix_model[:fixed])
+        x[:, :fixed] = prefix
         times = torch.full(x.shape[:2], time, dtype=x.dtype)
         times[:, :fixed] = 0.0
         x = _next(x, exact.velocity(x, times, exact.perceive([request])), time, after, config)
-    x[:, :fixed] = torch.from_numpy(request.prefix_model[:fixed])
+    x[:, :fixed] = prefix
     chunk: Exact = x[0].numpy()
     return chunk
 

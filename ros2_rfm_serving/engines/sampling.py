@@ -116,7 +116,7 @@ def sample(
     if noise is None:
         noise = np.stack([noise_of(request, contract, config) for request in requests])
     start = torch.from_numpy(noise).to(config.device)
-    prefix, fixed = (rows.to(config.device) for rows in _fixed_prefixes(requests, _contract(contract, config.predicts), start.shape))
+    prefix, fixed = _fixed_prefixes(requests, _contract(contract, config.predicts), start)
     target = target_of(requests, start)
     if target is not None and config.predicts is not Predicts.VELOCITY:
         raise ModelError(f"{contract.model!r} predicts {config.predicts.value}; only flow-matching models can be guided")
@@ -161,11 +161,9 @@ def _velocity(model: VelocityModel, context: object, time: Tensor, x: Tensor) ->
     return v
 
 
-def _fixed_prefixes(
-    requests: Sequence[InferenceRequest], contract: ModelContract, shape: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
-    """Prefix rows of `shape`, [B, T, W], and which rows are fixed to them [B, T]: those of requests that ask for `Conditioning.PREFIX`."""
-    prefix = np.zeros(shape, np.float32)
+def _fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContract, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Prefix rows, [B, T, W] as `like`, and which rows are fixed to them, [B, T]: where `Conditioning.PREFIX` is asked for."""
+    prefix = np.zeros(like.shape, np.float32)
     fixed = np.zeros(prefix.shape[:2], bool)
     for i, request in enumerate(requests):
         if request.conditioning is not Conditioning.PREFIX:
@@ -179,7 +177,7 @@ def _fixed_prefixes(
         if d:
             prefix[i, :d, : request.prefix_model.shape[1]] = request.prefix_model[:d]
             fixed[i, :d] = True
-    return torch.from_numpy(prefix), torch.from_numpy(fixed)
+    return torch.from_numpy(prefix).to(like.device), torch.from_numpy(fixed).to(like.device)
 
 
 def noise_of(request: InferenceRequest, contract: ModelContract, config: SamplingConfig) -> Array:
