@@ -388,7 +388,7 @@ def test_a_server_that_takes_a_constraint_and_pays_no_heed_is_found_out() -> Non
     with server(lambda body, i: says("let me see ...")) as (url, _), engine(url) as judge:
         judge.warm_up()
         assert judge.dialect.constraint == "none"
-    kept = pytest.raises(ModelError, match="none of the words.*constraint")
+    kept = pytest.raises(ModelError, match=r"none of the words.*constraint")
     with server(lambda body, i: says("let me see ...")) as (url, _), engine(url, constraint="choice") as judge, kept:
         judge.warm_up()
 
