@@ -1,0 +1,187 @@
+"""LeRobot checkpoints of a few thousand random weights, written to a folder as LeRobot writes them. Nothing comes from a hub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from lerobot.configs.policies import PreTrainedConfig
+from lerobot.configs.types import FeatureType, PolicyFeature
+from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+CAMERAS, STATE_SIZE, NUM_ACTIONS, CHUNK = ("front", "wrist"), 6, 4, 12
+NAMES = ("x", "y", "z", "gripper")
+TASKS = ("pick the red cube", "open the drawer and put the cube into it", "push")
+
+
+def save(kind: str, folder: Path, **changes: Any) -> Path:
+    """A checkpoint in `folder`; `changes` to LeRobot's configuration."""
+    torch.manual_seed(len(kind))
+    config = _config(kind, folder, changes)
+    with loading():
+        policy = get_policy_class(kind)(config)
+    for parameter in policy.parameters():  # LeRobot starts some at zero, which would hide mistakes
+        parameter.data = torch.randn_like(parameter) * (0.5 if parameter.ndim < 2 else parameter[0].numel() ** -0.5)
+    policy.save_pretrained(folder)
+    with _tokenizer_at(folder):
+        for pipeline in make_pre_post_processors(config, dataset_stats=_statistics()):
+            pipeline.save_pretrained(folder)
+    return folder
+
+
+def _config(kind: str, folder: Path, changes: dict[str, Any]) -> PreTrainedConfig:
+    features = {f"observation.images.{camera}": PolicyFeature(FeatureType.VISUAL, (3, 48, 64)) for camera in CAMERAS}
+    features["observation.state"] = PolicyFeature(FeatureType.STATE, (STATE_SIZE,))
+    common = {
+        "device": "cpu",
+        "push_to_hub": False,
+        "input_features": features,
+        "output_features": {"action": PolicyFeature(FeatureType.ACTION, (NUM_ACTIONS,))},
+    }
+    vlm = {"max_state_dim": 8, "max_action_dim": 7, "chunk_size": CHUNK, "n_action_steps": CHUNK, "tokenizer_max_length": 24}
+    own: dict[str, dict[str, Any]] = {
+        "act": {
+            "chunk_size": CHUNK,
+            "n_action_steps": CHUNK,
+            "dim_model": 32,
+            "n_heads": 2,
+            "dim_feedforward": 32,
+            "n_encoder_layers": 1,
+            "n_vae_encoder_layers": 1,
+            "latent_dim": 4,
+            "pretrained_backbone_weights": None,
+        },
+        "diffusion": {
+            "n_obs_steps": 2,
+            "horizon": 16,
+            "n_action_steps": 8,
+            "down_dims": (16, 32),
+            "diffusion_step_embed_dim": 16,
+            "num_inference_steps": 3,
+            "crop_shape": None,
+            "spatial_softmax_num_keypoints": 4,
+        },
+        "smolvla": vlm
+        | {
+            "load_vlm_weights": False,
+            "vlm_model_name": str(folder / "vlm"),
+            "num_vlm_layers": 4,
+            "expert_width_multiplier": 0.5,
+            "resize_imgs_with_padding": (64, 64),
+            "num_steps": 5,
+        },
+        "pi0": vlm | {"num_inference_steps": 5, "image_resolution": (56, 56)},
+        "pi05": vlm | {"num_inference_steps": 5, "image_resolution": (56, 56), "tokenizer_max_length": 48},
+        "sac": {},
+    }
+    if kind in ("smolvla", "pi0", "pi05"):
+        _save_tokenizer(folder / "vlm")
+    if kind == "smolvla":
+        _save_vlm(folder / "vlm")
+    return make_policy_config(kind, **common | own[kind] | changes)
+
+
+def _statistics() -> dict[str, dict[str, torch.Tensor]]:
+    def of(size: int) -> dict[str, torch.Tensor]:
+        mean, std = torch.linspace(-0.3, 0.4, size), torch.linspace(0.5, 1.5, size)
+        return {"mean": mean, "std": std, "min": mean - std, "max": mean + std, "q01": mean - std, "q99": mean + std}
+
+    images = {f"observation.images.{c}": {k: v[:, None, None] for k, v in of(3).items()} for c in CAMERAS}
+    return {"observation.state": of(STATE_SIZE), "action": of(NUM_ACTIONS), **images}
+
+
+SPECIAL = ("<pad>", "<unk>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
+
+
+def _save_tokenizer(folder: Path) -> None:
+    characters = [chr(code) for code in range(32, 127)]
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL, "\n", *characters])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        extra_special_tokens={
+            "image_token": "<image>",
+            "fake_image_token": "<fake_token_around_image>",
+            "global_image_token": "<global-img>",
+            "end_of_utterance_token": "<end_of_utterance>",
+        },
+    )
+    fast.save_pretrained(folder)
+
+
+def _save_vlm(folder: Path) -> None:
+    """Configuration and processors of a SmolVLM; its weights are the policy's."""
+    from transformers import SmolVLMConfig, SmolVLMImageProcessor
+
+    text = {
+        "model_type": "llama",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "num_hidden_layers": 4,
+        "vocab_size": 128,
+    }
+    vision = {
+        "hidden_size": 24,
+        "intermediate_size": 32,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "image_size": 64,
+        "patch_size": 16,
+    }
+    SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=2, image_token_id=2).save_pretrained(folder)
+    SmolVLMImageProcessor().save_pretrained(folder)
+    processor = {"processor_class": "SmolVLMProcessor", "image_seq_len": 4}
+    (folder / "processor_config.json").write_text(json.dumps(processor))
+
+
+@contextmanager
+def _tokenizer_at(folder: Path) -> Iterator[None]:
+    """pi0's preprocessor names a tokenizer of the hub: here, in place of its download, one that is at hand."""
+    from transformers import AutoTokenizer
+
+    load = AutoTokenizer.from_pretrained
+    with mock.patch.object(AutoTokenizer, "from_pretrained", lambda name, **options: load(folder / "vlm", **options)):
+        yield
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Around everything that builds a policy: pi0's sizes are in its code, not in its configuration."""
+    from lerobot.policies.pi0 import modeling_pi0
+    from lerobot.policies.pi05 import modeling_pi05
+
+    with mock.patch.multiple(modeling_pi0, **_small(modeling_pi0)), mock.patch.multiple(modeling_pi05, **_small(modeling_pi05)):
+        yield
+
+
+def _small(module: Any) -> dict[str, Any]:
+    def sizes(variant: str) -> Any:
+        width = 32 if variant == "gemma_2b" else 16
+        return module.GemmaConfig(width=width, depth=2, mlp_dim=48, num_heads=2, num_kv_heads=1, head_dim=8)
+
+    def vlm(config: Any) -> Any:
+        config.text_config.vocab_size = 128
+        vision = config.vision_config
+        vision.hidden_size, vision.num_attention_heads, vision.num_hidden_layers, vision.intermediate_size = 24, 2, 1, 32
+        vision.projection_dim = config.text_config.hidden_size
+        return paligemma(config=config)
+
+    def expert(config: Any) -> Any:
+        config.vocab_size = 128
+        return gemma(config=config)
+
+    paligemma, gemma = module.PaliGemmaForConditionalGeneration, module.GemmaForCausalLM
+    return {"get_gemma_config": sizes, "PaliGemmaForConditionalGeneration": vlm, "GemmaForCausalLM": expert}
