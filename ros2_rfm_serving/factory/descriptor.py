@@ -46,7 +46,7 @@ class ServerCluster(_Section):
     dispatch: str = "fifo"
     """Whose request runs next: `fifo`, `least_attained`, `wait_ratio`, `deadline`, `best`, or a policy of one's own. Ours."""
     batching: str = "fixed"
-    """How many run together: `fixed`, `saturation` or `cost_aware`. Ours."""
+    """How many run together: `fixed`, `saturation` or `wait`. Ours."""
     refetch_after_ms: float = Field(default=0.0, ge=0)
     """An observation that would be older when it is used is asked for again if that costs nothing; 0: never. Ours."""
     overflow: Overflow | None = None

@@ -1,0 +1,64 @@
+"""An engine whose every action is the robot's own state, so that a reply meant for another robot shows; told by its instruction to
+misbehave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.engines.registry import EngineSpec
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind, Serving
+
+NAMES = ("x", "y", "z")
+
+
+class MirrorEngine(Engine):
+    def __init__(self, spec: EngineSpec) -> None:
+        self._batch_s = spec.entry.options.get("batch_s", 0.01)
+        self._contract = ModelContract(
+            model=spec.model,
+            model_hash="m",
+            output=OutputKind.ACTION_CHUNK,
+            action_names=NAMES,
+            cameras=("front",),
+            state_size=len(NAMES),
+            chunk_length=8,
+            control_rate_hz=20.0,
+            serving=Serving(spec.entry.options.get("serving", "shared")),
+        )
+        self.episodes = 0
+
+    @property
+    def contract(self) -> ModelContract:
+        return self._contract
+
+    @property
+    def max_batch_size(self) -> int:
+        return 8
+
+    def warm_up(self) -> None:
+        """Nothing to warm."""
+
+    def reset(self) -> None:
+        self.episodes += 1
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        told = {request.instruction for request in requests}
+        time.sleep(3600.0 if "hang" in told else 1.0 if "slow" in told else self._batch_s)
+        if "out of memory" in told:
+            raise MemoryError("in /secret/path")
+        return [self._row(request) for request in requests]
+
+    def _row(self, request: InferenceRequest) -> EngineReply:
+        rows = np.repeat(request.state[None], self._contract.chunk_length, axis=0)
+        rows[:, 2] = self.episodes
+        if request.instruction == "nan":
+            rows[3, 0] = np.nan
+        return EngineReply(chunk_model=rows, chunk_robot=rows)
+
+
+def build(spec: EngineSpec) -> MirrorEngine:
+    return MirrorEngine(spec)

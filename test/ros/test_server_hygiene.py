@@ -1,0 +1,270 @@
+"""A model server process over real DDS when things go wrong: robots that flood, share, leave; engines that hang, spoil, run out of
+memory; an end while it works. The engine is `mirror_engine.py`: every action is the state of the robot that asked."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rclpy
+from rclpy.node import Node
+from rfm_serving import msg, srv
+
+from ros2_rfm_serving.ros import convert, qos
+from ros2_rfm_serving.ros.bench_path import camera_image
+from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
+from ros2_rfm_serving.ros.runtime import executor
+from ros2_rfm_serving.ros.session_messages import session_request_to
+from ros2_rfm_serving.types import EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
+
+from .mirror_engine import NAMES
+
+CATALOGUE = """
+models:
+  mirror: {{engine: "test.ros.mirror_engine:build", options: {{batch_s: {batch_s}, serving: {serving}}}}}
+  absent: {{engine: bundle, bundle: missing}}
+"""
+HEADER = "model,gpu_type,batching,batch_size,rate_hz,mean_ms,p50_ms,p90_ms,p95_ms,p99_ms\n"
+JPEG = camera_image(64, 0)
+
+
+class Fleet(Node):
+    """Robots of the test's on one node."""
+
+    def __init__(self, *robots: str) -> None:
+        super().__init__("test_fleet")
+        names = qos.Names()
+        self.chunks: dict[str, list[tuple[float, Any]]] = defaultdict(list)
+        self.status: Any = None
+        self.states: list[int] = []
+        self.epochs: dict[str, int] = {}
+        self.out = self.create_publisher(msg.Observation, names.server("s1", "observation"), qos.OBSERVATION_SENT)
+        self.create_subscription(msg.ServerStatus, names.server("s1", "status"), self._on_status, qos.SERVER_STATUS)
+        self.hears = {
+            robot: self.create_subscription(msg.ActionChunk, names.robot(robot, "rfm/action_chunk"), self._on_chunk, qos.REPLY)
+            for robot in robots
+        }
+        self.opener = self.create_client(srv.OpenSession, names.server("s1", "open_session"))
+        self._sequence = 0
+        self.executor_ = executor()
+        self.executor_.add_node(self)
+
+    def _on_status(self, message: Any) -> None:
+        self.status = message
+        if not self.states or self.states[-1] != message.state:
+            self.states.append(message.state)
+
+    def _on_chunk(self, message: Any) -> None:
+        self.chunks[message.id.robot].append((time.monotonic(), message))
+
+    def wait(self, until: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            if found := until():
+                return found
+            self.executor_.spin_once(timeout_sec=0.02)
+        raise AssertionError(f"waited in vain {what}")
+
+    def spin(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            self.executor_.spin_once(timeout_sec=0.02)
+
+    def open(self, robot: str, **changes: Any) -> Any:
+        fields = {"robot": robot, "component": "system1", "action_names": NAMES, "cameras": ("front",), "state_size": 3, **changes}
+        self.wait(self.opener.service_is_ready)
+        future = self.opener.call_async(session_request_to(SessionRequest(**fields)))
+        self.wait(future.done)
+        answer = future.result()
+        if answer.success:
+            self.epochs[robot] = answer.session_epoch
+        return answer
+
+    def send(self, robot: str, value: float = 0.0, instruction: str = "go", episode: int = 1, image: bytes = JPEG) -> int:
+        """A sequence number."""
+        self._sequence += 1
+        identity = RequestId(
+            robot=robot, component="system1", session_epoch=self.epochs[robot], episode=episode, sequence=self._sequence
+        )
+        request = ObservationRequest(
+            id=identity,
+            stamp_ns=0,
+            instruction=instruction,
+            state=np.array([value, 0, 0], np.float32),
+            images=(EncodedImage(camera="front", format="jpeg", data=image),),
+            prefix_model=empty(0, 3),
+            prefix_robot=empty(0, 3),
+        )
+        self.out.publish(convert.observation_to(request))
+        return self._sequence
+
+    def ask(self, robot: str, value: float = 0.0, **changes: Any) -> Any:
+        """One answered request; best effort, so again until it is."""
+        before = len(self.chunks[robot])
+        while len(self.chunks[robot]) == before:
+            self.send(robot, value, **changes)
+            end_s = time.monotonic() + 1.0
+            while time.monotonic() < end_s and len(self.chunks[robot]) == before:
+                self.executor_.spin_once(timeout_sec=0.02)
+        return self.chunks[robot][-1][1]
+
+    def refused(self, kind: str) -> int:
+        return next((c.count for c in self.status.refused if c.name == kind), 0) if self.status else 0
+
+    def is_refused(self, kind: str, robot: str, **changes: Any) -> None:
+        """What is sent is counted under `kind`."""
+        before = self.refused(kind)
+
+        def seen() -> bool:
+            self.send(robot, **changes)
+            self.spin(0.3)
+            return self.refused(kind) > before
+
+        self.wait(seen, what=kind)
+
+
+@contextmanager
+def launched(folder: Path, *robots: str, batch_s: float = 0.01, mode: str = "shared", **parameters: object) -> Iterator[Any]:
+    """(fleet, process)"""
+    (folder / "profiles").mkdir()
+    (folder / "profiles" / "models.yaml").write_text(CATALOGUE.format(batch_s=batch_s, serving=mode))
+    (folder / "profiles" / "none.csv").write_text(HEADER)
+    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.model_server_node", "--ros-args"]
+    given = {"server": "s1", "model": "mirror", "batch_size": 8, "config_folder": str(folder), **parameters}
+    for name, value in given.items():
+        command += ["-p", f"{name}:={value}"]
+    process = subprocess.Popen(command, start_new_session=True)
+    rclpy.init()
+    fleet = Fleet(*robots)
+    try:
+        yield fleet, process
+    finally:
+        fleet.executor_.shutdown()
+        fleet.destroy_node()
+        rclpy.try_shutdown()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) in (0, EXIT_HUNG)
+
+
+@contextmanager
+def serving(folder: Path, *robots: str, **parameters: Any) -> Iterator[Any]:
+    with launched(folder, *robots, **parameters) as (fleet, process):
+        fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, what="ready")
+        yield fleet, process
+
+
+def test_robots_share_an_engine_and_nobody_pays_for_another(ros_domain: int, tmp_path: Path) -> None:
+    robots = [f"r{i}" for i in range(6)]
+    with serving(tmp_path, *robots, max_sessions=6, max_request_rate_hz=20.0, request_burst=5) as (fleet, process):
+        # Capacity and contract.
+        for robot in robots:
+            assert fleet.open(robot).success
+        full = fleet.open("r9")
+        assert (full.success, full.error_code, full.sessions, full.max_sessions) == (False, 220, 6, 6)
+        assert "6 of 6 sessions are open" in full.error_msg
+        assert fleet.open("r1", action_names=NAMES[::-1]).error_code == 210
+
+        # Contamination: everybody gets an answer made of its own state alone, however they are batched.
+        fleet.wait(lambda: all(fleet.hears[r].get_publisher_count() for r in robots), what="discovery")
+        for turn in range(15):
+            for i, robot in enumerate(robots):
+                fleet.send(robot, 100.0 * i + turn)
+            fleet.spin(0.1)
+        for i, robot in enumerate(robots):
+            fleet.wait(lambda robot=robot: fleet.chunks[robot], what=robot)
+            for _, chunk in fleet.chunks[robot]:
+                values = set(convert.tensor_from(chunk.chunk_robot)[:, 0].tolist())
+                assert len(values) == 1 and 100.0 * i <= values.pop() < 100.0 * (i + 1), robot
+        assert max(chunk.served.batch_size for robot in robots for _, chunk in fleet.chunks[robot]) > 1
+
+        # A spoilt row, a batch without memory, an image of 5 MB, one that is none.
+        fleet.is_refused("non_finite_output", "r0", instruction="nan")
+        fleet.is_refused("engine_error", "r0", instruction="out of memory")
+        fleet.is_refused("bad_image", "r0", image=JPEG[:40])
+        assert fleet.ask("r0", 7.0).chunk_robot.data[0] == 7.0
+        assert "secret" not in fleet.status.detail and process.poll() is None
+
+        # A flood from one robot: it is cut to its quota, the others keep their SLO.
+        slo_s, answers_s = 1.0, []
+        flooding_until_s = time.monotonic() + 3.0
+        while time.monotonic() < flooding_until_s:
+            fleet.chunks.clear()
+            for robot in robots[1:]:
+                fleet.send(robot, 1.0)
+            sent_s = time.monotonic()
+            while time.monotonic() - sent_s < 0.25:
+                for _ in range(5):
+                    fleet.send("r0")
+                fleet.executor_.spin_once(timeout_sec=0.005)
+            fleet.spin(0.25)
+            answers_s += [fleet.chunks[r][0][0] - sent_s if fleet.chunks[r] else 2 * slo_s for r in robots[1:]]
+        fleet.wait(lambda: fleet.refused("over_quota") > 100, what="a quota")
+        late = sum(latency_s > slo_s for latency_s in answers_s)
+        assert late <= len(answers_s) // 20, f"{late} of {len(answers_s)} answers to well-behaved robots were late"
+
+
+def test_a_robot_that_leaves_makes_room(ros_domain: int, tmp_path: Path) -> None:
+    with serving(tmp_path, "r1", "r2", max_sessions=1, absent_grace_s=1.0) as (fleet, _):
+        assert fleet.open("r1").success
+        fleet.ask("r1")
+        assert fleet.open("r2").error_code == 220
+        fleet.destroy_subscription(fleet.hears.pop("r1"))
+        fleet.wait(lambda: fleet.refused("robot_gone") == 1, what="collection")
+        assert fleet.open("r2").success and fleet.ask("r2", 3.0).chunk_robot.data[0] == 3.0
+
+
+def test_a_model_that_keeps_state_has_one_robot_and_forgets_with_the_episode(ros_domain: int, tmp_path: Path) -> None:
+    with serving(tmp_path, "r1", "r2", mode="exclusive") as (fleet, _):
+        answer = fleet.open("r1")
+        assert answer.success and answer.serving == "exclusive" and answer.max_sessions == 1
+        refusal = fleet.open("r2")
+        assert refusal.error_code == 220 and "serves one session, r1's" in refusal.error_msg
+        resets = [fleet.ask("r1", episode=episode).chunk_robot.data[2] for episode in (1, 1, 2)]
+        assert resets == [1.0, 1.0, 2.0]
+
+
+def test_at_its_end_a_server_finishes_what_runs_and_refuses_what_is_new(ros_domain: int, tmp_path: Path) -> None:
+    with serving(tmp_path, "r1", "r2") as (fleet, process):
+        assert fleet.open("r1").success and fleet.open("r2").success
+        fleet.ask("r1"), fleet.ask("r2")
+        fleet.wait(lambda: fleet.status.waiting == 0)
+        fleet.chunks.clear()
+        sequence = fleet.send("r1", 5.0, instruction="slow")
+        fleet.spin(0.3)
+        process.send_signal(signal.SIGTERM)
+        fleet.wait(lambda: fleet.status.state == msg.ServerStatus.DRAINING, what="draining")
+        refusal = fleet.open("r2")
+        assert not refusal.success and refusal.error_code == 221 and "draining" in refusal.error_msg
+        fleet.wait(lambda: fleet.chunks["r1"], what="the answer to what ran")
+        assert fleet.chunks["r1"][0][1].id.sequence == sequence
+        assert process.wait(timeout=30) == 0
+
+
+def test_a_hung_engine_ends_its_process_and_says_so_before(ros_domain: int, tmp_path: Path) -> None:
+    with serving(tmp_path, "r1", hung_after_s=1.0) as (fleet, process):
+        assert fleet.open("r1").success
+        fleet.ask("r1")
+        end_s = time.monotonic() + 30.0
+        while process.poll() is None and time.monotonic() < end_s:
+            fleet.send("r1", instruction="hang")
+            fleet.spin(0.5)
+        assert process.returncode == EXIT_HUNG
+        assert fleet.states[-1] == msg.ServerStatus.HUNG and fleet.status.detail == "the engine does not come back"
+
+
+@pytest.mark.parametrize("model", ["nobody/knows", "absent"])
+def test_a_model_that_cannot_be_loaded_is_said_without_a_path(ros_domain: int, tmp_path: Path, model: str) -> None:
+    with launched(tmp_path, model=model, models_folder="/nowhere") as (fleet, process):
+        fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.FAILED)
+        assert "cannot be loaded" in fleet.status.detail and "/nowhere" not in fleet.status.detail
+        answer = fleet.open("r1")
+        assert answer.error_code == 200 and "/nowhere" not in answer.error_msg and process.poll() is None
