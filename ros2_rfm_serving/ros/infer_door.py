@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from rclpy.action import ActionServer, CancelResponse
+from rclpy.action import CancelResponse
 from rclpy.node import Node
-from rclpy.task import Future
 from rfm_serving import action
 
 from ros2_rfm_serving.errors import ModelError, RfmError, SessionError
 from ros2_rfm_serving.ros import convert
+from ros2_rfm_serving.ros.patient_action import PatientActionServer
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.types import Chunk, Conditioning, Plan, Reply, SessionRequest
@@ -21,58 +23,64 @@ TIMEOUT_S = 30.0
 TEND_PERIOD_S = 0.1
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """A goal and the session that is its own."""
+
+    goal: Any
+    server: ModelServer
+    component: str
+    epoch: int
+    since_s: float
+
+
 class InferDoor:
     """Every goal gets a session of its own, under a name that no robot has, and closes it at its end.
 
-    `serving` gives the server and how to wake its worker, or None while nothing is served. `take` is called on the worker's
+    `serving` gives the server and how to wake its engine, or None while nothing is served. `take` is called on the engine's
     thread, everything else on the executor's.
     """
 
     def __init__(self, node: Node, action_name: str, serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None]) -> None:
         self._node, self._serving = node, serving
-        self._waiting: dict[str, tuple[Future, Any, float]] = {}
-        """Robot name of the goal -> (future of its reply, goal, when it began)"""
-        self._action = ActionServer(
-            node, action.Infer, action_name, self._execute, cancel_callback=lambda goal: CancelResponse.ACCEPT
+        self._waiting: dict[str, _Waiting] = {}
+        """By the robot name of the goal."""
+        self._action = PatientActionServer(
+            node, action.Infer, action_name, begin=self._begin, cancel_callback=lambda goal: CancelResponse.ACCEPT
         )
         node.create_timer(TEND_PERIOD_S, self._tend)
 
     def take(self, reply: Reply) -> bool:
-        """True when the reply belongs to a goal; it is handed over on the executor's thread, where the goal waits."""
-        waiting = self._waiting.get(reply.id.robot)
-        if waiting is None:
+        """True when the reply belongs to a goal; the goal ends on the executor's thread."""
+        if reply.id.robot not in self._waiting:
             return False
-        self._node.executor.create_task(_answer, waiting[0], reply)
+        self._node.executor.create_task(self._finish, reply.id.robot, reply)
         return True
 
     def release(self) -> None:
         """Nothing is served any more: no goal waits on."""
-        for answer, _, _ in list(self._waiting.values()):
-            _answer(answer, None)
+        for robot in list(self._waiting):
+            self._finish(robot, SessionError("the request was not answered"))
 
     def _tend(self) -> None:
         """Goals that were canceled, or whose request was never answered."""
-        for answer, goal, since_s in list(self._waiting.values()):
-            if goal.is_cancel_requested or clock() - since_s > TIMEOUT_S:
-                _answer(answer, None)
+        for robot, waiting in list(self._waiting.items()):
+            if waiting.goal.is_cancel_requested:
+                self._finish(robot, SessionError("canceled"))
+            elif clock() - waiting.since_s > TIMEOUT_S:
+                self._finish(robot, SessionError("the request was not answered"))
 
-    async def _execute(self, goal: Any) -> Any:
-        result = action.Infer.Result()
+    def _begin(self, goal: Any) -> None:
+        robot = f"infer_{uuid.uuid4().hex[:12]}"
         try:
-            reply = await self._infer(goal)
+            self._submit(goal, robot)
         except RfmError as error:
-            result.error_code, result.error_msg = error.code, str(error)
-            if goal.is_cancel_requested:
-                goal.canceled()
+            if robot in self._waiting:
+                self._finish(robot, error)
             else:
-                goal.abort()
-            return result
-        told = convert.as_verdict(reply) if isinstance(reply, Plan) else reply
-        setattr(result, "chunk" if isinstance(told, Chunk) else "judgement", convert.reply_to(told))
-        goal.succeed()
-        return result
+                self._action.end(goal, functools.partial(_told, error))
 
-    async def _infer(self, goal: Any) -> Reply:
+    def _submit(self, goal: Any, robot: str) -> None:
         """Raises: `RfmError`."""
         serving = self._serving()
         if serving is None:
@@ -80,22 +88,36 @@ class InferDoor:
         server, wake = serving
         observation = goal.request.observation
         identity = observation.id
-        identity.robot, identity.sequence = f"infer_{uuid.uuid4().hex[:12]}", 1
+        identity.robot, identity.sequence = robot, 1
         identity.session_epoch = _open_session(server, observation)
-        answer = Future()
-        self._waiting[identity.robot] = (answer, goal, clock())
-        try:
-            with server.counting_refusals():
-                server.submit(convert.observation_from(observation), clock())
-            wake()
-            goal.publish_feedback(action.Infer.Feedback(phase="queued"))
-            reply: Reply | None = await answer
-        finally:
-            del self._waiting[identity.robot]
-            server.close_session(identity.robot, identity.component, identity.session_epoch)
-        if reply is None:
-            raise SessionError("canceled" if goal.is_cancel_requested else "the request was not answered")
-        return reply
+        self._waiting[robot] = _Waiting(goal, server, identity.component, identity.session_epoch, clock())
+        with server.counting_refusals():
+            server.submit(convert.observation_from(observation), clock())
+        wake()
+        goal.publish_feedback(action.Infer.Feedback(phase="queued"))
+
+    def _finish(self, robot: str, outcome: Reply | RfmError) -> None:
+        waiting = self._waiting.pop(robot, None)
+        if waiting is None:
+            return  # it was canceled meanwhile
+        waiting.server.close_session(robot, waiting.component, waiting.epoch)
+        self._action.end(waiting.goal, functools.partial(_told, outcome))
+
+
+def _told(outcome: Reply | RfmError, goal: Any) -> Any:
+    """How the goal ends, and what its client is told."""
+    result = action.Infer.Result()
+    if isinstance(outcome, RfmError):
+        result.error_code, result.error_msg = outcome.code, str(outcome)
+        if goal.is_cancel_requested:
+            goal.canceled()
+        else:
+            goal.abort()
+        return result
+    told = convert.as_verdict(outcome) if isinstance(outcome, Plan) else outcome
+    setattr(result, "chunk" if isinstance(told, Chunk) else "judgement", convert.reply_to(told))
+    goal.succeed()
+    return result
 
 
 def _open_session(server: ModelServer, observation: Any) -> int:
@@ -109,8 +131,3 @@ def _open_session(server: ModelServer, observation: Any) -> int:
         conditioning=Conditioning.PREFIX if len(observation.prefix_model.data) else Conditioning.NONE,
     )
     return server.open_session(request).session_epoch
-
-
-def _answer(future: Future, reply: Reply | None) -> None:
-    if not future.done():
-        future.set_result(reply)

@@ -7,37 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action import CancelResponse, GoalResponse
 from rclpy.node import Node
 from rfm_serving import action
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.robot import RobotBrain, TaskGoal, TaskResult
 from ros2_rfm_serving.robot.task import TaskRun
+from ros2_rfm_serving.ros.patient_action import PatientActionServer
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, TaskOutcome, TaskPhase
 
 FEEDBACK_PERIOD_S = 0.5
 RESET_TIMEOUT_S = 30.0
-
-
-class _PatientActionServer(ActionServer):
-    """Lets a goal last without a coroutine: rclpy resumes a waiting one on every turn of the executor, at the cost of a core."""
-
-    def __init__(self, *arguments: Any, begin: Callable[[Any], None], **options: Any) -> None:
-        self._begin = begin
-        super().__init__(*arguments, self._nothing, **options)
-
-    def notify_execute(self, goal_handle: Any, execute_callback: Any) -> None:
-        """Called when a goal was accepted."""
-        self._begin(goal_handle)
-
-    def end(self, goal: Any, result: Callable[[Any], Any]) -> None:
-        """`result` says how the goal ended, and returns what its client is told."""
-        super().notify_execute(goal, result)
-
-    def _nothing(self, goal: Any) -> None:
-        raise AssertionError("goals are begun and ended, never executed")
 
 
 class TaskDoor:
@@ -70,7 +52,7 @@ class TaskDoor:
         self._reset_since_s, self._reset_asked = 0.0, False
         self._fed_back_s = -1.0
         self._reset = node.create_client(Trigger, reset_name)
-        self._action = _PatientActionServer(
+        self._action = PatientActionServer(
             node,
             action.ExecuteTask,
             action_name,
