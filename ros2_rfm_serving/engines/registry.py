@@ -29,7 +29,16 @@ ENGINES = {
 }
 ENTRY_POINTS = "ros2_rfm_serving.engines"
 """Group of the entry points with which other packages add engines."""
-EXTRAS = {"torch": "torch", "safetensors": "torch", "jax": "jax", "lerobot": "lerobot", "vllm": "vllm", "httpx": "openai"}
+EXTRAS = {
+    "torch": "torch",
+    "safetensors": "torch",
+    "jax": "jax",
+    "lerobot": "lerobot",
+    "vllm": "vllm",
+    "httpx": "openai",
+    "picows": "gateway",
+    "msgpack": "gateway",
+}
 """Module that may be missing -> extra of this package that has it."""
 
 
