@@ -167,16 +167,18 @@ def reply_of(options: TextOptions, component: str, completion: Completion) -> En
     return EngineReply(verdict=verdict, text=text, score=probability_of(verdict, completion.tokens))
 
 
-# Not in front: `!safe`, `~safe`, `-safe` and the like say the opposite. Not behind: a question.
-_WRAPPING_BEFORE, _WRAPPING_AFTER = "\"'`*_([{<“”«»", "\"'`*_)]}>“”«».,;:!"
+_PAIRS = {'"': '"', "'": "'", "`": "`", "*": "*", "_": "_", "(": ")", "[": "]", "{": "}", "<": ">", "“": "”", "«": "»"}
+_ENDINGS = (".", ",", ";", ":", "!")
 
 
 def plainly(text: str) -> str:
-    """Lower case, single spaces, without the quotes, brackets and full stops around it."""
-    before = None
-    while before != text:
-        before, text = text, text.strip().lstrip(_WRAPPING_BEFORE).rstrip(_WRAPPING_AFTER)
-    return " ".join(text.split()).casefold()
+    """Lower case, single spaces, without what encloses it and one mark at its end. `!safe`, `safe?`, `safe*` stay what they are."""
+    while True:
+        text = text.strip()
+        text = text[:-1].rstrip() if text.endswith(_ENDINGS) else text
+        if len(text) < 2 or _PAIRS.get(text[0]) != text[-1]:
+            return " ".join(text.split()).casefold()
+        text = text[1:-1]
 
 
 def verdict_of(text: str, words: Sequence[str]) -> str:

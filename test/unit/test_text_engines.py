@@ -51,7 +51,7 @@ KEY = "sk-secret"
 
 
 @pytest.mark.parametrize(
-    "said", ["safe", "Safe.", "  SAFE\n", "**safe**", '"safe"', '{"verdict": "safe"}', '{ "verdict" : "Safe" }']
+    "said", ["safe", "Safe.", "  SAFE\n", "**safe.**", '"safe"', "<safe>", '{"verdict": "safe"}', '{ "verdict" : "Safe" }']
 )
 def test_a_word_is_known_by_itself_whatever_its_case_and_wrapping(said: str) -> None:
     assert verdict_of(said, WORDS) == "safe"
@@ -69,6 +69,10 @@ def test_a_word_is_known_by_itself_whatever_its_case_and_wrapping(said: str) -> 
         "-safe",
         "~safe",
         "safe?",
+        "safe*",
+        "safe...",
+        "<safe",
+        "un(safe)",
         "safest",
         "in safe",
         '{"verdict": "safe", "but": "unsafe"}',
