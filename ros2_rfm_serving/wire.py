@@ -5,6 +5,7 @@ No pickle, and every limit is checked before anything is built: the size of a fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -93,12 +94,14 @@ def _array(found: Mapping[Any, Any]) -> np.ndarray[Any, Any]:
     dtype = DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
         raise BadMessageError("bad_dtype", f"an array's dtype must be one of {', '.join(DTYPES)}")
-    if not isinstance(data, bytes) or not isinstance(shape, list) or not all(type(n) is int for n in shape):
+    if not isinstance(data, bytes) or not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
         raise BadMessageError("bad_array", "an array has bytes in `data` and whole numbers in `shape`")
+    if math.prod(shape) * dtype.itemsize != len(data):
+        raise BadMessageError("bad_array", f"{len(data)} bytes of {name} do not fill the array's shape")
     try:
-        return np.frombuffer(data, dtype).reshape(shape) if min(shape, default=0) > 0 else np.ndarray(shape, dtype, data)
-    except (ValueError, OverflowError) as error:
-        raise BadMessageError("bad_array", f"{len(data)} bytes of {name} do not fill the array's shape") from error
+        return np.ndarray(shape, dtype, data)
+    except (ValueError, OverflowError) as error:  # too many dimensions, or an impossible one beside a zero
+        raise BadMessageError("bad_array", "an array's shape is impossible") from error
 
 
 def _scalar(found: Mapping[Any, Any]) -> int | float:

@@ -23,6 +23,7 @@ from rfm_serving import msg, srv
 from ros2_rfm_serving.errors import BadMessageError, ModelError, RfmError
 from ros2_rfm_serving.ros import cdr, convert, qos, server_params
 from ros2_rfm_serving.ros.engine_thread import EngineThread
+from ros2_rfm_serving.ros.gateway import open_gateway
 from ros2_rfm_serving.ros.infer_door import InferDoor
 from ros2_rfm_serving.ros.intake import Intake
 from ros2_rfm_serving.ros.loading import Loaded, Loading
@@ -84,6 +85,7 @@ class ModelServerNode(LifecycleNode):
         self.create_service(srv.ResetEpisode, name(self._name, "reset_episode"), self._on_reset)
         self.create_service(srv.DescribeServer, name(self._name, "describe"), self._on_describe)
         self._infer = InferDoor(self, name(self._name, "infer"), self._serving)
+        self._gateway = open_gateway(self, self._serving, self._params.decode_threads)
         self.create_timer(qos.STATUS_PERIOD_S, self._tend)
 
     # --- lifecycle ---
@@ -151,6 +153,9 @@ class ModelServerNode(LifecycleNode):
         """Before the process ends."""
         faulthandler.cancel_dump_traceback_later()
         self._stop_threads()
+        if self._gateway:
+            self._gateway.stop()
+            self._gateway = None
 
     @property
     def _server(self) -> ModelServer | None:
@@ -182,6 +187,8 @@ class ModelServerNode(LifecycleNode):
             self._worker.stop()
             self._worker = None
         self._infer.release()
+        if self._gateway:
+            self._gateway.release(self._detail)
 
     # --- what arrives ---
 
@@ -284,7 +291,7 @@ class ModelServerNode(LifecycleNode):
 
     def _publish(self, replies: list[Reply]) -> None:
         """On the worker's thread."""
-        for reply in replies:
+        for reply in self._gateway.take(replies) if self._gateway else replies:
             if self._infer.take(reply):
                 continue
             try:

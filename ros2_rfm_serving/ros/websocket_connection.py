@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
@@ -33,12 +34,13 @@ class Connection(WSListener):
         loop: asyncio.AbstractEventLoop,
         decoders: Executor,
         log: Callable[[str], None],
-        forget: Callable[[Connection], None],
+        connections: dict[str, Connection],
     ) -> None:
+        """`connections`: where it stands, by its name as a robot, as long as it is open."""
         super().__init__()
         self.client = client
         self._server, self._wake, self._loop, self._decoders = server, wake, loop, decoders
-        self._log, self._forget = log, forget
+        self._log, self._connections = log, connections
         self._packer = wire.packer()
         self._max_bytes = wire.max_frame_bytes(len(server.contract.cameras))
         self._transport: WSTransport | None = None
@@ -51,6 +53,7 @@ class Connection(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
+        self._connections[self.client.robot] = self
         transport.send(BINARY, self._packer.pack(self.client.metadata()))
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
@@ -72,7 +75,7 @@ class Connection(WSListener):
         sent = transport.close_handshake.sent if transport.close_handshake else None
         if sent and sent.code is WSCloseCode.MESSAGE_TOO_BIG:
             self._server.refused["frame_too_large"] += 1
-        self._forget(self)
+        self._connections.pop(self.client.robot, None)
         self.client.close()
 
     def pause_writing(self) -> None:
@@ -150,11 +153,15 @@ class Connection(WSListener):
         self._transport.send_close(code)
         self._loop.call_later(CLOSES_WITHIN_S, self._transport.disconnect)
 
-    def cut(self) -> None:
+    async def closed(self, timeout_s: float) -> None:
+        """When it is, by force if the client takes longer."""
         if self._transport is not None:
-            self._transport.disconnect()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._transport.wait_disconnected(), timeout_s)
+            self._transport.disconnect(graceful=False)
+            await self._transport.wait_disconnected()
 
-    def _send(self, told: dict[str, object]) -> None:
+    def _send(self, told: Mapping[str, object]) -> None:
         if self._transport is not None and not self._transport.is_disconnected:
             self._transport.send(BINARY, self._packer.pack(told))
 

@@ -11,17 +11,17 @@ import hmac
 import itertools
 import logging
 import os
-import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, TypeVar
 
 from picows import WSCloseCode, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener, ws_create_server
 
 from ros2_rfm_serving import wire
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.loop_thread import LoopThread
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.ros.websocket_connection import Connection
 from ros2_rfm_serving.server import ModelServer
@@ -34,7 +34,8 @@ TEND_PERIOD_S = 1.0
 PING_S = 20.0
 WITHIN_S = 10.0
 """It listens, or has ended, or something is wrong."""
-T = TypeVar("T")
+PARTS_WITHIN_S = 0.5
+"""From a client, when it ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +68,11 @@ class WebsocketDoor:
         self._numbers = itertools.count(1)
         self._connections: dict[str, Connection] = {}
         self._decoders = ThreadPoolExecutor(config.decode_threads, thread_name_prefix="gateway_decode")
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="gateway", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("gateway")
         try:
-            self._listener = self._call(self._listen())
+            self._listener = self._thread.call(self._listen(), WITHIN_S)
         except OSError as error:
-            self._end()
+            self._thread.stop()
             raise ConfigurationError(
                 f"cannot listen on {config.host}:{config.port}: {os.strerror(error.errno or 0)}",
                 key="gateway_port",
@@ -90,17 +89,18 @@ class WebsocketDoor:
         ours = [reply for reply in replies if reply.id.robot.startswith(PREFIX)]
         if not ours:
             return replies
-        self._loop.call_soon_threadsafe(self._deliver, ours)
+        self._thread.soon(self._deliver, ours)
         return [reply for reply in replies if not reply.id.robot.startswith(PREFIX)]
 
     def release(self, why: str) -> None:
         """Nothing is served any more: connections are told and closed, new ones refused until something is."""
-        self._loop.call_soon_threadsafe(self._release, why)
+        self._thread.soon(self._release, why)
 
     def stop(self) -> None:
         """Closes all connections and ends the threads."""
-        self._call(self._close())
-        self._end()
+        self._thread.call(self._close(), WITHIN_S)
+        self._thread.stop()
+        self._decoders.shutdown(wait=False, cancel_futures=True)
 
     # --- on the loop's thread ---
 
@@ -117,11 +117,18 @@ class WebsocketDoor:
             auto_ping_reply_timeout=PING_S,
             max_frame_size=wire.MAX_FRAME_BYTES,
         )
-        self._loop.call_later(TEND_PERIOD_S, self._tend)
+        self._thread.loop.call_later(TEND_PERIOD_S, self._tend)
         return listener
 
     def _admit(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
-        """Before the handshake: who may come in."""
+        """Before the handshake. Whatever this raised would be told to the client."""
+        try:
+            return self._admitted(request)
+        except Exception:
+            self._log(traceback.format_exc())
+            return _answered(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _admitted(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
         serving = self._serving()
         if request.path == b"/healthz":
             return _answered(HTTPStatus.OK if serving else HTTPStatus.SERVICE_UNAVAILABLE)
@@ -133,9 +140,7 @@ class WebsocketDoor:
             server.refused[kind] += 1
             return _answered(status)
         client = OpenpiClient(server, f"{PREFIX}{next(self._numbers)}", self._config.names)
-        connection = Connection(client, server, wake, self._loop, self._decoders, self._log, self._forget)
-        self._connections[client.robot] = connection
-        return connection
+        return Connection(client, server, wake, self._thread.loop, self._decoders, self._log, self._connections)
 
     def _problem(self, request: WSUpgradeRequest) -> tuple[str, HTTPStatus] | None:
         if "Origin" in request.headers:
@@ -147,16 +152,13 @@ class WebsocketDoor:
             return "gateway_connections", HTTPStatus.SERVICE_UNAVAILABLE
         return None
 
-    def _forget(self, connection: Connection) -> None:
-        self._connections.pop(connection.client.robot, None)
-
     def _deliver(self, replies: Sequence[Reply]) -> None:
         for reply in replies:
             if connection := self._connections.get(reply.id.robot):
                 connection.deliver(reply)
 
     def _tend(self) -> None:
-        self._loop.call_later(TEND_PERIOD_S, self._tend)
+        self._thread.loop.call_later(TEND_PERIOD_S, self._tend)
         now_s = clock()
         for connection in list(self._connections.values()):
             connection.tend(now_s, idle_s=self._config.idle_s, reply_s=self._config.reply_s)
@@ -168,23 +170,11 @@ class WebsocketDoor:
     async def _close(self) -> None:
         self._listener.close()
         self._release("this server has ended")
-        await asyncio.sleep(0)
-        for connection in list(self._connections.values()):
-            connection.cut()
-        await asyncio.sleep(0)
-
-    def _call(self, todo: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(todo, self._loop).result(WITHIN_S)
-
-    def _end(self) -> None:
-        self._decoders.shutdown(wait=False, cancel_futures=True)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(WITHIN_S)
-        self._loop.close()
+        await asyncio.gather(*(connection.closed(PARTS_WITHIN_S) for connection in self._connections.values()))
 
 
 def _answered(status: HTTPStatus) -> WSUpgradeResponseWithListener:
     body = f"{status.phrase}\n".encode()
     if status is HTTPStatus.OK:
-        return WSUpgradeResponseWithListener(WSUpgradeResponse.create_response(body), None)
+        return WSUpgradeResponseWithListener(WSUpgradeResponse.create_ok_response(body), None)
     return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(status, body), None)

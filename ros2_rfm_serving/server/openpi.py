@@ -25,7 +25,8 @@ class OpenpiClient:
 
     def __init__(self, server: ModelServer, robot: str, names: Mapping[str, str] | None = None) -> None:
         self.robot = robot
-        self._server, self._names = server, names or {}
+        self._server = server
+        self._observed = parts.Observed(server.contract, names or {})
         self._session: SessionRequest | None = None
         self._shown: tuple[Any, ...] = ()
         """What the session was opened for,"""
@@ -43,20 +44,17 @@ class OpenpiClient:
     def ask(self, frame: bytes | memoryview) -> ObservationRequest | None:
         """What to submit; None: the message only began an episode. Raises: `RfmError`."""
         message, contract = wire.unpack(frame), self._server.contract
-        found = parts.observed(message, contract, self._names)
+        found = self._observed.read(message)
         episode = parts.episode_of(message, self._told_episode)
         begins = message.get("reset") is True or episode != self._told_episode
-        if begins and not (found.states or found.images or found.unknown):
+        if begins and found.is_empty:
             self._begin_episode(episode)
             return None
         parts.check_keys(found, contract)
         state, prefix = parts.state_of(found.states), parts.prefix_of(message, contract)
         images = tuple([parts.image_of(camera, value) for camera, value in found.images.items()])
-        instruction, delay, report = (
-            parts.text_of(message, "prompt"),
-            parts.whole_of(message, "inference_delay"),
-            parts.report_of(message),
-        )
+        instruction, delay = parts.text_of(message, "prompt"), parts.whole_of(message, "inference_delay")
+        report = parts.report_of(message)
         self._agree(message.get("session"), images, len(state), prefixed=len(prefix) > 0)
         if begins:
             self._begin_episode(episode)
@@ -85,7 +83,7 @@ class OpenpiClient:
         told = _timing(reply)
         if isinstance(reply, Chunk):
             told["actions"] = reply.chunk_robot
-            if self._session and self._session.conditioning is not Conditioning.NONE:
+            if self._said is not None or (self._session and self._session.conditioning is not Conditioning.NONE):
                 told["actions_model"], told["inference_delay"] = reply.chunk_model, reply.inference_delay_steps
             if reply.execution_horizon:
                 told["execution_horizon"] = reply.execution_horizon

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import astuple, fields
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -35,45 +36,54 @@ MAX_KEY_CHARACTERS = 200
 NO_REPORT = ExecutionReport()
 
 
-@dataclass
 class Observed:
-    """What a message shows of the world, undecoded."""
+    """What messages show of the world, undecoded, sorted by what their keys mean here (see `OpenpiClient` for `names`)."""
 
-    states: list[Any] = field(default_factory=list)
-    images: dict[str, Any] = field(default_factory=dict)
-    unknown: list[str] = field(default_factory=list)
+    def __init__(self, contract: ModelContract, names: Mapping[str, str]) -> None:
+        self.states: list[Any] = []
+        self.images: dict[str, Any] = {}
+        self.unknown: list[str] = []
+        self._contract, self._names = contract, names
+        self._joined = [path for path, name in names.items() if name == "state"]
 
+    def read(self, message: Mapping[Any, Any]) -> Observed:
+        """This one, about another message."""
+        states: list[tuple[int, Any]] = []
+        self.images, self.unknown = {}, []
+        cameras = self._contract.cameras
+        for path, value in _leaves(message):
+            name = self._names[path] if path in self._names else path.removeprefix("observation/").removeprefix("images/")
+            if name in cameras:
+                self.images[name] = value
+            elif name == "state":
+                states.append((self._joined.index(path) if path in self._joined else -1, value))
+            elif name:
+                self.unknown.append(path)
+        self.states = [value for _, value in (sorted(states, key=itemgetter(0)) if len(states) > 1 else states)]
+        return self
 
-def observed(message: Mapping[Any, Any], contract: ModelContract, names: Mapping[str, str]) -> Observed:
-    """Sorts the keys; see `OpenpiClient` for `names`."""
-    found, states = Observed(), []
-    order = list(names)
-    for path, value in _leaves(message, ""):
-        name = names[path] if path in names else path.removeprefix("observation/").removeprefix("images/")
-        if name == "state":
-            states.append((order.index(path) if path in names else -1, value))
-        elif name in contract.cameras:
-            found.images[name] = value
-        elif name:
-            found.unknown.append(path)
-    found.states = [value for _, value in sorted(states, key=lambda placed: placed[0])]
-    return found
+    @property
+    def is_empty(self) -> bool:
+        return not (self.states or self.images or self.unknown)
 
 
 def check_keys(found: Observed, contract: ModelContract) -> None:
     """Nothing missing, nothing unknown."""
+    if not found.unknown and len(found.images) == len(contract.cameras) and bool(found.states) == (contract.state_size > 0):
+        return
     takes = ["state"] * (contract.state_size > 0) + [f"images/{camera}" for camera in contract.cameras]
     has = ["state"] * (len(found.states) > 0) + [f"images/{camera}" for camera in found.images]
     missing = [key for key in takes if key not in has]
-    if not missing and not found.unknown:
-        return
     wrong = [f"without {', '.join(missing)}"] if missing else []
+    wrong += ["with state"] if "state" in has and "state" not in takes else []
     wrong += [f"with {', '.join(repr(key[:50]) for key in found.unknown[:8])}"] if found.unknown else []
     raise BadMessageError("bad_keys", f"an observation {' and '.join(wrong)}; the model takes {', '.join(['prompt', *takes])}")
 
 
 def state_of(values: list[Any]) -> Array:
     """[S]: all of them, one after the other."""
+    if len(values) == 1 and isinstance(values[0], np.ndarray) and values[0].dtype == np.float32 and values[0].ndim == 1:
+        return values[0]
     parts = [_numbers("state", value) for value in values]
     if any(part.ndim > 1 for part in parts):
         raise BadMessageError("bad_shape", f"state has shape {parts[0].shape}; it must have one dimension")
@@ -155,20 +165,22 @@ def session_of(words: Any, contract: ModelContract, shown: Mapping[str, Any], *,
     return request
 
 
-def _leaves(found: Mapping[Any, Any], path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _leaves(message: Mapping[Any, Any], path: str = "", depth: int = 0) -> list[tuple[str, Any]]:
     """(key, value) of an observation, the parts of a key joined with `/`."""
     if depth == MAX_DEPTH:
         raise BadMessageError("bad_keys", f"maps are nested more than {MAX_DEPTH} deep")
-    for key, value in found.items():
+    leaves: list[tuple[str, Any]] = []
+    for key, value in message.items():
         if not isinstance(key, str) or len(key) > MAX_KEY_CHARACTERS:
             raise BadMessageError("bad_keys", f"a key must be text of at most {MAX_KEY_CHARACTERS} characters")
-        if not path and key in EXTRAS:
+        if key in EXTRAS and not path:
             continue
-        name = path + key.replace(".", "/")
+        name = path + key.replace(".", "/") if path or "." in key else key
         if isinstance(value, dict):
-            yield from _leaves(value, f"{name}/", depth + 1)
+            leaves += _leaves(value, f"{name}/", depth + 1)
         else:
-            yield name, value
+            leaves.append((name, value))
+    return leaves
 
 
 def _numbers(name: str, value: Any) -> Array:
