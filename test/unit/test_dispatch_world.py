@@ -21,12 +21,12 @@ def config(policy: str, batching: str = "saturation", batch_size: int = 8) -> Se
 
 @cache
 def figures(scenario: str, policy: str) -> dict[str, float]:
-    """Means over two draws of tasks."""
+    """Means over three draws of tasks."""
     runs = [
-        arriving(config(policy), seed, load=1.1, ahead=0.5).figures()
+        arriving(config(policy), seed, load=1.1, ahead=0.5, number=200).figures()
         if scenario == "arriving"
-        else back_to_back(config(policy), seed, robots=60, ahead=0.0).figures()
-        for seed in (0, 1)
+        else back_to_back(config(policy), seed, robots=60, ahead=0.0, number=200).figures()
+        for seed in range(3)
     ]
     return {name: sum(run[name] for run in runs) / len(runs) for name in runs[0]}
 
