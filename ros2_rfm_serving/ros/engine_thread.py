@@ -15,14 +15,16 @@ IDLE_WAIT_S = 1.0
 
 
 class EngineThread:
-    """Starts at once. `publish` and `log` are called on it."""
+    """Of one tier. Starts at once. `publish` and `log` are called on it."""
 
-    def __init__(self, server: ModelServer, publish: Callable[[list[Reply]], None], log: Callable[[str], None]) -> None:
-        self._server, self._publish, self._log = server, publish, log
+    def __init__(
+        self, server: ModelServer, publish: Callable[[list[Reply]], None], log: Callable[[str], None], tier: int = 0
+    ) -> None:
+        self._server, self._publish, self._log, self._tier = server, publish, log, tier
         self._wake, self._stopping = threading.Event(), False
         self._calls: deque[Callable[[], None]] = deque()
         self._busy_since_s: float | None = None
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"engine_{tier}", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
@@ -61,7 +63,7 @@ class EngineThread:
     def _step(self) -> bool:
         """One batch; False: nothing is to be run now."""
         begun_s = clock()
-        work = self._server.begin(begun_s)
+        work = self._server.begin(begun_s, self._tier)
         if work is None:
             return False
         self._busy_since_s = begun_s
@@ -71,4 +73,29 @@ class EngineThread:
         return True
 
     def _idle_s(self) -> float:
+        if self._tier:
+            return IDLE_WAIT_S
         return max(0.0, min(IDLE_WAIT_S, self._server.look_again_s - clock()))
+
+
+class EngineThreads:
+    """One for each tier of a server; what may run on another one is looked at by all."""
+
+    def __init__(self, server: ModelServer, publish: Callable[[list[Reply]], None], log: Callable[[str], None]) -> None:
+        self._tiers = [EngineThread(server, publish, log, tier) for tier in range(server.num_tiers)]
+
+    def wake(self) -> None:
+        for tier in self._tiers:
+            tier.wake()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """On the thread of the server's own engine."""
+        self._tiers[0].call(function)
+
+    def busy_s(self, now_s: float) -> float:
+        """Of the server's own engine; one elsewhere has a timeout."""
+        return self._tiers[0].busy_s(now_s)
+
+    def stop(self) -> None:
+        for tier in self._tiers:
+            tier.stop()

@@ -16,7 +16,8 @@ from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.ros.server_params import ServerParams
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.capacity import max_sessions
-from ros2_rfm_serving.types import Placement
+from ros2_rfm_serving.server.tiers import Tier
+from ros2_rfm_serving.types import ModelContract, Placement
 
 
 class Loaded(NamedTuple):
@@ -45,7 +46,8 @@ class Loading:
         started_s = clock()
         try:
             engine = build_engine(self._params.engine_spec(self.placement))
-            server = _ready(engine, self._params, self.placement)
+            overflow = _overflow(self._params, self.placement, engine.contract, self._log)
+            server = _ready(engine, self._params, self.placement, overflow)
         except Exception as error:  # loading runs foreign code: out of memory, a missing driver
             self._log(f"{self.placement.model} cannot be loaded:\n{traceback.format_exc()}")
             kind = type(error).__name__ if isinstance(error, RfmError) else "error"
@@ -54,7 +56,24 @@ class Loading:
             self.outcome = Loaded(server, engine, clock() - started_s)
 
 
-def _ready(engine: Engine, params: ServerParams, placement: Placement) -> ModelServer:
+def _overflow(params: ServerParams, placement: Placement, contract: ModelContract, log: Callable[[str], None]) -> tuple[Tier, ...]:
+    """The tier that helps out; none when it is not there, which costs speed and nothing else. Raises: `ModelError` when it serves
+    another model."""
+    spec = params.overflow_spec(placement)
+    if spec is None:
+        return ()
+    try:
+        engine = build_engine(spec)
+        engine.warm_up()
+    except ModelError as error:
+        log(f"serving without overflow: {error}")
+        return ()
+    if engine.contract != contract:
+        raise ModelError(f"{params.overflow_url} serves {engine.contract.model!r}, or not as this server does {contract.model!r}")
+    return (Tier(engine=engine, batch_size=engine.max_batch_size, round_trip_s=params.overflow_round_trip_s),)
+
+
+def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow: tuple[Tier, ...]) -> ModelServer:
     """Checked, warmed up and measured. Raises: `ModelError`."""
     if params.check_parity:
         for parity in engine.check_parity():
@@ -68,7 +87,7 @@ def _ready(engine: Engine, params: ServerParams, placement: Placement) -> ModelS
     sessions = placement.max_sessions or max_sessions(
         engine.contract, _service_s(engine, batch_size), batch_size, rate_hz=params.session_rate_hz
     )
-    return ModelServer(params.server_config(placement, sessions), engine)
+    return ModelServer(params.server_config(placement, sessions), engine, *overflow)
 
 
 def _service_s(engine: Engine, batch_size: int) -> float:

@@ -22,7 +22,7 @@ from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import BadMessageError, ModelError, RfmError
 from ros2_rfm_serving.ros import cdr, convert, qos, server_params
-from ros2_rfm_serving.ros.engine_thread import EngineThread
+from ros2_rfm_serving.ros.engine_thread import EngineThreads
 from ros2_rfm_serving.ros.gateway import open_gateway
 from ros2_rfm_serving.ros.infer_door import InferDoor
 from ros2_rfm_serving.ros.intake import Intake
@@ -40,6 +40,8 @@ LOADING_PERIOD_S = 0.05
 FROZEN_FACTOR = 3.0
 """Times `hung_after_s`: after this without a turn of the executor the interpreter itself is stuck."""
 EXIT_HUNG = 70
+REFETCH_LOOKS = 4
+"""At what waits, within the age at which an observation is stale."""
 
 
 class ModelServerNode(LifecycleNode):
@@ -57,7 +59,7 @@ class ModelServerNode(LifecycleNode):
         self._loading: Loading | None = None
         self._loaded: Loaded | None = None
         self._intake: Intake | None = None
-        self._worker: EngineThread | None = None
+        self._worker: EngineThreads | None = None
         self._state, self._detail = msg.ServerStatus.LOADING, "no model placed here yet"
         self._replies: dict[tuple[str, type], Any] = {}
         self._open_graph()
@@ -87,6 +89,8 @@ class ModelServerNode(LifecycleNode):
         self._infer = InferDoor(self, name(self._name, "infer"), self._serving)
         self._gateway = open_gateway(self, self._serving, self._params.decode_threads)
         self.create_timer(qos.STATUS_PERIOD_S, self._tend)
+        if self._params.refetch_after_s:
+            self.create_timer(max(self._params.refetch_after_s / REFETCH_LOOKS, 0.005), self._refetch)
 
     # --- lifecycle ---
 
@@ -114,7 +118,7 @@ class ModelServerNode(LifecycleNode):
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         assert self._server is not None
         log = self.get_logger().error
-        self._worker = EngineThread(self._server, self._publish, log)
+        self._worker = EngineThreads(self._server, self._publish, log)
         self._intake = Intake(self._server, self._worker.wake, self._complain, log, self._params.decode_threads)
         if self._schedule is not None:
             self._expect_robots(self._schedule, self._server)
@@ -222,7 +226,7 @@ class ModelServerNode(LifecycleNode):
             if self._name in (route.server, route.standby):
                 self._reply_publisher(route.robot, server.reply_kind(route.component))
 
-    def _resize(self, server: ModelServer, worker: EngineThread, placement: Placement) -> None:
+    def _resize(self, server: ModelServer, worker: EngineThreads, placement: Placement) -> None:
         """On the engine's thread: other batches may have to be compiled."""
 
         def resize() -> None:
@@ -326,6 +330,17 @@ class ModelServerNode(LifecycleNode):
         known = {robot for robot, _ in self._replies}
         sessions = (tuple(name.split("/", 1)) for name in server.session_names())
         return {(robot, component) for robot, component in sessions if robot in known - listened}
+
+    def _refetch(self) -> None:
+        """Asks robots for newer observations in place of those that will be stale when they are used."""
+        for request in self._server.refetches(clock()) if self._server else ():
+            if request.robot in {robot for robot, _ in self._replies}:
+                key = (request.robot, msg.RequestId)
+                if key not in self._replies:
+                    self._replies[key] = self.create_publisher(
+                        msg.RequestId, self._names.robot(request.robot, "rfm/refetch"), qos.REFETCH
+                    )
+                self._replies[key].publish(convert.id_to(request))
 
     def _watch_engine(self) -> None:
         """A batch that does not end ends the process: its engine cannot be asked to stop."""

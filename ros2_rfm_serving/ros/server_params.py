@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rclpy.node import Node
 
 from ros2_rfm_serving.engines.registry import EngineSpec
-from ros2_rfm_serving.factory import Catalogue
+from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.runtime import parameter, share
 from ros2_rfm_serving.server import ServerConfig, SessionRules
@@ -36,6 +36,9 @@ class ServerParams:
     dispatch: str
     batching: str
     refetch_after_s: float
+    overflow_url: str
+    overflow_round_trip_s: float
+    overflow_token_env: str
     max_request_rate_hz: float
     request_burst: int
     absent_grace_s: float
@@ -75,12 +78,21 @@ class ServerParams:
             threads=self.threads,
         )
 
+    def overflow_spec(self, placement: Placement) -> EngineSpec | None:
+        """Of the same model elsewhere (Kairos §3.2.3); None: nothing overflows."""
+        if not self.overflow_url:
+            return None
+        entry = CatalogueEntry(engine="remote", options={"url": self.overflow_url, "token_env": self.overflow_token_env})
+        return replace(self.engine_spec(placement), entry=entry)
+
     def server_config(self, placement: Placement, max_sessions: int) -> ServerConfig:
         return ServerConfig(
             name=self.server,
             batch_size=placement.batch_size,
             max_sessions=max_sessions,
             dispatch=self.dispatch,
+            batching=self.batching,
+            refetch_after_s=self.refetch_after_s or math.inf,
             first_epoch=1 + secrets.randbelow(1 << 30),
             sessions=SessionRules(
                 max_request_rate_hz=self.max_request_rate_hz or math.inf,
@@ -113,8 +125,13 @@ def declare(node: Node) -> ServerParams:
         threads=value("threads", 1, "CPU threads of the engine"),
         autostart=value("autostart", True, "Configure and activate by itself"),
         dispatch=value("dispatch", "fifo", "Whose request runs next: fifo, least_attained, wait_ratio, deadline, best"),
-        batching=value("batching", "fixed", "How many run together: fixed, saturation, cost_aware"),
+        batching=value("batching", "fixed", "How many run together: fixed, saturation, wait"),
         refetch_after_s=value("refetch_after_s", 0.0, "Older observations are asked for again if that costs nothing; 0: never"),
+        overflow_url=value(
+            "overflow_url", "", "Door of a server of the same model, for what this one cannot answer in time; empty: none"
+        ),
+        overflow_round_trip_s=value("overflow_round_trip_s", 0.0, "Network's share of its latency"),
+        overflow_token_env=value("overflow_token_env", "", "Environment variable with the token for it; empty: none"),
         max_request_rate_hz=value("max_request_rate_hz", 100.0, "Of one session; more is refused and counted; 0: no limit"),
         request_burst=value("request_burst", 20, "Requests of one session that may come at once"),
         absent_grace_s=value("absent_grace_s", 10.0, "The session of a robot that left the graph is closed after this long"),

@@ -75,7 +75,7 @@ class ModelServer:
         self.refused: Counter[str] = Counter()
         self.last_engine_error = ""
         self.look_again_s = math.inf
-        """When the last `begin` that gave None wants to be called again, even if nothing new arrives."""
+        """When the last `begin` of tier 0 that gave None wants to be called again, even if nothing new arrives."""
         edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
         self._lanes = [Lane(tier) for tier in (edge, *overflow)]
         self.takes_encoded = engine.takes_encoded
@@ -106,6 +106,10 @@ class ModelServer:
     def drain(self) -> None:
         """From now on no session opens and no request is taken; what waits and what runs is finished."""
         self._sessions.draining = True
+
+    @property
+    def num_tiers(self) -> int:
+        return len(self._lanes)
 
     @property
     def is_idle(self) -> bool:
@@ -187,12 +191,15 @@ class ModelServer:
 
     def begin(self, now_s: float, tier: int = 0) -> Work | None:
         """Selects what a tier runs next; None: nothing waits that it should run, or it has enough to do (see `look_again_s`)."""
-        lane, self.look_again_s = self._lanes[tier], math.inf
+        lane = self._lanes[tier]
+        if not tier:
+            self.look_again_s = math.inf
         if not self._mailboxes or lane.is_full:
             return None
         with self._lock:
             selection = self._mailboxes.take(self._lanes, tier, now_s)
-            self.look_again_s = selection.look_again_s
+            if not tier:
+                self.look_again_s = selection.look_again_s
             if not selection.batch:
                 return None
             if all(lane.is_idle for lane in self._lanes):
