@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,6 +73,7 @@ def load(model: str, options: LeRobotOptions, models_folder: Path) -> Checkpoint
     _require(folder, CONFIG, WEIGHTS, PREPROCESSOR, POSTPROCESSOR)
     config = _config(model, options, folder)
     names, rate_hz = _names_and_rate(model, options, config.action_feature.shape[0])
+    _require_transformers(config.type)
     try:
         policy = get_policy_class(config.type)(config)
         _load_weights(policy, folder / WEIGHTS)
@@ -114,6 +116,11 @@ def _require(folder: Path, *names: str) -> None:
         if not (folder / name).is_file():
             older = "; LeRobot's migrate_policy_normalization makes it for older checkpoints" if name == PREPROCESSOR else ""
             raise ModelError(f"{folder}: not a LeRobot checkpoint, {name} is missing{older}")
+
+
+def _require_transformers(kind: str) -> None:
+    if kind in ("pi0", "pi05", "pi0_fast") and find_spec("transformers.models.siglip.check") is None:
+        raise ModelError(f"LeRobot's {kind!r} needs a transformers of its own; docs/engines.md (lerobot) says how to install it")
 
 
 def _config(model: str, options: LeRobotOptions, folder: Path) -> Any:

@@ -14,7 +14,7 @@ from lerobot.utils.constants import OBS_STATE
 from torch import Tensor
 
 from ros2_rfm_serving.engines.lerobot_checkpoint import Checkpoint
-from ros2_rfm_serving.types import Array, Image, InferenceRequest
+from ros2_rfm_serving.types import Array, EncodedImage, Image, InferenceRequest
 
 Batch = dict[str, Any]
 Fit = Callable[[Tensor], Tensor]
@@ -74,8 +74,9 @@ class Processing:
         self._before.reset()
         self._after.reset()
 
-    def _planes(self, image: Image) -> Tensor:
+    def _planes(self, image: Image | EncodedImage) -> Tensor:
         """[1, 3, H, W] in [0, 1]"""
+        assert not isinstance(image, EncodedImage)  # this engine does not take them
         pixels = torch.from_numpy(np.require(image, requirements="W")).to(self._device)
         return (pixels.type(torch.float32) / 255).permute(2, 0, 1).contiguous()[None]
 

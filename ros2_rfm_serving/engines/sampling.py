@@ -73,12 +73,15 @@ class FlowEngine(Engine):
 
     def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         rows = len(requests)
-        chunks, updates = sample(self._model, filled(requests, self._config.fixed_shapes), self._config)
+        chunks, updates = self._sample(filled(requests, self._config.fixed_shapes))
         if not np.isfinite(chunks[:rows]).all(axis=(1, 2)).any():
             raise ModelError("the model's output is not finite")
         robot_space = self._model.denormalize(chunks)
         answers = list(zip(chunks, robot_space, updates, strict=True))[:rows]
         return [EngineReply(chunk_model=m, chunk_robot=r, updates=u) for m, r, u in answers]
+
+    def _sample(self, requests: Sequence[InferenceRequest]) -> Sample:
+        return sample(self._model, requests, self._config)
 
     def _warm_up(self, size: int) -> None:
         size = len(filled([None] * size, self._config.fixed_shapes))
@@ -116,7 +119,7 @@ def sample(
     if noise is None:
         noise = np.stack([noise_of(request, contract, config) for request in requests])
     start = torch.from_numpy(noise).to(config.device)
-    prefix, fixed = _fixed_prefixes(requests, _contract(contract, config.predicts), start)
+    prefix, fixed = fixed_prefixes(requests, _contract(contract, config.predicts), start)
     target = target_of(requests, start)
     if target is not None and config.predicts is not Predicts.VELOCITY:
         raise ModelError(f"{contract.model!r} predicts {config.predicts.value}; only flow-matching models can be guided")
@@ -161,7 +164,7 @@ def _velocity(model: VelocityModel, context: object, time: Tensor, x: Tensor) ->
     return v
 
 
-def _fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContract, like: Tensor) -> tuple[Tensor, Tensor]:
+def fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContract, like: Tensor) -> tuple[Tensor, Tensor]:
     """Prefix rows, [B, T, W] as `like`, and which rows are fixed to them, [B, T]: where `Conditioning.PREFIX` is asked for."""
     prefix = np.zeros(like.shape, np.float32)
     fixed = np.zeros(prefix.shape[:2], bool)
