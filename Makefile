@@ -1,13 +1,14 @@
 # make run [SECONDS=60] [FACTORY=file]: environment, build, factory.   make test: everything that CI runs.
 PYTHON ?= python3
 VENV ?= .venv
+ENGINES ?= .venv-engines
 SECONDS ?= 0
 FACTORY ?= config/factory_quickstart.yaml
 BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test install lint unit ros system colcon doctor bench clean
+.PHONY: run test install lint unit ros system colcon engines doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -35,6 +36,15 @@ system: install
 colcon: install
 	scripts/colcon_build $(BIN)/python
 
+# LeRobot, JAX and llama.cpp, in an environment of their own. pi0 and pi0.5 need another transformers than the other policies.
+engines: $(ENGINES)/.installed
+	$(ENGINES)/bin/python -m pytest -q --confcutdir=test/engines test/engines
+	PYTHONPATH=$(ENGINES)/pi $(ENGINES)/bin/python -m pytest -q --confcutdir=test/engines test/engines/test_lerobot.py
+
+$(ENGINES)/.installed: scripts/engines_venv test/engines/requirements.txt constraints.txt
+	PYTHON=$(PYTHON) scripts/engines_venv $(ENGINES)
+	touch $@
+
 doctor: install
 	$(BIN)/rfm doctor
 
@@ -57,4 +67,4 @@ $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build install log logs
+	rm -rf $(VENV) $(ENGINES) build install log logs
