@@ -61,6 +61,7 @@ def check(model: ReferencedModel, config: SamplingConfig) -> list[Parity]:
     batch = filled(requests, config.fixed_shapes)
     rng = np.random.default_rng(0)
     noise = rng.standard_normal((len(batch), length, config.num_columns or columns), np.float32)
+    noise *= config.predicts is not Predicts.CHUNK
     x, time = torch.from_numpy(noise), torch.from_numpy(rng.random((len(batch), length), np.float32))
     with torch.inference_mode():
         context, exact_context = model.perceive(batch), exact.perceive(requests)
@@ -103,7 +104,7 @@ def plain_loop(exact: VelocityModel, request: InferenceRequest, noise: Array, co
     fixed = request.inference_delay_steps if request.conditioning is Conditioning.PREFIX else 0
     columns = (0, noise.shape[1] - request.prefix_model.shape[1])
     prefix = F.pad(torch.from_numpy(request.prefix_model[:fixed]).double(), columns)
-    x = torch.from_numpy(noise).double()[None] * (config.predicts is not Predicts.CHUNK)
+    x = torch.from_numpy(noise).double()[None]
     for time, after in itertools.pairwise(_times(config)):
         x[:, :fixed] = prefix
         times = torch.full(x.shape[:2], time, dtype=x.dtype)
