@@ -21,12 +21,13 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import BadMessageError, ModelError, RfmError
-from ros2_rfm_serving.ros import cdr, convert, qos, server_params
+from ros2_rfm_serving.ros import convert, qos, server_params
 from ros2_rfm_serving.ros.engine_thread import EngineThreads
 from ros2_rfm_serving.ros.gateway import open_gateway
 from ros2_rfm_serving.ros.infer_door import InferDoor
 from ros2_rfm_serving.ros.intake import Intake
 from ros2_rfm_serving.ros.loading import Loaded, Loading
+from ros2_rfm_serving.ros.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, run_node
 from ros2_rfm_serving.ros.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer
@@ -61,7 +62,7 @@ class ModelServerNode(LifecycleNode):
         self._intake: Intake | None = None
         self._worker: EngineThreads | None = None
         self._state, self._detail = msg.ServerStatus.LOADING, "no model placed here yet"
-        self._replies: dict[tuple[str, type], Any] = {}
+        self._replies = ReplyTopics(self, self._names)
         self._open_graph()
         self._loading_timer = self.create_timer(LOADING_PERIOD_S, self._look_at_loading)
         if self._params.autostart and self._params.model:
@@ -132,8 +133,6 @@ class ModelServerNode(LifecycleNode):
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         self._loaded = None
-        for publisher in self._replies.values():
-            self.destroy_publisher(publisher)
         self._replies.clear()
         self._set_state(msg.ServerStatus.LOADING, "no model loaded")
         return SUCCESS
@@ -224,7 +223,7 @@ class ModelServerNode(LifecycleNode):
         """Writers to all robots that may turn to this server, be it as their standby: matched before the first reply is due."""
         for route in schedule.routes:
             if self._name in (route.server, route.standby):
-                self._reply_publisher(route.robot, server.reply_kind(route.component))
+                self._replies.expect(route.robot, server.reply_kind(route.component))
 
     def _resize(self, server: ModelServer, worker: EngineThreads, placement: Placement) -> None:
         """On the engine's thread: other batches may have to be compiled."""
@@ -260,9 +259,7 @@ class ModelServerNode(LifecycleNode):
         except RfmError as error:
             self.get_logger().warning(f"session of {request.robot}/{request.component} refused: {error}")
             return _refused(response, error.code, str(error))
-        self._reply_publisher(
-            request.robot, self._server.reply_kind(request.component)
-        )  # now, so that it is matched when the first reply is due
+        self._replies.expect(request.robot, self._server.reply_kind(request.component))
         response.success, response.session_epoch, response.warnings = True, grant.session_epoch, list(grant.warnings)
         response.sessions = len(self._server.session_names())
         return contract_to(grant.contract, response)
@@ -298,19 +295,10 @@ class ModelServerNode(LifecycleNode):
         for reply in self._gateway.take(replies) if self._gateway else replies:
             if self._infer.take(reply):
                 continue
-            try:
-                self._reply_publisher(reply.id.robot, type(reply)).publish(cdr.reply_to(reply))
-            except RuntimeError as error:  # a full or broken writer must not keep the other robots from their replies
+            if problem := self._replies.send(reply):
                 assert self._server is not None
                 self._server.refused["publish_failed"] += 1
-                self.get_logger().warning(f"{reply.id.robot}: {error}", throttle_duration_sec=5.0)
-
-    def _reply_publisher(self, robot: str, kind: type[Reply]) -> Any:
-        message_type, topic = convert.REPLIES[kind]
-        key = (robot, message_type)
-        if key not in self._replies:
-            self._replies[key] = self.create_publisher(message_type, self._names.robot(robot, topic), qos.REPLY_SENT)
-        return self._replies[key]
+                self.get_logger().warning(problem, throttle_duration_sec=5.0)
 
     def _set_state(self, state: int, detail: str) -> None:
         self._state, self._detail = state, detail
@@ -320,27 +308,17 @@ class ModelServerNode(LifecycleNode):
         """Twice a second: is the engine alive, are the robots, and what everybody is told."""
         self._watch_engine()
         if self._server:
-            for (robot, component), why in self._server.collect_sessions(self._absent(self._server), clock()):
+            sessions = self._server.session_keys()
+            unheard = self._replies.unheard(robot for robot, _ in sessions)
+            absent = [key for key in sessions if key[0] in unheard]
+            for (robot, component), why in self._server.collect_sessions(absent, clock()):
                 self.get_logger().info(f"session of {robot}/{component} closed: {why}")
         self._publish_status()
-
-    def _absent(self, server: ModelServer) -> set[tuple[str, str]]:
-        """Sessions whose robot does not listen to its replies: it has left, or cannot be reached."""
-        listened = {robot for (robot, _), publisher in self._replies.items() if publisher.get_subscription_count()}
-        known = {robot for robot, _ in self._replies}
-        sessions = (tuple(name.split("/", 1)) for name in server.session_names())
-        return {(robot, component) for robot, component in sessions if robot in known - listened}
 
     def _refetch(self) -> None:
         """Asks robots for newer observations in place of those that will be stale when they are used."""
         for request in self._server.refetches(clock()) if self._server else ():
-            if request.robot in {robot for robot, _ in self._replies}:
-                key = (request.robot, msg.RequestId)
-                if key not in self._replies:
-                    self._replies[key] = self.create_publisher(
-                        msg.RequestId, self._names.robot(request.robot, "rfm/refetch"), qos.REFETCH
-                    )
-                self._replies[key].publish(convert.id_to(request))
+            self._replies.ask_again(request)
 
     def _watch_engine(self) -> None:
         """A batch that does not end ends the process: its engine cannot be asked to stop."""

@@ -151,9 +151,12 @@ class ModelServer:
     def reply_kind(self, component: str) -> type[Reply]:
         return reply_kind(self.contract, component)
 
-    def session_names(self) -> list[str]:
+    def session_keys(self) -> list[SessionKey]:
         with self._lock:
-            return [f"{robot}/{component}" for robot, component in self._sessions.names()]
+            return self._sessions.names()
+
+    def session_names(self) -> list[str]:
+        return ["/".join(key) for key in self.session_keys()]
 
     # --- data plane ---
 
