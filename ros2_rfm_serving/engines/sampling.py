@@ -119,6 +119,8 @@ def sample(
     if noise is None:
         noise = np.stack([noise_of(request, contract, config) for request in requests])
     start = torch.from_numpy(noise).to(config.device)
+    if config.predicts is Predicts.CHUNK:
+        start = torch.zeros_like(start)
     prefix, fixed = fixed_prefixes(requests, _contract(contract, config.predicts), start)
     target = target_of(requests, start)
     if target is not None and config.predicts is not Predicts.VELOCITY:
@@ -187,7 +189,7 @@ def noise_of(request: InferenceRequest, contract: ModelContract, config: Samplin
     """[T, W], drawn from the request's identity, so that a recorded request can be run again bit by bit."""
     columns = config.num_columns or len(contract.action_names)
     noise = _rng(request, config).standard_normal((contract.chunk_length, columns), np.float32)
-    return noise * np.float32(0.0 if config.predicts is Predicts.CHUNK else config.noise_scale)
+    return noise * np.float32(config.noise_scale)
 
 
 def seed_of(request: InferenceRequest, config: SamplingConfig) -> int:
