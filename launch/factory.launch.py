@@ -18,6 +18,7 @@ from ros2_rfm_serving.factory.nodes import node_list, write_parameters
 SHARE = Path(get_package_share_directory("rfm_serving"))
 ARGUMENTS = {
     "factory": (str(SHARE / "config" / "factory_quickstart.yaml"), "Factory descriptor (YAML)"),
+    "profiles": ("", "Folder of latency profiles and models.yaml; empty: the shipped one"),
     "namespace": ("", "Namespace of the whole factory; empty: none"),
     "params_file": ("", "ROS parameters for every node, over the generated ones; empty: none"),
     "use_sim_time": ("false", "Use /clock for the stamps of messages; control always follows this machine's monotonic clock"),
@@ -31,7 +32,9 @@ def nodes(context):
     """The launch actions of the descriptor's nodes."""
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     work = {} if value["foreman"] == "true" else None
-    specs = node_list(load_factory(Path(value["factory"])), SHARE / "config", fleet_namespace=value["namespace"], work=work)
+    profiles = Path(value["profiles"]) if value["profiles"] else None
+    factory = load_factory(Path(value["factory"]))
+    specs = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
     folder = Path(tempfile.mkdtemp(prefix="rfm_serving_"))
     actions = []
     for spec in specs:

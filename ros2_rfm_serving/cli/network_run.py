@@ -232,8 +232,8 @@ def _processes(scenario: Scenario, network: EmulatedNetwork, folder: Path) -> It
 def _nodes(scenario: Scenario, folder: Path) -> list[tuple[str, str, dict[str, Any]]]:
     """(host, executable, parameters)"""
     (folder / "factory.yaml").write_text(FACTORY, encoding="utf-8")
-    config, rate_hz = _config(scenario, folder), scenario.control_rate_hz
-    server: dict[str, Any] = {"server": SERVER, "config_folder": str(config)}
+    profiles, rate_hz = _profiles(scenario, folder), scenario.control_rate_hz
+    server: dict[str, Any] = {"server": SERVER, "profiles_folder": str(profiles)}
     if scenario.reliable_observations:
         server[f"qos_overrides./rfm/servers/{SERVER}/observation.subscription.reliability"] = "reliable"
     robot = yaml.safe_load(shipped("config", "robots", "metaworld_arm.yaml").read_text(encoding="utf-8"))["/**"]["ros__parameters"]
@@ -242,22 +242,22 @@ def _nodes(scenario: Scenario, folder: Path) -> list[tuple[str, str, dict[str, A
     stand_in = {"robot": ROBOT, "image_size_px": scenario.image_size_px, "state_rate_hz": rate_hz}
     stand_in |= {"record_file": str(folder / "heard.jsonl")}
     return [
-        ("server", "scheduler_node", {"factory_file": str(folder / "factory.yaml"), "profiles_folder": str(config / "profiles")}),
+        ("server", "scheduler_node", {"factory_file": str(folder / "factory.yaml"), "profiles_folder": str(profiles)}),
         ("server", "model_server_node", server),
         ("robot", "robot_node", robot),
         ("robot", "stand_in_node", stand_in),
     ]
 
 
-def _config(scenario: Scenario, folder: Path) -> Path:
+def _profiles(scenario: Scenario, folder: Path) -> Path:
     """The shipped emulated model, with chunks that last as long at every control rate."""
-    profiles = folder / "config" / "profiles"
+    profiles = folder / "profiles"
     profiles.mkdir(parents=True, exist_ok=True)
     catalogue = yaml.safe_load(shipped("config", "profiles", "models.yaml").read_text(encoding="utf-8"))
     model = catalogue["models"][MODEL] | {"chunk_length": max(2, round(CHUNK_S * scenario.control_rate_hz))}
     (profiles / "models.yaml").write_text(yaml.safe_dump({"models": {MODEL: model}}), encoding="utf-8")
     (profiles / "emulated.csv").write_bytes(shipped("config", "profiles", "emulated.csv").read_bytes())
-    return profiles.parent
+    return profiles
 
 
 def _start(

@@ -40,6 +40,7 @@ class Options:
     log_level: str = "info"
     work: dict[str, Any] | None = None
     svg_file: Path | None = None
+    profiles: Path | None = None
 
 
 def quickstart() -> Path:

@@ -42,6 +42,9 @@ def up(
     episodes: Annotated[int, typer.Option(min=0, help="End when every robot did this many tasks; 0: no such end")] = 0,
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
+    profiles: Annotated[
+        Path | None, typer.Option(help="Folder of profiles (CSV) and models.yaml; default: the shipped one")
+    ] = None,
     logs: Annotated[Path | None, typer.Option(help="Folder of the logs; default: logs/<time>")] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warn or error")] = "info",
     foreman: Annotated[bool, typer.Option(help="Give every robot its task over and over; off: send goals yourself")] = True,
@@ -53,7 +56,7 @@ def up(
 ) -> None:
     """Starts a factory on this machine; Ctrl-C stops all of it.
 
-    Examples:  rfm up   |   rfm up my_factory.yaml --seconds 60   |   rfm up --domain 7 --no-foreman
+    Examples:  rfm up   |   rfm up my_factory.yaml --profiles my_models --seconds 60   |   rfm up --domain 7 --no-foreman
 
     Exit code: 0, or 1 when a process kept failing.
     """
@@ -69,6 +72,7 @@ def up(
         log_level=log_level,
         work=work if foreman else None,
         svg_file=svg_file,
+        profiles=profiles,
     )
     outcome = run_factory(load_factory(file or quickstart()), options)
     if json_file:
@@ -100,10 +104,10 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     from ros2_rfm_serving.scheduler import start_fleet
 
     # What cannot be scheduled is said here, not in a log.
-    profiles = share() / "config" / "profiles"
+    profiles = options.profiles or share() / "config" / "profiles"
     catalogue = Catalogue.load(profiles / "models.yaml")
     start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1, clock=time.monotonic)
-    nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work)
+    nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
     supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()

@@ -35,19 +35,26 @@ class NodeSpec:
 
 
 def node_list(
-    factory: Factory, config_folder: Path, *, fleet_namespace: str = "", work: dict[str, Any] | None = None
+    factory: Factory,
+    config_folder: Path,
+    *,
+    fleet_namespace: str = "",
+    work: dict[str, Any] | None = None,
+    profiles: Path | None = None,
 ) -> list[NodeSpec]:
-    """All nodes, in the order of starting. `work`: parameters of the foreman; None: no foreman.
+    """All nodes, in the order of starting. `work`: parameters of the foreman; None: no foreman. `profiles`: folder of latency
+    profiles and models.yaml; None: the shipped one.
 
     Raises: `ConfigurationError` when a robot's parameter file is missing.
     """
     common = {"fleet_namespace": fleet_namespace} if fleet_namespace else {}
+    folder = {"profiles_folder": str(profiles.resolve())} if profiles else {}
     nodes = [
         NodeSpec(
             name="scheduler",
             executable="scheduler_node",
             namespace="rfm",
-            parameters={"factory_file": str(Path(factory.file).resolve()), **common},
+            parameters={"factory_file": str(Path(factory.file).resolve()), **folder, **common},
         )
     ]
     nodes += [
@@ -55,7 +62,7 @@ def node_list(
             name=server,
             executable="model_server_node",
             namespace=f"rfm/servers/{server}",
-            parameters={"server": server, **_group_parameters(group), **common},
+            parameters={"server": server, **_group_parameters(group), **folder, **common},
         )
         for server, group in factory.groups.items()
     ]

@@ -53,7 +53,7 @@ class ModelServerNode(LifecycleNode):
         self._name = self._params.server
         self._names = fleet_names(self)
         self._owns_process = owns_process
-        self._placement: Placement | None = None
+        self._placement: Placement | None = self._params.placed(None)
         self._schedule_epoch = 0
         self._schedule: Schedule | None = None
         self._failed_s = 0.0
@@ -97,7 +97,7 @@ class ModelServerNode(LifecycleNode):
 
     @logged
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        placement = self._params.placed(self._placement)
+        placement = self._placement
         if placement is None:
             self.get_logger().error("no schedule places a model here, and the parameter `model` is empty")
             return FAILURE
@@ -170,7 +170,7 @@ class ModelServerNode(LifecycleNode):
 
     def _load_and_serve(self) -> None:
         """By itself: what was served ends, the new model is loaded beside the executor, then served."""
-        placement = self._params.placed(self._placement)
+        placement = self._placement
         assert placement is not None
         if self._worker:
             self.trigger_deactivate()
@@ -208,7 +208,7 @@ class ModelServerNode(LifecycleNode):
         if schedule.epoch == self._schedule_epoch and not retry:
             return  # the scheduler repeats it
         self._schedule_epoch, self._schedule = schedule.epoch, schedule
-        placement, before = schedule.placement_of(self._name), self._placement
+        placement, before = self._params.placed(schedule.placement_of(self._name)), self._placement
         self._placement = placement
         if placement is None or self._params.model or not self._params.autostart:
             return

@@ -18,6 +18,9 @@ from ros2_rfm_serving.ros.runtime import parameter, share
 from ros2_rfm_serving.server import ServerConfig, SessionRules
 from ros2_rfm_serving.types import Placement
 
+UNLIMITED = 65_535
+"""Rows of a batch, where the engine alone says how many."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerParams:
@@ -29,7 +32,7 @@ class ServerParams:
     max_sessions: int
     session_rate_hz: float
     gpu_type: str
-    config_folder: Path
+    profiles_folder: Path
     models_folder: Path
     threads: int
     autostart: bool
@@ -51,9 +54,13 @@ class ServerParams:
     drain_timeout_s: float
 
     def placed(self, placement: Placement | None) -> Placement | None:
-        """What to serve: the parameter `model`, or else what the schedule places here; None: nothing."""
+        """What to serve: the parameter `model`, or else what the schedule places here; None: nothing.
+
+        An engine that batches continuously takes whatever waits; in the schedule its batch size is 1.
+        """
         if not self.model:
-            return placement
+            continuous = placement is not None and placement.batching == "continuous"
+            return replace(placement, batch_size=UNLIMITED) if placement and continuous else placement
         return Placement(
             server=self.server,
             model=self.model,
@@ -67,7 +74,7 @@ class ServerParams:
 
     def engine_spec(self, placement: Placement) -> EngineSpec:
         """Raises: `ModelError`, `ConfigurationError`, `ProfileError`."""
-        profiles = self.config_folder / "profiles"
+        profiles = self.profiles_folder
         return EngineSpec(
             model=placement.model,
             entry=Catalogue.load(profiles / "models.yaml")[placement.model],
@@ -109,9 +116,9 @@ def declare(node: Node) -> ServerParams:
     def value(name: str, default: Any, description: str) -> Any:
         return parameter(node, name, default, description)
 
-    def folder(name: str, holds: str) -> Path:
-        given = value(f"{name}_folder", "", f"Folder with {holds}; empty: the shipped one")
-        return Path(given) if given else share() / name
+    def folder(name: str, holds: str, shipped: str) -> Path:
+        given = value(f"{name}_folder", "", f"Folder of {holds}; empty: the shipped one")
+        return Path(given) if given else share() / shipped
 
     return ServerParams(
         server=value("server", "server_1", "Name of this server, as in the schedule"),
@@ -120,16 +127,14 @@ def declare(node: Node) -> ServerParams:
         max_sessions=value("max_sessions", 0, "Sessions admitted, with `model`; 0: as many as the measured speed allows"),
         session_rate_hz=value("session_rate_hz", 0.0, "Requests of one session that `max_sessions: 0` counts on; 0: two a chunk"),
         gpu_type=value("gpu_type", "CPU", "GPU type of this machine, with `model`"),
-        config_folder=folder("config", "profiles/"),
-        models_folder=folder("models", "model bundles"),
+        profiles_folder=folder("profiles", "profiles (CSV) and models.yaml", "config/profiles"),
+        models_folder=folder("models", "model bundles", "models"),
         threads=value("threads", 1, "CPU threads of the engine"),
         autostart=value("autostart", True, "Configure and activate by itself"),
         dispatch=value("dispatch", "fifo", "Whose request runs next: fifo, least_attained, wait_ratio, deadline, best"),
         batching=value("batching", "fixed", "How many run together: fixed, saturation, wait"),
         refetch_after_s=value("refetch_after_s", 0.0, "Older observations are asked for again if that costs nothing; 0: never"),
-        overflow_url=value(
-            "overflow_url", "", "Door of a server of the same model, for what this one cannot answer in time; empty: none"
-        ),
+        overflow_url=value("overflow_url", "", "Another server of the model, for what this one cannot answer in time"),
         overflow_round_trip_s=value("overflow_round_trip_s", 0.0, "Network's share of its latency"),
         overflow_token_env=value("overflow_token_env", "", "Environment variable with the token for it; empty: none"),
         max_request_rate_hz=value("max_request_rate_hz", 100.0, "Of one session; more is refused and counted; 0: no limit"),

@@ -139,7 +139,7 @@ def launched(folder: Path, *robots: str, batch_s: float = 0.01, mode: str = "sha
     (folder / "profiles" / "models.yaml").write_text(CATALOGUE.format(batch_s=batch_s, serving=mode))
     (folder / "profiles" / "none.csv").write_text(HEADER)
     command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.model_server_node", "--ros-args"]
-    given = {"server": "s1", "model": "mirror", "batch_size": 8, "config_folder": str(folder), **parameters}
+    given = {"server": "s1", "model": "mirror", "batch_size": 8, "profiles_folder": str(folder / "profiles"), **parameters}
     for name, value in given.items():
         command += ["-p", f"{name}:={value}"]
     process = subprocess.Popen(command, start_new_session=True)
