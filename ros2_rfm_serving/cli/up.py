@@ -42,9 +42,7 @@ def up(
     episodes: Annotated[int, typer.Option(min=0, help="End when every robot did this many tasks; 0: no such end")] = 0,
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
-    profiles: Annotated[
-        Path | None, typer.Option(help="Folder of profiles (CSV) and models.yaml; default: the shipped one")
-    ] = None,
+    profiles: Annotated[Path | None, typer.Option(help="Folder of profiles and models.yaml; default: shipped")] = None,
     logs: Annotated[Path | None, typer.Option(help="Folder of the logs; default: logs/<time>")] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warn or error")] = "info",
     foreman: Annotated[bool, typer.Option(help="Give every robot its task over and over; off: send goals yourself")] = True,
