@@ -9,17 +9,17 @@ from collections.abc import Callable
 
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.types import Reply
+from ros2_rfm_serving.types import Reply, RequestId
 
 IDLE_WAIT_S = 1.0
+Publish = Callable[[list[Reply], list[RequestId]], None]
+"""Replies, and requests that the engine failed to answer"""
 
 
 class EngineThread:
     """Of one tier. Starts at once. `publish` and `log` are called on it."""
 
-    def __init__(
-        self, server: ModelServer, publish: Callable[[list[Reply]], None], log: Callable[[str], None], tier: int = 0
-    ) -> None:
+    def __init__(self, server: ModelServer, publish: Publish, log: Callable[[str], None], tier: int = 0) -> None:
         self._server, self._publish, self._log, self._tier = server, publish, log, tier
         self._wake, self._stopping = threading.Event(), False
         self._calls: deque[Callable[[], None]] = deque()
@@ -69,7 +69,8 @@ class EngineThread:
         self._busy_since_s = begun_s
         answers = self._server.run(work)
         self._busy_since_s = None
-        self._publish(self._server.complete(work, answers, clock()))
+        failed = [w.request.id for w, answer in zip(work.batch, answers, strict=True) if answer is None]
+        self._publish(self._server.complete(work, answers, clock()), failed)
         return True
 
     def _idle_s(self) -> float:
@@ -81,7 +82,7 @@ class EngineThread:
 class EngineThreads:
     """One for each tier of a server; what may run on another one is looked at by all."""
 
-    def __init__(self, server: ModelServer, publish: Callable[[list[Reply]], None], log: Callable[[str], None]) -> None:
+    def __init__(self, server: ModelServer, publish: Publish, log: Callable[[str], None]) -> None:
         self._tiers = [EngineThread(server, publish, log, tier) for tier in range(server.num_tiers)]
 
     def wake(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from ros2_rfm_serving.ros import convert
 from ros2_rfm_serving.ros.patient_action import PatientActionServer
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.types import Chunk, Conditioning, Plan, Reply, SessionRequest
+from ros2_rfm_serving.types import Chunk, Conditioning, Plan, Reply, RequestId, SessionRequest
 
 TIMEOUT_S = 30.0
 TEND_PERIOD_S = 0.1
@@ -57,6 +57,13 @@ class InferDoor:
         self._node.executor.create_task(self._finish, reply.id.robot, reply)
         return True
 
+    def fail(self, requests: Sequence[RequestId]) -> None:
+        """Their inference failed, on the engine's thread."""
+        for robot in {request.robot for request in requests} & self._waiting.keys():
+            self._node.executor.create_task(
+                self._finish, robot, ModelError("the model could not answer; the server's log says why")
+            )
+
     def release(self) -> None:
         """Nothing is served any more: no goal waits on."""
         for robot in list(self._waiting):
@@ -71,7 +78,7 @@ class InferDoor:
                 self._finish(robot, SessionError("the request was not answered"))
 
     def _begin(self, goal: Any) -> None:
-        robot = f"infer_{uuid.uuid4().hex[:12]}"
+        robot = f"infer-{uuid.uuid4().hex[:12]}"  # the hyphen: no robot on the graph can have that name
         try:
             self._submit(goal, robot)
         except RfmError as error:

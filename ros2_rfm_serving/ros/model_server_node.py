@@ -31,7 +31,7 @@ from ros2_rfm_serving.ros.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, run_node
 from ros2_rfm_serving.ros.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.types import Placement, Reply, Schedule
+from ros2_rfm_serving.types import Placement, Reply, RequestId, Schedule
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 RETRY_PERIOD_S = 10.0
@@ -290,8 +290,10 @@ class ModelServerNode(LifecycleNode):
 
     # --- what leaves ---
 
-    def _publish(self, replies: list[Reply]) -> None:
-        """On the worker's thread."""
+    def _publish(self, replies: list[Reply], failed: list[RequestId]) -> None:
+        """On the engine's thread. A robot asks again by itself; who asked for one inference is told that it failed."""
+        if failed:
+            self._infer.fail(failed)
         for reply in self._gateway.take(replies) if self._gateway else replies:
             if self._infer.take(reply):
                 continue

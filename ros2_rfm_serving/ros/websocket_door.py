@@ -28,7 +28,8 @@ from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.openpi import OpenpiClient
 from ros2_rfm_serving.types import Reply
 
-PREFIX = "ws_"
+PREFIX = "ws-"
+"""With a hyphen, as no robot on the graph can have one."""
 """Of the names that connections have as robots."""
 TEND_PERIOD_S = 1.0
 PING_S = 20.0

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 import rclpy
+from rclpy.action import ActionClient
 from rclpy.node import Node
-from rfm_serving import msg, srv
+from rfm_serving import action, msg, srv
 
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.bench_path import camera_image
@@ -54,6 +55,7 @@ class Fleet(Node):
             for robot in robots
         }
         self.opener = self.create_client(srv.OpenSession, names.server("s1", "open_session"))
+        self.inference = ActionClient(self, action.Infer, names.server("s1", "infer"))
         self._sequence = 0
         self.executor_ = executor()
         self.executor_.add_node(self)
@@ -89,12 +91,25 @@ class Fleet(Node):
             self.epochs[robot] = answer.session_epoch
         return answer
 
+    def infer(self, instruction: str) -> Any:
+        """Result of one goal of the Infer action."""
+        self.wait(self.inference.server_is_ready)
+        sending = self.inference.send_goal_async(
+            action.Infer.Goal(observation=self._observation("any", 0, 0.0, instruction, 1, JPEG))
+        )
+        self.wait(sending.done)
+        result = sending.result().get_result_async()
+        self.wait(result.done)
+        return result.result().result
+
     def send(self, robot: str, value: float = 0.0, instruction: str = "go", episode: int = 1, image: bytes = JPEG) -> int:
         """A sequence number."""
         self._sequence += 1
-        identity = RequestId(
-            robot=robot, component="system1", session_epoch=self.epochs[robot], episode=episode, sequence=self._sequence
-        )
+        self.out.publish(self._observation(robot, self.epochs[robot], value, instruction, episode, image))
+        return self._sequence
+
+    def _observation(self, robot: str, epoch: int, value: float, instruction: str, episode: int, image: bytes) -> Any:
+        identity = RequestId(robot=robot, component="system1", session_epoch=epoch, episode=episode, sequence=self._sequence)
         request = ObservationRequest(
             id=identity,
             stamp_ns=0,
@@ -104,8 +119,7 @@ class Fleet(Node):
             prefix_model=empty(0, 3),
             prefix_robot=empty(0, 3),
         )
-        self.out.publish(convert.observation_to(request))
-        return self._sequence
+        return convert.observation_to(request)
 
     def ask(self, robot: str, value: float = 0.0, **changes: Any) -> Any:
         """One answered request; best effort, so again until it is."""
@@ -191,6 +205,8 @@ def test_robots_share_an_engine_and_nobody_pays_for_another(ros_domain: int, tmp
         fleet.is_refused("engine_error", "r0", instruction="out of memory")
         fleet.is_refused("bad_image", "r0", image=JPEG[:40])
         assert fleet.ask("r0", 7.0).chunk_robot.data[0] == 7.0
+        failure = fleet.infer("nan")
+        assert failure.error_code == 200 and failure.error_msg == "the model could not answer; the server's log says why"
         assert "secret" not in fleet.status.detail and process.poll() is None
 
         # A flood from one robot: it is cut to its quota, the others keep their SLO.

@@ -223,7 +223,7 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(rig: Rig) -> N
     with connect(rig.url) as leaver:
         leaver.recv()
         leaver.send(wire.packer().pack(observation(1)))
-        assert eventually(lambda: rig.server.session_names() == ["ws_1/system1"])
+        assert eventually(lambda: rig.server.session_names() == ["ws-1/system1"])
         leaver.socket.close()
     assert eventually(lambda: rig.server.session_names() == [])
     rig.engine.go.set()
