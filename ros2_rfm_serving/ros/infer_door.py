@@ -21,6 +21,7 @@ from ros2_rfm_serving.types import Chunk, Conditioning, Plan, Reply, RequestId, 
 
 TIMEOUT_S = 30.0
 TEND_PERIOD_S = 0.1
+FAILED = "the model could not answer; the server's log says why"
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,7 @@ class InferDoor:
     def fail(self, requests: Sequence[RequestId]) -> None:
         """Their inference failed, on the engine's thread."""
         for robot in {request.robot for request in requests} & self._waiting.keys():
-            self._node.executor.create_task(
-                self._finish, robot, ModelError("the model could not answer; the server's log says why")
-            )
+            self._node.executor.create_task(self._finish, robot, ModelError(FAILED))
 
     def release(self) -> None:
         """Nothing is served any more: no goal waits on."""

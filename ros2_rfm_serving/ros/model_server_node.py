@@ -294,6 +294,8 @@ class ModelServerNode(LifecycleNode):
         """On the engine's thread. A robot asks again by itself; who asked for one inference is told that it failed."""
         if failed:
             self._infer.fail(failed)
+            if self._gateway:
+                self._gateway.fail(failed)
         for reply in self._gateway.take(replies) if self._gateway else replies:
             if self._infer.take(reply):
                 continue

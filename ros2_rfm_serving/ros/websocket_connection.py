@@ -136,6 +136,12 @@ class Connection(WSListener):
             self._waits = None
             self._send(self.client.answer(reply))
 
+    def fail(self, request: RequestId) -> None:
+        """Its inference failed."""
+        if request == self._waits:
+            self._waits = None
+            self._refuse(BadMessageError("gateway_no_answer", "the model could not answer"))
+
     def tend(self, now_s: float, *, idle_s: float, reply_s: float) -> None:
         """Called now and then: nobody waits for ever, in either direction."""
         if self._waits and now_s - self._heard_s > reply_s:

@@ -26,7 +26,7 @@ from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.ros.websocket_connection import Connection
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.openpi import OpenpiClient
-from ros2_rfm_serving.types import Reply
+from ros2_rfm_serving.types import Reply, RequestId
 
 PREFIX = "ws-"
 """With a hyphen, as no robot on the graph can have one."""
@@ -93,6 +93,10 @@ class WebsocketDoor:
         self._thread.soon(self._deliver, ours)
         return [reply for reply in replies if not reply.id.robot.startswith(PREFIX)]
 
+    def fail(self, requests: Sequence[RequestId]) -> None:
+        """Whose inference failed, of anybody's."""
+        self._thread.soon(self._fail, requests)
+
     def release(self, why: str) -> None:
         """Nothing is served any more: connections are told and closed, new ones refused until something is."""
         self._thread.soon(self._release, why)
@@ -157,6 +161,11 @@ class WebsocketDoor:
         for reply in replies:
             if connection := self._connections.get(reply.id.robot):
                 connection.deliver(reply)
+
+    def _fail(self, requests: Sequence[RequestId]) -> None:
+        for request in requests:
+            if connection := self._connections.get(request.robot):
+                connection.fail(request)
 
     def _tend(self) -> None:
         self._thread.loop.call_later(TEND_PERIOD_S, self._tend)

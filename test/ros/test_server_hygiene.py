@@ -179,6 +179,9 @@ def serving(folder: Path, *robots: str, **parameters: Any) -> Iterator[Any]:
 def test_robots_share_an_engine_and_nobody_pays_for_another(ros_domain: int, tmp_path: Path) -> None:
     robots = [f"r{i}" for i in range(6)]
     with serving(tmp_path, *robots, max_sessions=6, max_request_rate_hz=20.0, request_burst=5) as (fleet, process):
+        failure = fleet.infer("nan")
+        assert failure.error_code == 200 and failure.error_msg == "the model could not answer; the server's log says why"
+
         # Capacity and contract.
         for robot in robots:
             assert fleet.open(robot).success
@@ -205,8 +208,6 @@ def test_robots_share_an_engine_and_nobody_pays_for_another(ros_domain: int, tmp
         fleet.is_refused("engine_error", "r0", instruction="out of memory")
         fleet.is_refused("bad_image", "r0", image=JPEG[:40])
         assert fleet.ask("r0", 7.0).chunk_robot.data[0] == 7.0
-        failure = fleet.infer("nan")
-        assert failure.error_code == 200 and failure.error_msg == "the model could not answer; the server's log says why"
         assert "secret" not in fleet.status.detail and process.poll() is None
 
         # A flood from one robot: it is cut to its quota, the others keep their SLO.

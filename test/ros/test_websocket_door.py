@@ -45,6 +45,8 @@ from ros2_rfm_serving.types import (
 
 JPEG = simplejpeg.encode_jpeg(np.zeros((48, 64, 3), np.uint8))
 TOKEN = "correct horse"
+SPOILT = 666.0
+"""State whose answer is NaN"""
 
 
 class Echo(EmulatedEngine):
@@ -60,7 +62,7 @@ class Echo(EmulatedEngine):
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         assert self.go.wait(30)
         self.asked += requests
-        rows = [np.full((4, 2), request.state[0], np.float32) for request in requests]
+        rows = [np.full((4, 2), np.nan if request.state[0] == SPOILT else request.state[0], np.float32) for request in requests]
         return [EngineReply(chunk_model=row + 1, chunk_robot=row) for row in rows]
 
 
@@ -72,10 +74,14 @@ class Rig:
         self.server = ModelServer(ServerConfig(name="s", batch_size=8), self.engine)
         self.logged: list[str] = []
         self.serves = True
-        self.thread = EngineThread(self.server, lambda replies: self.left.extend(self.door.take(replies)), self.logged.append)
+        self.thread = EngineThread(self.server, self._publish, self.logged.append)
         self.left: list[Any] = []
         serving = lambda: (self.server, self.thread.wake) if self.serves else None  # noqa: E731
         self.door = WebsocketDoor(DoorConfig(port=0, **config), serving, self.logged.append)
+
+    def _publish(self, replies: list[Any], failed: list[RequestId]) -> None:
+        self.left += self.door.take(replies)
+        self.door.fail(failed)
 
     @property
     def url(self) -> str:
@@ -216,6 +222,13 @@ def test_half_a_handshake_takes_nobodys_place() -> None:
             with pytest.raises(urllib.error.HTTPError, match="400"):
                 urllib.request.urlopen(f"http://127.0.0.1:{rig.door.port}/", timeout=20)
         assert rig.client().infer(observation(1))["actions"][0, 0] == 1
+
+
+def test_a_row_that_the_model_could_not_answer_is_told_at_once_and_without_its_reason(rig: Rig) -> None:
+    with pytest.raises(RuntimeError, match="the model could not answer") as error:
+        rig.client().infer(observation(SPOILT))
+    assert "Traceback" not in str(error.value)
+    assert rig.refused("gateway_no_answer") and rig.client().infer(observation(1))["actions"][0, 0] == 1
 
 
 def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(rig: Rig) -> None:
