@@ -13,6 +13,8 @@ from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind, Serving
 
 NAMES = ("x", "y", "z")
+UNSURE_ROW = 5
+"""Its last update is twice as large as those before."""
 
 
 class MirrorEngine(Engine):
@@ -57,7 +59,9 @@ class MirrorEngine(Engine):
         rows[:, 2] = self.episodes
         if request.instruction == "nan":
             rows[3, 0] = np.nan
-        return EngineReply(chunk_model=rows, chunk_robot=rows)
+        updates = np.ones((3, len(rows), len(NAMES)), np.float32)
+        updates[-1, UNSURE_ROW] = 2.0
+        return EngineReply(chunk_model=rows, chunk_robot=rows, updates=updates)
 
 
 def build(spec: EngineSpec) -> MirrorEngine:

@@ -4,9 +4,11 @@ memory; an end while it works. The engine is `mirror_engine.py`: every action is
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,9 +27,9 @@ from ros2_rfm_serving.ros.bench_path import camera_image
 from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
 from ros2_rfm_serving.ros.runtime import executor
 from ros2_rfm_serving.ros.session_messages import session_request_to
-from ros2_rfm_serving.types import EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
+from ros2_rfm_serving.types import EncodedImage, Horizon, ObservationRequest, RequestId, SessionRequest, empty
 
-from .mirror_engine import NAMES
+from .mirror_engine import NAMES, UNSURE_ROW
 
 CATALOGUE = """
 models:
@@ -147,26 +149,35 @@ class Fleet(Node):
 
 
 @contextmanager
-def launched(folder: Path, *robots: str, batch_s: float = 0.01, mode: str = "shared", **parameters: object) -> Iterator[Any]:
-    """(fleet, process)"""
-    (folder / "profiles").mkdir()
+def started(folder: Path, *, batch_s: float = 0.01, mode: str = "shared", **parameters: object) -> Iterator[Any]:
+    """The process"""
+    (folder / "profiles").mkdir(parents=True)
     (folder / "profiles" / "models.yaml").write_text(CATALOGUE.format(batch_s=batch_s, serving=mode))
     (folder / "profiles" / "none.csv").write_text(HEADER)
     command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.model_server_node", "--ros-args"]
-    given = {"server": "s1", "model": "mirror", "batch_size": 8, "profiles_folder": str(folder / "profiles"), **parameters}
-    for name, value in given.items():
+    given = {"server": "s1", "model": "mirror", "batch_size": 8, "max_sessions": 8, **parameters}
+    for name, value in {**given, "profiles_folder": str(folder / "profiles")}.items():
         command += ["-p", f"{name}:={value}"]
     process = subprocess.Popen(command, start_new_session=True)
-    rclpy.init()
-    fleet = Fleet(*robots)
     try:
-        yield fleet, process
+        yield process
     finally:
-        fleet.executor_.shutdown()
-        fleet.destroy_node()
-        rclpy.try_shutdown()
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) in (0, EXIT_HUNG)
+
+
+@contextmanager
+def launched(folder: Path, *robots: str, **parameters: Any) -> Iterator[Any]:
+    """(fleet, process)"""
+    with started(folder, **parameters) as process:
+        rclpy.init()
+        fleet = Fleet(*robots)
+        try:
+            yield fleet, process
+        finally:
+            fleet.executor_.shutdown()
+            fleet.destroy_node()
+            rclpy.try_shutdown()
 
 
 @contextmanager
@@ -227,6 +238,89 @@ def test_robots_share_an_engine_and_nobody_pays_for_another(ros_domain: int, tmp
         fleet.wait(lambda: fleet.refused("over_quota") > 100, what="a quota")
         late = sum(latency_s > slo_s for latency_s in answers_s)
         assert late <= len(answers_s) // 20, f"{late} of {len(answers_s)} answers to well-behaved robots were late"
+
+
+def test_how_much_of_a_chunk_is_executed_is_what_the_session_asked_for(ros_domain: int, tmp_path: Path) -> None:
+    policies = {
+        "r1": (Horizon(policy="confidence"), UNSURE_ROW),
+        "r2": (Horizon(policy="confidence", threshold=2.0), 8),
+        "r3": (Horizon(policy="static", steps=3), 3),
+        "r4": (Horizon(), 0),
+    }
+    with serving(tmp_path, *policies, dispatch="best", batching="wait") as (fleet, _):
+        for robot, (horizon, steps) in policies.items():
+            assert fleet.open(robot, horizon=horizon).success
+            chunk = fleet.ask(robot)
+            assert chunk.execution_horizon == steps and len(chunk.confidence) == 8
+            assert min(range(8), key=chunk.confidence.__getitem__) == UNSURE_ROW
+        refusal = fleet.open("r1", horizon=Horizon(policy="guess"))
+        assert refusal.error_code == 210 and "guess" in refusal.error_msg
+        assert fleet.status.dispatch == "best"
+
+
+def test_a_robot_that_waits_for_long_is_asked_for_a_newer_observation(ros_domain: int, tmp_path: Path) -> None:
+    with serving(tmp_path, "r1", "r2", batch_s=0.5, batch_size=1, refetch_after_s=0.2) as (fleet, _):
+        asked: list[Any] = []
+        fleet.create_subscription(msg.RequestId, qos.Names().robot("r2", "rfm/refetch"), asked.append, qos.REFETCH)
+        for robot in ("r1", "r2"):
+            assert fleet.open(robot).success
+            fleet.ask(robot)
+
+        def newer() -> bool:
+            fleet.chunks.clear()
+            del asked[:]
+            fleet.send("r1", 1.0)
+            fleet.spin(0.05)
+            old = fleet.send("r2", 2.0)
+            end_s = time.monotonic() + 1.0
+            while time.monotonic() < end_s and not asked:
+                fleet.executor_.spin_once(timeout_sec=0.02)
+            if not asked or asked[0].sequence != old:
+                return False
+            new = fleet.send("r2", 3.0)
+            fleet.wait(lambda: fleet.chunks["r2"])
+            chunk = fleet.chunks["r2"][0][1]
+            return chunk.id.sequence == new and chunk.chunk_robot.data[0] == 3.0 and chunk.served.superseded == 1
+
+        fleet.wait(newer, what="a newer observation in time")
+
+
+def test_what_the_edge_cannot_answer_in_time_is_answered_in_the_cloud(ros_domain: int, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    robots = [f"r{i}" for i in range(4)]
+    edge = {"batch_s": 0.3, "batch_size": 1, "dispatch": "best", "overflow_url": f"ws://127.0.0.1:{port}"}
+    with started(tmp_path / "cloud", server="s2", gateway_port=port):
+        assert _is_ready(f"http://127.0.0.1:{port}/healthz")
+        with serving(tmp_path, *robots, **edge) as (fleet, _):
+            cloud: list[Any] = []
+            fleet.create_subscription(msg.ServerStatus, qos.Names().server("s2", "status"), cloud.append, qos.SERVER_STATUS)
+            for robot in robots:
+                assert fleet.open(robot).success
+                fleet.ask(robot, 0.0)
+            fleet.chunks.clear()
+            for turn in range(20):
+                for i, robot in enumerate(robots):
+                    fleet.send(robot, 100.0 * i + turn)
+                fleet.spin(0.2)
+            for i, robot in enumerate(robots):
+                values = [chunk.chunk_robot.data[0] for _, chunk in fleet.chunks[robot]]
+                assert values and all(value == 0.0 or 100.0 * i <= value < 100.0 * (i + 1) for value in values)
+            fleet.wait(lambda: cloud and cloud[-1].served > 0, what="something answered in the cloud")
+            assert fleet.status.served > cloud[-1].served, "and something at the edge"
+
+
+def _is_ready(url: str) -> bool:
+    end_s = time.monotonic() + 60.0
+    while time.monotonic() < end_s:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                if answer.status == 200:
+                    return True
+        except OSError:
+            time.sleep(0.1)
+    return False
 
 
 def test_a_robot_that_leaves_makes_room(ros_domain: int, tmp_path: Path) -> None:
