@@ -15,6 +15,8 @@ from ros2_rfm_serving.errors import ConfigurationError
 
 KeyPath = tuple[str | int, ...]
 Model = TypeVar("Model", bound=BaseModel)
+MAX_VALUES = 100_000
+"""Of a file, every alias written out: a few aliases of aliases would stand for more than memory holds."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,22 @@ def read(file: Path) -> YamlSource:
 
 
 def parse(text: str, file: str) -> YamlSource:
+    """Raises: `ConfigurationError`."""
+    source = YamlSource(file, {}, {})
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        _walk(yaml.compose(text, Loader=yaml.SafeLoader), (), source)
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 0
         raise ConfigurationError(f"is not valid YAML: {getattr(error, 'problem', error)}", file=file, line=line) from error
+    except RecursionError as error:
+        raise ConfigurationError("is nested too deeply", file=file, fix="does an alias stand within what it stands for?") from error
+    except (ValueError, LookupError, AttributeError) as error:  # PyYAML's, of `2026-02-30` and `!!bool maybe`
+        raise ConfigurationError("holds an impossible date, number or tag", file=file, fix="quote it if it is text") from error
     if not isinstance(data, dict):
         raise ConfigurationError("is not a mapping of keys to values", file=file, line=1, fix="start with `server_cluster:`")
-    source = YamlSource(file, data, {})
-    _walk(node, (), source)
+    source.data.update(data)
     return source
 
 
@@ -87,8 +94,12 @@ def dotted(path: KeyPath) -> str:
 
 
 def _walk(node: Any, path: KeyPath, source: YamlSource) -> None:
+    if len(source.lines) > MAX_VALUES:
+        raise ConfigurationError(f"holds more than {MAX_VALUES} values", file=source.file, fix="are there aliases of aliases?")
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # PyYAML refuses it
             here = (*path, key.value)
             if here in source.lines:
                 first = source.lines[here]

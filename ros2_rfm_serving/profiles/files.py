@@ -12,6 +12,8 @@ from ros2_rfm_serving.errors import ProfileError
 from ros2_rfm_serving.profiles.table import ARRIVALS, COLUMNS, Profile, ProfileRow
 
 HEADER = (*COLUMNS, "arrivals")
+MAX_DIGITS = 9
+"""Of a batch size."""
 _NUMBERS = COLUMNS[4:]
 
 
@@ -107,7 +109,7 @@ def _word(cell: str | None, name: str, where: str) -> str:
 
 
 def _batch_size(cell: str | None, where: str) -> int:
-    if cell is None or not cell.isdecimal() or not (size := int(cell)):
+    if cell is None or not cell.isdecimal() or len(cell) > MAX_DIGITS or not (size := int(cell)):
         raise ProfileError(f"{where}: batch_size is {cell!r}; it must be a whole number from 1")
     return size
 

@@ -9,6 +9,8 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.types import MAX_ENCODED_BYTES, EncodedImage, Image
 
 MAX_PIXELS = 2048 * 2048
+MAX_SCANS = 16
+"""Of a JPEG. Progressive ones have about ten; each takes as long as a whole image, and sixteen bytes are enough for one."""
 
 
 def decode(image: EncodedImage) -> Image:
@@ -56,6 +58,10 @@ def _check_header(image: EncodedImage) -> None:
     except ValueError as error:
         raise BadMessageError("bad_image", f"camera {image.camera!r}: not a JPEG: {error}") from error
     _check_pixels(image.camera, height, width)
+    data = np.frombuffer(image.data, np.uint8)
+    scans = np.count_nonzero((data[:-1] == 0xFF) & (data[1:] == 0xDA))
+    if scans > MAX_SCANS:
+        raise BadMessageError("bad_image", f"camera {image.camera!r}: a JPEG of {scans} scans; at most {MAX_SCANS}")
 
 
 def _check_raw(image: EncodedImage) -> None:

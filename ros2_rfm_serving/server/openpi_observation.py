@@ -184,14 +184,20 @@ def _leaves(message: Mapping[Any, Any], path: str = "", depth: int = 0) -> list[
 
 
 def _numbers(name: str, value: Any) -> Array:
+    if not _numeric(value):  # numpy would give every text of a list the room of its longest
+        raise BadMessageError("bad_shape", f"{name} must be an array of numbers")
     try:
         numbers = np.asarray(value)
     except ValueError as error:
         raise BadMessageError("bad_shape", f"{name} must be an array of numbers") from error
-    if numbers.dtype.kind not in "fiub":
+    if numbers.dtype.kind == "O":
         raise BadMessageError("bad_shape", f"{name} must be an array of numbers")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
         return numbers.astype(np.float32)
+
+
+def _numeric(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, int, float)) or (isinstance(value, list) and all(map(_numeric, value)))
 
 
 def _valid(adapter: TypeAdapter[Any], words: Any, name: str, kind: type[Any]) -> Any:
