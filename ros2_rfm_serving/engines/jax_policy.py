@@ -181,7 +181,7 @@ def conditions_of(requests: Sequence[InferenceRequest], noise: Array, contract: 
     target = target_of(requests, start)
     if target is None:  # the same program, pulled nowhere
         nothing = np.zeros((*noise.shape[:2], 1), np.float32)
-        pull = (np.zeros_like(noise), nothing, np.zeros((num_steps, len(noise), 1, 1), np.float32), None)
+        pull: tuple[Any, Any, Any, Any] = (np.zeros_like(noise), nothing, np.zeros((num_steps, len(noise), 1, 1), np.float32), None)
     else:
         strength = [guidance_weight(step / num_steps, target.max_weight) for step in range(num_steps)]
         through = None if target.through_model is None else target.through_model.numpy()

@@ -16,6 +16,7 @@ from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.lerobot_checkpoint import Checkpoint, LeRobotOptions
 from ros2_rfm_serving.engines.lerobot_policies import DETERMINISTIC, Observed, Split, fits_of, serving_of, split_of, whole_chunk
 from ros2_rfm_serving.engines.lerobot_processing import Batch, Processing
+from ros2_rfm_serving.engines.options import device_of
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.engines.sampling import FlowEngine, seed_of
 from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, ModelContract, OutputKind, Serving
@@ -23,6 +24,8 @@ from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, ModelC
 
 class LeRobotModel:
     """A checkpoint as a `VelocityModel`; what is the same for all policies."""
+
+    sampling: SamplingConfig
 
     def __init__(self, checkpoint: Checkpoint, split: Split | None) -> None:
         self.checkpoint, self.processing = checkpoint, Processing(checkpoint, fits_of(checkpoint.policy, split))
@@ -55,18 +58,15 @@ class SplitModel(LeRobotModel):
 
     def __init__(self, checkpoint: Checkpoint, split: Split) -> None:
         super().__init__(checkpoint, split)
-        self.split, self.config = split, checkpoint.policy.config
-        self._contract = replace(self._contract, chunk_length=self.config.chunk_size)
+        config, device = checkpoint.policy.config, checkpoint.options.device
+        steps = config.num_steps if hasattr(config, "num_steps") else config.num_inference_steps
+        self.split = split
+        self.sampling = SamplingConfig(num_steps=steps, num_columns=config.max_action_dim, device=device)
+        self._contract = replace(self._contract, chunk_length=config.chunk_size)
 
     @property
     def max_batch_size(self) -> int:
         return self.checkpoint.options.max_batch_size
-
-    @property
-    def sampling(self) -> SamplingConfig:
-        steps = self.config.num_steps if hasattr(self.config, "num_steps") else self.config.num_inference_steps
-        device = self.checkpoint.options.device
-        return SamplingConfig(num_steps=steps, num_columns=self.config.max_action_dim, device=device)
 
     def perceive(self, requests: Sequence[InferenceRequest]) -> Observed:
         return self.split.perceive(self.processing.to_policy(requests))
@@ -82,8 +82,6 @@ class _Asked(NamedTuple):
 
 class WholeModel(LeRobotModel):
     """Gives its chunk at once, as a regression does, whatever it does inside."""
-
-    sampling: SamplingConfig
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint, None)
@@ -141,13 +139,14 @@ def actions_are_relative(processing: Processing, contract: ModelContract) -> boo
         processing.to_policy([request])
         found.append(processing.to_robot(chunk))
     processing.reset()
-    return not np.array_equal(*found)
+    return not np.array_equal(found[0], found[1])
 
 
 def build(spec: EngineSpec) -> LeRobotEngine:
     """Raises: `ModelError`, `ConfigurationError`."""
     torch.set_num_threads(spec.threads)
     options = checked_options(LeRobotOptions, spec)
+    options = options.model_copy(update={"device": device_of(spec.model, options.device, spec.gpu_type)})
     checkpoint = lerobot_checkpoint.load(spec.model, options, spec.models_folder)
     serving_of(checkpoint.kind)
     split = split_of(checkpoint.kind, checkpoint.policy)

@@ -1,4 +1,4 @@
-"""A LeRobot checkpoint: a folder, or a repository of the Hugging Face hub. JSON and safetensors only, so nothing in it is run."""
+"""A LeRobot checkpoint: a folder, or a repository of the Hugging Face hub. JSON and safetensors only; nothing in it is run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from ros2_rfm_serving.engines.options import DEVICE
 from ros2_rfm_serving.errors import ModelError
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -30,7 +31,8 @@ class LeRobotOptions(BaseModel):
     """A folder, relative ones below models/; or `owner/name` on the hub."""
     revision: str | None = None
     """Of a repository on the hub: a commit, for a model that does not change underfoot."""
-    device: str = "cpu"
+    device: str = Field(default="auto", pattern=DEVICE)
+    """`auto`: the first GPU, or the CPU where there is none or where the placement says `CPU`."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of pi0 and its family; else as in the checkpoint."""
     num_steps: int | None = Field(default=None, ge=1)
@@ -200,12 +202,21 @@ def _load_weights(policy: Any, file: Path) -> None:
 
 def _overrides(options: LeRobotOptions, folder: Path) -> dict[str, Any]:
     """Of the preprocessor's steps, where it has them."""
-    steps = {step.get("registry_name") for step in json.loads((folder / PREPROCESSOR).read_text(encoding="utf-8"))["steps"]}
+    steps, _ = _steps(folder, PREPROCESSOR), _steps(folder, POSTPROCESSOR)
     tokenizer = options.tokenizer or options.vlm
     overrides: dict[str, Any] = {"device_processor": {"device": options.device}}
     overrides |= {"tokenizer_processor": {"tokenizer_name": tokenizer}} if tokenizer else {}
     overrides |= {"rename_observations_processor": {"rename_map": options.rename_map}} if options.rename_map else {}
     return {name: value for name, value in overrides.items() if name in steps}
+
+
+def _steps(folder: Path, name: str) -> set[str]:
+    """Of a pipeline, by name. One that is given as a class of any module would be called with arguments from the checkpoint."""
+    steps = json.loads((folder / name).read_text(encoding="utf-8"))["steps"]
+    for step in steps:
+        if not step.get("registry_name"):
+            raise ModelError(f"{folder}: {name} has a step {step.get('class')!r} that is not registered with LeRobot by name")
+    return {step["registry_name"] for step in steps}
 
 
 def _content_hash(folder: Path) -> str:

@@ -100,15 +100,23 @@ def _check_whole(model: WholeModel, requests: Sequence[InferenceRequest]) -> lis
 
 def own_answer(model: LeRobotModel, request: InferenceRequest, noise: Array | None = None, **guidance: Any) -> Own:
     """What LeRobot's users get: its preprocessing, its policy's chunk, its postprocessing. guidance: of its real-time chunking."""
-    checkpoint, device = model.checkpoint, torch.device(model.checkpoint.options.device)
-    observation = {source: request.images[c] for c, source in zip(model.processing.cameras, model.processing.sources, strict=True)}
-    observation |= {model.processing.state_source: request.state} if model.contract.state_size else {}
-    batch = checkpoint.preprocessor(prepare_observation_for_inference(observation, device, request.instruction))
+    policy, batch = model.checkpoint.policy, own_input(model, request)
     if noise is None:
         return _own_whole(model, batch, request)
-    with recording(checkpoint.policy.model) as steps:
-        chunk = checkpoint.policy.predict_action_chunk(batch, noise=torch.from_numpy(noise)[None].to(device), **guidance)
+    start = torch.from_numpy(noise)[None].to(model.checkpoint.options.device)
+    with recording(policy.model) as steps:
+        chunk = policy.predict_action_chunk(batch, noise=start, **guidance)
     return _own(model, chunk, steps)
+
+
+def own_input(model: LeRobotModel, request: InferenceRequest) -> dict[str, Any]:
+    """What LeRobot's policy gets of one observation."""
+    processing, device = model.processing, torch.device(model.checkpoint.options.device)
+    observation = {source: request.images[c] for c, source in zip(processing.cameras, processing.sources, strict=True)}
+    observation |= {processing.state_source: request.state} if model.contract.state_size else {}
+    prepared = prepare_observation_for_inference(observation, device, request.instruction)
+    batch: dict[str, Any] = model.checkpoint.preprocessor(prepared)
+    return batch
 
 
 def _own_whole(model: LeRobotModel, batch: dict[str, Any], request: InferenceRequest) -> Own:
@@ -155,4 +163,5 @@ def _tensors(cache: Any) -> list[Tensor]:
 def _precision(model: LeRobotModel) -> torch.dtype:
     """The coarsest of the weights."""
     dtypes = {parameter.dtype for parameter in model.checkpoint.policy.parameters()}
-    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+    coarsest: torch.dtype = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+    return coarsest

@@ -10,13 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ros2_rfm_serving.errors import ModelError
 
 MAX_BATCH_SIZE = 32
+DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 
 
 class BundleOptions(BaseModel):
     """`options` of a catalogue entry with `engine: bundle`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: str = Field(default="auto", pattern=DEVICE)
     """`auto`: the first GPU, or the CPU where there is none or where the placement says `CPU`."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of weights and layers; statistics, times, indices and the sampling loop are float32 at least."""
@@ -58,14 +59,23 @@ class BundleOptions(BaseModel):
 
     def on_device(self, model: str) -> BundleOptions:
         """With a device that is there. Raises: `ModelError`."""
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        options = self.model_copy(update={"device": device}) if self.device == "auto" else self
-        sees = torch.cuda.device_count()
-        if options.on_gpu and int(options.device.partition(":")[2] or 0) >= sees:
-            raise ModelError(f"{model!r}: options.device is {options.device!r}, PyTorch sees {sees} GPUs; say `cpu`")
+        options = self.model_copy(update={"device": device_of(model, self.device)})
         if options.records and not options.on_gpu:
             raise ModelError(f"{model!r}: options.cuda_graphs needs a GPU, options.device is {options.device!r}; leave it out")
         return options
+
+
+def device_of(model: str, device: str, gpu_type: str = "") -> str:
+    """What `auto` is: the first GPU, or the CPU where there is none or where the placement says `CPU`.
+
+    Raises: `ModelError` for a GPU that is not there.
+    """
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() and gpu_type != "CPU" else "cpu"
+    sees = torch.cuda.device_count()
+    if device.startswith("cuda") and int(device.partition(":")[2] or 0) >= sees:
+        raise ModelError(f"{model!r}: options.device is {device!r}, PyTorch sees {sees} GPUs; say `cpu`")
+    return device
 
 
 ON_CPU = BundleOptions(device="cpu")

@@ -306,6 +306,7 @@ def test_a_policy_that_nobody_has_looked_at_may_keep_state() -> None:
         ({"dtype": "bfloat16"}, ModelError, r"'act' has no dtype"),
         ({"num_steps": 3}, ModelError, r"'act' has no num_inference_steps"),
         ({"dataset": "/nowhere"}, ModelError, r"options.dataset: /nowhere/meta/info.json"),
+        ({"device": "cuda:99"}, ModelError, r"options.device is 'cuda:99', PyTorch sees \d+ GPUs"),
         ({"num_step": 3}, ConfigurationError, r"models.act.options.num_step: unknown key; did you mean `num_steps`"),
         ({"num_steps": 0}, ConfigurationError, r"models.act.options.num_steps"),
     ],
@@ -345,6 +346,30 @@ def test_every_file_is_needed(damaged: Path, file: str) -> None:
     (damaged / file).unlink()
     with pytest.raises(ModelError, match=f"not a LeRobot checkpoint, {file} is missing"):
         built("act", damaged)
+
+
+def test_a_checkpoint_cannot_have_code_called(damaged: Path) -> None:
+    file = damaged / "policy_postprocessor.json"
+    saved = json.loads(file.read_text())
+    saved["steps"].append({"class": "subprocess.Popen", "config": {"args": ["touch", str(damaged / "called")]}})
+    file.write_text(json.dumps(saved))
+    with pytest.raises(ModelError, match=r"has a step 'subprocess\.Popen' that is not registered with LeRobot by name"):
+        built("act", damaged)
+    assert not (damaged / "called").exists()
+
+
+def test_a_name_of_the_hub_is_fetched_at_its_revision(checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub's own client is replaced: no weights can be had in tests."""
+    asked: list[tuple[str, str, list[str]]] = []
+
+    def snapshot(name: str, *, revision: str, allow_patterns: list[str]) -> str:
+        asked.append((name, revision, allow_patterns))
+        return str(checkpoints["act"])
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    engine = built("act", checkpoints["act"], path="owner/towels", revision="0123abc")
+    assert engine.contract.chunk_length == tiny.CHUNK
+    assert asked == [("owner/towels", "0123abc", ["*.json", "*.safetensors"])]
 
 
 # --- the contract ----------------------------------------------------------------------------------------------------------

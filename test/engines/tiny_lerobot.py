@@ -20,6 +20,27 @@ CAMERAS, STATE_SIZE, NUM_ACTIONS, CHUNK = ("front", "wrist"), 6, 4, 12
 NAMES = ("x", "y", "z", "gripper")
 TASKS = ("pick the red cube", "open the drawer and put the cube into it", "push")
 
+LARGER: dict[str, dict[str, Any]] = {
+    "act": {
+        "chunk_size": 100,
+        "n_action_steps": 100,
+        "dim_model": 512,
+        "n_heads": 8,
+        "dim_feedforward": 3200,
+        "n_encoder_layers": 4,
+    },
+    "smolvla": {
+        "num_vlm_layers": 16,
+        "chunk_size": 50,
+        "n_action_steps": 50,
+        "num_steps": 10,
+        "resize_imgs_with_padding": (256, 256),
+    },
+    "pi0": {"chunk_size": 50, "n_action_steps": 50, "num_inference_steps": 10, "image_resolution": (224, 224)},
+    "pi05": {"chunk_size": 50, "n_action_steps": 50, "num_inference_steps": 10, "image_resolution": (224, 224)},
+}
+"""Changes towards the published sizes, for measuring."""
+
 
 def save(kind: str, folder: Path, **changes: Any) -> Path:
     """A checkpoint in `folder`; `changes` to LeRobot's configuration."""
@@ -84,7 +105,7 @@ def _config(kind: str, folder: Path, changes: dict[str, Any]) -> PreTrainedConfi
     if kind in ("smolvla", "pi0", "pi05"):
         _save_tokenizer(folder / "vlm")
     if kind == "smolvla":
-        _save_vlm(folder / "vlm")
+        _save_vlm(folder / "vlm", larger="num_vlm_layers" in changes)
     return make_policy_config(kind, **common | own[kind] | changes)
 
 
@@ -119,7 +140,7 @@ def _save_tokenizer(folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-def _save_vlm(folder: Path) -> None:
+def _save_vlm(folder: Path, larger: bool) -> None:
     """Configuration and processors of a SmolVLM; its weights are the policy's."""
     from transformers import SmolVLMConfig, SmolVLMImageProcessor
 
@@ -141,6 +162,16 @@ def _save_vlm(folder: Path) -> None:
         "image_size": 64,
         "patch_size": 16,
     }
+    if larger:
+        text |= {"hidden_size": 240, "intermediate_size": 640, "num_attention_heads": 15, "num_key_value_heads": 5, "head_dim": 16}
+        text |= {"num_hidden_layers": 16}
+        vision |= {
+            "hidden_size": 192,
+            "intermediate_size": 768,
+            "num_attention_heads": 12,
+            "num_hidden_layers": 12,
+            "image_size": 256,
+        }
     SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=2, image_token_id=2).save_pretrained(folder)
     SmolVLMImageProcessor().save_pretrained(folder)
     processor = {"processor_class": "SmolVLMProcessor", "image_seq_len": 4}
