@@ -130,6 +130,24 @@ def test_rows_with_prefixes_of_their_own_are_lerobots_rtc(
     assert not close(sample(model, requests, model.sampling, noise).chunks, free)
 
 
+@pytest.mark.parametrize("kind", SPLIT)
+def test_guidance_through_the_models_jacobian(engines: dict[str, LeRobotEngine], kind: str) -> None:
+    """Against central differences of the policy's velocity, along one direction, at the first step that is not all noise."""
+    model = engines[kind]._policy
+    context = model.perceive(requests_for(model)[:1])
+    rng = np.random.default_rng(6)
+    x, direction = (torch.from_numpy(rng.standard_normal((1, tiny.CHUNK, 7), np.float32)) for _ in range(2))
+    time = torch.full((1, tiny.CHUNK), 0.8)
+    with torch.enable_grad():
+        probe = x.clone().requires_grad_()
+        (product,) = torch.autograd.grad(model.velocity(probe, time, context), probe, direction)
+    small = 1e-2
+    with torch.no_grad():
+        ahead, behind = (model.velocity(x + sign * small * product, time, context) for sign in (1, -1))
+    slope = float(((ahead - behind) * direction).sum() / (2 * small))
+    assert slope == pytest.approx(float((product**2).sum()), rel=2e-2)
+
+
 @pytest.mark.parametrize("kind", [*SPLIT, "act"])
 def test_a_row_in_a_batch_is_the_row_alone(engines: dict[str, LeRobotEngine], kind: str) -> None:
     engine = engines[kind]
