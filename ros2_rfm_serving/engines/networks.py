@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ros2_rfm_serving.engines.base import Predicts
+
 
 @dataclass(frozen=True, kw_only=True)
 class FlowPolicyConfig:
@@ -49,6 +51,9 @@ class FlowPolicyConfig:
     head_blocks: int = 3
     state_tokens: int = 6
     image_tokens: int = 8
+
+    def __post_init__(self) -> None:
+        Predicts(self.predicts)  # or a ValueError that names it
 
     @property
     def num_features(self) -> int:

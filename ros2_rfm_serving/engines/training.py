@@ -19,7 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ros2_rfm_serving.engines import instructions
+from ros2_rfm_serving.engines.base import Predicts
 from ros2_rfm_serving.engines.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeConfig, JudgeNetwork
+from ros2_rfm_serving.engines.solvers import cosine_levels
 
 LogRow = dict[str, float]
 Report = Callable[[LogRow], None]
@@ -225,14 +227,36 @@ class _PolicyBatches:
 def _policy_loss(network: FlowPolicyNetwork, batch: _Batch) -> Tensor:
     clean = (batch.action - network.action_mean) / network.action_std
     noise = torch.randn_like(clean)
-    time = torch.rand(len(clean), 1).expand(clean.shape[:2])
     prefix = torch.arange(clean.shape[1]) < batch.delay[:, None]
-    time = time.masked_fill(prefix, 0.0)
-    x = time[..., None] * noise + (1 - time[..., None]) * clean
+    if Predicts(network.config.predicts) is Predicts.CHUNK:
+        prefix = torch.zeros_like(prefix)
+    time = _times(network.config, len(clean)).expand(clean.shape[:2]).masked_fill(prefix, 0.0)
+    x, target = _noised(network.config, clean, noise, time)
     context = network.encode(batch.state, batch.images, batch.words, batch.keep_images)
-    error = (network.velocity(x, time, context) - (noise - clean)).square().mean(-1)
+    error = (network.velocity(x, time, context) - target).square().mean(-1)
     counted = batch.valid & ~prefix
     return (error * counted).sum() / counted.sum()
+
+
+def _times(config: FlowPolicyConfig, size: int) -> Tensor:
+    """[size, 1] in (0, 1]; a diffusion's are those of its noise levels."""
+    if Predicts(config.predicts) is Predicts.CHUNK:
+        return torch.ones(size, 1)
+    if Predicts(config.predicts) is Predicts.VELOCITY:
+        return torch.rand(size, 1)
+    return torch.randint(1, config.train_steps + 1, (size, 1)) / config.train_steps
+
+
+def _noised(config: FlowPolicyConfig, clean: Tensor, noise: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions, [B, T, A], at `time`, [B, T], and what the network is to say about them."""
+    predicts = Predicts(config.predicts)
+    if predicts is Predicts.CHUNK:
+        return torch.zeros_like(clean), clean
+    if predicts is Predicts.VELOCITY:
+        return time[..., None] * noise + (1 - time[..., None]) * clean, noise - clean
+    levels = torch.tensor([1.0, *cosine_levels(config.train_steps)])
+    kept = levels[(time * config.train_steps).round().long()][..., None]
+    return kept.sqrt() * clean + (1 - kept).sqrt() * noise, noise if predicts is Predicts.NOISE else clean
 
 
 def _set_statistics(network: FlowPolicyNetwork, data: Dataset, rows: npt.NDArray[np.int64]) -> None:

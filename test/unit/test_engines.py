@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ros2_rfm_serving.engines import bundle, instructions
-from ros2_rfm_serving.engines.base import SamplingConfig
+from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded import FlowPolicy, load_embedded
 from ros2_rfm_serving.engines.judge import Judge
@@ -231,6 +231,27 @@ def test_training_learns_and_writes_a_bundle_that_loads(tmp_path: Path) -> None:
     assert losses[-1] < 0.8 * losses[0]
     written = bundle.save(tmp_path / "bundle", network)
     assert bundle.load(tmp_path / "bundle")[1] == written
+
+
+def test_a_bundle_with_an_unknown_head_is_refused(repository: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(repository / "models" / "metaworld_flow", tmp_path / "bundle")
+    config = json.loads((folder / "config.json").read_text())
+    config["network"]["predicts"] = "future"
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="'future' is not a valid Predicts"):
+        bundle.load(folder)
+
+
+@pytest.mark.parametrize("predicts", [Predicts.NOISE, Predicts.CLEAN, Predicts.CHUNK])
+def test_diffusion_and_regression_are_trained_for_what_our_loop_asks(predicts: Predicts, tmp_path: Path) -> None:
+    losses: list[float] = []
+    training = TrainingConfig(steps=60, batch_size=16, warm_up_steps=10, log_every=15, learning_rate=3e-3)
+    config = replace(SMALL, predicts=predicts.value, clean_limit=3.0)
+    bundle.save(tmp_path, train_policy(config, Data(), [["go"]], training, lambda row: losses.append(row["loss"])))
+    assert losses[-1] < 0.8 * losses[0]
+    engine = load_embedded("m", tmp_path)
+    assert engine.contract.conditionings == (Conditioning.NONE, Conditioning.PREFIX)[: 1 + (predicts is not Predicts.CHUNK)]
+    assert len(engine.infer([request(1)])[0].updates) == (0 if predicts is Predicts.CHUNK else config.num_steps)
 
 
 def test_the_judge_learns_what_pictures_show() -> None:
