@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from ros2_rfm_serving.cli.engines import load_engine
-from ros2_rfm_serving.cli.inputs import CatalogueFile, JsonFlag, console
+from ros2_rfm_serving.cli.inputs import CatalogueFile, JsonFlag, Profiles, console
 from ros2_rfm_serving.cli.shipped import shipped
 
 if TYPE_CHECKING:
@@ -23,7 +23,12 @@ Dtype = Annotated[str, typer.Option(help="Check it in this precision: float32, b
 
 
 def parity(
-    models: Models = None, catalogue: CatalogueFile = None, device: Device = "", dtype: Dtype = "", json_: JsonFlag = False
+    models: Models = None,
+    profiles: Profiles = None,
+    catalogue: CatalogueFile = None,
+    device: Device = "",
+    dtype: Dtype = "",
+    json_: JsonFlag = False,
 ) -> None:
     """Compares engines with their references, block by block; exit code 1 if one is further off than it may be.
 
@@ -32,6 +37,7 @@ def parity(
     Example:  rfm parity
     Example:  rfm parity rfm/metaworld-flow --dtype bfloat16
     """
+    catalogue = catalogue or (profiles / "models.yaml" if profiles else None)
     options = {key: value for key, value in (("device", device), ("dtype", dtype)) if value}
     checks = {
         model: load_engine(model, catalogue=catalogue, options=options).check_parity() for model in models or _bundles(catalogue)

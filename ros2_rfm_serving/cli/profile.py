@@ -199,11 +199,12 @@ def _load(model: str, entry: CatalogueEntry, gpu_type: str, threads: int, folder
 
 def _subject(engine: Engine, batch_size: int) -> Subject:
     """A real engine under load: its time is the wall's."""
-    from ros2_rfm_serving.engines.blank import blank_request
+    from ros2_rfm_serving.engines.blank import blank_request, rehearse
     from ros2_rfm_serving.profiles.measure import EngineSubject
 
     engine.prepare(batch_size)
-    blank = blank_request(engine.contract)
+    rehearse(engine, batch_size)
+    blank = blank_request(engine.contract, encoded=engine.takes_encoded)
 
     def run(num_requests: int) -> float:
         started_s = time.perf_counter()

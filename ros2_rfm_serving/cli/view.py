@@ -24,12 +24,12 @@ def picture(factory: str, board: Board, events: list[str]) -> Group:
     title = f"{factory}: schedule {board.schedule_epoch}, {board.predicted_actions_hz:.1f} predictions/s planned"
     robots = Table(title=title, title_justify="left")
     for column in ROBOT_COLUMNS:
-        robots.add_column(column, no_wrap=True)
+        robots.add_column(column, no_wrap=column != "state")  # a refusal says in full what differs
     for name, row in board.robots.items():
         robots.add_row(name, *_robot(row, board, name, now_s))
     servers = Table()
     for column in SERVER_COLUMNS:
-        servers.add_column(column, no_wrap=True)
+        servers.add_column(column, no_wrap=column != "state")
     for name, server in board.servers.items():
         servers.add_row(name, *_server(server, now_s))
     return Group(robots, servers, *events)
@@ -52,7 +52,7 @@ def _robot(row: RobotRow, board: Board, name: str, now_s: float) -> list[str]:
 
 
 def _server(row: ServerRow, now_s: float) -> list[str]:
-    state = "silent" if now_s - row.seen_s > STALE_AFTER_S else row.state
+    state = "silent" if now_s - row.seen_s > STALE_AFTER_S else f"{row.state} {row.detail}".strip()
     return [
         f"{state} (standby)" if row.standby else state,
         row.model + " (EMULATED)" * row.emulated,

@@ -8,6 +8,7 @@ hold says so in its contract (`Serving.EXCLUSIVE`), gets one session and a `rese
 from __future__ import annotations
 
 import enum
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -24,10 +25,12 @@ class Engine(Protocol):
     """Anything that answers a batch of requests. This is all that `server/` sees."""
 
     @property
+    @abstractmethod
     def contract(self) -> ModelContract:
         """What a session must agree with (action names and order, cameras, state size, chunk length, hash)."""
 
     @property
+    @abstractmethod
     def max_batch_size(self) -> int:
         """Largest batch `infer` accepts."""
 
@@ -45,6 +48,7 @@ class Engine(Protocol):
     def warm_up(self) -> None:
         """Runs what the first request would otherwise pay for."""
 
+    @abstractmethod
     def infer(self, requests: Sequence[InferenceRequest]) -> Sequence[EngineReply | ModelError]:
         """One reply per request, in order; the error of a row that failed alone, in its place.
 
@@ -53,7 +57,7 @@ class Engine(Protocol):
 
     def reset(self) -> None:
         """A new episode of the one session of an engine with `Serving.EXCLUSIVE`. Shared engines have nothing to reset."""
-        return  # noqa: PLR1711 (mypy takes an empty body for an abstract one)
+        return  # mypy takes an empty body for an abstract one
 
     def check_parity(self) -> list[Parity]:
         """Block by block where the engine is split, against its reference (vla.cpp §4.6). Empty: nothing to compare with."""
@@ -92,25 +96,27 @@ class VelocityModel(Protocol):
     """
 
     @property
+    @abstractmethod
     def contract(self) -> ModelContract: ...
 
     @property
+    @abstractmethod
     def max_batch_size(self) -> int: ...
 
+    @abstractmethod
     def perceive(self, requests: Sequence[InferenceRequest]) -> Context:
         """Encodes observations and instructions of B requests once."""
 
+    @abstractmethod
     def velocity(self, x: Any, time: Any, context: Context) -> Any:
         """v(x, t | context). x: [B, T, A] in model space; time: [B, T], 1 = noise, 0 = clean. Returns [B, T, A].
 
         PyTorch, row by row independent and differentiable in x: guidance may ask for its Jacobian.
         """
 
-    def normalize(self, actions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Robot space to model space, [..., A]."""
-
     def denormalize(self, actions: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Model space to robot space, [..., A]."""
+        """Model space to robot space, [..., A]; the same unless said otherwise."""
+        return actions
 
 
 class Predicts(enum.Enum):

@@ -102,10 +102,6 @@ class FlowPolicy:
             return self._network.velocity_at(x, self._modulation(time), _pairs(context))
         return self._velocity(x, time, *context)[0]
 
-    def normalize(self, actions: Array) -> Array:
-        normalized: Array = (actions - self._action_mean) / self._action_std
-        return normalized
-
     def denormalize(self, actions: Array) -> Array:
         denormalized: Array = actions * self._action_std + self._action_mean
         return denormalized

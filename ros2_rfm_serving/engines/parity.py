@@ -77,6 +77,16 @@ def check(model: ReferencedModel, config: SamplingConfig) -> list[Parity]:
         ]
 
 
+def check_rows(model: VelocityModel, config: SamplingConfig) -> list[Parity]:
+    """Of a model without a reference: rows of a batch, perceived together, against the same rows one at a time."""
+    requests = _continuing(probes(model.contract, ""), model.contract, config)[: model.max_batch_size]
+    if len(requests) < 2:
+        return []
+    alone = np.concatenate([sample(model, [request], config).chunks for request in requests])
+    dtype = getattr(model, "weights_dtype", torch.float32)
+    return [compare("rows of a batch", sample(model, requests, config).chunks, alone, dtype)]
+
+
 def compare(block: str, got: Any, reference: Any, dtype: torch.dtype) -> Parity:
     """Tensors or arrays, or sequences of them; the worst counts. Another shape is infinitely far off."""
     pairs = [(got, reference)] if isinstance(reference, Tensor | np.ndarray) else list(zip(got, reference, strict=True))

@@ -67,15 +67,16 @@ def build_engine(spec: EngineSpec) -> Engine:
     """Loads a model. Raises: `ModelError`, `ProfileError`, `ConfigurationError`."""
     name = spec.entry.engine
     try:
-        engine = _find(name)(spec)
+        engine: object = _find(name)(spec)
     except ImportError as error:
         missing = (error.name or str(error)).partition(".")[0]
-        fix = f"pip install 'ros2-rfm-serving[{EXTRAS[missing]}]'" if missing in EXTRAS else "install it"
+        extra = EXTRAS.get(missing)
+        fix = f"pip install 'ros2-rfm-serving[{extra}]'" if extra else "install it, or put its folder on PYTHONPATH"
         raise ModelError(f"{spec.model!r} needs {missing}, which is missing: {fix}") from error
     if not isinstance(engine, Engine):
-        raise ModelError(
-            f"{spec.model!r}: {name!r} gave {type(engine).__name__}, which is no Engine (engines/base.py says what one is)"
-        )
+        lacks = ", ".join(member for member in dir(Engine) if not member.startswith("_") and not hasattr(engine, member))
+        fix = "derive it from Engine, or put a VelocityModel into a FlowEngine"
+        raise ModelError(f"{spec.model!r}: {name!r} gave {type(engine).__name__}, which is no Engine: it lacks {lacks}; {fix}")
     return engine
 
 

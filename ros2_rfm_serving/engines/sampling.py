@@ -66,10 +66,10 @@ class FlowEngine(Engine):
     def check_parity(self) -> list[Parity]:
         from ros2_rfm_serving.engines import parity  # it samples, too
 
-        if not isinstance(self._model, parity.Referenced):
-            return []
         with self._lock:
-            return parity.check(self._model, self._config)
+            if isinstance(self._model, parity.Referenced):
+                return parity.check(self._model, self._config)
+            return parity.check_rows(self._model, self._config)
 
     def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         rows = len(requests)
@@ -163,6 +163,8 @@ def filled(rows: Sequence[Row], sizes: Sequence[int]) -> Sequence[Row]:
 
 def _velocity(model: VelocityModel, context: object, time: Tensor, x: Tensor) -> Tensor:
     v: Tensor = model.velocity(x, time, context)
+    if v.shape != x.shape:  # it might be broadcast without a word
+        raise ModelError(f"{model.contract.model!r}: velocity gave {list(v.shape)} for an x of {list(x.shape)}")
     return v
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.blank import blank_request, rehearse
 from ros2_rfm_serving.engines.registry import build_engine
 from ros2_rfm_serving.errors import ModelError, RfmError
 from ros2_rfm_serving.ros.runtime import clock
@@ -74,7 +74,7 @@ def _overflow(params: ServerParams, placement: Placement, contract: ModelContrac
 
 
 def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow: tuple[Tier, ...]) -> ModelServer:
-    """Checked, warmed up and measured. Raises: `ModelError`."""
+    """Checked, warmed up, rehearsed and measured. Raises: `ModelError`."""
     if params.check_parity:
         for parity in engine.check_parity():
             if not parity.passes:
@@ -84,6 +84,7 @@ def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow:
     batch_size = min(placement.batch_size, engine.max_batch_size)
     engine.prepare(batch_size)
     engine.warm_up()
+    rehearse(engine, batch_size)
     sessions = placement.max_sessions or max_sessions(
         engine.contract, _service_s(engine, batch_size), batch_size, rate_hz=params.session_rate_hz
     )

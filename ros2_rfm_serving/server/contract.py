@@ -41,7 +41,8 @@ def differences(contract: ModelContract, request: SessionRequest, *, instruction
     found = [f"{what}: the robot has {robot!r}, the model {model!r}" for what, robot, model in pairs if robot != model]
     if request.conditioning not in contract.conditionings:
         able = ", ".join(repr(conditioning.value) for conditioning in contract.conditionings)
-        found.append(f"conditioning: the robot asks for {request.conditioning.value!r}, the model can do {able}")
+        asked = request.conditioning.value
+        found.append(f"conditioning: the robot asks for {asked!r}, the model can do {able}; set `conditioning` in robot.yaml")
     if problem := horizon.check(request.horizon):
         found.append(problem)
     if strict_rate and (other := other_rate(contract, request)):
