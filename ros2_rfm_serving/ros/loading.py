@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.engines.base import Engine, require_parity
 from ros2_rfm_serving.engines.blank import blank_request, rehearse
 from ros2_rfm_serving.engines.registry import build_engine
 from ros2_rfm_serving.errors import ModelError, RfmError
@@ -76,11 +76,7 @@ def _overflow(params: ServerParams, placement: Placement, contract: ModelContrac
 def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow: tuple[Tier, ...]) -> ModelServer:
     """Checked, warmed up, rehearsed and measured. Raises: `ModelError`."""
     if params.check_parity:
-        for parity in engine.check_parity():
-            if not parity.passes:
-                raise ModelError(
-                    f"{parity.block} differs from its reference by {parity.error:.2e}, more than {parity.tolerance:.0e}"
-                )
+        require_parity(placement.model, engine.check_parity())
     batch_size = min(placement.batch_size, engine.max_batch_size)
     engine.prepare(batch_size)
     engine.warm_up()
