@@ -19,7 +19,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros import convert
 from ros2_rfm_serving.types import Array, Chunk, EncodedImage, ExecutionReport, ObservationRequest, Reply, RequestId, Served
 
-LITTLE_ENDIAN = b"\x00\x01"
+LITTLE_ENDIAN, BIG_ENDIAN = b"\x00\x01", b"\x00\x00"
 HEADER = LITTLE_ENDIAN + b"\x00\x00"
 """Representation and options; alignment counts from behind it."""
 STAMP = bytes(8)
@@ -258,8 +258,15 @@ def _names(names: tuple[str, ...]) -> bytes:
     return write.message()[len(HEADER) :]
 
 
+def ends_in_itself(data: bytes) -> bool:
+    """False: it is shorter than its header and the padding that its header announces. Fast CDR would read past its end."""
+    return len(data) >= len(HEADER) and len(data) >= len(HEADER) + (data[3] & 3)
+
+
 def _generated(data: bytes, kind: type) -> Any:
-    """Bytes in another encoding. Raises: `BadMessageError`."""
+    """Big-endian bytes. Raises: `BadMessageError`."""
+    if not data.startswith(BIG_ENDIAN) or not ends_in_itself(data):
+        raise BadMessageError("bad_message", "it is not in plain CDR")
     try:
         return deserialize_message(data, kind)
     except RuntimeError as error:  # RMW_RET_BAD_ALLOC, MemoryError and the like come as this

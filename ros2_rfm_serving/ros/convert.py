@@ -64,7 +64,7 @@ def tensor_from(message: Any) -> Array:
 
 def shaped(rows: int, columns: int, values: Array) -> Array:
     """[rows, columns]. Raises: `BadMessageError`."""
-    if rows * columns != values.size or values.size > MAX_TENSOR_VALUES:
+    if rows * columns != values.size or max(rows, columns, values.size) > MAX_TENSOR_VALUES:
         raise BadMessageError("bad_shape", f"a tensor says {rows} x {columns} and carries {values.size} values")
     return values.reshape(rows, columns)
 

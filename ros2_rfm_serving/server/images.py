@@ -67,7 +67,7 @@ def _check_header(image: EncodedImage) -> None:
 def _check_raw(image: EncodedImage) -> None:
     height, width = image.height_px, image.width_px
     _check_pixels(image.camera, height, width)
-    if len(image.data) != 3 * height * width or not height:
+    if len(image.data) != 3 * height * width or not image.data:
         raise BadMessageError("bad_image", f"camera {image.camera!r}: {len(image.data)} bytes are not {height} x {width} x 3")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -88,6 +90,13 @@ def test_what_ends_too_early_is_refused() -> None:
         with pytest.raises(BadMessageError) as refusal:
             cdr.observation_from(data[:size])
         assert refusal.value.kind == "bad_message"
+
+
+@pytest.mark.parametrize("header", ["00000001", "00000003", "0000", "00060001", "00070000", "00020000", "ffff0000"])
+@pytest.mark.parametrize("read", [cdr.observation_from, cdr.chunk_from])
+def test_only_plain_cdr_with_its_padding_goes_to_the_generated_code(header: str, read: Any) -> None:
+    with pytest.raises(BadMessageError, match="plain CDR"):
+        read(bytes.fromhex(header))
 
 
 @given(st.data())

@@ -21,6 +21,7 @@ from ros2_rfm_serving.types import (
     EncodedImage,
     ExecutionReport,
     Guidance,
+    Horizon,
     ModelContract,
     ObservationRequest,
     OutputKind,
@@ -181,6 +182,13 @@ def test_a_contract_survives_the_wire(contract: ModelContract) -> None:
             true_jacobian=st.booleans(),
             zero_padded=st.booleans(),
         ),
+        horizon=st.builds(
+            Horizon,
+            policy=st.sampled_from(["", "static"]),
+            steps=st.integers(0, 65535),
+            min_steps=st.integers(1, 65535),
+            threshold=st.floats(-0.5, 8, width=32).filter(bool),
+        ),
     )
 )
 def test_a_session_request_survives_the_wire(request: SessionRequest) -> None:
@@ -208,7 +216,8 @@ def test_unknown_words_of_a_grant_are_refused(change: dict[str, object]) -> None
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "size"), [(2, 2, 3), (0, 0, 1), (1, 0, 5), (2**31, 2**31, 0), (2**32 - 1, 1, 7), (1, 2 << 20, 2 << 20)]
+    ("rows", "columns", "size"),
+    [(2, 2, 3), (0, 0, 1), (1, 0, 5), (2**31, 2**31, 0), (2**32 - 1, 1, 7), (1, 2 << 20, 2 << 20), (2**32 - 1, 0, 0)],
 )
 def test_a_tensor_that_lies_about_its_shape_is_refused(rows: int, columns: int, size: int) -> None:
     message = msg.Tensor(rows=rows, columns=columns, data=array.array("f", [0.0]) * size)
