@@ -1,0 +1,90 @@
+"""The gateway without sockets: `wire.py`, `server/openpi.py` and all behind them, up to the reply.
+
+First byte: the model, and whether its engine decodes images itself; the rest: frames of one client, one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ros2_rfm_serving import wire
+from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server.openpi import OpenpiClient
+from ros2_rfm_serving.types import OutputKind
+from test.unit.fakes import JPEG
+
+SEPARATOR = b"\xc1\xc1"
+"""No msgpack begins a value with this."""
+MAX_FRAMES = 6
+NAMES = {"arm": "state", "hand": "state", "wrist": "front", "depth": ""}
+SPECS = (
+    EmulatedSpec(model="acts", action_names=("x", "y"), cameras=("front",), state_size=3, chunk_length=4),
+    EmulatedSpec(model="acts blindly", action_names=("x",), state_size=1, chunk_length=4),
+    EmulatedSpec(model="judges", output=OutputKind.JUDGEMENT, cameras=("front",)),
+    EmulatedSpec(model="plans", output=OutputKind.PLAN),
+)
+
+
+def observation(spec: EmulatedSpec, **changes: Any) -> dict[str, Any]:
+    seen: dict[str, Any] = {"prompt": "pick"}
+    if spec.state_size:
+        seen["observation/state"] = np.zeros(spec.state_size)
+    return {**seen, **{f"observation/images/{camera}": JPEG for camera in spec.cameras}, **changes}
+
+
+def server_of(spec: EmulatedSpec) -> ModelServer:
+    return ModelServer(ServerConfig(name="s"), EmulatedEngine(spec, lambda size: 0.0, lambda seconds: None))
+
+
+def seeds() -> list[bytes]:
+    pack, acts = wire.packer().pack, SPECS[0]
+    words = {"conditioning": "guided", "guidance": {"schedule": "exp", "max_weight": 5.0}, "action_names": ["x", "y"], "slo_s": 1.0}
+    report = {"executed_steps": 3, "executing_s": 0.5, "remaining_s": -0.5, "last_wait_s": 0.1}
+    pixels = np.zeros((4, 6, 3), np.uint8)
+    messages = [
+        observation(acts, **{"observation/images/front": pixels}),
+        observation(acts, **{"observation/images/front": pixels.transpose(2, 0, 1)}, session=words, execution_report=report),
+        observation(acts, prev_chunk_left_over=np.ones((2, 2)), inference_delay=1, episode="a"),
+        {"arm": [1, 2], "hand": np.float32(3), "wrist": JPEG, "depth": 0},
+        {"observation": {"state": [1, 2.5, True], "images": {"front": np.frombuffer(JPEG, np.uint8)}}, "reset": True},
+    ]
+    alone = [bytes([0]) + pack(message) for message in messages]
+    others = [bytes([i]) + pack(observation(spec)) for i, spec in enumerate(SPECS)]
+    together = SEPARATOR.join([pack({"reset": True}), pack(messages[2]), pack({"reset": True, "episode": 7}), pack(messages[1])])
+    return [*alone, *others, bytes([0]) + together, bytes([4]) + pack(messages[0])]
+
+
+def check(data: bytes) -> None:
+    kind = data[0] if data else 0
+    spec = SPECS[kind % len(SPECS)]
+    server, pack = server_of(spec), wire.packer().pack
+    server.takes_encoded = kind // len(SPECS) % 2 == 1
+    for i, frame in enumerate(data[1:].split(SEPARATOR)[:MAX_FRAMES]):
+        client = OpenpiClient(server, f"ws_{i}", NAMES)
+        try:
+            _serve(server, client, frame)
+            _serve(server, client, pack(observation(spec)))
+        except RfmError as error:  # said to the client, whose connection ends
+            str(error).encode()
+        finally:
+            client.close()
+        server.check_integrity()
+        assert not server.session_names() and not server.has_waiting
+    good = OpenpiClient(server, "ws_good", NAMES)
+    told = _serve(server, good, pack(observation(spec)))
+    assert told.keys() & {"actions", "verdict", "subgoals"}
+
+
+def _serve(server: ModelServer, client: OpenpiClient, frame: bytes) -> dict[str, Any]:
+    """What the client is told. Raises: `RfmError`."""
+    asked = client.ask(frame)
+    if asked is None:
+        return wire.RESET_REPLY
+    server.submit(asked, 0.0)
+    (reply,) = server.step(lambda: 0.0)
+    assert reply.id == asked.id
+    return wire.unpack(wire.packer().pack(client.answer(reply)))
