@@ -5,186 +5,23 @@ from __future__ import annotations
 
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import rclpy
-from rclpy.action import ActionClient
-from rclpy.node import Node
-from rfm_serving import action, msg, srv
+from rfm_serving import msg
 
+from ros2_rfm_serving.cli.supervisor import Supervisor
+from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.ros import convert, qos
-from ros2_rfm_serving.ros.bench_path import camera_image
 from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
-from ros2_rfm_serving.ros.runtime import executor
-from ros2_rfm_serving.ros.session_messages import session_request_to
-from ros2_rfm_serving.types import EncodedImage, Horizon, ObservationRequest, RequestId, SessionRequest, empty
+from ros2_rfm_serving.types import Horizon
 
 from .mirror_engine import NAMES, UNSURE_ROW
-
-CATALOGUE = """
-models:
-  mirror: {{engine: "test.ros.mirror_engine:build", options: {{batch_s: {batch_s}, serving: {serving}}}}}
-  absent: {{engine: bundle, bundle: missing}}
-"""
-HEADER = "model,gpu_type,batching,batch_size,rate_hz,mean_ms,p50_ms,p90_ms,p95_ms,p99_ms\n"
-JPEG = camera_image(64, 0)
-
-
-class Fleet(Node):
-    """Robots of the test's on one node."""
-
-    def __init__(self, *robots: str) -> None:
-        super().__init__("test_fleet")
-        names = qos.Names()
-        self.chunks: dict[str, list[tuple[float, Any]]] = defaultdict(list)
-        self.status: Any = None
-        self.states: list[int] = []
-        self.epochs: dict[str, int] = {}
-        self.out = self.create_publisher(msg.Observation, names.server("s1", "observation"), qos.OBSERVATION_SENT)
-        self.create_subscription(msg.ServerStatus, names.server("s1", "status"), self._on_status, qos.SERVER_STATUS)
-        self.hears = {
-            robot: self.create_subscription(msg.ActionChunk, names.robot(robot, "rfm/action_chunk"), self._on_chunk, qos.REPLY)
-            for robot in robots
-        }
-        self.opener = self.create_client(srv.OpenSession, names.server("s1", "open_session"))
-        self.inference = ActionClient(self, action.Infer, names.server("s1", "infer"))
-        self._sequence = 0
-        self.executor_ = executor()
-        self.executor_.add_node(self)
-
-    def _on_status(self, message: Any) -> None:
-        self.status = message
-        if not self.states or self.states[-1] != message.state:
-            self.states.append(message.state)
-
-    def _on_chunk(self, message: Any) -> None:
-        self.chunks[message.id.robot].append((time.monotonic(), message))
-
-    def wait(self, until: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
-            if found := until():
-                return found
-            self.executor_.spin_once(timeout_sec=0.02)
-        raise AssertionError(f"waited in vain {what}")
-
-    def spin(self, seconds: float) -> None:
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
-            self.executor_.spin_once(timeout_sec=0.02)
-
-    def open(self, robot: str, **changes: Any) -> Any:
-        fields = {"robot": robot, "component": "system1", "action_names": NAMES, "cameras": ("front",), "state_size": 3, **changes}
-        self.wait(self.opener.service_is_ready)
-        future = self.opener.call_async(session_request_to(SessionRequest(**fields)))
-        self.wait(future.done)
-        answer = future.result()
-        if answer.success:
-            self.epochs[robot] = answer.session_epoch
-        return answer
-
-    def infer(self, instruction: str) -> Any:
-        """Result of one goal of the Infer action."""
-        self.wait(self.inference.server_is_ready)
-        sending = self.inference.send_goal_async(
-            action.Infer.Goal(observation=self._observation("any", 0, 0.0, instruction, 1, JPEG))
-        )
-        self.wait(sending.done)
-        result = sending.result().get_result_async()
-        self.wait(result.done)
-        return result.result().result
-
-    def send(self, robot: str, value: float = 0.0, instruction: str = "go", episode: int = 1, image: bytes = JPEG) -> int:
-        """A sequence number."""
-        self._sequence += 1
-        self.out.publish(self._observation(robot, self.epochs[robot], value, instruction, episode, image))
-        return self._sequence
-
-    def _observation(self, robot: str, epoch: int, value: float, instruction: str, episode: int, image: bytes) -> Any:
-        identity = RequestId(robot=robot, component="system1", session_epoch=epoch, episode=episode, sequence=self._sequence)
-        request = ObservationRequest(
-            id=identity,
-            stamp_ns=0,
-            instruction=instruction,
-            state=np.array([value, 0, 0], np.float32),
-            images=(EncodedImage(camera="front", format="jpeg", data=image),),
-            prefix_model=empty(0, 3),
-            prefix_robot=empty(0, 3),
-        )
-        return convert.observation_to(request)
-
-    def ask(self, robot: str, value: float = 0.0, **changes: Any) -> Any:
-        """One answered request; best effort, so again until it is."""
-        before = len(self.chunks[robot])
-        while len(self.chunks[robot]) == before:
-            self.send(robot, value, **changes)
-            end_s = time.monotonic() + 1.0
-            while time.monotonic() < end_s and len(self.chunks[robot]) == before:
-                self.executor_.spin_once(timeout_sec=0.02)
-        return self.chunks[robot][-1][1]
-
-    def refused(self, kind: str) -> int:
-        return next((c.count for c in self.status.refused if c.name == kind), 0) if self.status else 0
-
-    def is_refused(self, kind: str, robot: str, **changes: Any) -> None:
-        """What is sent is counted under `kind`."""
-        before = self.refused(kind)
-
-        def seen() -> bool:
-            self.send(robot, **changes)
-            self.spin(0.3)
-            return self.refused(kind) > before
-
-        self.wait(seen, what=kind)
-
-
-@contextmanager
-def started(folder: Path, *, batch_s: float = 0.01, mode: str = "shared", **parameters: object) -> Iterator[Any]:
-    """The process"""
-    (folder / "profiles").mkdir(parents=True)
-    (folder / "profiles" / "models.yaml").write_text(CATALOGUE.format(batch_s=batch_s, serving=mode))
-    (folder / "profiles" / "none.csv").write_text(HEADER)
-    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.model_server_node", "--ros-args"]
-    given = {"server": "s1", "model": "mirror", "batch_size": 8, "max_sessions": 8, **parameters}
-    for name, value in {**given, "profiles_folder": str(folder / "profiles")}.items():
-        command += ["-p", f"{name}:={value}"]
-    process = subprocess.Popen(command, start_new_session=True)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) in (0, EXIT_HUNG)
-
-
-@contextmanager
-def launched(folder: Path, *robots: str, **parameters: Any) -> Iterator[Any]:
-    """(fleet, process)"""
-    with started(folder, **parameters) as process:
-        rclpy.init()
-        fleet = Fleet(*robots)
-        try:
-            yield fleet, process
-        finally:
-            fleet.executor_.shutdown()
-            fleet.destroy_node()
-            rclpy.try_shutdown()
-
-
-@contextmanager
-def serving(folder: Path, *robots: str, **parameters: Any) -> Iterator[Any]:
-    with launched(folder, *robots, **parameters) as (fleet, process):
-        fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, what="ready")
-        yield fleet, process
+from .server_fleet import JPEG, Fleet, launched, serving, started, write_profiles
 
 
 def test_robots_share_an_engine_and_nobody_pays_for_another(ros_domain: int, tmp_path: Path) -> None:
@@ -360,16 +197,37 @@ def test_at_its_end_a_server_finishes_what_runs_and_refuses_what_is_new(ros_doma
         assert process.wait(timeout=30) == 0
 
 
-def test_a_hung_engine_ends_its_process_and_says_so_before(ros_domain: int, tmp_path: Path) -> None:
-    with serving(tmp_path, "r1", hung_after_s=1.0) as (fleet, process):
+def test_a_hung_engine_ends_its_process_which_says_so_before_and_is_started_again(ros_domain: int, tmp_path: Path) -> None:
+    write_profiles(tmp_path)
+    parameters = {"server": "s1", "model": "mirror", "profiles_folder": str(tmp_path / "profiles"), "hung_after_s": 1.0}
+    node = NodeSpec(name="s1", executable="model_server_node", parameters={**parameters, "max_sessions": 8})
+    supervisor = Supervisor([node], tmp_path / "logs")
+    supervisor.start()
+    rclpy.init()
+    fleet = Fleet("r1")
+    try:
+        fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, what="ready")
         assert fleet.open("r1").success
         fleet.ask("r1")
-        end_s = time.monotonic() + 30.0
-        while process.poll() is None and time.monotonic() < end_s:
+        events: list[str] = []
+
+        def ended() -> bool:
             fleet.send("r1", instruction="hang")
-            fleet.spin(0.5)
-        assert process.returncode == EXIT_HUNG
-        assert fleet.states[-1] == msg.ServerStatus.HUNG and fleet.status.detail == "the engine does not come back"
+            fleet.spin(0.3)
+            events.extend(supervisor.watch())
+            return bool(events)
+
+        fleet.wait(ended, what="the end of the process")
+        assert f"exit code {EXIT_HUNG}" in events[0] and fleet.states[-1] == msg.ServerStatus.HUNG
+        assert fleet.status.detail == "the engine does not come back"
+        fleet.wait(lambda: supervisor.watch() or fleet.status.state == msg.ServerStatus.READY, what="a new process")
+        fleet.wait(lambda: fleet.status.state == msg.ServerStatus.READY, what="ready again")
+        assert fleet.open("r1").success and fleet.ask("r1", 3.0).chunk_robot.data[0] == 3.0
+    finally:
+        fleet.executor_.shutdown()
+        fleet.destroy_node()
+        rclpy.try_shutdown()
+        supervisor.stop()
 
 
 @pytest.mark.parametrize("model", ["nobody/knows", "absent"])
