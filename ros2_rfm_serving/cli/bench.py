@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ros2_rfm_serving.cli import bench_engine, bench_network, bench_robot, bench_robots, bench_rtc, bench_scheduler
+from ros2_rfm_serving.cli import bench_engine, bench_network, bench_robot, bench_robots, bench_rtc, bench_scheduler, bench_serving
 from ros2_rfm_serving.cli.engines import load_engine
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ app.command("network")(bench_network.network)
 app.command("robot")(bench_robot.robot)
 app.command("robots")(bench_robots.robots)
 app.command("rtc")(bench_rtc.rtc)
+app.command("serving")(bench_serving.serving)
 console = Console() if Console().is_terminal else Console(width=120)
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there")]
 

@@ -1,0 +1,49 @@
+"""The model of `rfm bench serving`: every batch takes the same time, however large; nothing runs, and it says so.
+
+Its actions begin with the first two numbers of the state, so that a reply which answers another request is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
+from ros2_rfm_serving.engines.registry import EngineSpec
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.types import EngineReply, InferenceRequest
+
+MAX_BATCH_SIZE = 64
+
+
+class SleepingEngine(EmulatedEngine):
+    def __init__(self, spec: EngineSpec, *, seconds: float, takes_encoded: bool) -> None:
+        entry = spec.entry
+        emulated = EmulatedSpec(
+            model=spec.model,
+            action_names=entry.action_names,
+            cameras=entry.cameras,
+            state_size=entry.state_size,
+            chunk_length=entry.chunk_length,
+            batch_sizes=(MAX_BATCH_SIZE,),
+        )
+        super().__init__(emulated, lambda batch_size: seconds, spec.wait)
+        self.takes_encoded = takes_encoded
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        return [_repeated(reply, request) for reply, request in zip(super().infer(requests), requests, strict=True)]
+
+
+def _repeated(reply: EngineReply, request: InferenceRequest) -> EngineReply:
+    chunk = np.zeros_like(reply.chunk_robot)
+    chunk[0, :2] = request.state[:2]
+    return EngineReply(chunk_model=chunk, chunk_robot=chunk)
+
+
+def build(spec: EngineSpec) -> SleepingEngine:
+    """Raises: `ModelError`."""
+    options = {"seconds": 0.01, "takes_encoded": True} | spec.entry.options
+    if unknown := options.keys() - {"seconds", "takes_encoded"}:
+        raise ModelError(f"{spec.model!r}: options has {', '.join(sorted(unknown))}; known are seconds and takes_encoded")
+    return SleepingEngine(spec, seconds=float(options["seconds"]), takes_encoded=bool(options["takes_encoded"]))

@@ -1,0 +1,124 @@
+"""One side of one peer: `run.py serve` or `run.py load`, in the peer's environment, without this package.
+
+Every `peer_<name>.py` has `serve(infer, port, ready)`, which does not return, and `connect(port, observation)`, which gives a
+function of one request. The model sleeps once per batch, however large, and repeats the first two numbers of the state in its
+actions, so that a reply which answers another request is noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CHUNK, STATE_SIZE = (50, 14), 14
+"""[T, A] of the actions"""
+LOST_AFTER_S = 60.0
+"""Of a client whose last request has no answer."""
+
+Request = Callable[[Any], Any]
+"""state [14] to actions [50, 14]"""
+
+
+class SleepingModel:
+    """Batch-friendly: one sleep per batch."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(self, states: Sequence[Any]) -> list[Any]:
+        time.sleep(self._seconds)
+        return [repeated(state) for state in states]
+
+
+def repeated(state: Any) -> Any:
+    actions = np.zeros(CHUNK, np.float32)
+    actions[0, :2] = state[:2]
+    return actions
+
+
+class Load:
+    """Clients that ask again as soon as they are answered, a thread each."""
+
+    def __init__(self, connect: Callable[[], Request], num_clients: int) -> None:
+        self._connect = connect
+        self._connecting, self._connected = threading.Lock(), threading.Barrier(num_clients + 1)
+        self._ends_s = self._begins_s = float("inf")
+        self.samples: list[list[tuple[float, float]]] = [[] for _ in range(num_clients)]
+        """(when answered, latency) in s, by client"""
+        self.num_wrong = self.num_failed = 0
+
+    def run(self, warm_up_s: float, seconds: float) -> list[float]:
+        """Latencies of the answers within `seconds`, which begin when all are connected and warm."""
+        threads = [threading.Thread(target=self._client, args=(i,), daemon=True) for i in range(len(self.samples))]
+        for thread in threads:
+            thread.start()
+        self._connected.wait()
+        time.sleep(warm_up_s)
+        print("BEGIN", flush=True)
+        self._begins_s = time.perf_counter()
+        time.sleep(seconds)
+        self._ends_s = time.perf_counter()
+        print("END", flush=True)
+        deadline_s = time.perf_counter() + LOST_AFTER_S
+        for thread in threads:
+            thread.join(max(0.0, deadline_s - time.perf_counter()))
+        return [latency for mine in self.samples for at, latency in mine if self._begins_s <= at <= self._ends_s]
+
+    def _client(self, index: int) -> None:
+        try:
+            with self._connecting:
+                request = self._connect()
+        except Exception:
+            self._connected.abort()
+            raise
+        state = np.zeros(STATE_SIZE, np.float32)
+        state[0] = index
+        self._connected.wait()
+        while time.perf_counter() < self._ends_s:
+            state[1] += 1
+            sent_s = time.perf_counter()
+            try:
+                actions = request(state)
+            except Exception as error:  # a peer's client raises what it likes; one failed request is a figure, not the end
+                self.num_failed += 1
+                print(f"a request failed: {error!r}", file=sys.stderr)
+                time.sleep(0.1)
+                continue
+            answered_s = time.perf_counter()
+            self.samples[index].append((answered_s, answered_s - sent_s))
+            if answered_s >= self._begins_s and tuple(actions[0, :2]) != (state[0], state[1]):
+                self.num_wrong += 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("serve", "load"))
+    parser.add_argument("peer")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--images", type=Path, required=True, help="folder with one JPEG per camera")
+    parser.add_argument("--model-s", type=float, default=0.01)
+    parser.add_argument("--clients", type=int, default=1)
+    parser.add_argument("--warm-up-s", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    arguments = parser.parse_args()
+    peer = importlib.import_module(f"peer_{arguments.peer}")
+    if arguments.what == "serve":
+        peer.serve(SleepingModel(arguments.model_s), arguments.port, lambda: print("READY", flush=True))
+        return
+    images = {file.stem: file.read_bytes() for file in sorted(arguments.images.glob("*.jpg"))}
+    load = Load(lambda: peer.connect(arguments.port, images), arguments.clients)
+    latencies_s = load.run(arguments.warm_up_s, arguments.seconds)
+    print(json.dumps({"latencies_s": latencies_s, "wrong": load.num_wrong, "failed": load.num_failed}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
