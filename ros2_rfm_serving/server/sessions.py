@@ -81,6 +81,10 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def limit(self) -> int:
+        return 1 if self.contract.serving is Serving.EXCLUSIVE else self.max_sessions
+
     def names(self) -> list[SessionKey]:
         return list(self._open)
 
