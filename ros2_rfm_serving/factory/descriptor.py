@@ -115,18 +115,13 @@ class ExecutionMode(enum.Enum):
     """Inference during execution: a cycle lasts the longer of the two."""
 
 
-class HorizonPolicy(enum.Enum):
-    STATIC = "static"
-    CONFIDENCE = "confidence"
-    """The server shortens or lengthens it by the chunk's confidence (Kairos §3.1)."""
-
-
 class Horizon(_Section):
-    policy: HorizonPolicy = HorizonPolicy.STATIC
+    policy: str = "static"
+    """`static`: the robot's own; else the server shortens or lengthens it: `confidence` (Kairos §3.1), `curvature`, or one of one's own."""
     threshold: float = Field(default=0.4, gt=-1)
-    """Of `confidence`, t: the last update of an action may exceed the mean of its earlier ones by this share."""
+    """How unsure of an action a model may be: t of `confidence`, by which the last update may exceed the mean of the earlier ones."""
     min_steps: int = Field(default=1, ge=1)
-    """Of `confidence`, H_min: never fewer actions."""
+    """H_min: never fewer actions."""
     mean_period_ms: float | None = Field(default=None, gt=0)
     """Mean execution time of what is really executed of a chunk; None: `pipeline.action_period_ms`."""
 

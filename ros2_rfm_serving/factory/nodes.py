@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.descriptor import Factory, HorizonPolicy, Robot, ServerCluster, Task
+from ros2_rfm_serving.factory.descriptor import Factory, Robot, ServerCluster, Task
 from ros2_rfm_serving.types import SYSTEM1
 
 SUPERVISED = "RFM_SERVING_SUPERVISED"
@@ -162,10 +162,10 @@ def _task_parameters(task: Task) -> dict[str, Any]:
 def _horizon_parameters(task: Task) -> dict[str, Any]:
     """A static horizon is the robot's own."""
     horizon = task.execution.horizon
-    if horizon.policy is HorizonPolicy.STATIC:
+    if horizon.policy == "static":
         return {}
     return {
-        "horizon_policy": horizon.policy.value,
+        "horizon_policy": horizon.policy,
         "horizon_threshold": horizon.threshold,
         "horizon_min_steps": horizon.min_steps,
     }
