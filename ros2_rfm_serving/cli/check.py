@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from ros2_rfm_serving.cli.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
 from ros2_rfm_serving.factory import Component, Factory, Task
-from ros2_rfm_serving.factory.descriptor import HorizonPolicy
 
 
 def check(file: FactoryFile, profiles: Profiles = None, catalogue: CatalogueFile = None) -> None:
@@ -37,7 +36,8 @@ def report(inputs: Inputs) -> Iterator[str]:
 
 
 def _task(name: str, task: Task, count: int) -> Iterator[str]:
-    horizon = ", horizon by confidence" if task.execution.horizon.policy is HorizonPolicy.CONFIDENCE else ""
+    policy = task.execution.horizon.policy
+    horizon = f", horizon by {policy}" if policy != "static" else ""
     parts = [f"cycle {1e3 * task.cycle_period_s:g} ms", f"{task.execution.mode.value} execution{horizon}"]
     if task.value != 1:
         parts.append(f"value {task.value:g}")

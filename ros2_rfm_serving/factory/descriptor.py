@@ -117,9 +117,9 @@ class ExecutionMode(enum.Enum):
 
 class Horizon(_Section):
     policy: str = "static"
-    """`static`: the robot's own; else the server shortens or lengthens it: `confidence` (Kairos §3.1), `curvature`, or one of one's own."""
+    """`static`: the robot's own; else the server says: by `confidence` (Kairos §3.1), `curvature`, or a policy of one's own."""
     threshold: float = Field(default=0.4, gt=-1)
-    """How unsure of an action a model may be: t of `confidence`, by which the last update may exceed the mean of the earlier ones."""
+    """How unsure of an action a model may be (docs/server.md)."""
     min_steps: int = Field(default=1, ge=1)
     """H_min: never fewer actions."""
     mean_period_ms: float | None = Field(default=None, gt=0)
