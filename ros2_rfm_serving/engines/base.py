@@ -47,6 +47,7 @@ class Engine(Protocol):
 
     def warm_up(self) -> None:
         """Runs what the first request would otherwise pay for."""
+        return  # mypy takes an empty body for an abstract one
 
     @abstractmethod
     def infer(self, requests: Sequence[InferenceRequest]) -> Sequence[EngineReply | ModelError]:
@@ -57,7 +58,7 @@ class Engine(Protocol):
 
     def reset(self) -> None:
         """A new episode of the one session of an engine with `Serving.EXCLUSIVE`. Shared engines have nothing to reset."""
-        return  # mypy takes an empty body for an abstract one
+        return
 
     def check_parity(self) -> list[Parity]:
         """Block by block where the engine is split, against its reference (vla.cpp §4.6). Empty: nothing to compare with."""

@@ -1,0 +1,78 @@
+"""`docs/add-a-model.md`, followed: its files in an empty folder, its commands in their order."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ros2_rfm_serving.engines.blank import blank_request, rehearse
+
+from .test_factory import rfm_up
+
+FILE = re.compile(r"^```\w+ (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^    rfm (.+)$", re.MULTILINE)
+
+
+@pytest.fixture
+def folder(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's, with the page's files, which are the example's."""
+    folder, example = tmp_path / "mine", repository / "examples" / "toy_policy"
+    for name, text in FILE.findall((repository / "docs" / "add-a-model.md").read_text()):
+        assert text == (example / name).read_text(), f"{name} is not the example's"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(repository), str(folder)]))
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def code_lines(file: Path) -> int:
+    return sum(bool(line.strip()) and not line.strip().startswith("#") for line in file.read_text().splitlines())
+
+
+def rfm(command: str, folder: Path) -> str:
+    run = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", *command.split()]
+    done = subprocess.run(run, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(280)
+def test_the_page_serves_a_new_policy(repository: Path, folder: Path, ros_domain: int) -> None:
+    assert code_lines(folder / "toy_policy.py") < 40
+    tried = runpy.run_path(str(folder / "try_it.py"))
+    assert np.allclose(tried["engine"].infer([tried["request"]])[0].chunk_robot[4:6, :2], [[1.0, -0.4], [0.0, 0.0]], atol=1e-3)
+
+    commands = COMMAND.findall((repository / "docs" / "add-a-model.md").read_text())
+    assert [command.split()[0] for command in commands] == ["parity", "profile", "check", "plan", "up"]
+    parity, profile, check, plan, up = commands
+    assert "rows of a batch" in rfm(parity, folder)
+    rfm(profile, folder)
+    assert (folder / "models" / "cpu.csv").read_text().count("toy/reach,CPU,fixed,") == 20
+    checked = rfm(check, folder)
+    assert "profiled (batch 1, 4)" in checked and "warning" not in checked
+    assert "feasible" in rfm(plan, folder)
+
+    with rfm_up(folder, folder / "logs", *up.split()[1:], "--json", "summary.json", domain=ros_domain) as factory:
+        output, _ = factory.communicate(timeout=200)
+    assert factory.returncode == 0, output
+    figures = json.loads((folder / "summary.json").read_text())
+    task = figures["tasks"]["reach"]
+    assert task["episodes"] >= 4 and task["successes"] >= 3, output
+    assert figures["servers"]["server_1"]["model"] == "toy/reach" and not figures["servers"]["server_1"]["refused"], output
+
+
+def test_the_page_s_other_policy_gives_whole_chunks(folder: Path) -> None:
+    engine = runpy.run_path(str(folder / "plain_policy.py"))["build"](None)
+    rehearse(engine, 4)
+    request = blank_request(engine.contract)
+    request.state[36:39] = [0.04, -0.02, 0.0]
+    assert np.allclose(engine.infer([request])[0].chunk_robot.sum(0), [4.0, -2.0, 0.0, 0.0], atol=1e-3)
