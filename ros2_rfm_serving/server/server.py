@@ -19,7 +19,7 @@ import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import BadMessageError, ModelError
-from ros2_rfm_serving.server.dispatch import Dispatcher
+from ros2_rfm_serving.server.dispatch import Dispatcher, DispatchPolicy
 from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
 from ros2_rfm_serving.server.figures import Figures, ServerSnapshot, quantile
 from ros2_rfm_serving.server.horizon import outlooks
@@ -68,8 +68,11 @@ class ServerConfig:
 class ModelServer:
     """One process, one GPU, one model; `overflow` are more engines of the same model, which help out when that is faster."""
 
-    def __init__(self, config: ServerConfig, engine: Engine, *overflow: Tier) -> None:
-        """Raises: `ModelError`; `ConfigurationError` for a name that is not known."""
+    def __init__(self, config: ServerConfig, engine: Engine, *overflow: Tier, policy: DispatchPolicy | None = None) -> None:
+        """`policy`: in place of the one that the configuration names.
+
+        Raises: `ModelError`; `ConfigurationError` for a name that is not known.
+        """
         self.config = config
         self.contract: ModelContract = engine.contract
         self.refused: Counter[str] = Counter()
@@ -80,7 +83,7 @@ class ModelServer:
         self._lanes = [Lane(tier) for tier in (edge, *overflow)]
         self.takes_encoded = engine.takes_encoded
         self._sessions = Sessions(engine.contract, config.max_sessions, config.first_epoch, config.sessions)
-        dispatcher = Dispatcher(dispatch_policy(config.dispatch), config.batching)
+        dispatcher = Dispatcher(policy or dispatch_policy(config.dispatch), config.batching)
         self._mailboxes = Mailboxes(dispatcher, self._sessions.histories)
         self._lock = threading.Lock()
         self._figures = Figures(config.window_s)
@@ -244,6 +247,12 @@ class ModelServer:
             self.refused["engine_error"] += 1
             self.last_engine_error = str(answer)
             return None
+        columns = len(self.contract.action_names)
+        model, robot = answer.chunk_model.shape, answer.chunk_robot.shape
+        if columns and (len(robot) != 2 or robot[1] != columns or model != robot):
+            self.refused["bad_output"] += 1
+            self.last_engine_error = f"a chunk of shape {robot} (model space {model}) for {columns} actions"
+            return None
         if not (np.isfinite(answer.chunk_robot).all() and np.isfinite(answer.chunk_model).all()):
             self.refused["non_finite_output"] += 1
             return None
@@ -281,7 +290,7 @@ class ModelServer:
             latencies = self._figures.latencies_s(now_s)
             return ServerSnapshot(
                 sessions=len(self._sessions),
-                max_sessions=self._sessions.max_sessions,
+                max_sessions=self._sessions.limit,
                 waiting=len(self._mailboxes),
                 dispatch=self.config.dispatch,
                 batch_size=self._lanes[0].batch_size,

@@ -291,6 +291,20 @@ def test_a_row_of_nan_is_refused_alone(field: str) -> None:
     assert target.refused == {"non_finite_output": 1}
 
 
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 2, 1), ()])
+def test_a_row_of_another_shape_is_refused_alone(shape: tuple[int, ...]) -> None:
+    class OneBad(FakeEngine):
+        def infer(self, requests):  # type: ignore[no-untyped-def]
+            bad = np.zeros(shape, np.float32)
+            return [replace(a, chunk_robot=bad, chunk_model=bad) if i == 1 else a for i, a in enumerate(super().infer(requests))]
+
+    target = server(OneBad(), batch_size=3)
+    for robot in ("r1", "r2", "r3"):
+        submit(target, observation(target.open_session(session_request(robot)).session_epoch, robot=robot))
+    assert [reply.id.robot for reply in target.step(Clock())] == ["r1", "r3"]
+    assert target.refused == {"bad_output": 1}
+
+
 # --- the parts of step ------------------------------------------------------------------------------------------------------
 
 JUDGE = replace(CONTRACT, output=OutputKind.JUDGEMENT, action_names=(), chunk_length=0)
