@@ -1,4 +1,4 @@
-"""Messages to the nouns of `types.py` and back. Bulk data is copied at most once; what does not fit raises `BadMessageError`.
+"""Messages to the nouns of `types` and back. Bulk data is copied at most once; what does not fit raises `BadMessageError`.
 
 Reading shares memory with the message (`np.frombuffer`). Writing copies once, into an `array.array` that `put` makes the field's
 own: the generated setters and constructors would copy it again.

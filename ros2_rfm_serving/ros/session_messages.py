@@ -1,4 +1,4 @@
-"""Sessions and contracts as messages: what OpenSession and DescribeServer carry, and the nouns of `types.py`.
+"""Sessions and contracts as messages: what OpenSession and DescribeServer carry, and the nouns of `types`.
 
 Empty words and zeros on the wire mean the defaults of `Guidance`, `Horizon` and `SessionRequest`; unknown words raise
 `BadMessageError`.

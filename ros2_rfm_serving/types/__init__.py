@@ -1,0 +1,101 @@
+"""The nouns every room shares: frozen dataclasses over numpy. No behaviour beyond what follows from the data.
+
+Spaces: *robot space* is what the robot executes; *model space* is what the policy was trained on (normalised). Arrays are
+float32 unless said otherwise. T: chunk length in control steps; A: number of actions; S: state size.
+"""
+
+from __future__ import annotations
+
+from ros2_rfm_serving.types.arrays import (
+    MAX_ENCODED_BYTES,
+    MAX_INSTRUCTION_CHARACTERS,
+    MONITOR,
+    NO_ROWS,
+    NO_UPDATES,
+    NO_VALUES,
+    SAFETY,
+    SCHEMA_VERSION,
+    SYSTEM1,
+    SYSTEM2,
+    Array,
+    Image,
+    empty,
+)
+from ros2_rfm_serving.types.contracts import (
+    Conditioning,
+    Guidance,
+    Horizon,
+    ModelContract,
+    OutputKind,
+    PrefixSchedule,
+    Serving,
+    SessionGrant,
+    SessionRequest,
+)
+from ros2_rfm_serving.types.messages import (
+    Chunk,
+    EncodedImage,
+    EngineReply,
+    ExecutionReport,
+    InferenceRequest,
+    ObservationRequest,
+    Plan,
+    Reply,
+    RequestId,
+    Served,
+    Verdict,
+)
+from ros2_rfm_serving.types.schedule import (
+    Placement,
+    Route,
+    Schedule,
+)
+from ros2_rfm_serving.types.states import (
+    Fallback,
+    RobotState,
+    TaskOutcome,
+    TaskPhase,
+)
+
+__all__ = [
+    "Array",
+    "Chunk",
+    "Conditioning",
+    "EncodedImage",
+    "EngineReply",
+    "ExecutionReport",
+    "Fallback",
+    "Guidance",
+    "Horizon",
+    "Image",
+    "InferenceRequest",
+    "MAX_ENCODED_BYTES",
+    "MAX_INSTRUCTION_CHARACTERS",
+    "MONITOR",
+    "ModelContract",
+    "NO_ROWS",
+    "NO_UPDATES",
+    "NO_VALUES",
+    "ObservationRequest",
+    "OutputKind",
+    "Placement",
+    "Plan",
+    "PrefixSchedule",
+    "Reply",
+    "RequestId",
+    "RobotState",
+    "Route",
+    "SAFETY",
+    "SCHEMA_VERSION",
+    "SYSTEM1",
+    "SYSTEM2",
+    "Schedule",
+    "Served",
+    "Serving",
+    "SessionGrant",
+    "SessionRequest",
+    "TaskOutcome",
+    "TaskPhase",
+    "Verdict",
+    "empty",
+]

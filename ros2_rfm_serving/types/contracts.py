@@ -1,0 +1,129 @@
+"""What a model promises and a robot expects."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from ros2_rfm_serving.types.arrays import SCHEMA_VERSION
+
+
+class OutputKind(enum.Enum):
+    """What a model answers with."""
+
+    ACTION_CHUNK = "action_chunk"
+    JUDGEMENT = "judgement"
+    PLAN = "plan"
+
+
+class Conditioning(enum.Enum):
+    """How a chunk is made to continue the actions that are executed while it is being computed."""
+
+    NONE = "none"
+    """Not at all: the robot waits for it, or skips the rows that are over (naive asynchronous)."""
+    PREFIX = "prefix"
+    """Training-time real-time chunking: the model was trained to continue a clean prefix."""
+    GUIDED = "guided"
+    """Real-time chunking by guidance inside the sampling loop, for any flow-matching model."""
+
+
+class PrefixSchedule(enum.Enum):
+    """How guidance fades out over the prefix, beyond the inference delay."""
+
+    ZEROS = "zeros"
+    ONES = "ones"
+    LINEAR = "linear"
+    EXP = "exp"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guidance:
+    """Of `Conditioning.GUIDED`; the defaults are LeRobot's."""
+
+    schedule: PrefixSchedule = PrefixSchedule.LINEAR
+    max_weight: float = 10.0
+    execution_horizon: int = 10
+    """Row at which the prefix has lost all weight."""
+    true_jacobian: bool = False
+    """The paper's vector-Jacobian product in place of the identity; 2 to 4 times as expensive."""
+    zero_padded: bool = False
+    """LeRobot's older behaviour: a prefix shorter than the chunk continues with zeros; else with its last action."""
+
+
+class Serving(enum.Enum):
+    """How many sessions may share a model (Remote-RTC §8.3)."""
+
+    SHARED = "shared"
+    """Chunk-stateless: nothing of one request is visible to the next."""
+    EXCLUSIVE = "exclusive"
+    """Chunk-stateful: one session, whose new episode resets the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Horizon:
+    """How many rows of a chunk are executed before the next one takes over, as a session asks for it (Kairos §3.1)."""
+
+    policy: str = ""
+    """By name, of `server/horizon.py` or an entry point; empty: the robot's own."""
+    steps: int = 0
+    """Of `static`."""
+    min_steps: int = 1
+    """H_min: never fewer."""
+    threshold: float = 0.4
+    """t of `confidence`: the last update of an action may exceed the mean of its earlier ones by this share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelContract:
+    """What must be the same on both sides before anything runs (Remote-RTC §8.4)."""
+
+    model: str
+    model_hash: str
+    """SHA-256 of weights and configuration, hex; empty for an emulated model."""
+    output: OutputKind
+    action_names: tuple[str, ...] = ()
+    """Names *and order* of the action columns; empty for text models."""
+    cameras: tuple[str, ...] = ()
+    state_size: int = 0
+    chunk_length: int = 0
+    """T; 0 for text models."""
+    control_rate_hz: float = 0.0
+    """The rate of the demonstrations; 0 means any."""
+    max_inference_delay_steps: int = 0
+    """Longest action prefix that the model was trained to continue; 0: it cannot be conditioned."""
+    conditionings: tuple[Conditioning, ...] = (Conditioning.NONE,)
+    """What it can do."""
+    serving: Serving = Serving.SHARED
+    emulated: bool = False
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRequest:
+    """A robot's side of the contract for one component. Empty action names or cameras mean "I have none"."""
+
+    robot: str
+    component: str
+    action_names: tuple[str, ...] = ()
+    cameras: tuple[str, ...] = ()
+    state_size: int = 0
+    control_rate_hz: float = 0.0
+    expected_model_hash: str = ""
+    """Refuse any other model; empty accepts what the server has."""
+    conditioning: Conditioning = Conditioning.NONE
+    guidance: Guidance = Guidance()
+    horizon: Horizon = Horizon()
+    instruction: str = ""
+    """The only one of this session; empty: each request says its own."""
+    slo_s: float = 0.0
+    """Request to reply, as the schedule promises it; 0: no requirement."""
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionGrant:
+    """The server's answer when a session opens."""
+
+    session_epoch: int
+    contract: ModelContract
+    warnings: tuple[str, ...] = ()
