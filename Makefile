@@ -39,7 +39,7 @@ colcon: install
 # LeRobot, JAX and llama.cpp, in an environment of their own. pi0 and pi0.5 need another transformers than the other policies.
 engines: $(ENGINES)/.installed
 	$(ENGINES)/bin/python -m pytest -q --confcutdir=test/engines test/engines
-	PYTHONPATH=$(ENGINES)/pi $(ENGINES)/bin/python -m pytest -q --confcutdir=test/engines test/engines/test_lerobot.py
+	PYTHONPATH=$(ENGINES)/pi $(ENGINES)/bin/python -m pytest -q --confcutdir=test/engines test/engines/test_lerobot.py test/engines/test_lerobot_refusals.py
 
 $(ENGINES)/.installed: scripts/engines_venv test/engines/requirements.txt constraints.txt
 	PYTHON=$(PYTHON) scripts/engines_venv $(ENGINES)

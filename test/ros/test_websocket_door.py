@@ -8,7 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,21 @@ import msgpack
 import numpy as np
 import pytest
 import rclpy
-import simplejpeg
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from ros2_rfm_serving import wire
-from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.ros import gateway
-from ros2_rfm_serving.ros.engine_thread import EngineThread
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
 from ros2_rfm_serving.ros.runtime import executor
 from ros2_rfm_serving.ros.websocket_door import DoorConfig, WebsocketDoor
-from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import (
     Conditioning,
-    EngineReply,
     Guidance,
     InferenceRequest,
     PrefixSchedule,
@@ -43,89 +38,13 @@ from ros2_rfm_serving.types import (
     empty,
 )
 
-JPEG = simplejpeg.encode_jpeg(np.zeros((48, 64, 3), np.uint8))
-TOKEN = "correct horse"
-SPOILT = 666.0
-"""State whose answer is NaN"""
-
-
-class Echo(EmulatedEngine):
-    """Every action of a chunk is the first value of the state; remembers what it was asked, and waits for `go`."""
-
-    def __init__(self) -> None:
-        spec = EmulatedSpec(model="echo", action_names=("a", "b"), cameras=("front",), state_size=2, chunk_length=4)
-        super().__init__(spec, lambda size: 0.0, lambda seconds: None)
-        self.asked: list[InferenceRequest] = []
-        self.go = threading.Event()
-        self.go.set()
-
-    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
-        assert self.go.wait(30)
-        self.asked += requests
-        rows = [np.full((4, 2), np.nan if request.state[0] == SPOILT else request.state[0], np.float32) for request in requests]
-        return [EngineReply(chunk_model=row + 1, chunk_robot=row) for row in rows]
-
-
-class Rig:
-    """A door with a server behind it, and no ROS graph."""
-
-    def __init__(self, **config: Any) -> None:
-        self.engine = Echo()
-        self.server = ModelServer(ServerConfig(name="s", batch_size=8), self.engine)
-        self.logged: list[str] = []
-        self.serves = True
-        self.thread = EngineThread(self.server, self._publish, self.logged.append)
-        self.left: list[Any] = []
-        serving = lambda: (self.server, self.thread.wake) if self.serves else None  # noqa: E731
-        self.door = WebsocketDoor(DoorConfig(port=0, **config), serving, self.logged.append)
-
-    def _publish(self, replies: list[Any], failed: list[RequestId]) -> None:
-        self.left += self.door.take(replies)
-        self.door.fail(failed)
-
-    @property
-    def url(self) -> str:
-        return f"ws://127.0.0.1:{self.door.port}"
-
-    def client(self, token: str | None = None) -> WebsocketClientPolicy:
-        return WebsocketClientPolicy("127.0.0.1", self.door.port, api_key=token)
-
-    def refused(self, kind: str, count: int = 1) -> bool:
-        return bool(eventually(lambda: self.server.refused[kind] == count))
-
-    def stop(self) -> None:
-        self.engine.go.set()
-        self.thread.stop()
-        self.door.stop()
-        assert not self.logged, self.logged
+from .door_rig import JPEG, SPOILT, TOKEN, Rig, eventually, observation, running
 
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
     with running() as made:
         yield made
-
-
-@contextlib.contextmanager
-def running(**config: Any) -> Iterator[Rig]:
-    made = Rig(**config)
-    try:
-        yield made
-    finally:
-        made.stop()
-
-
-def eventually(true: Callable[[], Any], seconds: float = 20.0) -> Any:
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
-        if found := true():
-            return found
-        time.sleep(0.01)
-    return true()
-
-
-def observation(value: float = 0.0) -> dict[str, Any]:
-    return {"observation/state": np.full(2, value), "observation/images/front": JPEG, "prompt": "pick"}
 
 
 def test_the_real_client_infers_and_two_at_once_get_their_own_chunks(rig: Rig) -> None:

@@ -1,0 +1,152 @@
+"""What of LeRobot's is not served, and what the contract of a checkpoint is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+
+from ros2_rfm_serving.engines.lerobot import LeRobotEngine
+from ros2_rfm_serving.engines.lerobot_parity import requests_for
+from ros2_rfm_serving.engines.lerobot_policies import serving_of
+from ros2_rfm_serving.errors import ConfigurationError, ModelError, RfmError
+from ros2_rfm_serving.types import InferenceRequest, Serving
+from test.engines import tiny_lerobot as tiny
+from test.engines.lerobot_rig import KINDS, SPLIT, built
+
+# --- what is refused -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sac", "sarm", "reward_classifier"])
+def test_a_policy_without_chunks_is_refused(kind: str) -> None:
+    with pytest.raises(ModelError, match=f"{kind}.*no action chunks"):
+        serving_of(kind)
+
+
+def test_a_policy_that_nobody_has_looked_at_may_keep_state() -> None:
+    assert serving_of("somebody_elses") is Serving.EXCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"action_names": ()}, ModelError, r"does not name its 4 actions: give action_names, or dataset"),
+        ({"action_names": ("x",)}, ModelError, r"1 action names \(x\) for a policy with 4 actions"),
+        ({"path": "/no/such/folder"}, ModelError, r"options.path: /no/such/folder is no folder"),
+        ({"dtype": "bfloat16"}, ModelError, r"'act' has no dtype"),
+        ({"num_steps": 3}, ModelError, r"'act' has no num_inference_steps"),
+        ({"dataset": "/nowhere"}, ModelError, r"options.dataset: /nowhere/meta/info.json"),
+        ({"device": "cuda:99"}, ModelError, r"options.device is 'cuda:99', PyTorch sees \d+ GPUs"),
+        ({"num_step": 3}, ConfigurationError, r"models.act.options.num_step: unknown key; did you mean `num_steps`"),
+        ({"num_steps": 0}, ConfigurationError, r"models.act.options.num_steps"),
+    ],
+)
+def test_wrong_options_are_named(checkpoints: dict[str, Path], options: dict[str, Any], error: type[RfmError], said: str) -> None:
+    with pytest.raises(error, match=said):
+        built("act", checkpoints["act"], **options)
+
+
+@pytest.fixture
+def damaged(checkpoints: dict[str, Path], tmp_path: Path) -> Path:
+    for file in checkpoints["act"].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def test_weights_must_be_complete(damaged: Path) -> None:
+    weights = load_file(damaged / "model.safetensors")
+    weights["model.action_heads.weight"] = weights.pop("model.action_head.weight")
+    save_file(weights, damaged / "model.safetensors")
+    with pytest.raises(
+        ModelError, match=r"1 missing \(model.action_head.weight, ...\) and 1 unknown \(model.action_heads.weight, ...\)"
+    ):
+        built("act", damaged)
+
+
+def test_weights_must_be_finite(damaged: Path) -> None:
+    weights = load_file(damaged / "model.safetensors")
+    weights["model.action_head.weight"][0] = float("nan")
+    save_file(weights, damaged / "model.safetensors")
+    with pytest.raises(ModelError, match="weights are not finite"):
+        built("act", damaged)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "policy_preprocessor.json", "policy_postprocessor.json"])
+def test_every_file_is_needed(damaged: Path, file: str) -> None:
+    (damaged / file).unlink()
+    with pytest.raises(ModelError, match=f"not a LeRobot checkpoint, {file} is missing"):
+        built("act", damaged)
+
+
+def test_a_checkpoint_cannot_have_code_called(damaged: Path) -> None:
+    file = damaged / "policy_postprocessor.json"
+    saved = json.loads(file.read_text())
+    saved["steps"].append({"class": "subprocess.Popen", "config": {"args": ["touch", str(damaged / "called")]}})
+    file.write_text(json.dumps(saved))
+    with pytest.raises(ModelError, match=r"has a step 'subprocess\.Popen' that is not registered with LeRobot by name"):
+        built("act", damaged)
+    assert not (damaged / "called").exists()
+
+
+def test_a_name_of_the_hub_is_fetched_at_its_revision(checkpoints: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub's own client is replaced: no weights can be had in tests."""
+    asked: list[tuple[str, str, list[str]]] = []
+
+    def snapshot(name: str, *, revision: str, allow_patterns: list[str]) -> str:
+        asked.append((name, revision, allow_patterns))
+        return str(checkpoints["act"])
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    engine = built("act", checkpoints["act"], path="owner/towels", revision="0123abc")
+    assert engine.contract.chunk_length == tiny.CHUNK
+    assert asked == [("owner/towels", "0123abc", ["*.json", "*.safetensors"])]
+
+
+# --- the contract ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_contract_is_the_checkpoints(engines: dict[str, LeRobotEngine]) -> None:
+    contract = engines["smolvla"].contract
+    assert (contract.action_names, contract.cameras) == (tiny.NAMES, tiny.CAMERAS)
+    assert (contract.state_size, contract.chunk_length) == (tiny.STATE_SIZE, tiny.CHUNK)
+    assert len({engine.contract.model_hash for engine in engines.values()}) == len(KINDS)
+
+
+def test_the_hash_covers_weights_and_statistics(damaged: Path, engines: dict[str, LeRobotEngine]) -> None:
+    same = built("act", damaged).contract.model_hash
+    assert same == engines["act"].contract.model_hash
+    statistics = next(damaged.glob("policy_postprocessor*.safetensors"))
+    values = load_file(statistics)
+    values["action.mean"] += 0.1
+    save_file(values, statistics)
+    assert built("act", damaged).contract.model_hash != same
+
+
+def test_a_dataset_tells_names_and_rate(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "meta").mkdir()
+    info = {"fps": 25, "features": {"action": {"names": {"motors": ["a", "b", "c", "d"]}}}}
+    (tmp_path / "meta" / "info.json").write_text(json.dumps(info))
+    contract = built("act", checkpoints["act"], action_names=(), dataset=str(tmp_path)).contract
+    assert (contract.action_names, contract.control_rate_hz) == (("a", "b", "c", "d"), 25.0)
+
+
+def test_robots_with_other_camera_names_are_renamed(checkpoints: dict[str, Path], engines: dict[str, LeRobotEngine]) -> None:
+    renamed = built("act", checkpoints["act"], rename_map={"observation.images.left": "observation.images.front"})
+    assert renamed.contract.cameras == ("left", "wrist")
+    assert all(check.passes for check in renamed.check_parity())
+    request = requests_for(engines["act"]._policy)[0]
+    theirs = replace(request, images={"left": request.images["front"], "wrist": request.images["wrist"]})
+    assert np.array_equal(renamed.infer([theirs])[0].chunk_robot, engines["act"].infer([request])[0].chunk_robot)
+
+
+@pytest.mark.parametrize("kind", SPLIT)
+def test_fewer_solver_steps_when_asked(checkpoints: dict[str, Path], kind: str) -> None:
+    engine = built(kind, checkpoints[kind], num_steps=2)
+    request: InferenceRequest = requests_for(engine._policy)[0]
+    assert engine.infer([request])[0].updates.shape[0] == 2
+    assert all(check.passes for check in engine.check_parity())
