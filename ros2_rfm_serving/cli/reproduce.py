@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ros2_rfm_serving.cli.inputs import console, load_inputs
+from ros2_rfm_serving.cli.reproduce_kairos import kairos
 from ros2_rfm_serving.cli.shipped import shipped
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
@@ -64,7 +65,7 @@ def rosa(
         fix = did_you_mean(figure, (*FIGURES, "all"))
         raise ConfigurationError(f"there is no {figure!r}", key="--figure", fix=fix)
     reproduce_plots.check()  # what would spoil the end of a long run is said at its beginning
-    _make_folder(out)
+    make_folder(out)
     figures = FIGURES if figure == "all" else (figure,)
     setting = Setting(seconds=QUICK_S if quick else seconds, seed=seed, budget_s=BUDGET_S, clock=time.monotonic)
     results = _results(list(_jobs(figures, QUICK_FLEETS if quick else FLEETS, setting)), jobs)
@@ -75,16 +76,19 @@ def rosa(
     claims = claims_of(results)
     if figure == "all":
         reproduce_data.write_rows(out / "claims.csv", map(reproduce_data.claim_row, claims))
-    console.print(_table(claims))
+    console.print(claims_table(claims))
     console.print(f"data and plots: {out}")
 
 
-def _make_folder(out: Path) -> None:
+def make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fix = "choose another folder"
         raise ConfigurationError(f"cannot be made: {error.strerror}", file=str(out), key="--out", fix=fix) from error
+
+
+app.command()(kairos)
 
 
 # --- running ---------------------------------------------------------------------------------------------------------------
@@ -144,7 +148,7 @@ def _results(jobs: Sequence[Job], processes: int) -> Results:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("left:"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        done = list(progress.track(_in_parallel(jobs, processes), total=len(jobs), description="runs"))
+        done = list(progress.track(in_parallel(jobs, processes), total=len(jobs), description="runs"))
     runs = sorted((d for d in done if isinstance(d, Run)), key=_order)
     return Results(
         runs={run.point: run for run in runs},
@@ -153,7 +157,7 @@ def _results(jobs: Sequence[Job], processes: int) -> Results:
     )
 
 
-def _in_parallel(jobs: Sequence[Job], processes: int) -> Iterator[Any]:
+def in_parallel(jobs: Sequence[Job], processes: int) -> Iterator[Any]:
     if processes == 1:
         yield from map(_call, jobs)
         return
@@ -171,7 +175,7 @@ def _order(run: Run) -> tuple[Any, ...]:
 # --- what is shown ---------------------------------------------------------------------------------------------------------
 
 
-def _table(claims: Sequence[Claim]) -> Table:
+def claims_table(claims: Sequence[Claim]) -> Table:
     table = Table(title=f"{sum(claim.holds for claim in claims)} of {len(claims)} claims hold", title_justify="left")
     for heading in ("figure", "claim", "rule"):
         table.add_column(heading)

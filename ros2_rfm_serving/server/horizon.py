@@ -57,7 +57,25 @@ class Confidence(HorizonPolicy):
         return max(int(unsure.argmax()) if unsure.any() else len(confidence), horizon.min_steps)
 
 
-HORIZON_POLICIES: dict[str, type[HorizonPolicy]] = {"static": Static, "confidence": Confidence}
+class Curvature(HorizonPolicy):
+    """Up to the first action whose path through the solver bends by more than t, and at least `min_steps`.
+
+    A flow is straight where the model knows the answer from the first step on. The bend is what the answer moved away from where
+    the second step was heading, in model space: standard deviations of the action. Absolute, where `confidence` compares updates
+    with each other: small actions make no large ratios.
+    """
+
+    def confidence(self, updates: Array) -> Array:
+        return straightness(updates)
+
+    def rows(self, confidence: Array, horizon: Horizon) -> int:
+        if not len(confidence):
+            return 0
+        bent = confidence < 1.0 / (1.0 + max(horizon.threshold, 0.0))
+        return max(int(bent.argmax()) if bent.any() else len(confidence), horizon.min_steps)
+
+
+HORIZON_POLICIES: dict[str, type[HorizonPolicy]] = {"static": Static, "confidence": Confidence, "curvature": Curvature}
 ENTRY_POINTS = "ros2_rfm_serving.horizon"
 """Group of the entry points with which other packages add policies: classes that take no arguments."""
 
@@ -77,6 +95,15 @@ def convergence(updates: Array) -> Array:
         share = np.where(total == 0, np.float32(1), mean / total)
     confidence: Array = np.nan_to_num(share, nan=0.0)
     return confidence
+
+
+def straightness(updates: Array) -> Array:
+    """[B, K, T, A] -> [B, T]: 1 / (1 + bend); fewer than three steps cannot bend: [B, 0]."""
+    if updates.shape[1] < 3:
+        return np.zeros((len(updates), 0), np.float32)
+    bend = np.sqrt(np.square((updates[:, 1:2] - updates[:, 2:]).sum(axis=1)).sum(axis=-1))
+    straight: Array = np.nan_to_num(1.0 / (1.0 + bend), nan=0.0)
+    return straight
 
 
 def check(horizon: Horizon) -> str:

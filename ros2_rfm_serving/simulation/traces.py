@@ -1,0 +1,200 @@
+"""Recorded tasks, replayed (Kairos §5.1): a robot asks at the recorded action of its chunk, executes as many rows as were executed
+when the task was recorded, and stands still while the next chunk is not there. What inference says does not matter any more."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Protocol
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.simulation.events import Events
+from ros2_rfm_serving.types import (
+    SYSTEM1,
+    ExecutionReport,
+    ObservationRequest,
+    Reply,
+    RequestId,
+    SessionGrant,
+    SessionRequest,
+    empty,
+)
+
+COLUMNS = ("horizon", "task", "seed", "success", "executed")
+NO_STATE = empty(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """One episode, recorded alone: what remains of it is how many actions every round executed."""
+
+    horizon: str
+    """Rule that it was recorded with."""
+    task: str
+    seed: int
+    success: bool
+    executed: tuple[int, ...]
+    """Control steps, per round."""
+
+    @property
+    def steps(self) -> int:
+        return sum(self.executed)
+
+
+def write_traces(traces: Iterable[Trace]) -> str:
+    """As CSV."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for trace in traces:
+        writer.writerow((trace.horizon, trace.task, trace.seed, int(trace.success), " ".join(map(str, trace.executed))))
+    return text.getvalue()
+
+
+def load_traces(file: Path) -> list[Trace]:
+    """Raises: `ConfigurationError`."""
+    try:
+        rows = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError("cannot be read as text", file=str(file), fix="check the path") from error
+    if not rows or tuple(rows[0]) != COLUMNS:
+        raise ConfigurationError(f"has no header `{','.join(COLUMNS)}`", file=str(file), line=1, fix="record the traces again")
+    traces = [_trace(row, file, line) for line, row in enumerate(rows[1:], start=2)]
+    if not traces:
+        raise ConfigurationError("holds no traces", file=str(file), fix="record them again")
+    return traces
+
+
+def _trace(row: list[str], file: Path, line: int) -> Trace:
+    try:
+        horizon, task, seed, success, executed = row
+        steps = tuple(int(part) for part in executed.split())
+        trace = Trace(horizon=horizon, task=task, seed=int(seed), success=bool(int(success)), executed=steps)
+    except ValueError:
+        fix = "give " + ",".join(COLUMNS)
+        raise ConfigurationError(f"{','.join(row)!r} is no trace", file=str(file), line=line, fix=fix) from None
+    if not steps or min(steps) < 1:
+        raise ConfigurationError(
+            f"{executed!r}: every round executes something", file=str(file), line=line, key="executed", fix="1 or more"
+        )
+    return trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """Of a robot."""
+
+    control_rate_hz: float
+    lead_steps: int
+    """Actions that are left to execute when it asks for the next chunk, at most; 0: it asks when it has none (synchronous)."""
+    slo_s: float = 0.0
+    """Of a request, as its session says."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One task of the replay; seconds of virtual time."""
+
+    trace: Trace
+    began_s: float
+    """When its first request was sent."""
+    ended_s: float = 0.0
+    """With its last action."""
+    stalled_s: float = 0.0
+    """Without an action to execute, after the first."""
+    waits_s: list[float] = field(default_factory=list)
+    """Request to reply, per round."""
+
+    @property
+    def latency_s(self) -> float:
+        return self.ended_s - self.began_s
+
+
+class Service(Protocol):
+    """Where trace robots send to."""
+
+    def open(self, request: SessionRequest) -> SessionGrant: ...
+    def close(self, robot: str, epoch: int) -> None: ...
+    def send(self, request: ObservationRequest, client: TraceRobot) -> None:
+        """Its reply comes through `client.receive`."""
+
+
+class TraceRobot:
+    """One robot, which does one task after another."""
+
+    def __init__(
+        self, name: str, pace: Pace, events: Events, service: Service, done: Callable[[TraceRobot, Outcome], None]
+    ) -> None:
+        self.name = name
+        self._pace, self._events, self._service, self._done = pace, events, service, done
+        self._episode = self._sequence = 0
+        self._epoch = 0
+
+    def begin(self, trace: Trace) -> None:
+        """Opens its session, if it has none, and asks for the first chunk."""
+        if not self._epoch:
+            self._epoch = self._service.open(
+                SessionRequest(robot=self.name, component=SYSTEM1, slo_s=self._pace.slo_s)
+            ).session_epoch
+        self._episode += 1
+        self._round = 0
+        self._executing = (0.0, 0.0)
+        self._outcome = Outcome(trace=trace, began_s=self._events.now_s)
+        self._ask()
+
+    def leave(self) -> None:
+        self._service.close(self.name, self._epoch)
+        self._epoch = 0
+
+    def receive(self, reply: Reply) -> None:
+        """The next chunk: it is executed once the last one is over."""
+        assert reply.id.sequence == self._sequence, "one request in flight"
+        now_s = self._events.now_s
+        _, over_s = self._executing
+        self._outcome.waits_s.append(now_s - self._asked_s)
+        if self._round:
+            self._outcome.stalled_s += max(0.0, now_s - over_s)
+        self._events.at(max(now_s, over_s), self._execute)
+
+    def _execute(self) -> None:
+        now_s, trace = self._events.now_s, self._outcome.trace
+        steps = trace.executed[self._round]
+        self._executing = (now_s, now_s + steps / self._pace.control_rate_hz)
+        self._round += 1
+        if self._round == len(trace.executed):
+            self._events.at(self._executing[1], self._end)
+        else:
+            lead = min(self._pace.lead_steps, steps)
+            self._events.at(now_s + (steps - lead) / self._pace.control_rate_hz, self._ask)
+
+    def _ask(self) -> None:
+        now_s = self._asked_s = self._events.now_s
+        self._sequence += 1
+        self._service.send(self._request(now_s), self)
+
+    def _request(self, now_s: float) -> ObservationRequest:
+        began_s, over_s = self._executing
+        executing = self._round > 0
+        trace = self._outcome.trace
+        return ObservationRequest(
+            id=RequestId(
+                robot=self.name, component=SYSTEM1, session_epoch=self._epoch, episode=self._episode, sequence=self._sequence
+            ),
+            stamp_ns=round(1e9 * now_s),
+            instruction=trace.task,
+            state=NO_STATE,
+            report=ExecutionReport(
+                executed_steps=trace.executed[self._round - 1] if executing else 0,
+                executing_s=now_s - began_s if executing else 0.0,
+                remaining_s=over_s - now_s if executing else 0.0,
+                last_wait_s=self._outcome.waits_s[-1] if self._outcome.waits_s else 0.0,
+            ),
+            episode_start=not executing,
+        )
+
+    def _end(self) -> None:
+        self._outcome.ended_s = self._events.now_s
+        self._done(self, self._outcome)

@@ -1,0 +1,142 @@
+"""Rounds of many simulated arms in lockstep: a batch of chunks, then every arm executes as much of its own as its horizon says.
+
+Synchronous, as Kairos records its traces (§5.1): the world stands still while the engine works, so an episode is the sequence of
+its rounds, however long inference takes. The policy is asked without camera frames (`Blind`): Meta-World's state holds all that it
+needs, and rendering would be most of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ros2_rfm_serving.engines import bundle
+from ros2_rfm_serving.engines.base import Engine, SamplingConfig
+from ros2_rfm_serving.engines.embedded import FlowPolicy
+from ros2_rfm_serving.engines.graphs import Tensors
+from ros2_rfm_serving.engines.networks import FlowPolicyNetwork
+from ros2_rfm_serving.engines.sampling import FlowEngine
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.server.horizon import outlooks
+from ros2_rfm_serving.types import SYSTEM1, EngineReply, Horizon, InferenceRequest, RequestId, empty
+from ros2_rfm_serving.worlds.metaworld import TASKS, MetaworldArm
+
+MAX_STEPS = 300
+FIRST_SEED = 10_000_000
+"""Of the first task, and between tasks: far from the seeds of the demonstrations."""
+NO_IMAGE = np.zeros((96, 96, 3), np.uint8)
+
+
+class Blind(FlowPolicy):
+    """The embedded policy without images, as for most examples of its training."""
+
+    def _keys_values(self, state: Tensor, images: Tensor, words: Tensor) -> Tensors:
+        none = torch.zeros(len(state), dtype=torch.bool)
+        return tuple(tensor for pair in self._network.encode(state, images[:1], words, none) for tensor in pair)
+
+
+def blind_engine(folder: Path) -> Engine:
+    """Of a flow policy's bundle. Raises: `ModelError`."""
+    network, content_hash = bundle.load(folder)
+    if not isinstance(network, FlowPolicyNetwork):
+        raise ModelError(f"{folder} holds no flow policy")
+    config = SamplingConfig(num_steps=network.config.num_steps, noise_scale=network.config.noise_scale)
+    return FlowEngine(Blind("rfm/metaworld-flow", network, content_hash), config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One episode to run."""
+
+    task: str
+    seed: int
+    horizon: Horizon
+
+    @property
+    def world_seed(self) -> int:
+        return FIRST_SEED * (1 + list(TASKS).index(self.task)) + self.seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode:
+    job: Job
+    success: bool
+    executed: tuple[int, ...]
+    """Control steps, per round: its horizon, but in the last round, which ends with the episode."""
+
+    @property
+    def steps(self) -> int:
+        return sum(self.executed)
+
+
+def run_rounds(
+    arms: Sequence[MetaworldArm], engine: Engine, jobs: Iterable[Job], *, noise: float = 0.0, max_steps: int = MAX_STEPS
+) -> Iterator[Episode]:
+    """All jobs, as many at once as there are arms of their task; episodes as they end, and none depends on what runs beside it.
+
+    noise: standard deviation of what is added to every executed action, full scale 1.
+    """
+    pending = iter(jobs)
+    free, busy = [_Stage(arm, noise, max_steps) for arm in arms], list[_Stage]()
+    while True:
+        while free and (job := next(pending, None)):
+            free[-1].start(job)
+            busy.append(free.pop())
+        if not busy:
+            return
+        replies = engine.infer([stage.request(engine) for stage in busy])
+        for stage, reply in zip(list(busy), replies, strict=True):
+            if isinstance(reply, ModelError):
+                raise reply
+            stage.execute(reply)
+            if stage.is_over:
+                busy.remove(stage)
+                free.append(stage)
+                yield stage.episode()
+
+
+class _Stage:
+    """One arm, and the episode on it."""
+
+    def __init__(self, arm: MetaworldArm, noise: float, max_steps: int) -> None:
+        self._arm, self._noise, self._max_steps = arm, noise, max_steps
+
+    def start(self, job: Job) -> None:
+        self._job, self._executed = job, list[int]()
+        self._left = self._max_steps
+        self._rng = np.random.default_rng([job.world_seed, 1])
+        self._arm.reset(job.world_seed)
+
+    def request(self, engine: Engine) -> InferenceRequest:
+        sequence = len(self._executed)
+        return InferenceRequest(
+            id=RequestId(robot="arm", component=SYSTEM1, session_epoch=1, episode=self._job.world_seed, sequence=sequence),
+            instruction=TASKS[self._job.task].instructions[0],
+            state=self._arm.state,
+            images=dict.fromkeys(engine.contract.cameras, NO_IMAGE),
+            inference_delay_steps=0,
+            prefix_model=empty(0, 0),
+        )
+
+    def execute(self, reply: EngineReply) -> None:
+        (outlook,) = outlooks([self._job.horizon], [reply])
+        chunk, steps = reply.chunk_robot[: outlook.execution_horizon], 0
+        for action in chunk[: self._left]:
+            self._arm.step(action + self._rng.normal(0.0, self._noise, len(action)))
+            steps += 1
+            if self._arm.success:
+                break
+        self._left -= steps
+        self._executed.append(steps)
+
+    @property
+    def is_over(self) -> bool:
+        return self._arm.success or not self._left
+
+    def episode(self) -> Episode:
+        return Episode(job=self._job, success=self._arm.success, executed=tuple(self._executed))
