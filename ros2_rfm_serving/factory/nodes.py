@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import yaml
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.factory.descriptor import Factory, Robot, ServerCluster, Task
 from ros2_rfm_serving.types import SYSTEM1
 
@@ -174,8 +176,9 @@ def _horizon_parameters(task: Task) -> dict[str, Any]:
 def _params_file(factory: Factory, task: str, name: str, config_folder: Path) -> Path:
     candidates = [Path(factory.file).resolve().parent / name, config_folder / "robots" / name]
     for file in candidates:
-        if file.is_file():
-            return file
+        with contextlib.suppress(OSError):  # a name that no file can have
+            if file.is_file():
+                return file
     raise ConfigurationError(
         f"no file {name!r}",
         file=factory.file,
@@ -185,12 +188,15 @@ def _params_file(factory: Factory, task: str, name: str, config_folder: Path) ->
 
 
 def write_parameters(node: NodeSpec, file: Path) -> None:
-    """A ROS parameter file with all of a node's parameters."""
+    """A ROS parameter file with all of a node's parameters. Raises: `ConfigurationError` for a file of its own that is none."""
     merged: dict[str, Any] = {}
     if node.params_file:
-        content = yaml.safe_load(Path(node.params_file).read_text(encoding="utf-8"))
-        for section in content.values():
-            merged.update(section["ros__parameters"])
+        source = yaml_source.read(Path(node.params_file))
+        for name, section in source.data.items():
+            found = section.get("ros__parameters") if isinstance(section, dict) else None
+            if not isinstance(found, dict):
+                raise source.error((name,), "has no `ros__parameters`", "write a map of parameters there")
+            merged.update(found)
     merged.update(node.parameters)
     file.write_text(parameter_file(merged), encoding="utf-8")
 

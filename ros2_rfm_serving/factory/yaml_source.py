@@ -72,9 +72,11 @@ def parse(text: str, file: str) -> YamlSource:
     except RecursionError as error:
         raise ConfigurationError("is nested too deeply", file=file, fix="does an alias stand within what it stands for?") from error
     except (ValueError, LookupError, AttributeError) as error:  # PyYAML's, of `2026-02-30` and `!!bool maybe`
-        raise ConfigurationError("holds an impossible date, number or tag", file=file, fix="quote it if it is text") from error
+        raise ConfigurationError(
+            "holds an impossible date, number, tag or character", file=file, fix="quote it if it is text"
+        ) from error
     if not isinstance(data, dict):
-        raise ConfigurationError("is not a mapping of keys to values", file=file, line=1, fix="start with `server_cluster:`")
+        raise ConfigurationError("is not a mapping of keys to values", file=file, line=1, fix="begin with `key: value`")
     source.data.update(data)
     return source
 
@@ -94,12 +96,14 @@ def dotted(path: KeyPath) -> str:
 
 
 def _walk(node: Any, path: KeyPath, source: YamlSource) -> None:
+    """Raises: `ConfigurationError`; `ValueError` for half a surrogate pair, which could not even be shown."""
     if len(source.lines) > MAX_VALUES:
         raise ConfigurationError(f"holds more than {MAX_VALUES} values", file=source.file, fix="are there aliases of aliases?")
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 continue  # PyYAML refuses it
+            key.value.encode()
             here = (*path, key.value)
             if here in source.lines:
                 first = source.lines[here]
@@ -113,6 +117,8 @@ def _walk(node: Any, path: KeyPath, source: YamlSource) -> None:
         for index, value in enumerate(node.value):
             source.lines[(*path, index)] = value.start_mark.line + 1
             _walk(value, (*path, index), source)
+    elif isinstance(node, yaml.ScalarNode):
+        node.value.encode()
 
 
 def _keys_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
