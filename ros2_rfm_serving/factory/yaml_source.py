@@ -63,8 +63,10 @@ def parse(text: str, file: str) -> YamlSource:
     """Raises: `ConfigurationError`."""
     source = YamlSource(file, {}, {})
     try:
-        _walk(yaml.compose(text, Loader=yaml.SafeLoader), (), source)
-        data = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        _walk(node, (), source)
+        data = loader.construct_document(node) if node else None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 0

@@ -21,6 +21,8 @@ DEFAULT_SECONDS = 60
 LIMITS = {"timeout": 10, "rss_limit_mb": 1500, "max_len": 1 << 14}
 """Of one input: seconds, memory of the process, bytes. libFuzzer's names."""
 
+SLICE_S = 30
+"""Of a process: atheris keeps whatever arrays it saw compared, and would come to its limit of memory by itself."""
 LOG_BYTES = 8000
 """Of the end of a target's log, which are looked at."""
 
@@ -33,6 +35,16 @@ class Outcome(NamedTuple):
 
 
 def fuzz(name: str, seconds: int) -> Outcome:
+    """In slices of time; the next one begins with what was found before."""
+    total = Outcome(0, 0, 0, False)
+    for begin_s in range(0, seconds, SLICE_S):
+        part = _slice(name, min(SLICE_S, seconds - begin_s))
+        crashed = total.crashed or part.crashed
+        total = Outcome(total.executions + part.executions, part.features, max(total.peak_mb, part.peak_mb), crashed)
+    return total
+
+
+def _slice(name: str, seconds: int) -> Outcome:
     corpus, findings = WORK / name / "corpus", WORK / name / "findings"
     for folder in (corpus, findings, KEPT / name):
         folder.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ MAX_ADDRESS_SPACE = 4 << 30
 
 def main() -> None:
     name, *options = sys.argv[1:]
-    with atheris.instrument_imports(include=["ros2_rfm_serving", "yaml"]):
+    with atheris.instrument_imports(include=["ros2_rfm_serving"]):
         chosen = targets.target(name)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, MAX_ADDRESS_SPACE))
     atheris.Setup([sys.argv[0], *options], chosen.check)
