@@ -9,6 +9,8 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.types import MAX_ENCODED_BYTES, EncodedImage, Image
 
 MAX_PIXELS = 2048 * 2048
+START_OF_SCAN, SEQUENTIAL_FRAMES = 0xDA, (0xC0, 0xC1)
+"""JPEG markers."""
 MAX_SCANS = 16
 """Of a JPEG. Progressive ones have about ten; each takes as long as a whole image, and sixteen bytes are enough for one."""
 
@@ -58,10 +60,27 @@ def _check_header(image: EncodedImage) -> None:
     except ValueError as error:
         raise BadMessageError("bad_image", f"camera {image.camera!r}: not a JPEG: {error}") from error
     _check_pixels(image.camera, height, width)
-    data = np.frombuffer(image.data, np.uint8)
-    scans = np.count_nonzero((data[:-1] == 0xFF) & (data[1:] == 0xDA))
+    scans = 1 if _is_one_scan(image.data) else _count_scans(image.data)
     if scans > MAX_SCANS:
         raise BadMessageError("bad_image", f"camera {image.camera!r}: a JPEG of {scans} scans; at most {MAX_SCANS}")
+
+
+def _is_one_scan(data: memoryview | bytes) -> bool:
+    """Sequential, and its first scan has all components: no decoder reads on. Cameras' images are; looks at their headers alone."""
+    at, num_components = 2, 0
+    while at + 10 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == START_OF_SCAN:
+            return num_components > 0 and data[at + 4] == num_components
+        if marker in SEQUENTIAL_FRAMES:
+            num_components = data[at + 9]
+        at += 2 + (data[at + 2] << 8 | data[at + 3])
+    return False
+
+
+def _count_scans(data: memoryview | bytes) -> int:
+    octets = np.frombuffer(data, np.uint8)
+    return int(np.count_nonzero((octets[:-1] == 0xFF) & (octets[1:] == START_OF_SCAN)))
 
 
 def _check_raw(image: EncodedImage) -> None:
