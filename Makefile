@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 ENGINES ?= .venv-engines
 SECONDS ?= 0
+FUZZ_SECONDS ?= 240
 FACTORY ?= config/factory_quickstart.yaml
 BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test install lint unit ros system colcon engines doctor bench clean
+.PHONY: run test install lint unit ros system colcon engines fuzz doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -43,6 +44,15 @@ engines: $(ENGINES)/.installed
 
 $(ENGINES)/.installed: scripts/engines_venv test/engines/requirements.txt constraints.txt
 	PYTHON=$(PYTHON) scripts/engines_venv $(ENGINES)
+	touch $@
+
+# Coverage-guided, FUZZ_SECONDS in all. What it keeps is in build/fuzz.
+fuzz: install $(VENV)/.fuzz
+	VENV=$(VENV) scripts/fuzz $(FUZZ_SECONDS)
+
+$(VENV)/.fuzz: $(VENV)/.dependencies
+	$(BIN)/python scripts/requirements.py pyproject.toml fuzz > $(VENV)/requirements_fuzz.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements_fuzz.txt
 	touch $@
 
 doctor: install
