@@ -122,6 +122,11 @@ class History:
         lifetime_s = now_s - self.began_s
         return min(1.0, self.waited_s / lifetime_s) if lifetime_s > 0 else 0.0
 
+    def answered_s(self, now_s: float) -> float:
+        """When its last chunk was ready: its actions have not run out before, whatever its robot says. `now_s`: none was."""
+        last = self._pending or (self._last and self._last[0])
+        return last.end_s if last else now_s
+
     @property
     def last_execution_s(self) -> float:
         """|E_last|; 0: nothing was executed yet."""

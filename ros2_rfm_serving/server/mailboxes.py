@@ -46,7 +46,7 @@ class Mailboxes:
             stamp_ns=observation.stamp_ns,
             arrived_s=now_s,
             since_s=since_s,
-            starves_s=now_s + remaining_s if math.isfinite(remaining_s) else now_s,
+            starves_s=max(now_s + remaining_s, history.answered_s(now_s)) if math.isfinite(remaining_s) else now_s,
             due_s=since_s + session.slo_s,
             history=history,
             horizon=session.horizon,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -16,13 +18,16 @@ from PIL import Image
 from ros2_rfm_serving import wire
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ProfileError
 from ros2_rfm_serving.factory import parse_factory
+from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
 from ros2_rfm_serving.profiles import HEADER, parse_profiles
-from ros2_rfm_serving.server import images
+from ros2_rfm_serving.server import ModelServer, ServerConfig, images
+from ros2_rfm_serving.server.dispatch.dispatcher import DISPATCH_POLICIES
 from ros2_rfm_serving.server.openpi_observation import state_of
-from ros2_rfm_serving.types import EncodedImage
+from ros2_rfm_serving.types import EncodedImage, ExecutionReport
 from test.fuzz.targets import descriptor, gateway, profiles
 from test.fuzz.targets import images as pictures
-from test.unit.fakes import JPEG
+from test.fuzz.targets.server import Foreign
+from test.unit.fakes import JPEG, observation, session_request
 from test.unit.mutations import VALUES, duplicated
 
 QUICK = settings(derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
@@ -111,6 +116,25 @@ def test_a_jpeg_may_lie_about_its_size(height: int, width: int) -> None:
     pictures.check(pictures.HEAD.pack(0, 0, 0) + lying)
 
 
+# --- reports --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", DISPATCH_POLICIES)
+@pytest.mark.parametrize("report", [(0.0, -1e30), (0.1, -30.0), (1.0, 1e6), (0.0, 1e30), (math.inf, math.nan)])
+def test_whatever_a_robot_says_of_itself_the_others_are_served(policy: str, report: tuple[float, float]) -> None:
+    target = ModelServer(ServerConfig(name="s", dispatch=policy, profile_s=(0.1,)), Foreign())
+    epochs = {robot: target.open_session(session_request(robot, cameras=())).session_epoch for robot in ("liar", "good")}
+    said = ExecutionReport(executed_steps=4, executing_s=report[0], remaining_s=report[1])
+    served: list[str] = []
+    for i in range(1, 41):
+        target.submit(observation(epochs["liar"], i, "liar", images=(), report=said), 100 + 0.3 * i)
+        if i == 4:
+            target.submit(observation(epochs["good"], i, "good", images=()), 100 + 0.3 * i)
+        times = iter((100 + 0.3 * i, 100.2 + 0.3 * i))
+        served += [reply.id.robot for reply in target.step(lambda times=times: next(times))]  # type: ignore[misc]
+    assert "good" in served and len(served) == 40
+
+
 # --- files ----------------------------------------------------------------------------------------------------------------
 
 SHIPPED = yaml.safe_load((descriptor.CONFIG / "factory_rosa_fig3.yaml").read_text(encoding="utf-8"))
@@ -157,6 +181,8 @@ def test_any_value_anywhere_in_a_descriptor_is_taken_or_explained(data: bytes) -
         ("a: &x [*x]", "nested too deeply"),
         ("{a: " * 1000, "nested too deeply"),
         ("? [a]\n: b", "unhashable key"),
+        (r'a: "\ud800"', "impossible .* character"),
+        (r'"\ud800": a', "impossible .* character"),
         ("\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 'x'}]" for i in range(9)), "aliases of aliases"),
     ],
 )
@@ -179,6 +205,21 @@ def test_any_cell_of_a_profile_is_taken_or_explained(changes: list[tuple[int, st
         cells[at : at + 1] = [cell]
     lines = [",".join(HEADER), *([",".join(good)] if keep else []), ",".join(cells)]
     profiles.check("\n".join(lines).encode())
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "..", ""])
+def test_a_robot_file_that_cannot_be_is_explained(name: str) -> None:
+    tree = {**SHIPPED, "pick_and_place_simple": {**SHIPPED["pick_and_place_simple"], "robot": name}}
+    with pytest.raises(ConfigurationError, match="no file"):
+        node_list(parse_factory(yaml.safe_dump(tree)), descriptor.CONFIG, work={})
+
+
+@pytest.mark.parametrize("text", ["", "a", "- 1", "a: b", "a: {b: c}", "a: {ros__parameters: [1]}", "a: ["])
+def test_robot_parameters_that_are_none_are_explained(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "robot.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=r"robot\.yaml:1"):
+        write_parameters(NodeSpec(name="n", executable="e", params_file=str(file)), tmp_path / "out.yaml")
 
 
 def test_a_batch_size_of_5000_digits_is_refused() -> None:

@@ -5,6 +5,7 @@ The bytes are a program: a configuration, then operations, each with what it nee
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ros2_rfm_serving.errors import CapacityError, DrainingError, ModelError, RfmError
+from ros2_rfm_serving.errors import BadMessageError, CapacityError, DrainingError, ModelError, RfmError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.server.dispatch.dispatcher import DISPATCH_POLICIES
@@ -216,6 +217,13 @@ class Run:
 
     # --- afterwards ---
 
+    def lie(self, robot: str) -> None:
+        """Asks again, and says that it is in a hurry."""
+        report = ExecutionReport(executing_s=self.program.one_of(FLOATS), remaining_s=self.program.one_of((-1e9, *FLOATS)))
+        request = fakes.observation(self.epochs[robot], next(self.sequences), robot, 3, images=(), report=report)
+        with contextlib.suppress(BadMessageError):
+            self.server.submit(request, self.now_s)
+
     def good_one_is_served(self) -> None:
         """Though all others still wait, whatever they said of themselves."""
         for engine in self.engines:
@@ -228,7 +236,10 @@ class Run:
             return
         id_ = RequestId(robot=GOOD, component=SYSTEM1, session_epoch=epoch, episode=1, sequence=1)
         self.server.submit(replace(fakes.observation(epoch, images=()), id=id_), self.now_s)
+        liar = self.program.one_of((*ROBOTS, ""))
         for _ in range(SERVES_WITHIN):
+            if liar:
+                self.lie(liar)
             if any(reply.id == id_ for reply in self.server.step(self.clock)):
                 return
             self.now_s += 0.2
