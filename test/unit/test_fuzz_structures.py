@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from rclpy.serialization import serialize_message
 
 from ros2_rfm_serving import wire
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ProfileError
@@ -24,7 +26,7 @@ from ros2_rfm_serving.server import ModelServer, ServerConfig, images
 from ros2_rfm_serving.server.dispatch.dispatcher import DISPATCH_POLICIES
 from ros2_rfm_serving.server.openpi_observation import state_of
 from ros2_rfm_serving.types import EncodedImage, ExecutionReport
-from test.fuzz.targets import descriptor, gateway, profiles
+from test.fuzz.targets import descriptor, gateway, messages, profiles
 from test.fuzz.targets import images as pictures
 from test.fuzz.targets.server import Foreign
 from test.unit.fakes import JPEG, observation, session_request
@@ -233,3 +235,39 @@ def test_what_a_frame_nests_is_bounded() -> None:
         deep = [deep]
     with pytest.raises(BadMessageError):
         wire.unpack(msgpack.packb({"a": deep}))
+
+
+# --- messages -------------------------------------------------------------------------------------------------------------
+
+SCALAR_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "string": st.one_of(st.text(max_size=6), st.sampled_from(["r1", "system1", "action_chunk", "linear", "guided", "x" * 5000])),
+    "boolean": st.booleans(),
+    "float": st.floats(width=32),
+    "octet": st.binary(min_size=1, max_size=1),
+    **{f"int{bits}": st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": st.integers(0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
+}
+
+
+def fields(kind: Any) -> st.SearchStrategy[Any]:
+    """Messages of a kind, any value in any field."""
+    return st.builds(kind, **{name: field(kind_of) for name, kind_of in kind.get_fields_and_field_types().items()})
+
+
+def field(kind: str) -> st.SearchStrategy[Any]:
+    if kind.startswith("sequence<"):
+        return st.lists(field(kind[len("sequence<") : -1].split(",")[0]), max_size=3)
+    if "/" in kind:
+        package, name = kind.split("/")
+        return fields(getattr(import_module(f"{package}.msg"), name))
+    return SCALAR_FIELDS[kind]
+
+
+@pytest.mark.parametrize("index", range(len(messages.KINDS)))
+def test_any_value_in_any_field_of_a_message_is_read_or_refused(index: int) -> None:
+    @settings(QUICK, max_examples=50)
+    @given(fields(messages.KINDS[index].message))
+    def check(message: Any) -> None:
+        messages.check(bytes([index]) + serialize_message(message))
+
+    check()
