@@ -166,6 +166,7 @@ class ModelServerNode(LifecycleNode):
 
     def _load(self, placement: Placement) -> Loading:
         self._set_state(msg.ServerStatus.LOADING, f"loading {placement.model}")
+        self._loading_timer.reset()
         return Loading(self._params, placement, self.get_logger().error)
 
     def _load_and_serve(self) -> None:
@@ -179,7 +180,9 @@ class ModelServerNode(LifecycleNode):
         self._loading = self._load(placement)
 
     def _look_at_loading(self) -> None:
-        if self._loading and self._params.autostart and self._loading.outcome is not None and self.trigger_configure() == SUCCESS:
+        if self._loading is None:
+            self._loading_timer.cancel()
+        elif self._params.autostart and self._loading.outcome is not None and self.trigger_configure() == SUCCESS:
             self.trigger_activate()
 
     def _stop_threads(self) -> None:

@@ -19,6 +19,7 @@ from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
+from rclpy.task import Future
 
 from ros2_rfm_serving.factory.nodes import SUPERVISED
 from ros2_rfm_serving.ros.qos import Names
@@ -94,9 +95,9 @@ def _end_with_parent() -> None:
 
 
 def _spin(spinner: Any, node: Node, seconds: float) -> None:
-    """One turn. A callback's exception costs that message, not the process: it is said aloud and the node goes on."""
+    """A while. A callback's exception costs that message, not the process: it is said aloud and the node goes on."""
     try:
-        spinner.spin_once(timeout_sec=seconds)
+        spinner.spin_until_future_complete(Future(), timeout_sec=seconds)  # unlike `spin_once`: everything that comes meanwhile
     except Exception:
         node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}", throttle_duration_sec=1.0)
 
