@@ -11,6 +11,8 @@ from ros2_rfm_serving.types import MAX_ENCODED_BYTES, EncodedImage, Image
 MAX_PIXELS = 2048 * 2048
 START_OF_SCAN, SEQUENTIAL_FRAMES = 0xDA, (0xC0, 0xC1)
 """JPEG markers."""
+TABLES = frozenset((0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)))
+"""Those that every decoder passes over by their length: Huffman, quantization, restarts, comments and applications' own."""
 MAX_SCANS = 16
 """Of a JPEG. Progressive ones have about ten; each takes as long as a whole image, and sixteen bytes are enough for one."""
 
@@ -66,7 +68,10 @@ def _check_header(image: EncodedImage) -> None:
 
 
 def _is_one_scan(data: memoryview | bytes) -> bool:
-    """Sequential, and its first scan has all components: no decoder reads on. Cameras' images are; looks at their headers alone."""
+    """Sequential, and its first scan has all components: no decoder reads on. Cameras' images are; looks at their headers alone.
+
+    Anything unusual before it is False: a decoder might take another way through it, and find other headers.
+    """
     at, num_components = 2, 0
     while at + 10 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]
@@ -74,6 +79,8 @@ def _is_one_scan(data: memoryview | bytes) -> bool:
             return num_components > 0 and data[at + 4] == num_components
         if marker in SEQUENTIAL_FRAMES:
             num_components = data[at + 9]
+        elif marker not in TABLES:
+            return False
         at += 2 + (data[at + 2] << 8 | data[at + 3])
     return False
 

@@ -104,6 +104,18 @@ def test_a_jpeg_of_a_thousand_scans_is_refused_before_it_is_decoded(look: Any) -
         look(camera(progressive(1000)))
 
 
+def test_headers_that_only_we_would_see_hide_no_scans() -> None:
+    """A fill byte before a comment, taken for a marker, would lead past the real headers to harmless ones in a comment."""
+    data = progressive(1000)
+    frame, far = data.index(b"\xff\xc2"), 4 + 0xFE00
+    before = b"\xff\xd8\xff\xff\xfe\x00\x04\x00\x00" + data[2:frame]
+    harmless = bytes.fromhex("ffc0000b0800100010010111 00ffda0008010100003f00")
+    room = far - len(before) - 4
+    comment = b"\xff\xfe" + (2 + room + len(harmless)).to_bytes(2, "big") + bytes(room) + harmless
+    with pytest.raises(BadMessageError, match="scans"):
+        images.check(camera(before + comment + data[frame:]))
+
+
 @pytest.mark.parametrize("size", [(64, 0), (0, 64), (0, 0)])
 def test_pixels_without_a_height_or_a_width_are_refused(size: tuple[int, int]) -> None:
     with pytest.raises(BadMessageError):
