@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving import wire
-from test.ros.test_websocket_door import eventually, observation, running
+from test.ros.door_rig import eventually, observation, running
 from test.unit.mutations import VALUES, damaged
 
 QUICK = settings(derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
