@@ -114,6 +114,7 @@ def _ours(setup: Setup, title: str, *, takes_encoded: bool = True, clients: tupl
         clients=clients or (*robots, "--images", str(setup.images), *times),
         environment={
             "FASTDDS_DEFAULT_PROFILES_FILE": str(shipped("config", "dds", "one_machine.xml")),
+            "ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT",  # the profile's: shared memory alone, whose datagrams are whole
             "OMP_NUM_THREADS": "1",
         },
     )
