@@ -17,7 +17,6 @@ APPLICATION, DEPLOYMENT = "default", "Policy"
 
 
 def serve(infer: Callable[[Any], Any], port: int, ready: Callable[[], None]) -> None:
-    @ray_serve.deployment(name=DEPLOYMENT, max_ongoing_requests=MAX_ONGOING)
     class Policy:
         @ray_serve.batch(max_batch_size=MAX_BATCH_SIZE, batch_wait_timeout_s=BATCH_WAIT_S)
         async def infer(self, requests: list[dict[str, Any]]) -> list[Any]:
@@ -34,7 +33,8 @@ def serve(infer: Callable[[Any], Any], port: int, ready: Callable[[], None]) -> 
     beside = {"PYTHONPATH": str(Path(__file__).resolve().parent)}
     ray.init(include_dashboard=False, log_to_driver=False, namespace="bench", runtime_env={"env_vars": beside})
     ray_serve.start(http_options={"host": "127.0.0.1", "port": port})
-    ray_serve.run(Policy.bind(), name=APPLICATION)
+    policy = ray_serve.deployment(name=DEPLOYMENT, max_ongoing_requests=MAX_ONGOING)(Policy)
+    ray_serve.run(policy.bind(), name=APPLICATION)
     ready()
     signal.pause()
 
