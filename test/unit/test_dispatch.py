@@ -87,7 +87,7 @@ def test_skips_are_counted_until_a_request_is_chosen() -> None:
     assert [w.history.skipped for w in waiting] == [0, 0, 2]
 
 
-def test_best_weighs_what_is_left_of_a_task_the_wait_and_the_last_chance() -> None:
+def test_best_weighs_a_task_s_age_what_is_left_of_it_and_the_last_chance() -> None:
     best = policy("best")
     for rounds in (10, 10, 10):
         task = History()
@@ -99,7 +99,8 @@ def test_best_weighs_what_is_left_of_a_task_the_wait_and_the_last_chance() -> No
         return names(best.rank(waiting, engine(), 10.0))[0]
 
     assert first(waits("new", rounds=1), waits("nearly there", rounds=9)) == "nearly there"
-    assert first(waits("well served"), waits("kept waiting", wait_ratio=0.8)) == "kept waiting"
+    assert first(waits("young, nearly there", began_s=8.0, rounds=9), waits("old")) == "old"
+    assert first(waits("endless", began_s=-1e6), waits("old, nearly there", began_s=-60.0, rounds=9)) == "old, nearly there"
     assert first(waits("in time"), waits("last chance", due_s=10.2)) == "last chance"
     assert first(waits("lost", due_s=9.0), waits("last chance", due_s=10.2)) == "last chance"
     assert first(waits("has actions", starves_s=20.0, rounds=9), waits("stands still")) == "stands still"

@@ -1,4 +1,4 @@
-"""Our best: who gains most per second of the engine, by what is known of its task, its robot's actions and its SLO."""
+"""Our best: the oldest task first, and of those about as old the one that ends soonest, by what is known of it and its SLO."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Wa
 from ros2_rfm_serving.server.dispatch.task_lengths import TaskLengths
 from ros2_rfm_serving.server.history import History
 
-WAIT_WEIGHT = 5.0
-"""A task that waited all its life counts this many times more, and one."""
-PATIENCE = 30.0
+HASTE = 0.15
+"""Power of what is left of a task. 0 is the oldest first; 1 favours what ends soon so much that the longest tasks end far later
+than with any other policy."""
+OLD_S = 60.0
+"""Older tasks are no more urgent for it: a robot whose task never ends must not go before all others."""
+PATIENCE = 100.0
 """Selections without it after which a request counts twice; quadratic, so that none is passed over for ever."""
-LAST_CHANCE = 2.0
+LAST_CHANCE = 1.5
 """How much more a request counts for which this batch is the last that keeps its SLO."""
-EXECUTION_POWER, SHORTEST_EXECUTION_S = 0.5, 0.2
-"""Long executions overlap with the generation of others, which shortens the tail (Kairos §3.2.2)."""
 MAX_KINDS = 256
 """Instructions are free text: only so many are remembered."""
 
 
 class Best(DispatchPolicy):
-    """Three things make a request urgent, multiplied:
+    """Tasks that began are finished before others get far, so that few are under way at a time and none waits in all of its rounds.
 
-    its task ends soon, by what finished tasks of the same instruction tell (Gittins' index: least mean latency when lengths are
-    not known); its robot waited for a large share of the task (Kairos' wait ratio) or this request was passed over often; and its
-    SLO can be kept now but not by the next batch. Robots whose actions last beyond the next batch come after all others:
-    they lose nothing, and fill what is left of a batch.
+    Urgent is, multiplied: how old its task is; how soon it ends, by what finished tasks of the same instruction tell (Gittins'
+    index: least mean latency when lengths are not known); how often this request was passed over; and that its SLO can be kept now
+    but not by the next batch. Robots whose actions last beyond the next batch come after all others: they lose nothing, and fill
+    what is left of a batch.
     """
 
     def __init__(self) -> None:
@@ -53,10 +54,9 @@ class Best(DispatchPolicy):
         history = waiting.history
         last_chance = this_s <= waiting.due_s < next_s
         urgency = (
-            (1.0 + WAIT_WEIGHT * history.wait_ratio(now_s))
+            min(now_s - history.began_s, OLD_S)
             * (1.0 + (history.skipped / PATIENCE) ** 2)
-            * (SHORTEST_EXECUTION_S + history.last_execution_s) ** EXECUTION_POWER
-            / self._lengths.get(history.kind, self._all).rounds_left(history.rounds)
+            / self._lengths.get(history.kind, self._all).rounds_left(history.rounds) ** HASTE
         )
         starves = waiting.starves_s < next_s or waiting.due_s < next_s
         return starves, urgency * LAST_CHANCE if last_chance else urgency, -waiting.since_s
