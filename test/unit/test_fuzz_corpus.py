@@ -12,7 +12,7 @@ from test.fuzz.targets import NAMES, target
 from test.unit.mutations import damaged
 
 CORPUS = Path(__file__).resolve().parents[1] / "fuzz" / "corpus"
-EXAMPLES = {"descriptor": 15, "catalogue": 15, "profiles": 60, "gateway": 100, "server": 80}
+EXAMPLES = {"descriptor": 15, "catalogue": 15, "profiles": 40, "gateway": 60, "server": 50}
 QUICK = settings(derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -28,10 +28,10 @@ def test_kept_inputs_do_no_harm(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_spoilt_inputs_do_no_harm(name: str) -> None:
     seeds, check = target(name)
-    settings(QUICK, max_examples=EXAMPLES.get(name, 200))(given(damaged(seeds()))(check))()
+    settings(QUICK, max_examples=EXAMPLES.get(name, 100))(given(damaged(seeds()))(check))()
 
 
-@settings(QUICK, max_examples=80)
+@settings(QUICK, max_examples=50)
 @given(st.binary(max_size=300))
 def test_a_server_survives_any_sequence_of_calls(program: bytes) -> None:
     target("server").check(program)

@@ -56,7 +56,7 @@ WORDS = st.sampled_from(
 # --- the gateway ----------------------------------------------------------------------------------------------------------
 
 
-@settings(QUICK, max_examples=150)
+@settings(QUICK, max_examples=80)
 @given(st.integers(0, 7), st.lists(st.tuples(KEYS, VALUES), max_size=5))
 def test_any_map_is_answered_or_refused(kind: int, changes: list[tuple[Any, Any]]) -> None:
     """Keys may be there twice, and need not be text."""
@@ -122,7 +122,7 @@ def test_pixels_without_a_height_or_a_width_are_refused(size: tuple[int, int]) -
         images.decode(camera(b"", format="rgb8", height_px=size[0], width_px=size[1]))
 
 
-@settings(QUICK, max_examples=100)
+@settings(QUICK, max_examples=60)
 @given(st.integers(0, 0xFFFF), st.integers(0, 0xFFFF))
 def test_a_jpeg_may_lie_about_its_size(height: int, width: int) -> None:
     at = JPEG.index(b"\xff\xc0") + 5
@@ -178,7 +178,7 @@ def factories(draw: st.DrawFn) -> bytes:
     return yaml.safe_dump(tree, allow_unicode=True).replace("PLACE", draw(TEXTS)).encode(errors="replace")
 
 
-@settings(QUICK, max_examples=40)
+@settings(QUICK, max_examples=30)
 @given(factories())
 def test_any_value_anywhere_in_a_descriptor_is_taken_or_explained(data: bytes) -> None:
     descriptor.check(data)
@@ -277,7 +277,7 @@ def field(kind: str) -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("index", range(len(messages.KINDS)))
 def test_any_value_in_any_field_of_a_message_is_read_or_refused(index: int) -> None:
-    @settings(QUICK, max_examples=50)
+    @settings(QUICK, max_examples=30)
     @given(fields(messages.KINDS[index].message))
     def check(message: Any) -> None:
         messages.check(bytes([index]) + serialize_message(message))
