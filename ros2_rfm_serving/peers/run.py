@@ -52,12 +52,12 @@ class Load:
         self._connect = connect
         self._connecting, self._connected = threading.Lock(), threading.Barrier(num_clients + 1)
         self._ends_s = self._begins_s = float("inf")
-        self.samples: list[list[tuple[float, float]]] = [[] for _ in range(num_clients)]
-        """(when answered, latency) in s, by client"""
-        self.num_wrong = self.num_failed = 0
+        self.samples: list[list[tuple[float, float, bool]]] = [[] for _ in range(num_clients)]
+        """(when answered, latency, answered what was asked) in s, by client"""
+        self.num_failed = 0
 
-    def run(self, warm_up_s: float, seconds: float) -> list[float]:
-        """Latencies of the answers within `seconds`, which begin when all are connected and warm."""
+    def run(self, warm_up_s: float, seconds: float) -> dict[str, Any]:
+        """Figures of the answers within `seconds`, which begin when all are connected and warm."""
         threads = [threading.Thread(target=self._client, args=(i,), daemon=True) for i in range(len(self.samples))]
         for thread in threads:
             thread.start()
@@ -71,7 +71,9 @@ class Load:
         deadline_s = time.perf_counter() + LOST_AFTER_S
         for thread in threads:
             thread.join(max(0.0, deadline_s - time.perf_counter()))
-        return [latency for mine in self.samples for at, latency in mine if self._begins_s <= at <= self._ends_s]
+        within = [each for mine in self.samples for each in mine if self._begins_s <= each[0] <= self._ends_s]
+        wrong = sum(not right for _, _, right in within)
+        return {"latencies_s": [latency for _, latency, _ in within], "wrong": wrong, "failed": self.num_failed}
 
     def _client(self, index: int) -> None:
         try:
@@ -94,9 +96,8 @@ class Load:
                 time.sleep(0.1)
                 continue
             answered_s = time.perf_counter()
-            self.samples[index].append((answered_s, answered_s - sent_s))
-            if answered_s >= self._begins_s and tuple(actions[0, :2]) != (state[0], state[1]):
-                self.num_wrong += 1
+            right = tuple(actions[0, :2]) == (state[0], state[1])
+            self.samples[index].append((answered_s, answered_s - sent_s, right))
 
 
 def main() -> None:
@@ -116,8 +117,7 @@ def main() -> None:
         return
     images = {file.stem: file.read_bytes() for file in sorted(arguments.images.glob("*.jpg"))}
     load = Load(lambda: peer.connect(arguments.port, images), arguments.clients)
-    latencies_s = load.run(arguments.warm_up_s, arguments.seconds)
-    print(json.dumps({"latencies_s": latencies_s, "wrong": load.num_wrong, "failed": load.num_failed}), flush=True)
+    print(json.dumps(load.run(arguments.warm_up_s, arguments.seconds)), flush=True)
 
 
 if __name__ == "__main__":

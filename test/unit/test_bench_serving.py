@@ -167,9 +167,9 @@ def test_the_load_notices_wrong_replies_and_failures(capsys: pytest.CaptureFixtu
         return model([state + (calls % 2)])[0]
 
     load = program.Load(lambda: request, 1)
-    latencies_s = load.run(0.2, 0.3)
-    assert latencies_s and min(latencies_s) >= 0.001
-    assert load.num_failed == 1 and 0 < load.num_wrong < calls
+    figures = load.run(0.2, 0.3)
+    assert figures["latencies_s"] and min(figures["latencies_s"]) >= 0.001
+    assert figures["failed"] == 1 and 0 < figures["wrong"] < len(figures["latencies_s"])
     assert capsys.readouterr().out.split() == ["BEGIN", "END"]
 
 
