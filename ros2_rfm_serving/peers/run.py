@@ -21,7 +21,7 @@ import numpy as np
 
 CHUNK, STATE_SIZE = (50, 14), 14
 """[T, A] of the actions"""
-LOST_AFTER_S = 60.0
+LOST_AFTER_S = 20.0
 """Of a client whose last request has no answer."""
 
 Request = Callable[[Any], Any]
