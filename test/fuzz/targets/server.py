@@ -57,7 +57,7 @@ PREFIXES = (
     np.full((2, 2), np.nan),
 )
 TEXTS = ("", "go", "stop", "x" * 3000, "\0", "\ud800", "static", "confidence", "system1", "monitor")
-SERVES_WITHIN = 40
+SERVES_WITHIN = 250
 """Batches, of one row each, that those who wait may come to be served before the good one."""
 
 
