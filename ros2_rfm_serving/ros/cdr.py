@@ -1,9 +1,8 @@
 """The two messages of every request, `Observation` and `ActionChunk`, as the bytes that travel (little-endian XCDR1).
 
-Raw publishers and subscriptions take these: the generated conversion takes five times as long and holds the interpreter's lock
-meanwhile (docs/serving.md). Reading shares memory with the bytes; writing copies bulk data once, and what is the same in every
-message of a session is written once. test/ros/test_cdr.py holds both against the generated code; bytes of another encoding go
-through that.
+Raw publishers and subscriptions take these: the generated conversion takes three to eleven times as long (docs/serving.md).
+Reading shares memory with the bytes; writing copies bulk data once, and what is the same in every message of a session is written
+once. test/ros/test_cdr.py holds both against the generated code; bytes of another encoding go through that.
 
 A field lies at a multiple of its size, counted from behind the four bytes of the header: the same as from the first byte, except
 for fields of eight bytes.
