@@ -14,7 +14,7 @@ from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.capacity import max_sessions
 from ros2_rfm_serving.server.quota import Quota
 from ros2_rfm_serving.server.sessions import SessionRules
-from ros2_rfm_serving.types import EncodedImage, Horizon, Serving
+from ros2_rfm_serving.types import EncodedImage, Serving
 
 from .fakes import CONTRACT, JPEG, FakeEngine, observation, session_request
 
