@@ -43,7 +43,7 @@ def kairos(
 ) -> None:
     """Kairos §5: Figures 11 to 17, Table 2, and each claim beside ours.
 
-    Examples:  rfm reproduce kairos --figure 12 --out /tmp/kairos   |   rfm reproduce kairos --record 200 --out /tmp/kairos
+    Examples:  rfm reproduce kairos --figure 12 --out /tmp/kairos   |   rfm reproduce kairos --record 100 --out /tmp/kairos
     """
     from ros2_rfm_serving.cli import reproduce_kairos_data, reproduce_kairos_plots
     from ros2_rfm_serving.cli.reproduce import claims_table, make_folder

@@ -15,7 +15,7 @@ from ros2_rfm_serving.simulation.kairos_points import (
     BUCKET_COUNTS,
     DEPLOYMENTS,
     HORIZONS,
-    POLICIES,
+    RATES,
     WAN_MBPS,
     WAN_MS,
     Point,
@@ -30,7 +30,14 @@ NAMES = {
     "deadline": "deadline",
     "best": "best (ours)",
 }
-COLORS = dict(zip(NAMES, ("C7", "C4", "C0", "C2", "C3"), strict=True))
+SYSTEMS = (
+    ("static", "fifo", "C7"),
+    ("static", "least_attained", "C4"),
+    ("static", "wait_ratio", "C0"),
+    ("confidence", "fifo", "C2"),
+    ("confidence", "wait_ratio", "C1"),
+    ("confidence", "best", "C3"),
+)
 STYLES = {"static": "--s", "confidence": "-o"}
 SWEPT = {"static": ("C7", "s"), "confidence": ("C1", "o"), "curvature": ("C3", "^")}
 
@@ -76,24 +83,22 @@ def _swept(axis: Any, points: Sequence[Cell], policy: str, color: str, marker: s
 
 
 def _online(results: Results) -> Any:
-    figure, axes = figure_of(10, 4.2, len(HORIZONS))
-    for axis, horizon in zip(axes, HORIZONS, strict=True):
-        for policy in POLICIES:
-            runs = _series(results, Point(horizon=horizon, dispatch=policy), "rate_hz")
-            _bars(axis, [(r.point.rate_hz, r) for r in runs], policy, "-o")
-        _axis(axis, "tasks/s", f"{horizon} horizon")
-    _legend(figure, axes[0])
-    return figure
+    return _systems(results, "rate_hz", "tasks/s", 0.2)
 
 
 def _fleets(results: Results) -> Any:
-    figure, axes = figure_of(10, 4.2, len(HORIZONS))
-    for axis, horizon in zip(axes, HORIZONS, strict=True):
-        for policy in POLICIES:
-            runs = _series(results, Point(horizon=horizon, dispatch=policy), "robots")
-            _bars(axis, [(r.point.robots, r) for r in runs], policy, "-o")
-        _axis(axis, "robots", f"{horizon} horizon")
-    _legend(figure, axes[0])
+    return _systems(results, "robots", "robots", 1.5)
+
+
+def _systems(results: Results, field: str, label: str, apart: float) -> Any:
+    """One line each; `apart`: between their bars."""
+    figure, (axis,) = figure_of(9, 4.2, 1)
+    for number, (horizon, dispatch, color) in enumerate(SYSTEMS):
+        runs = _series(results, Point(horizon=horizon, dispatch=dispatch), field)
+        shift = apart * (number - len(SYSTEMS) / 2)
+        _bars(axis, [(getattr(r.point, field) + shift, r) for r in runs], f"{NAMES[dispatch]}, {horizon}", color, STYLES[horizon])
+    _axis(axis, label, "")
+    axis.legend(fontsize=8)
     return figure
 
 
@@ -123,7 +128,7 @@ def _categories(results: Results, field: str, values: Sequence[Any], name: Calla
     figure, axes = figure_of(8, 3.4, len(HORIZONS))
     for axis, horizon in zip(axes, HORIZONS, strict=True):
         runs = [(i, results.at_the_top(horizon=horizon, **{field: value})) for i, value in enumerate(values)]
-        _bars(axis, runs, "wait_ratio", "o")
+        _bars(axis, runs, NAMES["wait_ratio"], "C1", "o")
         axis.set_xticks(range(len(values)), [name(value) for value in values])
         _axis(axis, label, f"{horizon} horizon")
     return figure
@@ -131,8 +136,14 @@ def _categories(results: Results, field: str, values: Sequence[Any], name: Calla
 
 def _network(results: Results) -> Any:
     figure, (latency, bandwidth) = figure_of(9, 3.4, 2)
-    _bars(latency, [(ms, results.at_the_top(deployment="hybrid", wan_ms=ms)) for ms in WAN_MS], "wait_ratio", "-o")
-    _bars(bandwidth, [(mbps, results.at_the_top(deployment="hybrid", wan_mbps=mbps)) for mbps in WAN_MBPS], "wait_ratio", "-o")
+    _bars(latency, [(ms, results.at_the_top(deployment="hybrid", wan_ms=ms)) for ms in WAN_MS], NAMES["wait_ratio"], "C1", "-o")
+    _bars(
+        bandwidth,
+        [(mbps, results.at_the_top(deployment="hybrid", wan_mbps=mbps)) for mbps in WAN_MBPS],
+        NAMES["wait_ratio"],
+        "C1",
+        "-o",
+    )
     _axis(latency, "WAN latency, there and back (ms), at 1000 Mbit/s", "")
     _axis(bandwidth, "WAN bandwidth (Mbit/s), at 100 ms", "")
     bandwidth.set_xscale("log")
@@ -142,16 +153,15 @@ def _network(results: Results) -> Any:
 def _series(results: Results, like: Point, field: str) -> list[Run]:
     """Runs that differ from `like` in one field alone, which they all have."""
     runs = [run for point, run in results.runs.items() if (x := getattr(point, field)) and point == replace(like, **{field: x})]
-    return sorted(runs, key=lambda run: getattr(run.point, field))
+    return sorted((run for run in runs if run.point.rate_hz <= max(RATES)), key=lambda run: getattr(run.point, field))
 
 
-def _bars(axis: Any, runs: Iterable[tuple[float, Run]], policy: str, style: str) -> None:
+def _bars(axis: Any, runs: Iterable[tuple[float, Run]], label: str, color: str, style: str) -> None:
     """Mean, and bars from P25 to P95, as in the paper."""
     at = list(runs)
     means = [run.mean_s for _, run in at]
     below = [max(0.0, run.mean_s - run.p25_s) for _, run in at]
     above = [max(0.0, run.p95_s - run.mean_s) for _, run in at]
-    color, label = COLORS[policy], NAMES[policy]
     axis.errorbar([x for x, _ in at], means, yerr=[below, above], fmt=style, markersize=4, color=color, elinewidth=0.6, label=label)
 
 
@@ -161,8 +171,3 @@ def _axis(axis: Any, label: str, title: str) -> None:
     axis.set_title(title, fontsize=10)
     axis.set_ylim(bottom=0)
     axis.grid(visible=True, alpha=0.2)
-
-
-def _legend(figure: Any, axis: Any) -> None:
-    handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)

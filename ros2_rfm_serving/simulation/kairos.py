@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+import numpy as np
+
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.profiles import FixedService
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
@@ -93,11 +95,12 @@ class Report:
 
 
 class _Engine:
-    """A service law in place of a GPU: what a batch takes is written down instead of waited for."""
+    """A service law in place of a GPU, compiled for every size: what a batch takes is written down instead of waited for."""
 
     def __init__(self, law: FixedService, seed: int) -> None:
-        spec = EmulatedSpec(model=MODEL, batch_sizes=tuple(range(1, MAX_BATCH_SIZE + 1)), seed=seed)
-        self.engine = EmulatedEngine(spec, law, self._wait)
+        spec = EmulatedSpec(model=MODEL, batch_sizes=(MAX_BATCH_SIZE,))
+        rng = np.random.default_rng(seed)
+        self.engine = EmulatedEngine(spec, lambda rows: law.draw_s(rows, rng), self._wait)
         self.profile_s = tuple(law.mean_s(rows) for rows in range(1, MAX_BATCH_SIZE + 1))
         self.spent_s = 0.0
 

@@ -80,10 +80,10 @@ def _against(ours: tuple[str, str], dispatch: str, statistic: str) -> Figure:
 # --- figures of claims ---
 
 
-def _margin(results: Results, policy: str) -> float:
-    if not results.cells:
+def _margin(cells: Sequence[Cell], policy: str) -> float:
+    if not cells:
         raise KeyError(policy)
-    return 100 * min(margins(pooled(results.cells), policy).values())
+    return 100 * min(margins(pooled(cells), policy).values())
 
 
 def _longest(results: Results, policy: str) -> float:
@@ -95,7 +95,8 @@ def _longest(results: Results, policy: str) -> float:
     return max(p.horizon / c.horizon for c in static for p in own if p.success >= c.success)
 
 
-def _gap(results: Results, rate_hz: float) -> float:
+def gap(results: Results, rate_hz: float) -> float:
+    """Mean latency of Kairos below that of FIFO with static horizons, %."""
     return reduction(results.online(*KAIROS, rate_hz), results.online("static", "fifo", rate_hz))
 
 
@@ -154,7 +155,7 @@ def _attainment(results: Results) -> float:
 
 PAPER: tuple[_Row, ...] = (
     ("11", "confidence: horizon at matched success, at most", "x", LEAST, 2.67, lambda r: _longest(r, "confidence")),
-    ("12", "gap to FIFO widens: top over lowest rate", "points", LEAST, 0.0, lambda r: _gap(r, max(RATES)) - _gap(r, min(RATES))),
+    ("12", "gap to FIFO widens: top over lowest rate", "points", LEAST, 0.0, lambda r: gap(r, max(RATES)) - gap(r, min(RATES))),
     *_table2(),
     ("13", "hybrid against the edge alone: mean", "% less", LEAST, 36.9, lambda r: _hybrid(r, "edge")),
     ("13", "hybrid against the cloud alone: mean", "% less", LEAST, 51.9, lambda r: _hybrid(r, "cloud")),
@@ -168,9 +169,17 @@ PAPER: tuple[_Row, ...] = (
 )
 
 PROMISED: tuple[_Row, ...] = (
-    ("11", "confidence over static at its horizon: success, lowest", "points", LEAST, 0.0, lambda r: _margin(r, "confidence")),
-    ("11", "curvature over static at its horizon: success, lowest", "points", LEAST, 0.0, lambda r: _margin(r, "curvature")),
-    ("12", "wait_ratio + confidence against fifo + static: mean", "% less", LEAST, 30.0, lambda r: _gap(r, max(RATES))),
+    (
+        "11",
+        "confidence over static at its horizon: success, lowest",
+        "points",
+        LEAST,
+        0.0,
+        lambda r: _margin(r.cells, "confidence"),
+    ),
+    ("11", "curvature over static at its horizon: success, lowest", "points", LEAST, 0.0, lambda r: _margin(r.cells, "curvature")),
+    ("11", "confidence, executed with noise 0.3: the same", "points", LEAST, 0.0, lambda r: _margin(r.disturbed, "confidence")),
+    ("12", "wait_ratio + confidence against fifo + static: mean", "% less", LEAST, 30.0, lambda r: gap(r, max(RATES))),
     ("12", "the same, one H and one t for all tasks: mean", "% less", LEAST, 30.0, _gap_of_one),
     ("12", "success, confidence minus static", "points", LEAST, 0.0, _success),
     *(

@@ -15,8 +15,10 @@ from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.kairos import Deployment, Load, Report, Wan, replay
 from ros2_rfm_serving.simulation.traces import Pace, Trace
 
-RATES = (4.0, 6.0, 8.0, 10.0, 12.0, 14.0)
-"""Tasks per second that arrive."""
+RATES = (2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
+"""Tasks per second that arrive; the last are more than the edge can do with static horizons."""
+BEYOND = (14.0, 16.0)
+"""More than it can do with any."""
 FLEETS = (10, 20, 50, 100)
 HORIZONS, OTHER_HORIZONS = ("static", "confidence"), ("curvature", "static_one", "confidence_one")
 POLICIES = ("fifo", "least_attained", "wait_ratio", "deadline", "best")
@@ -82,9 +84,10 @@ def points_of(figure: str, rates: Sequence[float] = RATES, fleets: Sequence[int]
         yield from (
             Point(horizon=horizon, dispatch=policy, rate_hz=rate) for rate, horizon, policy in product(rates, HORIZONS, POLICIES)
         )
-        yield from (
-            Point(horizon=h, dispatch=policy, rate_hz=top) for h, policy in product(OTHER_HORIZONS, ("fifo", "wait_ratio", "best"))
-        )
+        others = product(OTHER_HORIZONS, ("fifo", "wait_ratio", "best"))
+        yield from (Point(horizon=h, dispatch=policy, rate_hz=top) for h, policy in others)
+        for rate in BEYOND:
+            yield from (Point(horizon="static", dispatch="fifo", rate_hz=rate), replace(kairos, rate_hz=rate))
     elif figure == "13":
         for rate, where, policy in product(rates, DEPLOYMENTS, ("wait_ratio", "best")):
             yield replace(kairos, dispatch=policy, rate_hz=rate, deployment=where)
