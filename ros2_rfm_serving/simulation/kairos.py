@@ -219,7 +219,7 @@ class _Replay:
 
     def _begin_fleet(self, rng: Random) -> None:
         for number in range(min(self._load.num_robots, self._load.num_tasks)):
-            self._events.at(rng.random(), self._next_task, self._robot(number, self._takes_another))
+            self._events.at(rng.random(), self._takes_another, self._robot(number, self._takes_another))
 
     def _robot(self, number: int, then: Callable[[TraceRobot], None]) -> TraceRobot:
         def done(robot: TraceRobot, outcome: Outcome) -> None:

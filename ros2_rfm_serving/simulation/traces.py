@@ -146,8 +146,9 @@ class TraceRobot:
         self._ask()
 
     def leave(self) -> None:
-        self._service.close(self.name, self._epoch)
-        self._epoch = 0
+        if self._epoch:
+            self._service.close(self.name, self._epoch)
+            self._epoch = 0
 
     def receive(self, reply: Reply) -> None:
         """The next chunk: it is executed once the last one is over."""
