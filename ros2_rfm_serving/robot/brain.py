@@ -74,6 +74,7 @@ class RobotBrain(RobotParts):
         elif component == SYSTEM1:
             self._talk.due.forget()
             self._begin_session(ModelIdentity(grant.contract.model, grant.contract.model_hash))
+            self._opened = True
 
     def _begin_session(self, model: ModelIdentity) -> None:
         """Actions of the last one bridge the time until the first chunk, unless another model made them."""
@@ -216,6 +217,7 @@ class RobotBrain(RobotParts):
         may_act: False when no new state came in time: everything goes on, but nothing is commanded blindly.
         """
         self._watch(now_s)
+        self._opened = False
         opens = self._links.opens(now_s)
         requests: Requests = ()
         task = self.task
@@ -235,6 +237,8 @@ class RobotBrain(RobotParts):
 
     def next_tick_s(self, now_s: float) -> float:
         """The earliest time at which `tick` does anything new if nothing else happens before; up to `now_s`: at once."""
+        if self._opened:
+            return now_s
         task = self.task
         executing = task is not None and task.active and not self.paused
         next_s = self._next_step_s(now_s) if executing else math.inf

@@ -40,6 +40,8 @@ class RobotParts:
         self._served = False
         """A chunk came in the session that System 1 has, or had last."""
         self._connected = False
+        self._opened = False
+        """Since the last tick: the state that follows is not told by a later one, when a task may have begun."""
         self._model: ModelIdentity | None = None
         """Whose actions are queued."""
         self._had_chunk = False

@@ -321,6 +321,7 @@ class Sparse:
     synchronous=st.booleans(),
     ratio=st.sampled_from([0.0, 0.5, 1.0]),
 )
+@example(events=[(514, "see s1"), (515, "open"), (516, "task")], synchronous=False, ratio=0.0)
 @example(events=[(385, "task"), (514, "see s1"), (577, "open")], synchronous=False, ratio=0.0)
 def test_ticking_only_when_there_is_something_to_do_changes_nothing(
     events: list[tuple[int, str]], synchronous: bool, ratio: float
