@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import rclpy
 from rclpy.node import Node
+from rclpy.task import Future
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.errors import ContractError
+from ros2_rfm_serving.errors import CapacityError, ContractError
 from ros2_rfm_serving.ros import cdr, qos
 from ros2_rfm_serving.ros.runtime import clock, executor
 from ros2_rfm_serving.ros.session_messages import grant_from, session_request_to
@@ -54,13 +55,9 @@ class Clients(Node):
         for i in range(num_clients):
             topic = names.robot(f"bench_{i}", "rfm/action_chunk")
             self.create_subscription(msg.ActionChunk, topic, lambda data, i=i: self._on_chunk(i, data), qos.REPLY, raw=True)
-        self._num_clients = num_clients
+        self._num_clients, self.connected = num_clients, Future()
         self._open_next()
         self.create_timer(LOST_AFTER_S, self._send_again)
-
-    @property
-    def connected(self) -> bool:
-        return len(self._sessions) == self._num_clients
 
     def _open_next(self) -> None:
         """One after the other: a service keeps ten calls at most."""
@@ -89,8 +86,10 @@ class Clients(Node):
         )
         self._sessions[robot] = Client(request)
         self._send(self._sessions[robot])
-        if not self.connected:
+        if len(self._sessions) < self._num_clients:
             self._open_next()
+        else:
+            self.connected.set_result(None)
 
     def _send(self, client: Client) -> None:
         before = client.request
@@ -122,13 +121,13 @@ def measure(node: Clients, warm_up_s: float, seconds: float) -> dict[str, Any]:
     spinner = executor()
     spinner.add_node(node)
 
-    def spin(at_most_s: float, until_connected: bool = False) -> None:
-        end_s = clock() + at_most_s
-        while clock() < end_s and not (until_connected and node.connected):
-            spinner.spin_once(timeout_sec=0.05)
+    def spin(at_most_s: float) -> None:
+        spinner.spin_until_future_complete(Future(), timeout_sec=at_most_s)
 
     try:
-        spin(CONNECT_LIMIT_S, until_connected=True)
+        spinner.spin_until_future_complete(node.connected, timeout_sec=CONNECT_LIMIT_S)
+        if not node.connected.done():
+            raise CapacityError(f"not all sessions are open after {CONNECT_LIMIT_S:g} s")
         spin(warm_up_s)
         num_lost, num_wrong = node.num_lost, node.num_wrong
         node.samples.clear()
