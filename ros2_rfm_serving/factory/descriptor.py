@@ -43,7 +43,7 @@ class Overflow(_Section):
 
 class ServerCluster(_Section):
     num_servers: int = Field(ge=1, le=10_000)
-    dispatch: str = "fifo"
+    dispatch: str = "best"
     """Whose request runs next: `fifo`, `least_attained`, `wait_ratio`, `deadline`, `best`, or a policy of one's own. Ours."""
     batching: str = "fixed"
     """How many run together: `fixed`, `saturation` or `wait`. Ours."""

@@ -131,7 +131,7 @@ def declare(node: Node) -> ServerParams:
         models_folder=folder("models", "model bundles", "models"),
         threads=value("threads", 1, "CPU threads of the engine"),
         autostart=value("autostart", True, "Configure and activate by itself"),
-        dispatch=value("dispatch", "fifo", "Whose request runs next: fifo, least_attained, wait_ratio, deadline, best"),
+        dispatch=value("dispatch", "best", "Whose request runs next: fifo, least_attained, wait_ratio, deadline, best"),
         batching=value("batching", "fixed", "How many run together: fixed, saturation, wait"),
         refetch_after_s=value("refetch_after_s", 0.0, "Older observations are asked for again if that costs nothing; 0: never"),
         overflow_url=value("overflow_url", "", "Another server of the model, for what this one cannot answer in time"),
