@@ -98,7 +98,7 @@ def _systems(results: Results, field: str, label: str, apart: float) -> Any:
         shift = apart * (number - len(SYSTEMS) / 2)
         _bars(axis, [(getattr(r.point, field) + shift, r) for r in runs], f"{NAMES[dispatch]}, {horizon}", color, STYLES[horizon])
     _axis(axis, label, "")
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="upper left")
     return figure
 
 
@@ -112,6 +112,7 @@ def _deployments(results: Results) -> Any:
                 [r.point.rate_hz for r in runs], [r.mean_s for r in runs], "-o", markersize=4, color=f"C{number}", label=where
             )
         _axis(axis, "tasks/s", NAMES[policy])
+        axis.set_ylabel("mean task latency (s)")
         axis.legend(fontsize=8)
     return figure
 

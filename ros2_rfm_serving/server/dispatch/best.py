@@ -8,14 +8,14 @@ from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Wa
 from ros2_rfm_serving.server.dispatch.task_lengths import TaskLengths
 from ros2_rfm_serving.server.history import History
 
-HASTE = 0.15
+HASTE = 0.14
 """Power of what is left of a task. 0 is the oldest first; 1 favours what ends soon so much that the longest tasks end far later
 than with any other policy."""
 OLD_S = 60.0
 """Older tasks are no more urgent for it: a robot whose task never ends must not go before all others."""
-PATIENCE = 100.0
+PATIENCE = 300.0
 """Selections without it after which a request counts twice; quadratic, so that none is passed over for ever."""
-LAST_CHANCE = 1.5
+LAST_CHANCE = 1.2
 """How much more a request counts for which this batch is the last that keeps its SLO."""
 MAX_KINDS = 256
 """Instructions are free text: only so many are remembered."""
