@@ -6,6 +6,8 @@ import json
 import math
 import os
 import platform
+import signal
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +25,6 @@ from ros2_rfm_serving.cli.serving_run import Cell, Visit, visit
 from ros2_rfm_serving.cli.serving_systems import SYSTEMS, Setup, System, make
 from ros2_rfm_serving.errors import ConfigurationError, RfmError
 
-MODEL_S = 0.01
 IMAGE_PX = (640, 480)
 COOL_DOWN_S = 2.0
 """Between two systems: nothing of the one may run into the other's time."""
@@ -34,6 +35,7 @@ def serving(
     clients: Annotated[str, typer.Option(help="Numbers of clients, one after the other")] = "1,8,32",
     rounds: Annotated[int, typer.Option(min=1, help="Of all systems, one after the other: their spread is reported")] = 3,
     seconds: Annotated[float, typer.Option(min=1, help="Of every measurement")] = 8.0,
+    model_ms: Annotated[float, typer.Option(min=0, help="Of every batch, however large")] = 10.0,
     systems: Annotated[str, typer.Option(help=f"Of {', '.join(SYSTEMS)}")] = ",".join(SYSTEMS),
     quick: Annotated[
         bool, typer.Option("--quick", help="One round of two seconds with 1 and 8 clients: does everything run?")
@@ -45,7 +47,7 @@ def serving(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there")] = None,
     figure: ChartFile = None,
 ) -> None:
-    """Added latency, throughput, CPU, memory and start-up of serving one sleeping model (10 ms per batch) to many clients.
+    """Added latency, throughput, CPU, memory and start-up of serving one sleeping model to many clients.
 
     Two 640 x 480 JPEG images and 14 numbers in, 50 x 14 numbers out. Every client asks again as soon as it is answered.
     Peers are installed when first asked for, each in an environment of its own.
@@ -53,6 +55,7 @@ def serving(
     Example:  rfm bench serving --openpi ~/openpi --json serving.json --figure serving.png
     """
     prepare_environment(domain)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what was started is ended in any case
     numbers = _numbers("1,8" if quick else clients)
     if quick:
         rounds, seconds = 1, 2.0
@@ -62,7 +65,7 @@ def serving(
             scratch=Path(folder),
             environments=environments,
             port=port,
-            model_s=MODEL_S,
+            model_s=model_ms / 1e3,
             warm_up_s=min(2.0, seconds),
             seconds=seconds,
             openpi=openpi,
@@ -70,11 +73,11 @@ def serving(
         )
         chosen, missing = _prepared([name.strip() for name in systems.split(",")], setup)
         visits, loads = _visit_all(chosen, numbers, rounds, setup, missing)
-    console.print(_table(visits))
+    console.print(_table(visits, model_ms))
     console.print(_table_of_processes(visits))
     for title, why in missing.items():
         console.print(f"[red]{title}: not measured: {why}[/red]")
-    report = _report(visits, missing, loads, seconds)
+    report = {"model_ms": model_ms, "seconds": seconds, **_report(visits, missing, loads)}
     if json_file:
         write_text(json_file, json.dumps(report, indent=1, allow_nan=False) + "\n")
     if figure:
@@ -151,8 +154,9 @@ def _spread(values: list[float], digits: int = 1) -> str:
     return middle if len(values) == 1 else f"{middle} ({min(values):.{digits}f} - {max(values):.{digits}f})"
 
 
-def _table(visits: Visits) -> Table:
-    table = Table(title="request to reply minus the model's 10 ms: median of the rounds (lowest - highest)", title_justify="left")
+def _table(visits: Visits, model_ms: float) -> Table:
+    title = f"request to reply minus the model's {model_ms:g} ms: median of the rounds (lowest - highest)"
+    table = Table(title=title, title_justify="left")
     table.add_column("system")
     for heading in ("clients", "added p50 (ms)", "added p99 (ms)", "requests/s", "CPU per request, server + clients (ms)"):
         table.add_column(heading, justify="right")
@@ -188,7 +192,7 @@ def _table_of_processes(visits: Visits) -> Table:
     return table
 
 
-def _report(visits: Visits, missing: dict[str, str], loads: list[float], seconds: float) -> dict[str, Any]:
+def _report(visits: Visits, missing: dict[str, str], loads: list[float]) -> dict[str, Any]:
     """As JSON: a number that is not known is null."""
 
     def known(value: Any) -> Any:
@@ -200,8 +204,6 @@ def _report(visits: Visits, missing: dict[str, str], loads: list[float], seconds
 
     return {
         "machine": {"cores": os.cpu_count(), "processor": platform.machine(), "load_averages": loads},
-        "model_s": MODEL_S,
-        "seconds": seconds,
         "systems": {title: [known(asdict(each)) for each in rounds] for title, rounds in visits.items()},
         "not_measured": missing,
     }

@@ -147,8 +147,8 @@ def test_table_figure_and_json_of_two_rounds() -> None:
     made = visit(system(), [1], 0.01, 2.0)
     rounds: list[Visit] = [made, replace(made, cells=(replace(made.cells[0], added_p50_ms=5.0),))]
     assert bench_serving._spread([2.5, 5.0]) == "3.8 (2.5 - 5.0)"
-    assert bench_serving._table({"toy": rounds}).row_count == 1
-    report = bench_serving._report({"toy": rounds}, {"other": "why"}, [0.1], 2.0)
+    assert bench_serving._table({"toy": rounds}, 10.0).row_count == 1
+    report = bench_serving._report({"toy": rounds}, {"other": "why"}, [0.1])
     assert json.loads(json.dumps(report, allow_nan=False))["systems"]["toy"][1]["cells"][0]["added_p50_ms"] == 5.0
     assert len(serving_chart({"toy": rounds}).axes) == 3
 
