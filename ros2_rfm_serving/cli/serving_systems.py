@@ -133,7 +133,7 @@ def _catalogue(setup: Setup, takes_encoded: bool) -> str:
 
 
 def _profile(model_ms: float) -> str:
-    figures = ",".join([f"{model_ms:g}"] * 5)
+    figures = ",".join([f"{max(model_ms, 1e-3):g}"] * 5)  # a profile knows no model that takes no time
     rows = [f"{MODEL},{GPU_TYPE},fixed,{size},1,{figures}" for size in (1, MAX_BATCH_SIZE)]
     return "\n".join(["model,gpu_type,batching,batch_size,rate_hz,mean_ms,p50_ms,p90_ms,p95_ms,p99_ms", *rows, ""])
 
