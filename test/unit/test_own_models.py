@@ -106,9 +106,7 @@ def test_answers_that_break_the_contract_are_found_at_the_start() -> None:
 
 
 def test_what_is_no_engine_is_told_what_it_lacks() -> None:
-    with pytest.raises(
-        ModelError, match=r"gave Mirror, which is no Engine: .* infer.*a VelocityModel into a FlowEngine"
-    ):
+    with pytest.raises(ModelError, match=r"gave Mirror, which is no Engine: .* infer.*a VelocityModel into a FlowEngine"):
         build_engine(spec(f"{__name__}:bare"))
 
 
