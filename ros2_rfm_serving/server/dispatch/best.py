@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Waiting
@@ -15,6 +16,9 @@ OLD_S = 60.0
 """Older tasks are no more urgent for it: a robot whose task never ends must not go before all others."""
 PATIENCE = 300.0
 """Selections without it after which a request counts twice; quadratic, so that none is passed over for ever."""
+TURNS = 16
+"""Times that all who wait could have had their turn, after which one who did not comes first: an old task that asks again at
+once must not keep a new one waiting."""
 LAST_CHANCE = 1.2
 """How much more a request counts for which this batch is the last that keeps its SLO."""
 MAX_KINDS = 256
@@ -39,7 +43,9 @@ class Best(DispatchPolicy):
         if len(waiting) == 1:
             return waiting
         batch_s = engine.latency_s(min(len(waiting), engine.batch_size))
-        return sorted(waiting, key=lambda w: self._urgency(w, now_s, now_s + batch_s, now_s + 2 * batch_s), reverse=True)
+        limit = TURNS * math.ceil(len(waiting) / engine.batch_size)
+        ranked = sorted(waiting, key=lambda w: self._urgency(w, now_s, now_s + batch_s, now_s + 2 * batch_s), reverse=True)
+        return sorted(ranked, key=lambda w: w.history.skipped < limit)
 
     def task_ended(self, task: History) -> None:
         self._all.learn(task.rounds)
