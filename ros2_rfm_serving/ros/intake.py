@@ -58,7 +58,11 @@ class Intake:
         key = (request.id.robot, request.id.component)
         with self._changed:
             if key in self._waiting:
-                self._server.refused["superseded_undecoded"] += 1
+                before = self._waiting[key][0].id
+                if before.session_epoch == request.id.session_epoch and before.sequence >= request.id.sequence:
+                    self._server.refused["stale_sequence"] += 1
+                    return
+                self._server.superseded_early(before)
             elif len(self._waiting) >= MAX_WAITING:
                 self._server.refused["intake_full"] += 1
                 return

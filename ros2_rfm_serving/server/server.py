@@ -181,6 +181,13 @@ class ModelServer:
                 session.superseded += 1
                 self._superseded += 1
 
+    def superseded_early(self, request: RequestId) -> None:
+        """A newer one of its session arrived before anybody looked at it."""
+        with self._lock:
+            if session := self._sessions.get((request.robot, request.component), request.session_epoch):
+                session.superseded += 1
+                self._superseded += 1
+
     @contextlib.contextmanager
     def counting_refusals(self) -> Iterator[None]:
         """Counts the `BadMessageError` that leaves the block, whether conversion or `submit` raised it."""
