@@ -75,12 +75,15 @@ class History:
 
     # --- what happens, in this order, again and again ---
 
-    def requested(self, now_s: float, report: ExecutionReport) -> None:
-        """A request arrived; its report is about the chunk that the robot executes, or executed last."""
+    def requested(self, now_s: float, report: ExecutionReport, *, replaces: bool = True) -> None:
+        """A request arrived; its report is about the chunk that the robot executes, or executed last.
+
+        replaces: one that waited. Only then can it be the newer observation that was asked for: that may have been lost.
+        """
         self._learn_pace(now_s)
-        if self._asked:
+        if self._asked and replaces:
             self.refetch_s += SMOOTHING * (now_s - self._asked[1] - self.refetch_s)
-            self._asked = None
+        self._asked = None
         executed = Interval(now_s - report.executing_s, now_s + report.remaining_s)
         if not 0.0 < executed.end_s - executed.begin_s < math.inf:
             return  # nothing was executed

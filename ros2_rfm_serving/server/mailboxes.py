@@ -39,7 +39,7 @@ class Mailboxes:
         if request.id.episode != history.episode:
             self.task_ended(history)
             history.begin_task(request.id.episode, (request.id.component, request.instruction), now_s)
-        history.requested(now_s, observation.report)
+        history.requested(now_s, observation.report, replaces=replaced is not None)
         remaining_s = observation.report.remaining_s
         self._waiting[session.key] = Waiting(
             request=request,

@@ -105,6 +105,14 @@ def test_a_newer_observation_is_asked_for_once_and_teaches_the_round_trip() -> N
     assert history.ask_again(8, 2.0)
 
 
+def test_a_newer_observation_that_was_lost_teaches_nothing() -> None:
+    history = fresh()
+    before = history.refetch_s
+    assert history.ask_again(7, 1.0)
+    history.requested(30.0, ExecutionReport(), replaces=False)  # the next round's
+    assert history.refetch_s == before and history.ask_again(8, 31.0)
+
+
 DURATION = st.floats(0.0, 5.0)
 ROUND = st.tuples(DURATION, DURATION, st.floats(0.001, 5.0), st.booleans(), st.booleans(), DURATION, st.floats(-2.0, 5.0))
 
