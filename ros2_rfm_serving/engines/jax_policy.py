@@ -63,9 +63,6 @@ class JaxPolicy(Protocol):
     def velocity(self, weights: Any, x: Any, time: Any, context: Any) -> Any:
         """[B, T, A]. x: [B, T, A] model space; time: [B, T], 1 = noise, 0 = clean."""
 
-    def normalize(self, weights: Any, actions: Any) -> Any:
-        """Robot space to model space, [..., A]."""
-
     def denormalize(self, weights: Any, actions: Any) -> Any:
         """Model space to robot space, [..., A]."""
 
@@ -138,9 +135,6 @@ class Bridge:
     def velocity(self, x: Tensor, time: Tensor, context: Any) -> Tensor:
         v = self.policy.velocity(self.weights, x.detach().numpy(), time.numpy(), context)
         return torch.from_numpy(np.array(v))
-
-    def normalize(self, actions: Array) -> Array:
-        return np.asarray(self.policy.normalize(self.weights, actions))
 
     def denormalize(self, actions: Array) -> Array:
         return np.asarray(self.policy.denormalize(self.weights, actions))

@@ -45,9 +45,6 @@ class LeRobotModel:
     def contract(self) -> ModelContract:
         return self._contract
 
-    def normalize(self, actions: Array) -> Array:
-        return self.processing.to_model(torch.from_numpy(actions))
-
     def denormalize(self, actions: Array) -> Array:
         """Of the batch that was perceived last: its observations may have a say."""
         return self.processing.to_robot(torch.from_numpy(actions))

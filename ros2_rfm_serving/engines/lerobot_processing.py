@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from lerobot.processor import NormalizerProcessorStep, RenameObservationsProcessorStep, TransitionKey
-from lerobot.processor.converters import create_transition
+from lerobot.processor import RenameObservationsProcessorStep
 from lerobot.utils.constants import OBS_STATE
 from torch import Tensor
 
@@ -60,14 +59,6 @@ class Processing:
         if robot.ndim < chunks.ndim:  # a step that takes one action at a time, such as GR00T's, kept the last one
             robot = torch.stack([self._after(chunks[:, step]) for step in range(chunks.shape[1])], dim=1)
         values: Array = robot.float().cpu().numpy()
-        return values
-
-    def to_model(self, actions: Tensor) -> Array:
-        """[..., A] robot space to model space."""
-        for step in self._before.steps:
-            if isinstance(step, NormalizerProcessorStep):
-                actions = step(create_transition(action=actions))[TransitionKey.ACTION]
-        values: Array = actions.cpu().numpy()
         return values
 
     def reset(self) -> None:

@@ -101,7 +101,7 @@ class ModelServerNode(LifecycleNode):
         if placement is None:
             self.get_logger().error("no schedule places a model here, and the parameter `model` is empty")
             return FAILURE
-        loading = self._loading if self._loading and self._loading.placement == placement else self._load(placement)
+        loading = self._loading if self._loading and _same_model(self._loading.placement, placement) else self._load(placement)
         while not loading.wait(qos.STATUS_PERIOD_S):
             self._publish_status()
         self._loading = None
@@ -123,6 +123,8 @@ class ModelServerNode(LifecycleNode):
         self._intake = Intake(self._server, self._worker.wake, self._complain, log, self._params.decode_threads)
         if self._schedule is not None:
             self._expect_robots(self._schedule, self._server)
+        if self._placement is not None and not self._params.model:  # it may have grown while the model was loaded
+            self._resize(self._server, self._worker, self._placement)
         self._set_state(msg.ServerStatus.READY, "")
         return SUCCESS
 
@@ -215,7 +217,7 @@ class ModelServerNode(LifecycleNode):
         self._placement = placement
         if placement is None or self._params.model or not self._params.autostart:
             return
-        present = before is not None and (before.model, before.gpu_type) == (placement.model, placement.gpu_type)
+        present = before is not None and _same_model(before, placement)
         if present and self._server is not None and self._worker is not None:
             self._resize(self._server, self._worker, placement)
             self._expect_robots(schedule, self._server)
@@ -249,7 +251,9 @@ class ModelServerNode(LifecycleNode):
         self.get_logger().warning(str(error), throttle_duration_sec=5.0)
 
     def _serving(self) -> tuple[ModelServer, Callable[[], None]] | None:
-        return (self._server, self._worker.wake) if self._server and self._worker else None
+        """For the doors; None: nothing new is taken."""
+        ready = self._state == msg.ServerStatus.READY
+        return (self._server, self._worker.wake) if ready and self._server and self._worker else None
 
     def _on_open(self, request: Any, response: Any) -> Any:
         if self._server is None or self._worker is None:
@@ -354,6 +358,10 @@ class ModelServerNode(LifecycleNode):
                 value = getattr(snapshot, name)
                 setattr(status, name, convert.counters_to(value) if name == "refused" else value)
         self._status.publish(status)
+
+
+def _same_model(one: Placement, other: Placement) -> bool:
+    return (one.model, one.gpu_type) == (other.model, other.gpu_type)
 
 
 def _refused(response: Any, code: int, problem: str) -> Any:

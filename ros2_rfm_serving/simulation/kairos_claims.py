@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.simulation.kairos_points import BUCKET_COUNTS, FLEETS, HORIZONS, RATES, WAN_MBPS, WAN_MS, Point, Run
 from ros2_rfm_serving.simulation.kairos_sweep import Cell, margins, pooled
-from ros2_rfm_serving.simulation.reproduction_claims import Claim, Rule
+from ros2_rfm_serving.simulation.reproduction_claims import Claim, Rule, measured
 
 TIE = 102.5
 """%: two policies whose figures differ by less count as equal; draws of tasks scatter by more."""
@@ -192,11 +192,4 @@ PROMISED: tuple[_Row, ...] = (
 
 def claims_of(results: Results) -> list[Claim]:
     """Those for which everything was run."""
-    claims = []
-    for figure, text, unit, rule, paper, ours in (*PAPER, *PROMISED):
-        try:
-            value = ours(results)
-        except KeyError:
-            continue
-        claims.append(Claim(figure=figure, text=text, unit=unit, rule=rule, paper=paper, ours=value))
-    return claims
+    return measured((*PAPER, *PROMISED), results)

@@ -158,13 +158,6 @@ def test_updates_lead_from_the_noise_to_the_chunk(engines: dict[str, LeRobotEngi
     assert close(noise + reply.updates.sum(axis=0), reply.chunk_model)
 
 
-@pytest.mark.parametrize("kind", ["act", *SPLIT])
-def test_model_space_and_robot_space_are_inverse(engines: dict[str, LeRobotEngine], kind: str) -> None:
-    model = engines[kind]._policy
-    chunk = np.random.default_rng(5).standard_normal((2, tiny.CHUNK, tiny.NUM_ACTIONS), np.float32)
-    assert close(model.normalize(model.denormalize(chunk)), chunk)
-
-
 # --- sessions --------------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@ misbehave."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 
@@ -13,16 +14,19 @@ from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind, Serving
 
 NAMES = ("x", "y", "z")
+LOADS = itertools.count(1)
+"""Of this process."""
 UNSURE_ROW = 5
 """Its last update is twice as large as those before."""
 
 
 class MirrorEngine(Engine):
     def __init__(self, spec: EngineSpec) -> None:
+        time.sleep(spec.entry.options.get("load_s", 0.0))
         self._batch_s = spec.entry.options.get("batch_s", 0.01)
         self._contract = ModelContract(
             model=spec.model,
-            model_hash="m",
+            model_hash=f"load {next(LOADS)}",
             output=OutputKind.ACTION_CHUNK,
             action_names=NAMES,
             cameras=("front",),

@@ -30,6 +30,7 @@ from .mirror_engine import NAMES
 CATALOGUE = """
 models:
   mirror: {{engine: "test.ros.mirror_engine:build", options: {{batch_s: {batch_s}, serving: {serving}}}}}
+  slow: {{engine: "test.ros.mirror_engine:build", options: {{load_s: 2.0}}}}
   absent: {{engine: bundle, bundle: missing}}
 """
 HEADER = "model,gpu_type,batching,batch_size,rate_hz,mean_ms,p50_ms,p90_ms,p95_ms,p99_ms\n"

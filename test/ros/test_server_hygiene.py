@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ros2_rfm_serving.cli.supervisor import Supervisor
 from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
-from ros2_rfm_serving.types import Horizon
+from ros2_rfm_serving.types import Horizon, Placement, Schedule
 
 from .mirror_engine import NAMES, UNSURE_ROW
 from .server_fleet import JPEG, Fleet, launched, serving, started, write_profiles
@@ -241,3 +242,30 @@ def test_a_model_that_cannot_be_loaded_is_said_without_a_path(ros_domain: int, t
         assert "cannot be loaded" in fleet.status.detail and "/nowhere" not in fleet.status.detail
         answer = fleet.open("r1")
         assert answer.error_code == 200 and "/nowhere" not in answer.error_msg and process.poll() is None
+
+
+def test_a_schedule_that_comes_while_the_model_loads_is_followed_without_another_load(
+    ros_domain: int, tmp_path: Path
+) -> None:
+    placement = Placement(
+        server="s1",
+        model="slow",
+        components=("system1",),
+        gpu_type="CPU",
+        batching="fixed",
+        batch_size=1,
+        max_sessions=2,
+        predicted_p99_s=0.1,
+    )
+    with launched(tmp_path, "r1", model="''") as (fleet, _):
+        says = fleet.create_publisher(msg.Schedule, qos.Names().schedule, qos.SCHEDULE)
+        for epoch, more in ((1, {}), (2, {"max_sessions": 5, "batch_size": 4})):
+            schedule = Schedule(
+                epoch=epoch, placements=(replace(placement, **more),), routes=(), predicted_actions_hz=0.0, policy="test"
+            )
+            says.publish(convert.schedule_to(schedule, "test"))
+            fleet.wait(lambda epoch=epoch: fleet.status and fleet.status.schedule_epoch == epoch, what="the schedule is heard")
+        assert fleet.status.state == msg.ServerStatus.LOADING
+        fleet.wait(lambda: fleet.status.state == msg.ServerStatus.READY, what="ready")
+        fleet.wait(lambda: (fleet.status.max_sessions, fleet.status.batch_size) == (5, 4), what="the newer limits")
+        assert fleet.status.model_hash == "load 1"

@@ -61,9 +61,6 @@ class Curved:
         q, r, u = (torch.from_numpy(each).to(x) for each in (self.q, self.r, self.u))
         return (torch.tanh(x.flatten(1) @ r.T + time @ u.T + context.to(x)) @ q.T).view_as(x)
 
-    def normalize(self, actions: Array) -> Array:
-        return actions
-
     def denormalize(self, actions: Array) -> Array:
         return 2 * actions
 
