@@ -244,9 +244,7 @@ def test_a_model_that_cannot_be_loaded_is_said_without_a_path(ros_domain: int, t
         assert answer.error_code == 200 and "/nowhere" not in answer.error_msg and process.poll() is None
 
 
-def test_a_schedule_that_comes_while_the_model_loads_is_followed_without_another_load(
-    ros_domain: int, tmp_path: Path
-) -> None:
+def test_a_schedule_that_comes_while_the_model_loads_is_followed_without_another_load(ros_domain: int, tmp_path: Path) -> None:
     placement = Placement(
         server="s1",
         model="slow",
