@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.registry import EngineSpec
-from ros2_rfm_serving.engines.sampling import FlowEngine
 from ros2_rfm_serving.types import InferenceRequest, ModelContract, OutputKind
 
 HAND, GOAL = slice(0, 3), slice(36, 39)  # in the state, m

@@ -1,7 +1,7 @@
 from toy_policy import GOAL, ToyPolicy
 
 from ros2_rfm_serving.engines.blank import blank_request, rehearse
-from ros2_rfm_serving.engines.sampling import FlowEngine
+from ros2_rfm_serving.engines.flow.engine import FlowEngine
 
 engine = FlowEngine(ToyPolicy())
 rehearse(engine, 4)  # a batch of 4, its answers as the contract promises

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ros2_rfm_serving.cli.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
 from ros2_rfm_serving.factory import Component, Factory, Task
+from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
 
 
 def check(file: FactoryFile, profiles: Profiles = None, catalogue: CatalogueFile = None) -> None:

@@ -88,7 +88,7 @@ def _torch() -> Finding:
 
 
 def _models() -> Finding:
-    from ros2_rfm_serving.engines import bundle
+    from ros2_rfm_serving.engines.embedded import bundle
     from ros2_rfm_serving.ros.runtime import share
 
     try:

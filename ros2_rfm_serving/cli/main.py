@@ -8,21 +8,8 @@ from typing import Any
 
 import typer
 
-from ros2_rfm_serving.cli import (
-    bench,
-    capacity,
-    check,
-    doctor,
-    netlink,
-    parity,
-    plan,
-    profile,
-    reproduce,
-    robot,
-    simulate,
-    train,
-    up,
-)
+from ros2_rfm_serving.benchmarks.network import netlink
+from ros2_rfm_serving.cli import bench, capacity, check, doctor, parity, plan, profile, reproduce, robot, simulate, train, up
 from ros2_rfm_serving.errors import RfmError
 
 app = typer.Typer(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from ros2_rfm_serving.cli.engines import load_engine
-from ros2_rfm_serving.cli.inputs import CatalogueFile, JsonFlag, Profiles, console
-from ros2_rfm_serving.cli.shipped import shipped
+from ros2_rfm_serving.operate.engines import load_engine
+from ros2_rfm_serving.operate.inputs import CatalogueFile, JsonFlag, Profiles, console
+from ros2_rfm_serving.operate.shipped import shipped
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.engines.base import Parity

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ros2_rfm_serving.cli.inputs import (
+from ros2_rfm_serving.operate.inputs import (
     Budget,
     CatalogueFile,
     ChartFile,
     FactoryFile,
     Inputs,
     JsonFlag,
+    Policy,
     Profiles,
+    RateControl,
     Robots,
     Servers,
     console,
     load_inputs,
     print_json,
-    spinner,
+    solve,
 )
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.scheduler import Solution
-
-Policy = Annotated[str, typer.Option(help="best (ours), rosa (the paper's), or baseline1 to baseline4 (ROSA §4.1)")]
-RateControl = Annotated[
-    bool | None,
-    typer.Option("--rate-control/--no-rate-control", help="Cap what a robot sends; the baselines do not", show_default=False),
-]
 
 
 def plan(
@@ -65,33 +60,15 @@ def plan(
     if json:
         print_json(solution.to_json())
     else:
-        from ros2_rfm_serving.cli.plan_tables import plan_report
+        from ros2_rfm_serving.reports.plan_tables import plan_report
 
         console.print(plan_report(solution, inputs.factory, inputs.profile))
     raise typer.Exit(0 if solution.feasible else 1)
 
 
-def solve(
-    inputs: Inputs, policy: str, rate_control: bool | None = None, budget_s: float | None = None, *, explained: bool = True
-) -> Solution:
-    from ros2_rfm_serving.scheduler import plan_factory
-
-    with spinner(f"solving with {policy}"):
-        return plan_factory(
-            inputs.factory,
-            inputs.profile,
-            inputs.catalogue,
-            policy=policy,
-            rate_control=rate_control,
-            clock=time.monotonic,
-            budget_s=budget_s,
-            explained=explained,
-        )
-
-
 def _compare(inputs: Inputs, rate_control: bool | None, budget_s: float | None, json: bool) -> bool:
     """True when at least one policy serves the factory."""
-    from ros2_rfm_serving.cli.plan_tables import comparison
+    from ros2_rfm_serving.reports.plan_tables import comparison
     from ros2_rfm_serving.scheduler import POLICIES
 
     solutions = {policy: solve(inputs, policy, rate_control, budget_s, explained=False) for policy in POLICIES}
@@ -103,6 +80,6 @@ def _compare(inputs: Inputs, rate_control: bool | None, budget_s: float | None, 
 
 
 def _draw(solution: Solution, inputs: Inputs, file: Path) -> None:
-    from ros2_rfm_serving.cli import charts
+    from ros2_rfm_serving.reports import charts
 
     charts.save(charts.plan_chart(solution, inputs.profile, inputs.factory.name), file)

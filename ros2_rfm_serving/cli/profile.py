@@ -130,7 +130,7 @@ def profile(
         raise typer.Exit(130) from None
     console.print(f"written: {out}, {len(sheet.rows)} rows")
     if plot:
-        from ros2_rfm_serving.cli.profile_plot import draw
+        from ros2_rfm_serving.reports.profile_plot import draw
 
         draw(sheet.rows, plot)
         console.print(f"written: {plot}")

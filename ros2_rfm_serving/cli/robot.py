@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ros2_rfm_serving.cli.running import (
+from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
+from ros2_rfm_serving.operate.running import (
     Options,
     console,
     new_logs,
@@ -22,11 +23,10 @@ from ros2_rfm_serving.cli.running import (
     show_until_end,
     stop_signals,
 )
-from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.cli.supervisor import Supervisor
     from ros2_rfm_serving.factory import Factory, Robot
+    from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
 DISCOVERY_LIMIT_S = 10.0
@@ -85,9 +85,9 @@ def _newcomer(factory: Factory, name: str, task: str) -> Robot:
 def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
     """Until Ctrl-C or the end of its time. Returns the processes that kept failing."""
     prepare_environment(options.domain)
-    from ros2_rfm_serving.cli.supervisor import Supervisor
     from ros2_rfm_serving.factory.nodes import robot_nodes
     from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.ros.runtime import share
 
     nodes = robot_nodes(factory, newcomer, share() / "config", fleet_namespace=options.namespace, work=options.work)

@@ -14,21 +14,23 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from ros2_rfm_serving.cli.inputs import (
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.inputs import (
     WAIT_S,
     Budget,
     CatalogueFile,
     FactoryFile,
     JsonFlag,
+    Policy,
     Profiles,
+    RateControl,
     Robots,
     Servers,
     console,
     load_inputs,
     print_json,
+    solve,
 )
-from ros2_rfm_serving.cli.plan import Policy, RateControl, solve
-from ros2_rfm_serving.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.simulation import ComponentReport, Conditions, Crash, Network, Report

@@ -34,9 +34,9 @@ def train(
     """
     import torch
 
-    from ros2_rfm_serving.engines import bundle, instructions
-    from ros2_rfm_serving.engines.networks import FlowPolicyConfig, JudgeConfig
-    from ros2_rfm_serving.engines.training import TrainingConfig, train_judge, train_policy
+    from ros2_rfm_serving.engines.embedded import bundle, instructions
+    from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, JudgeConfig
+    from ros2_rfm_serving.engines.embedded.training import TrainingConfig, train_judge, train_policy
     from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, CAMERAS, STATE_SIZE, TASKS
 
     if what not in ("policy", "judge", "all"):

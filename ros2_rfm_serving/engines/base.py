@@ -121,7 +121,7 @@ class VelocityModel(Protocol):
 
 
 class Predicts(enum.Enum):
-    """What a network was trained to say about noisy actions, and so how our loop gets to clean ones (engines/solvers.py)."""
+    """What a network was trained to say about noisy actions, and so how our loop gets to clean ones (engines/flow/solvers.py)."""
 
     VELOCITY = "velocity"
     """Flow matching: noise - actions."""

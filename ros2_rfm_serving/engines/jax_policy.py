@@ -20,12 +20,13 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor
 
-from ros2_rfm_serving.engines import parity
 from ros2_rfm_serving.engines.base import Parity, SamplingConfig
-from ros2_rfm_serving.engines.guidance import guidance_weight, target_of
-from ros2_rfm_serving.engines.inputs import Inputs
+from ros2_rfm_serving.engines.embedded.inputs import Inputs
+from ros2_rfm_serving.engines.flow import parity
+from ros2_rfm_serving.engines.flow.engine import FlowEngine
+from ros2_rfm_serving.engines.flow.guidance import guidance_weight, target_of
+from ros2_rfm_serving.engines.flow.sampling import Sample, fixed_prefixes, noise_of, sample
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
-from ros2_rfm_serving.engines.sampling import FlowEngine, Sample, fixed_prefixes, noise_of, sample
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, Guidance, InferenceRequest, ModelContract
 
@@ -90,7 +91,7 @@ class JaxOptions(BaseModel):
 
 
 class Conditions(NamedTuple):
-    """What continues earlier actions, per row: fixed rows, and what guidance pulls to (engines/guidance.py)."""
+    """What continues earlier actions, per row: fixed rows, and what guidance pulls to (engines/flow/guidance.py)."""
 
     prefix: Any
     """[B, T, A]"""

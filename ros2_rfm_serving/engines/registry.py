@@ -19,13 +19,13 @@ from ros2_rfm_serving.profiles import Profile
 
 _HERE = "ros2_rfm_serving.engines"
 ENGINES = {
-    "bundle": f"{_HERE}.embedded:build",
+    "bundle": f"{_HERE}.embedded.engine:build",
     "emulated": f"{_HERE}.emulated:build",
-    "lerobot": f"{_HERE}.lerobot:build",
+    "lerobot": f"{_HERE}.lerobot.engine:build",
     "jax": f"{_HERE}.jax_policy:build",
-    "vllm": f"{_HERE}.vllm:build",
-    "openai": f"{_HERE}.openai:build",
-    "remote": f"{_HERE}.remote:build",
+    "vllm": f"{_HERE}.text.vllm:build",
+    "openai": f"{_HERE}.text.openai:build",
+    "remote": f"{_HERE}.remote.engine:build",
 }
 ENTRY_POINTS = "ros2_rfm_serving.engines"
 """Group of the entry points with which other packages add engines."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
-from ros2_rfm_serving.robot.conversation import Instructions, Requests
-from ros2_rfm_serving.robot.link import InFlight, LinkState, ModelIdentity, Overdue, steps_of
+from ros2_rfm_serving.robot.conversation.conversation import Instructions, Requests
+from ros2_rfm_serving.robot.conversation.link import InFlight, LinkState, ModelIdentity, Overdue, steps_of
 from ros2_rfm_serving.robot.parts import RobotParts
 from ros2_rfm_serving.robot.task import FAILED, TaskGoal, TaskRun
 from ros2_rfm_serving.types import (

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ros2_rfm_serving.robot.limits import Limits
-from ros2_rfm_serving.robot.link import LinkConfig
 from ros2_rfm_serving.types import (
     Array,
     Conditioning,
@@ -31,6 +30,20 @@ class CommandType(enum.Enum):
     """Without a new one the robot goes on moving: only zero stops it."""
     DELTA = "delta"
     """A displacement, made once; without a new one the robot stays."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkConfig:
+    request_timeout_s: float = 1.0
+    open_timeout_s: float = 3.0
+    max_timeouts: int = 2
+    """Consecutive timeouts after which the session is opened anew."""
+    initial_backoff_s: float = 0.5
+    max_backoff_s: float = 5.0
+    counts_first_latency: bool = False
+    """The first inference of a session, which may include a warm-up, counts as any other (LeRobot's older behaviour)."""
+    longest_latency: bool = False
+    """The latency to expect is the longest ever (LeRobot's older behaviour); else the window's median."""
 
 
 class Motion(enum.Enum):

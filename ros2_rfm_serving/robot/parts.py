@@ -6,11 +6,11 @@ import math
 from collections import Counter, deque
 
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig
-from ros2_rfm_serving.robot.conversation import Conversation
-from ros2_rfm_serving.robot.failsafe import Facts, FailSafe
-from ros2_rfm_serving.robot.link import LinkState, ModelIdentity
-from ros2_rfm_serving.robot.motion import Motor
-from ros2_rfm_serving.robot.smoothness import Smoothness
+from ros2_rfm_serving.robot.conversation.conversation import Conversation
+from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity
+from ros2_rfm_serving.robot.motion.failsafe import Facts, FailSafe
+from ros2_rfm_serving.robot.motion.motion import Motor
+from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.types import RobotState, TaskPhase

@@ -8,8 +8,8 @@ from rclpy.node import Node
 from rfm_serving import srv
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.ros import qos
 from ros2_rfm_serving.ros.runtime import clock, executor
+from ros2_rfm_serving.ros.wire import qos
 
 TIMEOUT_S = 60.0
 """Of one call: a robot that does not fit has the whole factory planned anew."""

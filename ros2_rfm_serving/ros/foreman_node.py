@@ -12,8 +12,8 @@ from rclpy.action import ActionClient
 from rclpy.node import Node
 from rfm_serving import action, msg
 
-from ros2_rfm_serving.ros import qos
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, parameter, run_node
+from ros2_rfm_serving.ros.wire import qos
 
 SILENT_AFTER_S = 10.0
 

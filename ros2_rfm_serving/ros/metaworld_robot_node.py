@@ -15,9 +15,9 @@ from rclpy.node import Node
 from rfm_serving import msg
 from std_srvs.srv import Trigger
 
-from ros2_rfm_serving.ros import qos
-from ros2_rfm_serving.ros.metaworld_interfaces import make_interface
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, parameter, run_node
+from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.worlds.metaworld import make_interface
 from ros2_rfm_serving.types import Array
 from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, PHYSICS_STEP_S, MetaworldArm
 

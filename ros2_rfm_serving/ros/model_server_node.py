@@ -21,15 +21,16 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import BadMessageError, ModelError, RfmError
-from ros2_rfm_serving.ros import convert, qos, server_params
-from ros2_rfm_serving.ros.engine_thread import EngineThreads
-from ros2_rfm_serving.ros.gateway import open_gateway
-from ros2_rfm_serving.ros.infer_door import InferDoor
-from ros2_rfm_serving.ros.intake import Intake
-from ros2_rfm_serving.ros.loading import Loaded, Loading
-from ros2_rfm_serving.ros.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, run_node
-from ros2_rfm_serving.ros.session_messages import contract_to, session_request_from
+from ros2_rfm_serving.ros.server import settings as server_params
+from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
+from ros2_rfm_serving.ros.server.infer_door import InferDoor
+from ros2_rfm_serving.ros.server.intake import Intake
+from ros2_rfm_serving.ros.server.loading import Loaded, Loading
+from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
+from ros2_rfm_serving.ros.server.websocket_settings import open_gateway
+from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.types import Placement, Reply, RequestId, Schedule
 

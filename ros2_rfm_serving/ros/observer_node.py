@@ -8,8 +8,8 @@ from rclpy.node import Node
 from rfm_serving import msg
 
 from ros2_rfm_serving.monitoring.board import Board, Score
-from ros2_rfm_serving.ros import qos
 from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.types import RobotState, TaskPhase
 
 SERVER_STATES = {

@@ -13,11 +13,11 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.ros.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.faulty import Faults
 from ros2_rfm_serving.ros.parameters import unknown
-from ros2_rfm_serving.ros.robot_body import RobotBody
-from ros2_rfm_serving.ros.robot_params import RobotSettings, robot_settings
-from ros2_rfm_serving.ros.robot_servers import FAREWELL_S, Servers, later
+from ros2_rfm_serving.ros.robot.body import RobotBody
+from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers, later
+from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
 from ros2_rfm_serving.ros.runtime import fleet_names, logged, parameter, run_node
-from ros2_rfm_serving.ros.session_messages import check_name
+from ros2_rfm_serving.ros.wire.session_messages import check_name
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
 from ros2_rfm_serving.ros.robot_node import RobotHost
-from ros2_rfm_serving.ros.robot_params import RobotSettings, robot_settings
 from ros2_rfm_serving.ros.runtime import parameter, run_node
 
 

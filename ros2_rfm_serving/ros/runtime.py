@@ -22,7 +22,7 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
 from ros2_rfm_serving.factory.nodes import SUPERVISED
-from ros2_rfm_serving.ros.qos import Names
+from ros2_rfm_serving.ros.wire.qos import Names
 
 PR_SET_PDEATHSIG = 1
 T = TypeVar("T")

@@ -17,8 +17,8 @@ from rfm_serving import msg, srv
 from ros2_rfm_serving.errors import RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot, load_factory
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.runtime import fleet_names, parameter, run_node, share
+from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.scheduler import Fleet, start_fleet
 from ros2_rfm_serving.types import Schedule
 

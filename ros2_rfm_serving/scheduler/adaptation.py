@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Robot
-from ros2_rfm_serving.scheduler.curves import Config, Curves
+from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.solution import MIN_SESSIONS
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule

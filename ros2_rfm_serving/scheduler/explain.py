@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from ros2_rfm_serving.factory import Catalogue, Factory
-from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler.curves import Curves
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.problem import Problem
 
+Feasible = Callable[[Factory, Mapping[str, int]], bool]
+"""Can this factory, with so many robots of each task, be served?"""
 MOST_SERVERS = 4096
 """Where the search for a sufficient number of servers ends."""
 
@@ -87,14 +88,9 @@ def _fewest_servers(model: str, problem: Problem, curves: Curves) -> tuple[int, 
 def remedies(
     factory: Factory,
     counts: Mapping[str, int],
-    profile: Profile,
-    catalogue: Catalogue | None,
+    feasible: Feasible,
 ) -> tuple[str, ...]:
     """Changes that would make it feasible, each found by the solver: more GPUs, fewer robots, a looser SLO."""
-
-    def feasible(changed: Factory, robots: Mapping[str, int]) -> bool:
-        return _feasible(changed, robots, profile, catalogue)
-
     return tuple(
         text
         for text in (
@@ -106,20 +102,7 @@ def remedies(
     )
 
 
-def _feasible(factory: Factory, counts: Mapping[str, int], profile: Profile, catalogue: Catalogue | None) -> bool:
-    from ros2_rfm_serving.scheduler.planning import plan_factory
-
-    quick = plan_factory(factory, profile, catalogue, num_robots=counts, explained=False, budget_s=0.0, clock=_always_late())
-    return bool(quick.servers)
-
-
-def _always_late() -> Callable[[], float]:
-    """A clock that makes the solver stop at its first feasible placement."""
-    ticks = iter(range(1_000_000_000))
-    return lambda: float(next(ticks))
-
-
-def _more_servers(factory: Factory, counts: Mapping[str, int], feasible: Callable[[Factory, Mapping[str, int]], bool]) -> str:
+def _more_servers(factory: Factory, counts: Mapping[str, int], feasible: Feasible) -> str:
     declared = factory.server_cluster[0].num_servers
     high = declared + 1
     while not feasible(factory.with_num_servers(high), counts):
@@ -135,7 +118,7 @@ def _more_servers(factory: Factory, counts: Mapping[str, int], feasible: Callabl
     return f"feasible with {more} more GPU{'s' if more > 1 else ''} ({high} x {gpu_type})"
 
 
-def _fewer_robots(factory: Factory, counts: Mapping[str, int], feasible: Callable[[Factory, Mapping[str, int]], bool]) -> str:
+def _fewer_robots(factory: Factory, counts: Mapping[str, int], feasible: Feasible) -> str:
     total = sum(counts.values())
 
     def scaled(robots: int) -> dict[str, int]:
@@ -151,9 +134,7 @@ def _fewer_robots(factory: Factory, counts: Mapping[str, int], feasible: Callabl
     return f"feasible with fewer robots: {fleet}"
 
 
-def _looser_slos(
-    factory: Factory, counts: Mapping[str, int], feasible: Callable[[Factory, Mapping[str, int]], bool]
-) -> Iterator[str]:
+def _looser_slos(factory: Factory, counts: Mapping[str, int], feasible: Feasible) -> Iterator[str]:
     for task, count in counts.items():
         if not count:
             continue

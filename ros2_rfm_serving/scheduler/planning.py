@@ -10,17 +10,18 @@ from dataclasses import replace
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler import baselines, best, explain
+from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.adaptation import Fleet
-from ros2_rfm_serving.scheduler.baselines import StaticPlacement, TooFewServersError
-from ros2_rfm_serving.scheduler.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.budget import Budget
-from ros2_rfm_serving.scheduler.convoys import self_paced
-from ros2_rfm_serving.scheduler.curves import Curves
-from ros2_rfm_serving.scheduler.predict import Operation, solution_of
+from ros2_rfm_serving.scheduler.policies import baselines, best
+from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement, TooFewServersError
+from ros2_rfm_serving.scheduler.policies.rosa import Rosa
+from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
+from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.predict import Operation, solution_of
+from ros2_rfm_serving.scheduler.prediction.rates import RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
-from ros2_rfm_serving.scheduler.rates import RateSearch
-from ros2_rfm_serving.scheduler.rosa import Rosa
 from ros2_rfm_serving.scheduler.solution import Solution, to_schedule
 from ros2_rfm_serving.scheduler.standby import with_standbys
 from ros2_rfm_serving.types import Schedule
@@ -79,12 +80,26 @@ def plan_factory(
     if solution.policy and not solution.servers:
         problems = solution.problems
         if explained:
-            problems = (*problems, *explain.remedies(factory, counts, profile, catalogue))
+            problems = (*problems, *explain.remedies(factory, counts, _feasible(profile, catalogue)))
         return _infeasible(policy, bound.objective, problems, budget.spent_s())
     if policy not in STATIC:
         reserved = {s: g for s, g in factory.gpu_types.items() if s not in problem.servers}
         solution = with_standbys(solution, problem, curves, reserved, peers=factory.standby.peers)
     return replace(solution, solve_s=budget.spent_s())
+
+
+def _feasible(profile: Profile, catalogue: Catalogue | None) -> explain.Feasible:
+    def feasible(factory: Factory, counts: Mapping[str, int]) -> bool:
+        quick = plan_factory(factory, profile, catalogue, num_robots=counts, explained=False, budget_s=0.0, clock=_always_late())
+        return bool(quick.servers)
+
+    return feasible
+
+
+def _always_late() -> Callable[[], float]:
+    """A clock that makes the solver stop at its first feasible placement."""
+    ticks = iter(range(1_000_000_000))
+    return lambda: float(next(ticks))
 
 
 def start_fleet(

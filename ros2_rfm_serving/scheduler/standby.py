@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ros2_rfm_serving.scheduler.curves import Config, Curves
+from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
 

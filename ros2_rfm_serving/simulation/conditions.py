@@ -15,7 +15,7 @@ from pathlib import Path
 from ros2_rfm_serving import faults
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.faults import FaultPlan
-from ros2_rfm_serving.robot.link import LinkConfig
+from ros2_rfm_serving.robot.config import LinkConfig
 
 TRACE_COLUMNS = ["time_s", "delay_ms"]
 

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines import bundle
 from ros2_rfm_serving.engines.base import Engine, SamplingConfig
-from ros2_rfm_serving.engines.embedded import FlowPolicy
-from ros2_rfm_serving.engines.graphs import Tensors
-from ros2_rfm_serving.engines.networks import FlowPolicyNetwork
-from ros2_rfm_serving.engines.sampling import FlowEngine
+from ros2_rfm_serving.engines.embedded import bundle
+from ros2_rfm_serving.engines.embedded.engine import FlowPolicy
+from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+from ros2_rfm_serving.engines.flow.engine import FlowEngine
+from ros2_rfm_serving.engines.flow.graphs import Tensors
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.server.horizon import outlooks
 from ros2_rfm_serving.types import SYSTEM1, EngineReply, Horizon, InferenceRequest, RequestId, empty

@@ -20,8 +20,8 @@ from test.engines import conftest  # noqa: F401 (before anything that imports to
 import numpy as np
 import torch
 
-from ros2_rfm_serving.engines.lerobot_parity import own_input, requests_for
-from ros2_rfm_serving.engines.sampling import noise_of
+from ros2_rfm_serving.engines.flow.sampling import noise_of
+from ros2_rfm_serving.engines.lerobot.parity import own_input, requests_for
 from test.engines import tiny_lerobot as tiny
 from test.engines.test_lerobot import SPLIT, built
 

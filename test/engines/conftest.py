@@ -10,7 +10,7 @@ import pytest
 import torch
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.engines.lerobot import LeRobotEngine
+    from ros2_rfm_serving.engines.lerobot.engine import LeRobotEngine
 
 try:
     import torchvision  # noqa: F401

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ros2_rfm_serving.engines.lerobot import LeRobotEngine
+from ros2_rfm_serving.engines.lerobot.engine import LeRobotEngine
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile

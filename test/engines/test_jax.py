@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.engines.guidance import guidance_weight, prefix_weights
+from ros2_rfm_serving.engines.flow.guidance import guidance_weight, prefix_weights
+from ros2_rfm_serving.engines.flow.sampling import noise_of
 from ros2_rfm_serving.engines.jax_policy import JaxEngine, Observation
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
-from ros2_rfm_serving.engines.sampling import noise_of
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, RfmError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile

@@ -15,10 +15,10 @@ from lerobot.configs.types import RTCAttentionSchedule
 from lerobot.policies.rtc.configuration_rtc import RTCConfig
 from lerobot.processor import ObservationProcessorStep, PolicyActionProcessorStep, ProcessorStepRegistry
 
-from ros2_rfm_serving.engines.lerobot import LeRobotEngine
-from ros2_rfm_serving.engines.lerobot_parity import own_answer, requests_for
-from ros2_rfm_serving.engines.lerobot_policies import Pi0, SmolVla
-from ros2_rfm_serving.engines.sampling import noise_of, sample
+from ros2_rfm_serving.engines.flow.sampling import noise_of, sample
+from ros2_rfm_serving.engines.lerobot.engine import LeRobotEngine
+from ros2_rfm_serving.engines.lerobot.parity import own_answer, requests_for
+from ros2_rfm_serving.engines.lerobot.policies import Pi0, SmolVla
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import Conditioning, Guidance, PrefixSchedule, Serving, SessionRequest

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from ros2_rfm_serving.engines.lerobot import LeRobotEngine
-from ros2_rfm_serving.engines.lerobot_parity import requests_for
-from ros2_rfm_serving.engines.lerobot_policies import serving_of
+from ros2_rfm_serving.engines.lerobot.engine import LeRobotEngine
+from ros2_rfm_serving.engines.lerobot.parity import requests_for
+from ros2_rfm_serving.engines.lerobot.policies import serving_of
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, RfmError
 from ros2_rfm_serving.types import InferenceRequest, Serving
 from test.engines import tiny_lerobot as tiny

@@ -13,8 +13,8 @@ import pytest
 import simplejpeg
 import xllamacpp
 
-from ros2_rfm_serving.engines.openai import OpenAIEngine
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
+from ros2_rfm_serving.engines.text.openai import OpenAIEngine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile

@@ -7,7 +7,7 @@ from typing import Any
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from ros2_rfm_serving.ros.robot_params import RobotSettings, robot_settings
+from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
 
 
 def settings(given: dict[str, Any], name: str = "r1", **how: Any) -> RobotSettings:

@@ -13,8 +13,8 @@ import simplejpeg
 from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import CompressedImage, Image
 
-from ros2_rfm_serving.ros import convert
-from ros2_rfm_serving.ros.cameras import CameraConfig, CameraSet
+from ros2_rfm_serving.ros.robot.cameras import CameraConfig, CameraSet
+from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.types import EncodedImage
 
 RED, BLUE = (250, 20, 30), (10, 30, 240)

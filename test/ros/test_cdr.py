@@ -12,7 +12,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.ros import cdr, convert
+from ros2_rfm_serving.ros.wire import cdr, convert
 from ros2_rfm_serving.types import Chunk, EncodedImage, ExecutionReport, ObservationRequest, Plan, RequestId, Served
 from test.ros.test_convert import FLOATS, IDS, IMAGES, MATRICES, SERVED, VECTORS, same
 

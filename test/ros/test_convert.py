@@ -14,7 +14,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.ros import convert, session_messages
+from ros2_rfm_serving.ros.wire import convert, session_messages
 from ros2_rfm_serving.types import (
     Chunk,
     Conditioning,

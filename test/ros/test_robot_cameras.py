@@ -10,8 +10,9 @@ import pytest
 import simplejpeg
 from sensor_msgs.msg import Image
 
-from ros2_rfm_serving.ros import cameras, convert
-from ros2_rfm_serving.ros.cameras import CameraConfig, CameraSet
+from ros2_rfm_serving.ros.robot import cameras
+from ros2_rfm_serving.ros.robot.cameras import CameraConfig, CameraSet
+from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.types import MAX_ENCODED_BYTES
 
 from .pictures import BLUE, HEIGHT, RED, WIDTH, Eye, compressed, decoded, halves, png, raw, scene, sent

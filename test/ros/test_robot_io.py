@@ -21,11 +21,11 @@ from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.ros import qos
-from ros2_rfm_serving.ros.cameras import CameraSet
-from ros2_rfm_serving.ros.joints import StateConfig, StatePart, StateReader
+from ros2_rfm_serving.ros.robot.cameras import CameraSet
+from ros2_rfm_serving.ros.robot.joints import StateConfig, StatePart, StateReader
+from ros2_rfm_serving.ros.robot.sinks import SinkConfig, SinkKind, make_sink
 from ros2_rfm_serving.ros.runtime import executor
-from ros2_rfm_serving.ros.sinks import SinkConfig, SinkKind, make_sink
+from ros2_rfm_serving.ros.wire import qos
 
 from .parameters import flat, settings
 from .pictures import BLUE, RED, decoded, halves, scene, sent
@@ -271,7 +271,7 @@ class Arm:
 
 def test_the_foreign_robot_is_mapped_onto_the_model(repository: Path, node: Node) -> None:
     """Through config/robots/metaworld_foreign.yaml there and back: names, orders, units, channel order, padding."""
-    from ros2_rfm_serving.ros.metaworld_interfaces import make_interface
+    from ros2_rfm_serving.ros.worlds.metaworld import make_interface
 
     given = yaml.safe_load((repository / "config/robots/metaworld_foreign.yaml").read_text())["/**"]["ros__parameters"]
     read = settings(flat(given))

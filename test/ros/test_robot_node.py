@@ -17,9 +17,9 @@ from rfm_serving import action, msg
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Float32MultiArray
 
-from ros2_rfm_serving.ros import convert, qos
+from ros2_rfm_serving.ros.robot.status import Punctuality
 from ros2_rfm_serving.ros.robot_node import RobotNode
-from ros2_rfm_serving.ros.robot_status import Punctuality
+from ros2_rfm_serving.ros.wire import convert, qos
 from test.ros.robot_rig import Rig
 from test.unit.fakes import JPEG, schedule
 

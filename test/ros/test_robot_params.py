@@ -15,13 +15,12 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, Motion, Rung
-from ros2_rfm_serving.robot.fallback import check_ladder
-from ros2_rfm_serving.robot.link import LinkConfig
-from ros2_rfm_serving.ros.cameras import CameraConfig
+from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung
+from ros2_rfm_serving.robot.motion.fallback import check_ladder
 from ros2_rfm_serving.ros.parameters import unknown
-from ros2_rfm_serving.ros.robot_parameters import SPECS, TickSource
-from ros2_rfm_serving.ros.robot_params import robot_settings
+from ros2_rfm_serving.ros.robot.cameras import CameraConfig
+from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
+from ros2_rfm_serving.ros.robot.settings import robot_settings
 
 from .parameters import flat, settings
 

@@ -16,8 +16,8 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage
 
 from ros2_rfm_serving.factory.nodes import parameter_file
-from ros2_rfm_serving.ros import convert, qos
 from ros2_rfm_serving.ros.robots_node import RobotsNode
+from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import Schedule
 from test.ros.robot_rig import Rig
 from test.unit.fakes import JPEG, schedule

@@ -12,11 +12,11 @@ import rclpy
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.ros import qos
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.runtime import executor
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
+from ros2_rfm_serving.ros.wire import qos
 
 # Every robot must get 2.2 actions/s, and within 30 ms the model is measured up to some ten requests/s: a handful of robots fits.
 FACTORY = """

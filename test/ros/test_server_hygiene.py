@@ -15,10 +15,10 @@ import pytest
 import rclpy
 from rfm_serving import msg
 
-from ros2_rfm_serving.cli.supervisor import Supervisor
 from ros2_rfm_serving.factory.nodes import NodeSpec
-from ros2_rfm_serving.ros import convert, qos
+from ros2_rfm_serving.operate.supervisor import Supervisor
 from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
+from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import Horizon, Placement, Schedule
 
 from .mirror_engine import NAMES, UNSURE_ROW

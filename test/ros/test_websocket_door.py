@@ -25,10 +25,10 @@ from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.ros import gateway
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
 from ros2_rfm_serving.ros.runtime import executor
-from ros2_rfm_serving.ros.websocket_door import DoorConfig, WebsocketDoor
+from ros2_rfm_serving.ros.server import websocket_settings as gateway
+from ros2_rfm_serving.ros.server.websocket_door import DoorConfig, WebsocketDoor
 from ros2_rfm_serving.types import (
     Conditioning,
     Guidance,
@@ -271,7 +271,7 @@ def test_a_remote_server_that_went_comes_back_and_never_costs_more_than_its_time
 
 
 def test_a_foreign_server_has_to_be_described_and_is_never_asked_for_more(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ros2_rfm_serving.server.openpi.OpenpiClient.metadata", lambda self: {"policy": "somebody's"})
+    monkeypatch.setattr("ros2_rfm_serving.server.openpi.protocol.OpenpiClient.metadata", lambda self: {"policy": "somebody's"})
     with pytest.raises(ModelError, match=r"say options\.action_names"):
         remote(rig.url)
     engine = remote(

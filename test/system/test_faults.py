@@ -23,8 +23,9 @@ import yaml
 from rfm_serving.action import ExecuteTask
 from rfm_serving.msg import ActionChunk, RobotStatus
 
-from ros2_rfm_serving.engines import bundle
-from ros2_rfm_serving.ros import qos
+from ros2_rfm_serving.benchmarks.network.run import module_of
+from ros2_rfm_serving.engines.embedded import bundle
+from ros2_rfm_serving.ros.wire import qos
 from test.system.test_factory import PlainClient
 
 ROBOT, SERVER = "arm_1", "server_1"
@@ -66,7 +67,7 @@ class Floor:
             "-W",
             "ignore",
             "-m",
-            f"ros2_rfm_serving.ros.{executable}",
+            module_of(executable),
             "--ros-args",
             "--params-file",
             str(file),

@@ -20,7 +20,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rfm_serving.msg import ActionChunk, RobotStatus, Schedule, ServerStatus
 
-from ros2_rfm_serving.ros import qos
+from ros2_rfm_serving.ros.wire import qos
 from test.system.test_factory import pids, rfm_up
 
 QUICKSTART, STANDBY = "config/factory_quickstart.yaml", "config/factory_standby.yaml"

@@ -1,4 +1,4 @@
-"""`ros/cdr.py`: the bytes of an Observation or an ActionChunk, as a raw subscription gets them.
+"""`ros/wire/cdr.py`: the bytes of an Observation or an ActionChunk, as a raw subscription gets them.
 
 First byte: which of the two; the rest: the message.
 """
@@ -13,7 +13,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.ros import cdr, convert
+from ros2_rfm_serving.ros.wire import cdr, convert
 from ros2_rfm_serving.types import EncodedImage, ObservationRequest
 from test.unit import fakes
 

@@ -1,4 +1,4 @@
-"""The gateway without sockets: `wire.py`, `server/openpi.py` and all behind them, up to the reply.
+"""The gateway without sockets: `wire.py`, `server/openpi/protocol.py` and all behind them, up to the reply.
 
 First byte: the model, and whether its engine decodes images itself; the rest: frames of one client, one after the other.
 """
@@ -13,7 +13,7 @@ from ros2_rfm_serving import wire
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.server.openpi import OpenpiClient
+from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
 from ros2_rfm_serving.types import OutputKind
 from test.unit.fakes import JPEG
 

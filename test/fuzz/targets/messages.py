@@ -1,4 +1,4 @@
-"""`ros/convert.py` and `ros/session_messages.py`: messages as the generated code gives them.
+"""`ros/wire/convert.py` and `ros/wire/session_messages.py`: messages as the generated code gives them.
 
 First byte: the kind of message; the rest: its bytes.
 """
@@ -12,7 +12,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.ros import cdr, convert, session_messages
+from ros2_rfm_serving.ros.wire import cdr, convert, session_messages
 from ros2_rfm_serving.types import Plan, Verdict
 from test.fuzz.targets.cdr import CHUNK, OBSERVATION
 from test.unit import fakes

@@ -1,0 +1,1 @@
+"""What `rfm bench` measures, with its peers."""

@@ -1,0 +1,84 @@
+"""`rfm bench engine`: time of one batch, in process, by batch size."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ros2_rfm_serving.operate.engines import load_engine
+from ros2_rfm_serving.operate.inputs import CatalogueFile, console
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.engines.base import Engine
+
+
+def engine(
+    model: Annotated[str, typer.Argument(help="Model of the catalogue")] = "rfm/metaworld-flow",
+    batches: Annotated[str, typer.Option(help="Batch sizes; the first is what the others are compared with")] = "1,2,4,8,16",
+    calls: Annotated[int, typer.Option(min=1, help="Timed calls per batch size and round")] = 20,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved repetitions: their spread is reported")] = 5,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 1,
+    catalogue: CatalogueFile = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there")] = None,
+) -> None:
+    """Time of one batch, in process, by batch size, and how many times the rows per second of the first.
+
+    Example:  rfm bench engine rfm/metaworld-flow --batches 1,8
+    """
+    served = load_engine(model, threads, catalogue=catalogue)
+    sizes = [int(part) for part in batches.split(",")]
+    for size in sizes:
+        served.prepare(size)
+    times_ms: dict[int, list[list[float]]] = {size: [] for size in sizes}
+    for _ in range(rounds):
+        for size in sizes:
+            times_ms[size].append(_times_ms(served, size, calls))
+    figures = [_figures(size, times_ms[size], times_ms[sizes[0]], sizes[0]) for size in sizes]
+    table = Table(
+        "batch", "p50", "p50 of the rounds", "p99", "per row", "rows/s, of the first's", title=f"{model}, {threads} thread(s)"
+    )
+    for f in figures:
+        low, high = min(f["rounds_p50_ms"]), max(f["rounds_p50_ms"])
+        gains = sorted(f["throughput_ratio"])
+        table.add_row(
+            str(f["batch"]),
+            f"{f['p50_ms']:.1f} ms",
+            f"{low:.1f} - {high:.1f} ms",
+            f"{f['p99_ms']:.1f} ms",
+            f"{f['p50_ms'] / f['batch']:.2f} ms",
+            f"{gains[len(gains) // 2]:.2f} x ({gains[0]:.2f} - {gains[-1]:.2f})",
+        )
+    console.print(table)
+    if json_file:
+        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def _times_ms(served: Engine, size: int, calls: int) -> list[float]:
+    from ros2_rfm_serving.engines.blank import blank_request
+
+    requests = [blank_request(served.contract, encoded=served.takes_encoded)] * size
+    times = []
+    for _ in range(calls + 1):
+        started_s = time.perf_counter()
+        served.infer(requests)
+        times.append(1e3 * (time.perf_counter() - started_s))
+    return times[1:]
+
+
+def _figures(size: int, rounds: list[list[float]], first: list[list[float]], first_size: int) -> dict[str, Any]:
+    import numpy as np
+
+    p50, p99 = np.quantile(np.concatenate(rounds), [0.5, 0.99])
+    medians, first_medians = np.median(rounds, axis=1), np.median(first, axis=1)
+    return {
+        "batch": size,
+        "p50_ms": float(p50),
+        "p99_ms": float(p99),
+        "rounds_p50_ms": medians.tolist(),
+        "throughput_ratio": (size / medians * first_medians / first_size).tolist(),
+    }

@@ -1,0 +1,1 @@
+"""`rfm bench path`: our cost per request."""

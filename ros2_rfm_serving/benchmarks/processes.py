@@ -1,0 +1,54 @@
+"""What benchmarks start: a node in a process of its own, and a node in this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    pass
+
+
+@contextmanager
+def process(module: str, *arguments: str) -> Iterator[int]:
+    """A node in a process of its own, until the end of the block; its process id."""
+    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    started = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield started.pid
+    finally:
+        started.send_signal(signal.SIGINT)
+        try:
+            started.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            started.kill()
+
+
+@contextmanager
+def spinning(make: Any) -> Iterator[Any]:
+    """A node of this process and a `spin(until, at most seconds)` for it."""
+    import rclpy
+
+    from ros2_rfm_serving.ros.runtime import executor
+
+    rclpy.init(args=[])
+    node, spinner = make(), executor()
+    spinner.add_node(node)
+
+    def spin(until: Any, at_most_s: float) -> None:
+        end_s = time.monotonic() + at_most_s
+        while time.monotonic() < end_s and not until():
+            spinner.spin_once(timeout_sec=0.1)
+
+    try:
+        yield node, spin
+    finally:
+        node.destroy_node()
+        rclpy.try_shutdown()

@@ -1,0 +1,1 @@
+"""`rfm bench robots`: many robots in one process."""

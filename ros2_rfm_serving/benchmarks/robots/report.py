@@ -1,0 +1,177 @@
+"""`rfm bench robots`: what many robots in one process cost, over DDS, with an emulated server in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from rich.table import Table
+
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.operate.inputs import console, write_text
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.benchmarks.robots.world import Surroundings
+
+START_LIMIT_S = 120.0
+SETTLE_S = 3.0
+SERVER = "bench"
+
+
+class Usage(NamedTuple):
+    """Of a process, from its start."""
+
+    rss_mb: float
+    cpu_s: float
+    threads: int
+
+
+class Figures(NamedTuple):
+    robots: int
+    rss_mb: float
+    cpu_share: float
+    """Of one core."""
+    threads: int
+    actions_hz: float
+    """Per robot, median."""
+    chunks_hz: float
+    late_p50_ms: float
+    """Of the ticks, median robot."""
+    late_p99_ms: float
+    """Of the ticks, worst robot."""
+
+
+def robots(
+    robots: Annotated[str, typer.Option(help="Numbers of robots, one after the other")] = "1,16,64",
+    seconds: Annotated[float, typer.Option(min=1, help="Of every measurement")] = 20.0,
+    tick: Annotated[str, typer.Option(help="What gives the control period its rhythm: state or timer")] = "timer",
+    image_size_px: Annotated[int, typer.Option(help="Two cameras of this width and height")] = 96,
+    model: Annotated[str, typer.Option(help="What the server runs")] = "emulated/instant",
+    domain: Annotated[int, typer.Option(help="ROS domain of the measurement")] = 79,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there")] = None,
+) -> None:
+    """Memory, CPU, threads and punctuality of one process by the number of its robots, all of them at work.
+
+    Each robot: 20 control periods and states per second, two cameras at 5 Hz, a chunk every 0.4 s.
+
+    Example:  rfm bench robots --robots 1,16
+    """
+    from ros2_rfm_serving.operate.running import prepare_environment
+
+    prepare_environment(domain)
+    rows = []
+    for count in (int(part) for part in robots.split(",")):
+        rows.append(_measure(count, seconds, tick, image_size_px, model))
+        console.print(f"{count} robots: done")
+    console.print(_table(rows))
+    if json_file:
+        write_text(json_file, json.dumps([row._asdict() for row in rows], indent=1) + "\n")
+
+
+def _measure(count: int, seconds: float, tick: str, image_size_px: int, model: str) -> Figures:
+    from ros2_rfm_serving.benchmarks.processes import process, spinning
+    from ros2_rfm_serving.benchmarks.robots.world import Surroundings
+
+    names = [f"robot_{i + 1}" for i in range(count)]
+    server = {"model": model, "server": SERVER, "batch_size": 8, "gpu_type": "EMULATED", "max_sessions": count}
+    with (
+        _parameters(server) as of_server,
+        _parameters(_robot_parameters(names, tick)) as of_robots,
+        process("ros2_rfm_serving.ros.model_server_node", *of_server),
+        process("ros2_rfm_serving.ros.robots_node", *of_robots) as pid,
+        spinning(lambda: Surroundings(names, SERVER, image_size_px)) as (node, spin),
+    ):
+        spin(lambda: len(node.at_work) == count and _all(node, "state", "STREAMING"), START_LIMIT_S)
+        if len(node.at_work) < count or not _all(node, "state", "STREAMING"):
+            states = Counter(figures["state"] for figures in node.figures.values())
+            raise RfmError(
+                f"{len(node.at_work)} of {count} robots have a task after {START_LIMIT_S:g} s, states are {dict(states)}"
+            )
+        spin(lambda: False, SETTLE_S)
+        before, before_s = usage(pid), time.monotonic()
+        spin(lambda: False, seconds)
+        after, took_s = usage(pid), time.monotonic() - before_s
+        return _figures(node, after, (after.cpu_s - before.cpu_s) / took_s)
+
+
+def _robot_parameters(names: list[str], tick: str) -> dict[str, Any]:
+    from ros2_rfm_serving.benchmarks.path.sides import ACTION_NAMES, CAMERAS, CONTROL_RATE_HZ, STATE_SIZE
+
+    return {
+        "robots": names,
+        "action_names": list(ACTION_NAMES),
+        "cameras": list(CAMERAS),
+        "state_size": STATE_SIZE,
+        "control_rate_hz": CONTROL_RATE_HZ,
+        "tick": tick,
+    }
+
+
+@contextmanager
+def _parameters(values: dict[str, Any]) -> Iterator[list[str]]:
+    """Command-line arguments for a node with these parameters."""
+    from ros2_rfm_serving.factory.nodes import parameter_file
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "parameters.yaml"
+        file.write_text(parameter_file(values), encoding="utf-8")
+        yield ["--ros-args", "--params-file", str(file)]
+
+
+def usage(pid: int) -> Usage:
+    """Linux only."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines())
+    ticks = int(stat[11]) + int(stat[12])
+    return Usage(int(status["VmRSS"].split()[0]) / 1024, ticks / os.sysconf("SC_CLK_TCK"), int(status["Threads"]))
+
+
+def _all(node: Surroundings, key: str, value: str) -> bool:
+    return len(node.figures) == len(node.at_work) and all(figures[key] == value for figures in node.figures.values())
+
+
+def _figures(node: Surroundings, after: Usage, cpu_share: float) -> Figures:
+    def over_robots(key: str, summary: Callable[[list[float]], float]) -> float:
+        return summary([float(figures[key]) for figures in node.figures.values()])
+
+    return Figures(
+        robots=len(node.figures),
+        rss_mb=after.rss_mb,
+        cpu_share=cpu_share,
+        threads=after.threads,
+        actions_hz=over_robots("action_rate_hz", median),
+        chunks_hz=over_robots("chunk_rate_hz", median),
+        late_p50_ms=over_robots("tick_late_p50_ms", median),
+        late_p99_ms=over_robots("tick_late_p99_ms", max),
+    )
+
+
+def _table(rows: list[Figures]) -> Table:
+    table = Table(title="one process of robots", title_justify="left")
+    headings = ("robots", "memory (MB)", "per further robot (MB)", "CPU (% of a core)", "per robot (%)", "threads")
+    for heading in (*headings, "actions/s each", "chunks/s each", "tick late p50 (ms)", "p99 of the worst (ms)"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        further = row.robots - rows[0].robots
+        table.add_row(
+            str(row.robots),
+            f"{row.rss_mb:.0f}",
+            f"{(row.rss_mb - rows[0].rss_mb) / further:.2f}" if further > 0 else "-",
+            f"{100 * row.cpu_share:.1f}",
+            f"{100 * row.cpu_share / row.robots:.2f}",
+            str(row.threads),
+            f"{row.actions_hz:.1f}",
+            f"{row.chunks_hz:.2f}",
+            f"{row.late_p50_ms:.2f}",
+            f"{row.late_p99_ms:.2f}",
+        )
+    return table

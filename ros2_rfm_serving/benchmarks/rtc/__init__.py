@@ -1,0 +1,1 @@
+"""`rfm bench rtc`: what an inference delay costs."""

@@ -1,0 +1,175 @@
+"""`rfm bench scheduler`: how long `best` takes and how far from the bound it stays, as factories grow."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
+from ros2_rfm_serving.operate.inputs import console, spinner, write_text
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.scheduler import Solution
+    from ros2_rfm_serving.simulation.random_factories import RandomFactory
+
+SIZES = ((8, 64, 4, 3), (32, 256, 4, 4), (64, 1024, 8, 4), (128, 2048, 8, 8), (256, 4096, 16, 8))
+"""(servers, robots, classes, models)"""
+NUM_QUICK = 2
+ADMISSIONS = 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One figure of every solved factory."""
+
+    heading: str
+    of: Callable[[RandomFactory, Solution], float]
+    scale: float = 1.0
+    """From the figure to the unit of the heading."""
+    form: str = ".2f"
+
+
+def _admission_s(case: RandomFactory, solution: Solution) -> float:
+    """Median time to admit one robot into the solved factory and let it go again, the placement kept."""
+    from ros2_rfm_serving.factory import Robot
+    from ros2_rfm_serving.scheduler import fleet_of
+
+    fleet = fleet_of(case.factory, solution, case.factory.robots, case.profile, None, epoch=1)
+    times_s = []
+    for i in range(ADMISSIONS):
+        robot = Robot(name=f"late_{i}", task=case.factory.robots[i % len(case.factory.robots)].task, index=i)
+        started_s = time.perf_counter()
+        with contextlib.suppress(ScheduleError):  # a refusal takes as long
+            fleet.admit(robot)
+        times_s.append(time.perf_counter() - started_s)
+    return median(times_s)
+
+
+MEASURES = {
+    "solve_s": Measure(heading="solve time (s)", of=lambda _, solution: solution.solve_s),
+    "gap": Measure(heading="gap to the bound (%)", of=lambda _, solution: solution.gap, scale=100, form=".1f"),
+    "admission_s": Measure(heading="admission of one robot (ms)", of=_admission_s, scale=1e3),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """All factories of one size."""
+
+    size: str
+    servers: int
+    seeds: list[int] = field(default_factory=list)
+    samples: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in MEASURES})
+    """One per feasible factory."""
+    cut_short: list[int] = field(default_factory=list)
+    """Seeds for which the solver's time ran out."""
+    failed: dict[int, str] = field(default_factory=dict)
+    """Seed -> why there is no schedule."""
+
+
+def scheduler(
+    quick: Annotated[bool, typer.Option("--quick", help="The two smallest sizes only")] = False,
+    repetitions: Annotated[int, typer.Option(min=1, help="Random factories of every size")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first factory")] = 0,
+    policy: Annotated[str, typer.Option(help="Policy to measure")] = "best",
+    budget: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Time that the solver may take")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the growth (needs matplotlib)")] = None,
+) -> None:
+    """Solve time and gap to the bound over random factories: median, least and most.
+
+    Example:  rfm bench scheduler --quick
+    """
+    _check_before_measuring(plot)
+    seeds = range(seed, seed + repetitions)
+    rows = [_measure(size, seeds, policy, budget) for size in (SIZES[:NUM_QUICK] if quick else SIZES)]
+    console.print(_table(rows))
+    for row in rows:
+        _print_troubles(row)
+    if json_file:
+        write_text(json_file, json.dumps([_figures(row) for row in rows], indent=1) + "\n")
+    if plot:
+        from ros2_rfm_serving.reports import charts
+
+        solved = [row for row in rows if row.samples["gap"]]
+        panels = [(m.heading, [[m.scale * x for x in row.samples[name]] for row in solved]) for name, m in MEASURES.items()]
+        charts.save(charts.growth_chart([row.servers for row in solved], panels), plot)
+    if any(row.failed for row in rows):
+        raise typer.Exit(1)
+
+
+def _check_before_measuring(plot: Path | None) -> None:
+    """What would spoil the end of a long measurement is said at its beginning."""
+    if plot:
+        from ros2_rfm_serving.reports import charts
+
+        charts.figure_of(1, 1, 1)
+        if not plot.parent.is_dir():
+            raise ConfigurationError(f"the folder of {plot} does not exist", key="--plot", fix="create it")
+
+
+def _measure(size: tuple[int, int, int, int], seeds: Sequence[int], policy: str, budget_s: float | None) -> Row:
+    from ros2_rfm_serving.reports.plan_tables import collapsed
+    from ros2_rfm_serving.scheduler import plan_factory
+    from ros2_rfm_serving.simulation.random_factories import Size, random_factory
+
+    servers, robots, classes, models = size
+    of = Size(servers=servers, robots=robots, classes=classes, models=models)
+    row = Row(size=str(of), servers=servers, seeds=list(seeds))
+    for seed in seeds:
+        case = random_factory(of, seed)
+        with spinner(f"{of}, factory {seed}"):
+            solution = plan_factory(
+                case.factory, case.profile, policy=policy, clock=time.monotonic, budget_s=budget_s, explained=False
+            )
+        if not solution.feasible:
+            row.failed[seed] = "; ".join(collapsed(solution.problems))
+            continue
+        for name, measure in MEASURES.items():
+            row.samples[name].append(measure.of(case, solution))
+        if not solution.complete:
+            row.cut_short.append(seed)
+    return row
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(title="scheduler: median (least to most) over random factories", title_justify="left")
+    table.add_column("factory")
+    for heading in ("factories", *(measure.heading for measure in MEASURES.values())):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(row.size, str(len(row.seeds)), *(_spread(m, row.samples[name]) for name, m in MEASURES.items()))
+    return table
+
+
+def _spread(measure: Measure, samples: Sequence[float]) -> str:
+    if not samples:
+        return "-"
+    middle, least, most = (format(measure.scale * x, measure.form) for x in (median(samples), min(samples), max(samples)))
+    return f"{middle} ({least} to {most})"
+
+
+def _print_troubles(row: Row) -> None:
+    if row.cut_short:
+        console.print(f"{row.size}: the time ran out with {len(row.cut_short)} of {len(row.seeds)}, the best found counts")
+    for seed, problem in row.failed.items():
+        console.print(f"{row.size}, factory {seed}: no schedule: {problem}", style="red")
+
+
+def _figures(row: Row) -> dict[str, Any]:
+    return {
+        "size": row.size,
+        "seeds": row.seeds,
+        **{name: {"median": median(samples) if samples else None, "samples": samples} for name, samples in row.samples.items()},
+        "cut_short": row.cut_short,
+        "failed": {str(seed): problem for seed, problem in row.failed.items()},
+    }

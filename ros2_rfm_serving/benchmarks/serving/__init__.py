@@ -1,0 +1,1 @@
+"""`rfm bench serving`: our servers beside other serving systems."""

@@ -1,0 +1,144 @@
+"""The embedded policy behind the interface (`VelocityModel`), and embedded models from their bundles. PyTorch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ros2_rfm_serving.engines.base import Engine, Predicts, SamplingConfig
+from ros2_rfm_serving.engines.embedded import bundle
+from ros2_rfm_serving.engines.embedded.inputs import placed
+from ros2_rfm_serving.engines.embedded.judge import Judge
+from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
+from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
+from ros2_rfm_serving.engines.flow.engine import FlowEngine
+from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
+from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
+from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind
+
+
+def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> Engine:
+    """A bundle as an engine. Raises: `ModelError`."""
+    options = options.on_device(model)
+    network, content_hash = bundle.load(folder)
+    if isinstance(network, FlowPolicyNetwork):
+        return FlowEngine(FlowPolicy(model, network, content_hash, options), _sampling(network.config, options))
+    return Judge(model, network, content_hash, options)
+
+
+def build(spec: EngineSpec) -> Engine:
+    """The bundle that the catalogue names. Raises: `ModelError`, `ConfigurationError`."""
+    torch.set_num_threads(spec.threads)
+    options = checked_options(BundleOptions, spec)
+    if options.device == "auto" and spec.gpu_type == "CPU":
+        options = options.model_copy(update={"device": "cpu"})
+    return load_embedded(spec.model, spec.models_folder / spec.entry.bundle, options)
+
+
+def _sampling(config: FlowPolicyConfig, options: BundleOptions) -> SamplingConfig:
+    return SamplingConfig(
+        predicts=Predicts(config.predicts),
+        num_steps=options.num_steps or config.num_steps,
+        train_steps=config.train_steps,
+        clean_limit=config.clean_limit,
+        noise_scale=config.noise_scale if options.noise_scale is None else options.noise_scale,
+        seed=options.seed,
+        device=options.device,
+        fixed_shapes=options.fixed_shapes,
+    )
+
+
+class FlowPolicy:
+    """The embedded policy, split for our loop (`VelocityModel`, `Referenced`).
+
+    Its context is flat: key and value of each head block, computed once per batch and read by every solver step.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        network: FlowPolicyNetwork,
+        content_hash: str,
+        options: BundleOptions = ON_CPU,
+    ) -> None:
+        config = network.config
+        self._network, self._inputs = network, placed(network, options)
+        self._contract = ModelContract(
+            model=model,
+            model_hash=content_hash,
+            output=OutputKind.ACTION_CHUNK,
+            action_names=config.action_names,
+            cameras=config.cameras,
+            state_size=config.state_size,
+            chunk_length=config.chunk_length,
+            control_rate_hz=config.control_rate_hz,
+            max_inference_delay_steps=config.max_inference_delay_steps,
+        )
+        self._action_mean = network.action_mean.cpu().numpy()
+        self._action_std = network.action_std.cpu().numpy()
+        self._encode = accelerated(self._keys_values, compiled=options.compiles, recorded=options.records)
+        self._velocity = accelerated(self._velocity_of, compiled=options.compiles, recorded=options.records)
+        self._few_times = not options.fixed_shapes
+        self._modulation_at = lru_cache(maxsize=64)(lambda *times: network.modulation(torch.tensor(times, device=options.device)))
+
+    @property
+    def contract(self) -> ModelContract:
+        return self._contract
+
+    @property
+    def max_batch_size(self) -> int:
+        return MAX_BATCH_SIZE
+
+    def perceive(self, requests: Sequence[InferenceRequest]) -> Tensors:
+        return self._encode(self._inputs.states(requests), self._inputs.images(requests), self._inputs.words(requests))
+
+    def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
+        if self._few_times and not torch.is_grad_enabled():
+            return self._network.velocity_at(x, self._modulation(time), _pairs(context))
+        return self._velocity(x, time, *context)[0]
+
+    def denormalize(self, actions: Array) -> Array:
+        denormalized: Array = actions * self._action_std + self._action_mean
+        return denormalized
+
+    # --- what `engines/flow/parity.py` asks for ---
+
+    @property
+    def weights_dtype(self) -> torch.dtype:
+        return self._network.kind.dtype
+
+    @property
+    def probe_instruction(self) -> str:
+        return " ".join(self._network.config.vocabulary[2:])
+
+    def reference(self) -> FlowPolicy:
+        exact = FlowPolicy(self._contract.model, copy.deepcopy(self._network).cpu().double(), self._contract.model_hash)
+        exact._few_times = False
+        return exact
+
+    def encoded_images(self, requests: Sequence[InferenceRequest]) -> Tensor:
+        tokens: Tensor = self._network.image_tokens(self._inputs.images(requests))
+        return tokens
+
+    # --- the network, flat ---
+
+    def _keys_values(self, state: Tensor, images: Tensor, words: Tensor) -> Tensors:
+        return tuple(tensor for pair in self._network.encode(state, images, words) for tensor in pair)
+
+    def _velocity_of(self, x: Tensor, time: Tensor, *context: Tensor) -> Tensors:
+        return (self._network.velocity(x, time, _pairs(context)),)
+
+    def _modulation(self, time: Tensor) -> Tensor:
+        """Of few distinct times: the solver step's, and 0 of fixed rows. So it is computed once each, not per token and call."""
+        times, which = time.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        distinct = self._modulation_at(*times.tolist())
+        return distinct[0] if len(distinct) == 1 else distinct[which]
+
+
+def _pairs(context: Tensors) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(context[::2], context[1::2], strict=True))

@@ -1,0 +1,59 @@
+"""Requests to tensors: instruction tokens, states, and images at a network's resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ros2_rfm_serving.engines.embedded import instructions
+from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork, JudgeNetwork
+from ros2_rfm_serving.engines.embedded.options import BundleOptions
+from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest
+
+
+class Inputs:
+    """Of the embedded networks. Each batch gets memory of its own: one copy from an image to where the device reads it."""
+
+    def __init__(self, cameras: Sequence[str], size_px: int, vocabulary: Sequence[str], max_words: int, device: str) -> None:
+        self._cameras, self._size_px, self._max_words, self._device = cameras, size_px, max_words, device
+        self._index = {word: i for i, word in enumerate(vocabulary)}
+
+    def words(self, requests: Sequence[InferenceRequest]) -> Tensor:
+        """[B, max_words] int64"""
+        tokens = instructions.encode([r.instruction for r in requests], self._index, self._max_words)
+        return torch.from_numpy(tokens).to(self._device)
+
+    def states(self, requests: Sequence[InferenceRequest]) -> Tensor:
+        """[B, S]"""
+        return torch.from_numpy(np.stack([r.state for r in requests])).to(self._device)
+
+    def images(self, requests: Sequence[InferenceRequest]) -> Tensor:
+        """[B, C, size, size, 3] uint8"""
+        shape = (len(requests), len(self._cameras), self._size_px, self._size_px, 3)
+        batch = torch.empty(shape, dtype=torch.uint8, pin_memory=self._device != "cpu")
+        for row, request in zip(batch, requests, strict=True):
+            for own, camera in zip(row, self._cameras, strict=True):
+                image = request.images[camera]
+                assert not isinstance(image, EncodedImage)  # this engine does not take them
+                own.numpy()[:] = image if image.shape == own.shape else self._resized(image)
+        return batch.to(self._device, non_blocking=True)
+
+    def _resized(self, image: Image) -> Image:
+        planes = torch.from_numpy(np.require(image, requirements="W")).permute(2, 0, 1)[None]
+        size = (self._size_px, self._size_px)
+        smaller = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
+        resized: Image = smaller[0].permute(1, 2, 0).numpy()
+        return resized
+
+
+def placed(network: FlowPolicyNetwork | JudgeNetwork, options: BundleOptions) -> Inputs:
+    """Moves and casts the network; how requests become its inputs."""
+    network.to(options.device)
+    if options.dtype != "float32":
+        network.cast(getattr(torch, options.dtype))
+    config = network.config
+    return Inputs(config.cameras, config.image_size_px, config.vocabulary, config.max_words, options.device)

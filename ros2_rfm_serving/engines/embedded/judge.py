@@ -1,0 +1,71 @@
+"""The embedded progress judge as an `Engine`. PyTorch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ros2_rfm_serving.engines.base import Engine, Parity
+from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.embedded.inputs import placed
+from ros2_rfm_serving.engines.embedded.networks import JudgeNetwork
+from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
+from ros2_rfm_serving.engines.flow import parity
+from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
+from ros2_rfm_serving.engines.flow.memory import in_halves
+from ros2_rfm_serving.engines.flow.sampling import filled
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, OutputKind
+
+
+class Judge(Engine):
+    """One verdict per request."""
+
+    def __init__(self, model: str, network: JudgeNetwork, content_hash: str, options: BundleOptions = ON_CPU) -> None:
+        self._network, self._inputs, self._sizes = network, placed(network, options), options.fixed_shapes
+        self._logits = accelerated(self._logits_of, compiled=options.compiles, recorded=options.records)
+        self._contract = ModelContract(
+            model=model, model_hash=content_hash, output=OutputKind.JUDGEMENT, cameras=network.config.cameras
+        )
+
+    @property
+    def contract(self) -> ModelContract:
+        return self._contract
+
+    @property
+    def max_batch_size(self) -> int:
+        return self._sizes[-1] if self._sizes else MAX_BATCH_SIZE
+
+    def warm_up(self) -> None:
+        for size in self._sizes or (1,):
+            self.infer([blank_request(self._contract)] * size)
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        return in_halves(self._infer, requests)
+
+    @torch.inference_mode()
+    def check_parity(self) -> list[Parity]:
+        """Where things are, and what follows from it, against the network in float64."""
+        network, exact = self._network, copy.deepcopy(self._network).cpu().double()
+        requests = parity.probes(self._contract, " ".join(network.config.vocabulary[2:]))
+        images, words = self._inputs.images(requests), self._inputs.words(requests)
+        batch = filled(requests, self._sizes)
+        logits = self._logits(self._inputs.images(batch), self._inputs.words(batch))[0][: len(requests)]
+        dtype = network.word.weight.dtype
+        return [
+            parity.compare("image encoder", network.points(images), exact.points(images.cpu()), dtype),
+            parity.compare("logits", logits, exact(images.cpu(), words.cpu()), dtype),
+        ]
+
+    @torch.inference_mode()
+    def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        rows = filled(requests, self._sizes)
+        (logits,) = self._logits(self._inputs.images(rows), self._inputs.words(rows))
+        probabilities = logits.float().softmax(dim=1).cpu().numpy()[: len(requests)]
+        verdicts = self._network.config.verdicts
+        return [EngineReply(verdict=verdicts[int(p.argmax())], score=float(p.max())) for p in probabilities]
+
+    def _logits_of(self, images: Tensor, words: Tensor) -> Tensors:
+        return (self._network(images, words),)

@@ -1,0 +1,1 @@
+"""Our sampling loop around flow-matching, diffusion and regression models."""

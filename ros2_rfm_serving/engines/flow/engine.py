@@ -1,0 +1,76 @@
+"""A `VelocityModel` as an engine: our loop around it, warmed up, checked, split when memory runs short."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from ros2_rfm_serving.engines.base import Engine, Parity, SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.flow import parity
+from ros2_rfm_serving.engines.flow.memory import in_halves
+from ros2_rfm_serving.engines.flow.sampling import Sample, filled, offered, sample
+from ros2_rfm_serving.engines.flow.solvers import solver_of
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract
+
+
+class FlowEngine(Engine):
+    """A `VelocityModel` served through our loop.
+
+    The loop can guide any flow-matching model, and fix the prefix of any model that was trained for it, but a regression's.
+    """
+
+    def __init__(self, model: VelocityModel, config: SamplingConfig = SamplingConfig()) -> None:  # noqa: B008 (frozen)
+        solver_of(config)  # refuses what cannot be sampled
+        self._model, self._config = model, config
+        self._contract = offered(model.contract, config.predicts)
+        self._warm: set[int] = set()
+        self._lock = threading.Lock()
+        """`prepare` may come from another thread while a batch runs; nothing may run while a graph is captured."""
+
+    @property
+    def contract(self) -> ModelContract:
+        return self._contract
+
+    @property
+    def max_batch_size(self) -> int:
+        return min([self._model.max_batch_size, *self._config.fixed_shapes[-1:]])
+
+    def warm_up(self) -> None:
+        for size in self._config.fixed_shapes or (1, self.max_batch_size):
+            self._warm_up(size)
+
+    def prepare(self, batch_size: int) -> None:
+        super().prepare(batch_size)
+        self._warm_up(batch_size)
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        with self._lock:
+            return in_halves(self._infer, requests)
+
+    def check_parity(self) -> list[Parity]:
+        with self._lock:
+            if isinstance(self._model, parity.Referenced):
+                return parity.check(self._model, self._config)
+            return parity.check_rows(self._model, self._config)
+
+    def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        rows = len(requests)
+        chunks, updates = self._sample(filled(requests, self._config.fixed_shapes))
+        if not np.isfinite(chunks[:rows]).all(axis=(1, 2)).any():
+            raise ModelError("the model's output is not finite")
+        robot_space = self._model.denormalize(chunks)
+        answers = list(zip(chunks, robot_space, updates, strict=True))[:rows]
+        return [EngineReply(chunk_model=m, chunk_robot=r, updates=u) for m, r, u in answers]
+
+    def _sample(self, requests: Sequence[InferenceRequest]) -> Sample:
+        return sample(self._model, requests, self._config)
+
+    def _warm_up(self, size: int) -> None:
+        size = len(filled([None] * size, self._config.fixed_shapes))
+        if size not in self._warm:
+            self.infer([blank_request(self.contract)] * size)
+            self._warm.add(size)

@@ -1,0 +1,181 @@
+"""Parity gates: an engine, block by block, against its own network in float64 and a loop without anything clever (vla.cpp §4.6).
+
+The reference loop runs one request at a time and perceives anew at every solver step, so that a stale cache, a batch whose rows
+mix, a wrong solver step or an index that rounds differently in reduced precision cannot hide.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ros2_rfm_serving.engines.base import Parity, Predicts, SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.flow.sampling import filled, sample
+from ros2_rfm_serving.engines.flow.solvers import cosine_levels
+from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, ModelContract
+
+Exact = npt.NDArray[np.float64]
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""By the dtype of the weights: rounding stays well below, an index that is off by one far above."""
+NUM_PROBES = 3
+PROBE_IMAGE = (96, 96, 3)
+
+
+@runtime_checkable
+class Referenced(Protocol):
+    """What a `VelocityModel` offers beside itself to be checked; its context is a sequence of tensors."""
+
+    @property
+    def weights_dtype(self) -> torch.dtype: ...
+
+    @property
+    def probe_instruction(self) -> str:
+        """Words that the model knows."""
+
+    def encoded_images(self, requests: Sequence[InferenceRequest]) -> Tensor:
+        """What its image encoder gives, position embeddings included."""
+
+    def reference(self) -> Any:
+        """The same weights in float64, as a `Referenced` `VelocityModel` on the CPU: nothing cached, compiled or filled up."""
+
+
+class ReferencedModel(VelocityModel, Referenced, Protocol):
+    """A model that can be checked."""
+
+
+def check(model: ReferencedModel, config: SamplingConfig) -> list[Parity]:
+    """From the images to robot space, in the order of computation: the first that fails names the culprit."""
+    exact, dtype = model.reference(), model.weights_dtype
+    requests = _continuing(probes(model.contract, model.probe_instruction), model.contract, config)
+    rows, length, columns = len(requests), model.contract.chunk_length, len(model.contract.action_names)
+    batch = filled(requests, config.fixed_shapes)
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((len(batch), length, config.num_columns or columns), np.float32)
+    noise *= config.predicts is not Predicts.CHUNK
+    x, time = torch.from_numpy(noise), torch.from_numpy(rng.random((len(batch), length), np.float32))
+    with torch.inference_mode():
+        context, exact_context = model.perceive(batch), exact.perceive(requests)
+        velocity = model.velocity(x.to(config.device), time.to(config.device), context)
+        exact_velocity = exact.velocity(x[:rows].double(), time[:rows].double(), exact_context)
+        plain = np.stack([plain_loop(exact, request, noise[i], config) for i, request in enumerate(requests)])[..., :columns]
+        return [
+            compare("image encoder", model.encoded_images(requests), exact.encoded_images(requests), dtype),
+            compare("prefix: keys and values", [tensor[:rows] for tensor in context], exact_context, dtype),
+            compare("one denoising step", velocity[:rows], exact_velocity, dtype),
+            compare("full loop", sample(model, batch, config, noise).chunks[:rows], plain, dtype),
+            compare("denormalize", model.denormalize(plain.astype(np.float32)), exact.denormalize(plain), torch.float32),
+        ]
+
+
+def check_rows(model: VelocityModel, config: SamplingConfig) -> list[Parity]:
+    """Of a model without a reference: rows of a batch, perceived together, against the same rows one at a time."""
+    requests = _continuing(probes(model.contract, ""), model.contract, config)[: model.max_batch_size]
+    if len(requests) < 2:
+        return []
+    alone = np.concatenate([sample(model, [request], config).chunks for request in requests])
+    dtype = getattr(model, "weights_dtype", torch.float32)
+    return [compare("rows of a batch", sample(model, requests, config).chunks, alone, dtype)]
+
+
+def compare(block: str, got: Any, reference: Any, dtype: torch.dtype) -> Parity:
+    """Tensors or arrays, or sequences of them; the worst counts. Another shape is infinitely far off."""
+    pairs = [(got, reference)] if isinstance(reference, Tensor | np.ndarray) else list(zip(got, reference, strict=True))
+    errors = [_relative_error(_exact(one), _exact(other)) for one, other in pairs]
+    return Parity(block=block, error=math.nan if any(map(math.isnan, errors)) else max(errors), tolerance=TOLERANCES[dtype])
+
+
+def probes(contract: ModelContract, instruction: str) -> list[InferenceRequest]:
+    """Requests full of noise, with words that the model knows; always the same."""
+    rng = np.random.default_rng(0)
+    blank = blank_request(contract)
+    return [
+        replace(
+            blank,
+            instruction=instruction,
+            state=rng.standard_normal(contract.state_size, np.float32),
+            images={camera: rng.integers(256, size=PROBE_IMAGE).astype(np.uint8) for camera in contract.cameras},
+        )
+        for _ in range(NUM_PROBES)
+    ]
+
+
+def plain_loop(exact: VelocityModel, request: InferenceRequest, noise: Array, config: SamplingConfig) -> Exact:
+    """[T, W] model space, float64: one row, nothing reused from one step to the next. Not guided."""
+    fixed = request.inference_delay_steps if request.conditioning is Conditioning.PREFIX else 0
+    columns = (0, noise.shape[1] - request.prefix_model.shape[1])
+    prefix = F.pad(torch.from_numpy(request.prefix_model[:fixed]).double(), columns)
+    x = torch.from_numpy(noise).double()[None]
+    for time, after in itertools.pairwise(_times(config)):
+        x[:, :fixed] = prefix
+        times = torch.full(x.shape[:2], time, dtype=x.dtype)
+        times[:, :fixed] = 0.0
+        x = _next(x, exact.velocity(x, times, exact.perceive([request])), time, after, config)
+    x[:, :fixed] = prefix
+    chunk: Exact = x[0].numpy()
+    return chunk
+
+
+def _next(x: Tensor, said: Tensor, time: float, after: float, config: SamplingConfig) -> Tensor:
+    """`x` at time `after`."""
+    if config.predicts is Predicts.CHUNK:
+        return said
+    if config.predicts is Predicts.VELOCITY:
+        return x + (after - time) * said
+    now, then = (_kept(t, config) for t in (time, after))
+    odds = math.sqrt((1 - now) / now)
+    clean = said if config.predicts is Predicts.CLEAN else x / math.sqrt(now) - odds * said
+    noise = said if config.predicts is Predicts.NOISE else (x / math.sqrt(now) - said) / odds
+    if config.clean_limit is not None:
+        clean = clean.clip(-config.clean_limit, config.clean_limit)
+    return math.sqrt(then) * clean + math.sqrt(1 - then) * noise
+
+
+def _times(config: SamplingConfig) -> list[float]:
+    """From 1 to 0; a diffusion's are those of its noise levels."""
+    if config.predicts is Predicts.CHUNK:
+        return [1.0, 0.0]
+    times = [(config.num_steps - step) / config.num_steps for step in range(config.num_steps + 1)]
+    if config.predicts is Predicts.VELOCITY:
+        return times
+    return [round(time * config.train_steps) / config.train_steps for time in times]
+
+
+def _kept(time: float, config: SamplingConfig) -> float:
+    return cosine_levels(config.train_steps)[round(time * config.train_steps) - 1] if time else 1.0
+
+
+def _continuing(requests: list[InferenceRequest], contract: ModelContract, config: SamplingConfig) -> list[InferenceRequest]:
+    """All but the first continue a prefix, if the model can; each of its own length."""
+    if config.predicts is Predicts.CHUNK or not contract.max_inference_delay_steps:
+        return requests
+    prefix = np.random.default_rng(1).standard_normal((contract.chunk_length, len(contract.action_names)), np.float32)
+    return [
+        replace(
+            request,
+            conditioning=Conditioning.PREFIX,
+            prefix_model=prefix,
+            inference_delay_steps=min(row, contract.max_inference_delay_steps),
+        )
+        for row, request in enumerate(requests)
+    ]
+
+
+def _exact(values: Any) -> Exact:
+    exact: Exact = values.double().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values, np.float64)
+    return exact
+
+
+def _relative_error(got: Exact, reference: Exact) -> float:
+    if got.shape != reference.shape:
+        return math.inf
+    return float(np.abs(got - reference).max() / max(np.abs(reference).max(), np.finfo(np.float32).tiny))

@@ -1,0 +1,131 @@
+"""What one step of our sampling loop changes, by what a model predicts. Time falls from 1 (noise) to 0 (actions) in equal steps.
+
+B: rows of a batch; T: chunk length; A: number of actions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from operator import mul
+from typing import Protocol
+
+from torch import Tensor
+
+from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
+from ros2_rfm_serving.engines.flow.guidance import Target, guided_velocity
+from ros2_rfm_serving.errors import ModelError
+
+
+class Solver(Protocol):
+    """Steps 0 to `num_steps` - 1, each with one call of the model."""
+
+    @property
+    def num_steps(self) -> int: ...
+
+    @property
+    def num_updates(self) -> int:
+        """How many of its steps refine what is there already: all, or none."""
+
+    def time(self, step: int) -> float:
+        """At which `step` asks the model."""
+
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: int, target: Target | None) -> Tensor:
+        """What `step` changes, [B, T, A]. predict(x): the model's answer, [B, T, A]; target: what rows are guided to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Euler:
+    """Flow matching; the only one that can be guided."""
+
+    num_steps: int
+
+    @property
+    def num_updates(self) -> int:
+        return self.num_steps
+
+    def time(self, step: int) -> float:
+        return 1.0 - step / self.num_steps
+
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: int, target: Target | None) -> Tensor:
+        v = predict(x) if target is None else guided_velocity(predict, x, step / self.num_steps, target)
+        return v / -self.num_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ddim:
+    """Diffusion without fresh noise (Song et al., "Denoising Diffusion Implicit Models"), trailing steps, cosine noise levels."""
+
+    predicts: Predicts
+    num_steps: int
+    train_steps: int
+    clean_limit: float | None
+
+    @property
+    def num_updates(self) -> int:
+        return self.num_steps
+
+    def time(self, step: int) -> float:
+        return (self._index(step) + 1) / self.train_steps
+
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: int, target: Target | None) -> Tensor:
+        kept = cosine_levels(self.train_steps)
+        now, after = kept[self._index(step)], kept[self._index(step + 1)] if step + 1 < self.num_steps else 1.0
+        signal, spread = math.sqrt(now), math.sqrt(1.0 - now)
+        said = predict(x)
+        if self.predicts is Predicts.NOISE:
+            noise, clean = said, (x - spread * said) / signal
+        else:
+            noise, clean = (x - signal * said) / spread, said
+        if self.clean_limit is not None:
+            clean = clean.clamp(-self.clean_limit, self.clean_limit)
+        return math.sqrt(after) * clean + math.sqrt(1.0 - after) * noise - x
+
+    def _index(self, step: int) -> int:
+        return round(self.train_steps * (1.0 - step / self.num_steps)) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direct:
+    """Regression: one call gives the chunk."""
+
+    num_steps: int = 1
+    num_updates: int = 0
+
+    def time(self, step: int) -> float:
+        return 1.0
+
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: int, target: Target | None) -> Tensor:
+        return predict(x) - x
+
+
+@cache
+def cosine_levels(train_steps: int) -> tuple[float, ...]:
+    """Share of the actions' variance that each noise level keeps (alpha bar; Nichol and Dhariwal, with betas of at most 0.999)."""
+
+    def level(time: float) -> float:
+        return math.cos((time + 0.008) / 1.008 * math.pi / 2) ** 2
+
+    betas = [min(1.0 - level((i + 1) / train_steps) / level(i / train_steps), 0.999) for i in range(train_steps)]
+    return tuple(accumulate((1.0 - beta for beta in betas), mul))
+
+
+def solver_of(config: SamplingConfig) -> Solver:
+    """Raises: `ModelError`."""
+    if config.predicts is Predicts.CHUNK:
+        return Direct()
+    if config.num_steps < 1:
+        raise ModelError(f"num_steps is {config.num_steps}; the solver needs at least 1")
+    if config.predicts is Predicts.VELOCITY:
+        return Euler(num_steps=config.num_steps)
+    if config.num_steps > config.train_steps:
+        raise ModelError(f"num_steps is {config.num_steps}; a diffusion of {config.train_steps} noise levels takes at most as many")
+    return Ddim(
+        predicts=config.predicts,
+        num_steps=config.num_steps,
+        train_steps=config.train_steps,
+        clean_limit=config.clean_limit,
+    )

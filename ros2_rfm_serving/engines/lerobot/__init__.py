@@ -1,0 +1,1 @@
+"""LeRobot's policies behind our interface and our loop."""

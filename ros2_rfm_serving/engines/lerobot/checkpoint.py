@@ -1,0 +1,229 @@
+"""A LeRobot checkpoint: a folder, or a repository of the Hugging Face hub. JSON and safetensors only; nothing in it is run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from lerobot.configs.policies import PreTrainedConfig
+from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+from pydantic import BaseModel, ConfigDict, Field
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from ros2_rfm_serving.engines.embedded.options import DEVICE
+from ros2_rfm_serving.errors import ModelError
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
+
+
+class LeRobotOptions(BaseModel):
+    """`options` of a catalogue entry with `engine: lerobot`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    path: str
+    """A folder, relative ones below models/; or `owner/name` on the hub."""
+    revision: str | None = None
+    """Of a repository on the hub: a commit, for a model that does not change underfoot."""
+    device: str = Field(default="auto", pattern=DEVICE)
+    """`auto`: the first GPU, or the CPU where there is none or where the placement says `CPU`."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Of pi0 and its family; else as in the checkpoint."""
+    num_steps: int | None = Field(default=None, ge=1)
+    """Of the solver; else the checkpoint's."""
+    action_names: tuple[str, ...] = ()
+    """Names and order of the action columns, which no checkpoint has; or give `dataset`."""
+    dataset: str = ""
+    """Folder of the LeRobot dataset it was trained on: its meta/info.json has names and rate."""
+    control_rate_hz: float = Field(default=0.0, ge=0.0)
+    """Of the demonstrations; 0: the dataset's, if it is given."""
+    rename_map: dict[str, str] = {}
+    """A robot's feature -> the policy's, `observation.images.front: observation.images.camera1`; in place of the checkpoint's."""
+    vlm: str = ""
+    """Folder with configuration and tokenizer of SmolVLA's language model, for a machine without the hub."""
+    tokenizer: str = ""
+    """Folder with the tokenizer; else `vlm`'s, or the checkpoint's."""
+    max_batch_size: int = Field(default=32, ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A policy ready for inference, its processing, and what tells it from others."""
+
+    model: str
+    kind: str
+    """LeRobot's name of the policy type."""
+    policy: Any
+    preprocessor: Any
+    postprocessor: Any
+    options: LeRobotOptions
+    content_hash: str
+    """SHA-256 over configurations and weights, hex."""
+    action_names: tuple[str, ...]
+    control_rate_hz: float
+
+
+def load(model: str, options: LeRobotOptions, models_folder: Path) -> Checkpoint:
+    """Raises: `ModelError` naming the folder or option and what is wrong with it."""
+    folder = _folder(model, options, models_folder)
+    _require(folder, CONFIG, WEIGHTS, PREPROCESSOR, POSTPROCESSOR)
+    config = _config(model, options, folder)
+    names, rate_hz = _names_and_rate(model, options, config.action_feature.shape[0])
+    _require_transformers(config.type)
+    try:
+        policy = get_policy_class(config.type)(config)
+        _load_weights(policy, folder / WEIGHTS)
+        before, after = make_pre_post_processors(config, str(folder), preprocessor_overrides=_overrides(options, folder))
+    except (AttributeError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError) as error:
+        raise ModelError(f"{model!r}: {folder} cannot be loaded as {config.type!r}: {error}") from error
+    policy.to(options.device).eval().requires_grad_(False)
+    return Checkpoint(
+        model=model,
+        kind=config.type,
+        policy=policy,
+        preprocessor=before,
+        postprocessor=after,
+        options=options,
+        content_hash=_content_hash(folder),
+        action_names=names,
+        control_rate_hz=rate_hz,
+    )
+
+
+def _folder(model: str, options: LeRobotOptions, models_folder: Path) -> Path:
+    folder = models_folder / options.path
+    if folder.is_dir():
+        return folder
+    if options.path.count("/") != 1 or options.path.startswith((".", "/", "~")):
+        raise ModelError(f"{model!r}: options.path: {folder} is no folder, and {options.path!r} is not `owner/name` on the hub")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(options.path, revision=options.revision, allow_patterns=["*.json", "*.safetensors"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelError(
+            f"{model!r}: options.path: {options.path!r} is no folder and cannot be had from the hub: {error}"
+        ) from error
+
+
+def _require(folder: Path, *names: str) -> None:
+    for name in names:
+        if not (folder / name).is_file():
+            older = "; LeRobot's migrate_policy_normalization makes it for older checkpoints" if name == PREPROCESSOR else ""
+            raise ModelError(f"{folder}: not a LeRobot checkpoint, {name} is missing{older}")
+
+
+def _require_transformers(kind: str) -> None:
+    if kind in ("pi0", "pi05", "pi0_fast") and find_spec("transformers.models.siglip.check") is None:
+        raise ModelError(f"LeRobot's {kind!r} needs a transformers of its own; docs/engines.md (lerobot) says how to install it")
+
+
+def _config(model: str, options: LeRobotOptions, folder: Path) -> Any:
+    """As saved, but for the options; nothing of it makes LeRobot fetch weights that the checkpoint has."""
+    config: Any = PreTrainedConfig.from_pretrained(folder)
+    if config.use_peft:
+        raise ModelError(f"{folder}: holds an adapter only; merge it into its policy and save that")
+    if config.action_feature is None:
+        raise ModelError(f"{folder}: {config.type!r} has no output feature `action`")
+    if config.env_state_feature is not None:
+        raise ModelError(f"{folder}: needs the state of its simulation, which no robot has")
+    changes: dict[str, Any] = {"load_vlm_weights": False, "pretrained_backbone_weights": None, "compile_model": False}
+    changes |= {"dtype": options.dtype} if options.dtype else {}
+    changes |= {"vlm_model_name": options.vlm} if options.vlm else {}
+    steps = "num_steps" if hasattr(config, "num_steps") else "num_inference_steps"
+    changes |= {steps: options.num_steps} if options.num_steps else {}
+    for key, option in (("dtype", options.dtype), (steps, options.num_steps)):
+        if option and not hasattr(config, key):
+            raise ModelError(f"{model!r}: {config.type!r} has no {key}; leave {option!r} out of its options")
+    for key, value in changes.items():
+        if hasattr(config, key):
+            setattr(config, key, value)
+    config.device = options.device
+    return config
+
+
+def _names_and_rate(model: str, options: LeRobotOptions, num_actions: int) -> tuple[tuple[str, ...], float]:
+    names, rate_hz = options.action_names, options.control_rate_hz
+    if options.dataset:
+        file = Path(options.dataset) / "meta" / "info.json"
+        try:
+            info = json.loads(file.read_text(encoding="utf-8"))
+            names, rate_hz = names or tuple(_flat(info["features"]["action"]["names"])), rate_hz or float(info["fps"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{model!r}: options.dataset: {file} does not tell names and rate: {error!r}") from error
+    if not names:
+        raise ModelError(f"{model!r}: a LeRobot checkpoint does not name its {num_actions} actions: give action_names, or dataset")
+    if len(names) != num_actions:
+        raise ModelError(f"{model!r}: {len(names)} action names ({', '.join(names)}) for a policy with {num_actions} actions")
+    return names, rate_hz
+
+
+def _flat(names: Any) -> Iterator[str]:
+    """Older datasets group names: `{"motors": [...]}`."""
+    for name in names.values() if isinstance(names, dict) else names:
+        if isinstance(name, str):
+            yield name
+        else:
+            yield from _flat(name)
+
+
+def _load_weights(policy: Any, file: Path) -> None:
+    """All of them, strictly: LeRobot's own loaders go on without those that are missing.
+
+    Precision is the checkpoint's, except where the policy's configuration has a `dtype`. Raises: `ValueError`.
+    """
+    weights = load_file(file)
+    if hasattr(policy, "_fix_pytorch_state_dict_keys"):  # pi0 and pi0.5 as openpi names their parts
+        fixed = policy._fix_pytorch_state_dict_keys(weights, policy.config)
+        weights = {key if key.startswith("model.") else f"model.{key}": value for key, value in fixed.items()}
+    own = dict(policy.named_parameters(remove_duplicate=False))
+    if not hasattr(policy.config, "dtype"):
+        for name in own.keys() & weights.keys():
+            own[name].data = own[name].data.to(weights[name].dtype)
+    missing, unexpected = policy.load_state_dict(weights, strict=False)
+    state = policy.state_dict()
+    loaded = {state[name].data_ptr() for name in weights.keys() & state.keys()}
+    missing = [name for name in missing if state[name].data_ptr() not in loaded]  # one name of tied weights is enough
+    if missing or unexpected:
+        parts = [
+            f"{len(names)} {what} ({names[0]}, ...)" for what, names in (("missing", missing), ("unknown", unexpected)) if names
+        ]
+        raise ValueError(f"weights: {' and '.join(parts)}")
+    if not all(tensor.isfinite().all() for tensor in weights.values()):
+        raise ValueError("weights are not finite")
+
+
+def _overrides(options: LeRobotOptions, folder: Path) -> dict[str, Any]:
+    """Of the preprocessor's steps, where it has them."""
+    steps, _ = _steps(folder, PREPROCESSOR), _steps(folder, POSTPROCESSOR)
+    tokenizer = options.tokenizer or options.vlm
+    overrides: dict[str, Any] = {"device_processor": {"device": options.device}}
+    overrides |= {"tokenizer_processor": {"tokenizer_name": tokenizer}} if tokenizer else {}
+    overrides |= {"rename_observations_processor": {"rename_map": options.rename_map}} if options.rename_map else {}
+    return {name: value for name, value in overrides.items() if name in steps}
+
+
+def _steps(folder: Path, name: str) -> set[str]:
+    """Of a pipeline, by name. One that is given as a class of any module would be called with arguments from the checkpoint."""
+    steps = json.loads((folder / name).read_text(encoding="utf-8"))["steps"]
+    for step in steps:
+        if not step.get("registry_name"):
+            raise ModelError(f"{folder}: {name} has a step {step.get('class')!r} that is not registered with LeRobot by name")
+    return {step["registry_name"] for step in steps}
+
+
+def _content_hash(folder: Path) -> str:
+    digest = hashlib.sha256()
+    processors = [*folder.glob("policy_preprocessor*"), *folder.glob("policy_postprocessor*")]
+    for file in sorted([folder / CONFIG, folder / WEIGHTS, *processors]):
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 24):
+                digest.update(block)
+    return digest.hexdigest()

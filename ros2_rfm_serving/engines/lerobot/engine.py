@@ -1,0 +1,64 @@
+"""LeRobot policies: flow-matching ones split, so that our loop brings real-time chunking, confidence and batching; others whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from ros2_rfm_serving.engines.base import Parity
+from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.embedded.options import device_of
+from ros2_rfm_serving.engines.flow.engine import FlowEngine
+from ros2_rfm_serving.engines.lerobot import checkpoint as lerobot_checkpoint
+from ros2_rfm_serving.engines.lerobot import parity
+from ros2_rfm_serving.engines.lerobot.checkpoint import LeRobotOptions
+from ros2_rfm_serving.engines.lerobot.models import SplitModel, WholeModel
+from ros2_rfm_serving.engines.lerobot.policies import serving_of, split_of
+from ros2_rfm_serving.engines.lerobot.processing import Processing
+from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
+from ros2_rfm_serving.types import Conditioning, ModelContract
+
+
+class LeRobotEngine(FlowEngine):
+    """One thread; the lock of `FlowEngine` covers observation to robot space, as `Processing` needs it."""
+
+    def __init__(self, model: SplitModel | WholeModel) -> None:
+        super().__init__(model, model.sampling)
+        self._policy = model
+        if actions_are_relative(model.processing, model.contract):
+            # A prefix in model space is relative to an observation that has passed: it would guide to the wrong place.
+            self._contract = replace(self._contract, conditionings=(Conditioning.NONE,))
+
+    def reset(self) -> None:
+        if isinstance(self._policy, WholeModel):
+            self._policy.reset()
+
+    def check_parity(self) -> list[Parity]:
+        with self._lock:
+            return parity.check(self._policy)
+
+
+def actions_are_relative(processing: Processing, contract: ModelContract) -> bool:
+    """Do equal chunks in model space mean different motions for robots in different states?"""
+    chunk = torch.zeros(1, contract.chunk_length, len(contract.action_names))
+    blank = blank_request(contract)
+    moved = replace(blank, state=np.ones(contract.state_size, np.float32))
+    found = []
+    for request in (blank, moved):
+        processing.to_policy([request])
+        found.append(processing.to_robot(chunk))
+    processing.reset()
+    return not np.array_equal(found[0], found[1])
+
+
+def build(spec: EngineSpec) -> LeRobotEngine:
+    """Raises: `ModelError`, `ConfigurationError`."""
+    torch.set_num_threads(spec.threads)
+    options = checked_options(LeRobotOptions, spec)
+    options = options.model_copy(update={"device": device_of(spec.model, options.device, spec.gpu_type)})
+    checkpoint = lerobot_checkpoint.load(spec.model, options, spec.models_folder)
+    serving_of(checkpoint.kind)
+    split = split_of(checkpoint.kind, checkpoint.policy)
+    return LeRobotEngine(SplitModel(checkpoint, split) if split else WholeModel(checkpoint))

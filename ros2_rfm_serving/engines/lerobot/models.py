@@ -1,0 +1,101 @@
+"""LeRobot policies as models of our loop: flow-matching ones split, others whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
+from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.flow.sampling import seed_of
+from ros2_rfm_serving.engines.lerobot.checkpoint import Checkpoint
+from ros2_rfm_serving.engines.lerobot.policies import DETERMINISTIC, Observed, Split, fits_of, serving_of, whole_chunk
+from ros2_rfm_serving.engines.lerobot.processing import Batch, Processing
+from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind, Serving
+
+
+class LeRobotModel:
+    """A checkpoint as a `VelocityModel`; what is the same for all policies."""
+
+    sampling: SamplingConfig
+
+    def __init__(self, checkpoint: Checkpoint, split: Split | None) -> None:
+        self.checkpoint, self.processing = checkpoint, Processing(checkpoint, fits_of(checkpoint.policy, split))
+        state = checkpoint.policy.config.robot_state_feature
+        self._contract = ModelContract(
+            model=checkpoint.model,
+            model_hash=checkpoint.content_hash,
+            output=OutputKind.ACTION_CHUNK,
+            action_names=checkpoint.action_names,
+            cameras=self.processing.cameras,
+            state_size=state.shape[0] if state else 0,
+            control_rate_hz=checkpoint.control_rate_hz,
+            serving=serving_of(checkpoint.kind),
+        )
+
+    @property
+    def contract(self) -> ModelContract:
+        return self._contract
+
+    def denormalize(self, actions: Array) -> Array:
+        """Of the batch that was perceived last: its observations may have a say."""
+        return self.processing.to_robot(torch.from_numpy(actions))
+
+
+class SplitModel(LeRobotModel):
+    """Asks the policy's action expert once per solver step."""
+
+    def __init__(self, checkpoint: Checkpoint, split: Split) -> None:
+        super().__init__(checkpoint, split)
+        config, device = checkpoint.policy.config, checkpoint.options.device
+        steps = config.num_steps if hasattr(config, "num_steps") else config.num_inference_steps
+        self.split = split
+        self.sampling = SamplingConfig(num_steps=steps, num_columns=config.max_action_dim, device=device)
+        self._contract = replace(self._contract, chunk_length=config.chunk_size)
+
+    @property
+    def max_batch_size(self) -> int:
+        return self.checkpoint.options.max_batch_size
+
+    def perceive(self, requests: Sequence[InferenceRequest]) -> Observed:
+        return self.split.perceive(self.processing.to_policy(requests))
+
+    def velocity(self, x: Tensor, time: Tensor, context: Observed) -> Tensor:
+        return self.split.velocity(x, time[:, 0], context)  # no prefix is ever fixed: a row has one time
+
+
+class _Asked(NamedTuple):
+    batch: Batch
+    seed: int
+
+
+class WholeModel(LeRobotModel):
+    """Gives its chunk at once, as a regression does, whatever it does inside."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint, None)
+        options = checkpoint.options
+        self.sampling = SamplingConfig(predicts=Predicts.CHUNK, device=options.device)
+        many = checkpoint.kind in DETERMINISTIC and self._contract.serving is Serving.SHARED
+        self.max_batch_size = options.max_batch_size if many else 1
+        with torch.inference_mode():
+            chunk = self._chunk(self.perceive([blank_request(self._contract)]))
+        self.reset()
+        self._contract = replace(self._contract, chunk_length=chunk.shape[1])
+
+    def perceive(self, requests: Sequence[InferenceRequest]) -> _Asked:
+        return _Asked(self.processing.to_policy(requests), seed_of(requests[0], self.sampling))
+
+    def velocity(self, x: Tensor, time: Tensor, context: _Asked) -> Tensor:
+        return self._chunk(context)
+
+    def reset(self) -> None:
+        self.checkpoint.policy.reset()
+        self.processing.reset()
+
+    def _chunk(self, asked: _Asked) -> Tensor:
+        return whole_chunk(self.checkpoint.kind, self.checkpoint.policy, asked.batch, asked.seed).float()

@@ -1,0 +1,148 @@
+"""LeRobot's policies behind the loop's interface: split where they can be, else a chunk at once.
+
+SmolVLA, pi0 and pi0.5 embed images, instruction and state once (*prefix*), keep its keys and values, and ask their action expert
+once per solver step. Around these two parts, which are LeRobot's own, the loop is ours.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from lerobot.utils.constants import ACTION, OBS_LANGUAGE_ATTENTION_MASK, OBS_LANGUAGE_TOKENS
+from torch import Tensor
+
+from ros2_rfm_serving.engines.lerobot.processing import Batch, Fit, resized_to
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.types import Serving
+
+SPLIT = ("smolvla", "pi0", "pi05")
+CHUNK_STATELESS = (*SPLIT, "act", "groot", "pi0_fast")
+"""Their `predict_action_chunk` reads and leaves no state (Remote-RTC §8.3)."""
+QUEUED = ("diffusion", "vqbet", "tdmpc")
+"""Theirs reads queues of past observations, which only `select_action` fills."""
+CHUNKLESS = ("sac", "sarm", "reward_classifier")
+DETERMINISTIC = ("act",)
+"""The other policies that give a chunk at once draw their noise themselves, for a whole batch: they run one row at a time."""
+
+
+def serving_of(kind: str) -> Serving:
+    """Raises: `ModelError` for a policy without chunks. A policy that nobody has looked at may keep state."""
+    if kind in CHUNKLESS:
+        raise ModelError(f"LeRobot's {kind!r} predicts no action chunks, so it cannot be served")
+    return Serving.SHARED if kind in CHUNK_STATELESS else Serving.EXCLUSIVE
+
+
+class Observed(NamedTuple):
+    """What is the same for all solver steps. B: rows; L: tokens of the prefix."""
+
+    cache: Any
+    """Keys and values of the prefix, by layer"""
+    mask: Tensor
+    """[B, L] bool: tokens that are there"""
+    state: Tensor | None
+    """[B, S], for pi0, whose state is a token of the action expert"""
+
+
+class Split(Protocol):
+    """A flow-matching policy in two parts. T: chunk length; W: columns of the model, at least the actions."""
+
+    def fit(self, image: Tensor) -> Tensor:
+        """[1, 3, H, W] as the policy itself would resize it first thing, so that robots with other cameras share a batch."""
+
+    def perceive(self, batch: Batch) -> Observed: ...
+
+    def velocity(self, x: Tensor, time: Tensor, observed: Observed) -> Tensor:
+        """x: [B, T, W]; time: [B], 1 = noise. Returns [B, T, W]."""
+
+
+class SmolVla:
+    def __init__(self, policy: Any) -> None:
+        self._policy, self._flow = policy, policy.model
+        self._code: Any = import_module(type(policy).__module__)
+
+    def fit(self, image: Tensor) -> Tensor:
+        size = self._policy.config.resize_imgs_with_padding
+        fitted: Tensor = self._code.resize_with_pad(image, *size, pad_value=0) if size else image
+        return fitted
+
+    def perceive(self, batch: Batch) -> Observed:
+        images, image_masks = self._policy.prepare_images(batch)
+        state = self._policy.prepare_state(batch)
+        words = batch[OBS_LANGUAGE_TOKENS], batch[OBS_LANGUAGE_ATTENTION_MASK]
+        tokens, mask, steps = self._flow.embed_prefix(images, image_masks, *words, state=state)
+        _, cache = self._flow.vlm_with_expert.forward(
+            attention_mask=self._code.make_att_2d_masks(mask, steps),
+            position_ids=mask.cumsum(dim=1) - 1,
+            past_key_values=None,
+            inputs_embeds=[tokens, None],
+            use_cache=self._policy.config.use_cache,
+            fill_kv_cache=True,
+        )
+        return Observed(cache, mask, None)
+
+    def velocity(self, x: Tensor, time: Tensor, observed: Observed) -> Tensor:
+        v: Tensor = self._flow.denoise_step(x_t=x, timestep=time, prefix_pad_masks=observed.mask, past_key_values=observed.cache)
+        return v
+
+
+class Pi0:
+    """pi0, and pi0.5, whose state is words of its instruction."""
+
+    def __init__(self, policy: Any) -> None:
+        self._policy, self._flow = policy, policy.model
+        self._code: Any = import_module(type(policy).__module__)
+        # Masks are [B, 1, L, L] of numbers to add, which attention kernels other than the plain one take otherwise.
+        self._flow.paligemma_with_expert.paligemma.language_model.config._attn_implementation = "eager"
+
+    def fit(self, image: Tensor) -> Tensor:
+        fitted: Tensor = self._code.resize_with_pad_torch(image, *self._policy.config.image_resolution)
+        return fitted
+
+    def perceive(self, batch: Batch) -> Observed:
+        images, image_masks = self._policy._preprocess_images(batch)
+        words = batch[OBS_LANGUAGE_TOKENS], batch[OBS_LANGUAGE_ATTENTION_MASK]
+        tokens, mask, steps = self._flow.embed_prefix(images, image_masks, *words)
+        _, cache = self._flow.paligemma_with_expert.forward(
+            attention_mask=self._flow._prepare_attention_masks_4d(self._code.make_att_2d_masks(mask, steps)),
+            position_ids=mask.cumsum(dim=1) - 1,
+            past_key_values=None,
+            inputs_embeds=[tokens, None],
+            use_cache=True,
+        )
+        has_state_token = hasattr(self._flow, "state_proj")
+        return Observed(cache, mask, self._policy.prepare_state(batch) if has_state_token else None)
+
+    def velocity(self, x: Tensor, time: Tensor, observed: Observed) -> Tensor:
+        state = {} if observed.state is None else {"state": observed.state}
+        v: Tensor = self._flow.denoise_step(
+            x_t=x, timestep=time, prefix_pad_masks=observed.mask, past_key_values=observed.cache, **state
+        )
+        return v
+
+
+def split_of(kind: str, policy: Any) -> Split | None:
+    """None: the policy gives its chunk at once."""
+    if kind not in SPLIT or getattr(policy.config, "adapt_to_pi_aloha", False):
+        return None  # actions that leave the model in other units than its noise cannot be guided
+    return SmolVla(policy) if kind == "smolvla" else Pi0(policy)
+
+
+def whole_chunk(kind: str, policy: Any, batch: Batch, seed: int) -> Tensor:
+    """[B, T, A] in one call; what it draws at random follows from `seed`."""
+    device = torch.device(policy.config.device)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        if kind not in QUEUED:
+            chunk: Tensor = policy.predict_action_chunk(batch)
+            return chunk
+        policy._queues[ACTION].clear()  # else it would answer from there
+        actions = [policy.select_action(batch), *policy._queues[ACTION]]
+        return torch.stack(actions, dim=1)
+
+
+def fits_of(policy: Any, split: Split | None) -> dict[str, Fit]:
+    """By image feature; placeholders for cameras that no robot has are left to the policy."""
+    features = {key: feature.shape for key, feature in policy.config.image_features.items() if "empty_camera" not in key}
+    return {key: split.fit if split else resized_to(*shape[-2:]) for key, shape in features.items()}

@@ -1,0 +1,1 @@
+"""A policy behind openpi's websocket protocol."""

@@ -1,0 +1,235 @@
+"""Text models on any OpenAI-compatible server (vLLM, SGLang, llama.cpp, OpenAI ...): System 2, safety, monitor.
+
+A batch is a set of concurrent requests; images travel on as they came. One request that fails costs itself alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import httpx
+import numpy as np
+import simplejpeg
+from pydantic import Field, field_validator
+
+from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
+from ros2_rfm_serving.engines.text import answers as text
+from ros2_rfm_serving.engines.text.chat_client import ChatClient, ClientConfig, Refused
+from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRequest, ModelContract
+
+JPEG_QUALITY = 90
+"""Of images that came uncompressed."""
+
+Constraint = Literal["json_schema", "choice", "none"]
+OURS = {
+    "model",
+    "messages",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "seed",
+    "stream",
+    "n",
+    "logprobs",
+    "response_format",
+}
+
+
+class OpenAIOptions(text.TextOptions):
+    """`options` of a model with `engine: openai`."""
+
+    base_url: str
+    """Up to and with the version: http://gpu-2:8000/v1"""
+    api_key_env: str = ""
+    """Environment variable with the key; empty: the server wants none."""
+    timeout_s: float = Field(default=2.0, gt=0.0, le=600.0)
+    """From a request to its answer, all retries included: the component's SLO."""
+    connect_timeout_s: float = Field(default=1.0, gt=0.0, le=60.0)
+    warm_up_timeout_s: float = Field(default=60.0, gt=0.0, le=600.0)
+    """Of the first request, for which the server may have to compile."""
+    max_retries: int = Field(default=2, ge=0, le=10)
+    """Without a connection, or with status 429 or 5xx."""
+    constraint: Literal["auto", "json_schema", "choice", "none"] = "auto"
+    """How a judge is kept to its words: by a JSON schema, by vLLM's `choice`, or by its prompt alone. `auto`: the first of
+    JSON schema and prompt that the server takes and heeds when it is tried at start-up."""
+    logprobs: bool | None = None
+    """Ask for the probability of the verdict; not given: if the server takes that."""
+    token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """What the server calls `max_tokens`."""
+    extra: dict[str, Any] = Field(default_factory=dict)
+    """Further fields of every request, as the server has them (`mm_processor_kwargs`, `top_k`)."""
+
+    @field_validator("extra")
+    @classmethod
+    def _leaves_ours_alone(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        if taken := OURS & extra.keys():
+            raise ValueError(f"{', '.join(sorted(taken))}: not through `extra`")
+        return extra
+
+
+TRANSPORT = frozenset(
+    {"base_url", "api_key_env", "timeout_s", "connect_timeout_s", "warm_up_timeout_s", "max_retries", "max_batch_size"}
+)
+"""Options that leave an answer as it is: the same model behind another address is the same model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """What a server is asked for beyond an answer."""
+
+    constraint: Constraint
+    logprobs: bool
+
+
+class OpenAIEngine(Engine):
+    """Owns an event loop, which runs while `warm_up` or `infer` does."""
+
+    takes_encoded = True
+
+    def __init__(self, contract: ModelContract, options: OpenAIOptions, client: ChatClient) -> None:
+        self._contract, self._options, self._client = contract, options, client
+        self._loop = asyncio.new_event_loop()
+        self.dialect = _dialects(options)[0]
+
+    @property
+    def contract(self) -> ModelContract:
+        return self._contract
+
+    @property
+    def max_batch_size(self) -> int:
+        return self._options.max_batch_size
+
+    def warm_up(self) -> None:
+        """Asks, with images, until it knows what the server understands and heeds. Raises: `ModelError` when that is too little."""
+        request = text.first_request(self._contract, encoded=True)
+        for dialect in (dialects := _dialects(self._options)):
+            try:
+                asked = self._client.complete(self._body(request, dialect), self._options.warm_up_timeout_s)
+                completion = self._loop.run_until_complete(asked)
+            except Refused as refused:
+                if refused.status not in _NOT_UNDERSTOOD or dialect == dialects[-1]:
+                    raise
+                continue
+            if self._heeds(dialect, request.id.component, completion):
+                self.dialect = dialect
+                return
+        raise ModelError("the server's answer is none of the words it was held to: see `constraint` and `max_tokens`")
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
+        answers = self._loop.run_until_complete(self._answer_all(requests))
+        if all(isinstance(answer, ModelError) for answer in answers):
+            raise next(answer for answer in answers if isinstance(answer, ModelError))
+        return answers
+
+    def reset(self) -> None:
+        """Nothing is kept between requests."""
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._client.close())
+        self._loop.close()
+
+    async def _answer_all(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
+        return list(await asyncio.gather(*(self._answer(request) for request in requests)))
+
+    async def _answer(self, request: InferenceRequest) -> EngineReply | ModelError:
+        try:
+            completion = await self._client.complete(self._body(request, self.dialect), self._options.timeout_s)
+            return text.reply_of(self._options, request.id.component, completion)
+        except ModelError as error:
+            return error
+
+    def _heeds(self, dialect: Dialect, component: str, completion: text.Completion) -> bool:
+        """Some servers take a constraint and pay it no heed."""
+        free = dialect.constraint == "none" or text.plans(component)
+        return free or bool(text.reply_of(self._options, component, completion).verdict)
+
+    def _body(self, request: InferenceRequest, dialect: Dialect) -> dict[str, Any]:
+        options, component = self._options, request.id.component
+        judges = not text.plans(component)
+        return {
+            "model": options.model or self._contract.model,
+            "messages": text.messages(options, self._contract, request, _picture),
+            options.token_limit: options.max_tokens,
+            "temperature": options.temperature,
+            "seed": options.seed,
+            **(_constrained(dialect.constraint, options.words(component)) if judges else {}),
+            **({"logprobs": True} if judges and dialect.logprobs else {}),
+            **options.extra,
+        }
+
+
+_NOT_UNDERSTOOD = {httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY, httpx.codes.NOT_IMPLEMENTED}
+
+
+def _dialects(options: OpenAIOptions) -> list[Dialect]:
+    """That may be used with this server, the most exact first."""
+    constraints: list[Constraint] = ["json_schema", "none"] if options.constraint == "auto" else [options.constraint]
+    logprobs = [True, False] if options.logprobs is None else [options.logprobs]
+    return [Dialect(constraint=constraint, logprobs=known) for constraint in constraints for known in logprobs]
+
+
+def _constrained(constraint: Constraint, words: Sequence[str]) -> dict[str, Any]:
+    if constraint == "choice":  # of vLLM, as it is and as it was before 0.12
+        return {"structured_outputs": {"choice": list(words)}, "guided_choice": list(words)}
+    if constraint == "json_schema":
+        verdict = {"type": "string", "enum": list(words)}
+        schema = {"type": "object", "properties": {"verdict": verdict}, "required": ["verdict"], "additionalProperties": False}
+        return {"response_format": {"type": "json_schema", "json_schema": {"name": "judgement", "strict": True, "schema": schema}}}
+    return {}
+
+
+def _picture(image: Image | EncodedImage) -> dict[str, Any]:
+    data = base64.b64encode(_jpeg(image)).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{data}"}}
+
+
+def _jpeg(image: Image | EncodedImage) -> bytes | memoryview:
+    """As it came; raw rows are compressed."""
+    if isinstance(image, EncodedImage):
+        if image.format != "rgb8":
+            return image.data
+        image = np.frombuffer(image.data, np.uint8).reshape(image.height_px, image.width_px, 3)
+    encoded: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(image), quality=JPEG_QUALITY, colorspace="RGB")
+    return encoded
+
+
+def build(spec: EngineSpec) -> OpenAIEngine:
+    """Raises: `ConfigurationError`."""
+    options = checked_options(OpenAIOptions, spec)
+    config = ClientConfig(
+        base_url=_address(spec, options.base_url),
+        api_key=_key(spec, options.api_key_env),
+        connect_timeout_s=options.connect_timeout_s,
+        max_retries=options.max_retries,
+        max_connections=options.max_batch_size,
+    )
+    return OpenAIEngine(text.contract_of(spec, options, apart_from=TRANSPORT), options, ChatClient(config))
+
+
+def _address(spec: EngineSpec, base_url: str) -> str:
+    """Errors do not repeat it: it may hold a password."""
+    key = f"models.{spec.model}.options.base_url"
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigurationError("is no address", file=text.CATALOGUE, key=key, fix="write it like http://gpu-2:8000/v1")
+    if url.userinfo or url.query:
+        raise ConfigurationError("holds a secret or a query", file=text.CATALOGUE, key=key, fix="put the key into `api_key_env`")
+    return base_url
+
+
+def _key(spec: EngineSpec, variable: str) -> str:
+    if variable and not os.environ.get(variable):
+        key = f"models.{spec.model}.options.api_key_env"
+        fix = "set it where this server starts, or leave the option out"
+        raise ConfigurationError(f"the environment has no {variable!r}", file=text.CATALOGUE, key=key, fix=fix)
+    return os.environ.get(variable, "") if variable else ""

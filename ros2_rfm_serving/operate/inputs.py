@@ -1,0 +1,126 @@
+"""What the commands around the scheduler read and write: factory, profiles, catalogue; files; a spinner while one waits."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
+from ros2_rfm_serving.operate.shipped import shipped
+from ros2_rfm_serving.profiles import Profile, load_profiles
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.scheduler import Solution
+
+FactoryFile = Annotated[Path, typer.Argument(metavar="FACTORY.yaml", help="Factory descriptor", show_default=False)]
+Profiles = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of latency profiles; default: the shipped ones")]
+CatalogueFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Model catalogue; default: models.yaml beside the profiles or shipped")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout")]
+ChartFile = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw a chart (needs matplotlib)")]
+Robots = Annotated[int | None, typer.Option(min=1, help="Size of the fleet, split among the tasks as declared")]
+Servers = Annotated[int | None, typer.Option(min=1, help="Servers of the first group of server_cluster")]
+Budget = Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Time that the solver may take")]
+Policy = Annotated[str, typer.Option(help="best (ours), rosa (the paper's), or baseline1 to baseline4 (ROSA §4.1)")]
+RateControl = Annotated[
+    bool | None,
+    typer.Option("--rate-control/--no-rate-control", help="Cap what a robot sends; the baselines do not", show_default=False),
+]
+WAIT_S = 2.0
+"""Before a spinner shows."""
+PIPE_WIDTH = 160
+"""Columns of a table that is not shown on a terminal."""
+
+console = Console() if Console().is_terminal else Console(width=PIPE_WIDTH, soft_wrap=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    factory: Factory
+    profile: Profile
+    catalogue: Catalogue
+
+
+def load_inputs(
+    file: Path,
+    profiles: Path | None = None,
+    catalogue: Path | None = None,
+    *,
+    robots: int | None = None,
+    servers: int | None = None,
+) -> Inputs:
+    """Raises: `ConfigurationError`, `ProfileError` naming file, line and fix."""
+    factory = load_factory(file)
+    if robots is not None:
+        factory = factory.with_num_robots(robots)
+    if servers is not None:
+        factory = factory.with_num_servers(servers)
+    if len(factory.servers) <= factory.standby.num_servers:
+        problem = f"keeps {factory.standby.num_servers} of {len(factory.servers)} servers, none is left for the normal routes"
+        raise ConfigurationError(problem, file=factory.file, key="standby.num_servers", fix="ask for more servers")
+    folder = profiles or shipped("config", "profiles")
+    return Inputs(factory=factory, profile=load_profiles(folder), catalogue=Catalogue.load(catalogue or _beside(folder)))
+
+
+def _beside(folder: Path) -> Path:
+    file = folder / "models.yaml"
+    return file if file.exists() else shipped("config", "profiles", "models.yaml")
+
+
+def print_json(data: Any) -> None:
+    """On stdout, as it is: rich would colour and wrap it."""
+    print(json.dumps(data, indent=1, allow_nan=False))
+
+
+def write_text(file: Path, text: str) -> None:
+    """Raises: `ConfigurationError` when it cannot be written."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        fix = "choose a folder that exists"
+        raise ConfigurationError(f"cannot be written: {error.strerror}", file=str(file), fix=fix) from error
+
+
+@contextmanager
+def spinner(text: str) -> Iterator[None]:
+    """On stderr, once one has waited for a while and looks at a terminal."""
+    terminal = Console(stderr=True)
+    status = terminal.status(text)
+    timer = threading.Timer(WAIT_S, status.start if terminal.is_terminal else lambda: None)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+
+def solve(
+    inputs: Inputs, policy: str, rate_control: bool | None = None, budget_s: float | None = None, *, explained: bool = True
+) -> Solution:
+    from ros2_rfm_serving.scheduler import plan_factory
+
+    with spinner(f"solving with {policy}"):
+        return plan_factory(
+            inputs.factory,
+            inputs.profile,
+            inputs.catalogue,
+            policy=policy,
+            rate_control=rate_control,
+            clock=time.monotonic,
+            budget_s=budget_s,
+            explained=explained,
+        )

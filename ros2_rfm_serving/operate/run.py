@@ -1,0 +1,88 @@
+"""Every process of a factory on this machine, from its start to what was seen of it."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.running import (
+    DISCOVERY_S,
+    Options,
+    console,
+    observing,
+    prepare_environment,
+    ros_domain,
+    show_until_end,
+    stop_signals,
+)
+from ros2_rfm_serving.operate.view import picture
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.factory import Factory
+    from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.ros.observer_node import ObserverNode
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    board: Board
+    failed: list[str]
+    duration_s: float
+
+
+def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool] = lambda: False) -> Outcome:
+    """Runs a factory to its end (time, episodes, `until` or Ctrl-C) and returns what was seen."""
+    prepare_environment(options.domain)
+    from ros2_rfm_serving.factory import Catalogue
+    from ros2_rfm_serving.factory.nodes import node_list
+    from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.monitoring.summary import render
+    from ros2_rfm_serving.operate.supervisor import Supervisor
+    from ros2_rfm_serving.profiles import load_profiles
+    from ros2_rfm_serving.ros.runtime import share
+    from ros2_rfm_serving.scheduler import start_fleet
+
+    # What cannot be scheduled is said here, not in a log.
+    profiles = options.profiles or share() / "config" / "profiles"
+    catalogue = Catalogue.load(profiles / "models.yaml")
+    start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1, clock=time.monotonic)
+    nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
+    supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
+    board = Board([robot.name for robot in factory.robots], factory.servers)
+    stop = threading.Event()
+    console.print(f"{factory.file}: {len(board.robots)} robots, {len(board.servers)} servers; logs in {options.logs}")
+    started_s = time.monotonic()
+    with stop_signals(stop), observing(board, options.namespace) as observer:
+        _refuse_a_second_factory(observer)
+        try:
+            supervisor.start()
+            show_until_end(factory.name, supervisor, board, options, stop, until)
+            if options.svg_file:
+                canvas = Console(record=True, width=150, file=io.StringIO())
+                canvas.print(picture(factory.name, board, []))
+                canvas.save_svg(str(options.svg_file), title="rfm up")
+        finally:
+            console.print("stopping ...")
+            killed = supervisor.stop()
+    if killed:
+        console.print(f"[yellow]had to be killed: {', '.join(killed)}[/yellow]")
+    failed = [process.node.name for process in supervisor.gave_up]
+    duration_s = time.monotonic() - started_s
+    console.print(*render(board, duration_s, options.logs))
+    return Outcome(board=board, failed=failed, duration_s=duration_s)
+
+
+def _refuse_a_second_factory(observer: ObserverNode) -> None:
+    """Two factories in one ROS domain and namespace would command each other's robots."""
+    time.sleep(DISCOVERY_S)
+    if observer.factory_is_running():
+        raise ConfigurationError(
+            f"a factory is running in ROS domain {ros_domain()} already", fix="stop it, or choose another --domain or --namespace"
+        )

@@ -1,0 +1,138 @@
+"""What `rfm up` and `rfm robot` share: options, signals, watching the graph, and the live view until the end."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.operate.supervisor import Supervisor
+    from ros2_rfm_serving.ros.observer_node import ObserverNode
+
+console = Console() if Console().is_terminal else Console(width=150)
+DISCOVERY_S = 1.0
+STARTUP_LIMIT_S = 60.0  # `--seconds` counts from the first robot at work, or from here
+PLAIN_PERIOD_S = 10.0  # of the table where the output is no terminal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Names as the commands'."""
+
+    seconds: float = 0.0
+    episodes: int = 0
+    domain: int = -1
+    namespace: str = ""
+    logs: Path = Path("logs")
+    log_level: str = "info"
+    work: dict[str, Any] | None = None
+    svg_file: Path | None = None
+    profiles: Path | None = None
+
+
+def quickstart() -> Path:
+    from ros2_rfm_serving.ros.runtime import share
+
+    return share() / "config" / "factory_quickstart.yaml"
+
+
+def new_logs() -> Path:
+    return Path("logs") / datetime.now(tz=timezone.utc).strftime("%Y%m%d-%H%M%S")
+
+
+def prepare_environment(domain: int) -> None:
+    """Before rclpy starts here or in a child: the domain, and discovery on this machine alone unless the user says otherwise."""
+    if domain >= 0:
+        os.environ["ROS_DOMAIN_ID"] = str(domain)
+    os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+
+
+def show_until_end(
+    title: str,
+    supervisor: Supervisor,
+    board: Board,
+    options: Options,
+    stop: threading.Event,
+    until: Callable[[], bool] = lambda: False,
+) -> None:
+    """Keeps the processes running until the time, the episodes or the user's patience is over, or `until` says so."""
+    from ros2_rfm_serving.operate.view import picture
+
+    events: list[str] = []
+    started_s = time.monotonic()
+    working_s, printed_s = math.inf, -math.inf
+    with Live(console=console, refresh_per_second=2, auto_refresh=False) as live:
+        while not stop.wait(0.5):
+            now_s = time.monotonic()
+            for event in supervisor.watch():
+                events.append(event)
+                if not console.is_terminal:
+                    console.print(event)
+            if console.is_terminal:
+                live.update(picture(title, board, events[-5:]), refresh=True)
+            elif now_s - printed_s > PLAIN_PERIOD_S:
+                printed_s = now_s
+                console.print(picture(title, board, []))
+            if working_s == math.inf and any(row.phase == "executing" for row in board.robots.values()):
+                working_s = now_s
+            if options.seconds and now_s - min(working_s, started_s + STARTUP_LIMIT_S) > options.seconds:
+                return
+            done = [len(board.episodes(robot)) for robot in board.robots]
+            if until() or supervisor.gave_up or (options.episodes and min(done) >= options.episodes):
+                return
+
+
+def ros_domain() -> str:
+    return os.environ.get("ROS_DOMAIN_ID", "0")
+
+
+@contextmanager
+def stop_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGINT, SIGTERM and a closed terminal end the factory in order; the handlers before are put back."""
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def observing(board: Board, namespace: str) -> Iterator[ObserverNode]:
+    """Feeds the board from the graph, on a thread of its own."""
+    import rclpy
+    from rclpy.signals import SignalHandlerOptions
+
+    from ros2_rfm_serving.ros.observer_node import ObserverNode
+    from ros2_rfm_serving.ros.runtime import executor
+
+    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
+    node, spinner, ending = ObserverNode(board, namespace), executor(), threading.Event()
+    spinner.add_node(node)
+
+    def spin() -> None:
+        while not ending.is_set():
+            spinner.spin_once(timeout_sec=0.5)
+
+    thread = threading.Thread(target=spin, name="observer", daemon=True)
+    thread.start()
+    try:
+        yield node
+    finally:
+        ending.set()
+        thread.join(timeout=5.0)
+        node.destroy_node()
+        rclpy.try_shutdown()

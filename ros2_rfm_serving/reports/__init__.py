@@ -1,0 +1,1 @@
+"""Tables and charts that several commands show."""

@@ -1,0 +1,176 @@
+"""A solution as tables: placement, routes, tasks; several policies side by side."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.reports.placement import alike, allocation, components_of, gpu_of, limits_of, names
+from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
+
+NONE = "-"
+SERVER = re.compile(r"server_\w+")
+REMEDY = "feasible with"
+"""How the scheduler's remedies begin."""
+
+
+def plan_report(solution: Solution, factory: Factory, profile: Profile) -> Group:
+    """Everything that `rfm plan` shows."""
+    parts: list[RenderableType] = []
+    if solution.servers:
+        parts += [_placement(solution, profile), _routes(solution), _tasks(solution, factory)]
+    parts.append(summary(solution))
+    parts += [Text(f"note: {note}", style="yellow") for note in solution.notes]
+    parts += problem_lines(solution.problems)
+    return Group(*parts)
+
+
+def summary(solution: Solution) -> Text:
+    if not solution.feasible:
+        head = Text.assemble(("infeasible", "bold red"), f" with policy {solution.policy}; ")
+    else:
+        head = Text.assemble(("feasible", "bold green"), f" with policy {solution.policy}; ")
+    cut = "" if solution.complete else "; the time ran out: this is the best schedule found until then"
+    bound = f", no schedule is above {solution.bound:.2f} (gap {percent(solution.gap)})" if math.isfinite(solution.bound) else ""
+    return head.append(f"objective {solution.objective:.2f} actions/s (weighted){bound}; solved in {solution.solve_s:.2f} s{cut}")
+
+
+def problem_lines(problems: Iterable[str]) -> list[Text]:
+    """What would mend it last."""
+    return [
+        Text(f"remedy: {text}", "yellow") if text.startswith(REMEDY) else Text(f"problem: {text}", "red")
+        for text in sorted(collapsed(problems), key=lambda text: text.startswith(REMEDY))
+    ]
+
+
+def collapsed(problems: Iterable[str]) -> list[str]:
+    """The same problem of several servers as one."""
+    servers: dict[str, list[str]] = defaultdict(list)
+    for problem in problems:
+        found = SERVER.findall(problem)
+        servers[SERVER.sub("{}", problem, count=1) if len(found) == 1 else problem] += found[:1]
+    return [template.replace("{}", names(found)) if found else template for template, found in servers.items()]
+
+
+def _placement(solution: Solution, profile: Profile) -> Table:
+    heading = "placement: figures of one server; a range where servers differ"
+    table = Table(title=heading, title_justify="left")
+    for name in ("server", "GPU", "model", "serves", "batch"):
+        table.add_column(name, overflow="fold")
+    for name in ("robots", "load\n(Hz)", "utilisation\n(% of max)", "p99\n(ms)", "SLO\n(ms)"):
+        table.add_column(name, justify="right")
+    for group in alike(solution.servers):
+        first, limits = group[0], [limits_of(server, solution, profile) for server in group]
+        used = [100 * server.rate_hz / limit.max_rate_hz for server, limit in zip(group, limits, strict=True)]
+        shared = f"part of {names(sorted({gpu_of(s) for s in group}, key=_in_number))}, " if first.gpu else ""
+        table.add_row(
+            names(server.server for server in group),
+            shared + first.gpu_type,
+            escape(first.model),
+            "standby" if first.standby else ", ".join(dict.fromkeys(stream.component for stream in first.streams)) or "idle",
+            first.batching if first.batching == "continuous" else str(first.batch_size),
+            span([server.num_streams for server in group], "d"),
+            span([server.rate_hz for server in group], ".1f"),
+            span(used, ".0f"),
+            span([1e3 * server.p99_s for server in group], ".0f"),
+            number(1e3 * limits[0].slo_s, ".0f"),
+            style="dim" if first.standby else "",
+        )
+    return table
+
+
+def _in_number(name: str) -> tuple[int, str]:
+    return int("0" + "".join(c for c in name if c.isdigit())), name
+
+
+def _routes(solution: Solution) -> Table:
+    table = Table(title="routes: of each task and component; rates of one robot", title_justify="left")
+    for name in ("task", "component"):
+        table.add_column(name)
+    table.add_column("servers", overflow="fold")
+    for name in ("robots", "rate\n(Hz)", "at most\n(Hz)", "worst p99\n(ms)", "SLO\n(ms)"):
+        table.add_column(name, justify="right")
+    streams: dict[tuple[str, str], list[tuple[ServerSolution, Stream]]] = defaultdict(list)
+    for server in solution.servers:
+        for stream in server.streams:
+            streams[stream.task, stream.component].append((server, stream))
+    for (task, component), places in sorted(streams.items(), key=lambda item: list(solution.tasks).index(item[0][0])):
+        table.add_row(
+            task,
+            component,
+            names(server.server for server, _ in places),
+            str(sum(stream.num_robots for _, stream in places)),
+            span([stream.rate_hz for _, stream in places], ".2f"),
+            span([stream.cap_hz for _, stream in places], ".2f", infinite="unlimited"),
+            number(max(1e3 * server.p99_s for server, _ in places), ".0f"),
+            number(1e3 * places[0][1].slo_s, ".0f"),
+        )
+    return table
+
+
+def _tasks(solution: Solution, factory: Factory) -> Table:
+    table = Table(title="tasks: rates of one robot", title_justify="left")
+    table.add_column("task")
+    for name in ("robots", "served", "value", "action rate\n(Hz)", "closed loop\n(Hz)", "floor\n(Hz)", "all robots\n(actions/s)"):
+        table.add_column(name, justify="right")
+    for name, task in solution.tasks.items():
+        floor_hz = factory.tasks[name].floor_hz(task.num_robots)
+        table.add_row(
+            name,
+            str(task.num_robots),
+            str(task.served),
+            f"{factory.tasks[name].value:g}",
+            f"{task.action_rate_hz:.2f}",
+            number(task.closed_loop_rate_hz, ".2f"),
+            f"{floor_hz:.2f}" if floor_hz else NONE,
+            f"{task.served * task.action_rate_hz:.1f}",
+        )
+    return table
+
+
+def comparison(solutions: Mapping[str, Solution], factory: Factory) -> Table:
+    """One line per policy."""
+    components = components_of(factory)
+    table = Table(title=f"policies; GPUs: {':'.join(components)}", title_justify="left")
+    table.add_column("policy")
+    for name in ("objective\n(actions/s)", "gap to\nthe bound"):
+        table.add_column(name, justify="right")
+    table.add_column("GPUs", overflow="fold")
+    table.add_column("solved in\n(s)", justify="right")
+    table.add_column("meets every SLO and floor", overflow="fold")
+    for policy, solution in solutions.items():
+        problems = collapsed(solution.problems)
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        verdict = Text("yes", "green") if solution.feasible else Text(f"no: {problems[0]}{more}", "red")
+        table.add_row(
+            policy,
+            f"{solution.objective:.2f}",
+            percent(solution.gap),
+            allocation(solution, components) if solution.servers else NONE,
+            f"{solution.solve_s:.2f}",
+            verdict,
+        )
+    return table
+
+
+def number(value: float, form: str, infinite: str = NONE) -> str:
+    return format(value, form) if math.isfinite(value) else infinite
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %" if math.isfinite(share) else NONE
+
+
+def span(values: Sequence[float], form: str, infinite: str = NONE) -> str:
+    """One number where all print alike, else lowest-highest."""
+    texts = [number(value, form, infinite) for value in (min(values), max(values))]
+    return texts[0] if texts[0] == texts[1] else "-".join(texts)

@@ -1,0 +1,3 @@
+"""Names of the recorded data."""
+
+SWEEP, TRACES = "sweep.csv", "traces.csv"

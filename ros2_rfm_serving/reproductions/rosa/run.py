@@ -1,0 +1,144 @@
+"""`rfm reproduce rosa`: the paper's factories, planned and run in virtual time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.operate.inputs import console, load_inputs
+from ros2_rfm_serving.operate.shipped import shipped
+from ros2_rfm_serving.reports.charts import require_matplotlib
+from ros2_rfm_serving.reproductions.claims import claim_row, claims_table
+from ros2_rfm_serving.reproductions.files import make_folder, write_rows
+from ros2_rfm_serving.reproductions.runs import Job, in_parallel
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.reproductions.rosa.claims import Results
+    from ros2_rfm_serving.reproductions.rosa.runs import Batching, Inputs, Point, Run, Setting, Sizing
+
+FIGURES = ("6", "7", "8", "9", "10", "11", "12", "14", "tables", "policies")
+ROBOTS, PERIODS_MS = (1, 2, 4, 8, 12, 16), (50.0, 100.0, 200.0, 500.0, 1000.0)
+"""Of Fig. 14."""
+QUICK_FLEETS, QUICK_S = (8, 32), 10.0
+BATCHING_S = 20.0
+"""Of a run of Fig. 14, whose single server settles fast."""
+BUDGET_S = 5.0
+"""Of the solver, so that the load of the machine hardly matters."""
+
+
+def rosa(
+    figure: Annotated[
+        str, typer.Option(metavar="|".join((*FIGURES, "all")), help="policies: every policy, capped and not")
+    ] = "all",
+    seconds: Annotated[float, typer.Option(min=1, help="Virtual time to measure per run, after the warm-up")] = 60.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same figures")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes")] = 2,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Data (CSV) and plots (PNG) go there")] = Path("reproductions/rosa"),
+    quick: Annotated[bool, typer.Option("--quick", help="Two fleet sizes, 10 s each: is it alive?")] = False,
+) -> None:
+    """ROSA §4: Figures 6 to 12 and 14, Tables 1 to 3, and each claim beside ours.
+
+    Example:  rfm reproduce rosa --figure 10 --out /tmp/rosa
+    """
+    from ros2_rfm_serving.reproductions.rosa import data, plots
+    from ros2_rfm_serving.reproductions.rosa.claims import claims_of
+    from ros2_rfm_serving.reproductions.rosa.runs import FLEETS, MIXED, SINGLE, Setting
+
+    if figure not in (*FIGURES, "all"):
+        fix = did_you_mean(figure, (*FIGURES, "all"))
+        raise ConfigurationError(f"there is no {figure!r}", key="--figure", fix=fix)
+    require_matplotlib()  # what would spoil the end of a long run is said at its beginning
+    make_folder(out)
+    figures = FIGURES if figure == "all" else (figure,)
+    setting = Setting(seconds=QUICK_S if quick else seconds, seed=seed, budget_s=BUDGET_S, clock=time.monotonic)
+    results = _results(list(_jobs(figures, QUICK_FLEETS if quick else FLEETS, setting)), jobs)
+    factories = {workload: _inputs(workload).factory for workload in (*SINGLE, *MIXED)}
+    for name in figures:
+        data.write(name, results, factories, out)
+        plots.draw(name, results, out)
+    claims = claims_of(results)
+    if figure == "all":
+        write_rows(out / "claims.csv", map(claim_row, claims))
+    console.print(claims_table(claims))
+    console.print(f"data and plots: {out}")
+
+
+# --- running ---------------------------------------------------------------------------------------------------------------
+
+
+def _jobs(figures: Sequence[str], fleets: Sequence[int], setting: Setting) -> Iterator[Job]:
+    """The longest first, so that no process is left alone with one at the end."""
+    from ros2_rfm_serving.reproductions.rosa.runs import SHARED, SINGLE, points_of
+
+    points = dict.fromkeys(point for figure in figures for point in points_of(figure, fleets))
+    for point in sorted(points, key=lambda p: (p.num_robots, p.policy == "best"), reverse=True):
+        yield partial(_run, point, setting)
+    if "11" in figures:
+        for workload, number, policy in product(SINGLE, fleets, SHARED):
+            yield partial(_size, workload, number, policy, setting)
+    if "14" in figures:
+        for number, period_ms in product(ROBOTS, PERIODS_MS):
+            yield partial(_batch, number, period_ms, setting)
+
+
+@cache
+def _inputs(workload: str) -> Inputs:
+    """Read once in every process."""
+    from ros2_rfm_serving.reproductions.rosa.runs import Inputs
+
+    read = load_inputs(shipped("config", "rosa", f"{workload}.yaml"))
+    return Inputs(factory=read.factory, profile=read.profile, catalogue=read.catalogue)
+
+
+def _run(point: Point, setting: Setting) -> Run:
+    from ros2_rfm_serving.reproductions.rosa.runs import run
+
+    return run(point, _inputs(point.workload), setting)
+
+
+def _size(workload: str, num_robots: int, policy: str, setting: Setting) -> Sizing:
+    from ros2_rfm_serving.reproductions.rosa.runs import gpus_to_match
+
+    return gpus_to_match(workload, num_robots, policy, _inputs(workload), setting)
+
+
+def _batch(num_robots: int, period_ms: float, setting: Setting) -> Batching:
+    from ros2_rfm_serving.reproductions.rosa.runs import batching_decision
+
+    short = replace(setting, seconds=min(setting.seconds, BATCHING_S))
+    return batching_decision(num_robots, period_ms, _inputs("p1"), short)
+
+
+def _results(jobs: Sequence[Job], processes: int) -> Results:
+    """With a bar and the time left, on stderr."""
+    from ros2_rfm_serving.reproductions.rosa.claims import Results
+    from ros2_rfm_serving.reproductions.rosa.runs import Batching, Run, Sizing
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("left:"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        done = list(progress.track(in_parallel(jobs, processes), total=len(jobs), description="runs"))
+    runs = sorted((d for d in done if isinstance(d, Run)), key=_order)
+    return Results(
+        runs={run.point: run for run in runs},
+        sizings=tuple(sorted((d for d in done if isinstance(d, Sizing)), key=lambda s: (s.workload, s.num_robots, s.policy))),
+        batchings=tuple(sorted((d for d in done if isinstance(d, Batching)), key=lambda b: (b.num_robots, b.period_ms))),
+    )
+
+
+def _order(run: Run) -> tuple[Any, ...]:
+    p = run.point
+    return p.workload, p.num_robots, p.allocation, p.policy, not p.capped
+
+
+# --- what is shown ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""With the servers: sessions, requests, what may be late, who is there."""

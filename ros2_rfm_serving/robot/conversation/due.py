@@ -1,0 +1,96 @@
+"""When a component is to be asked: System 1 by the action queue, coupled ones by System 1's calls, all others periodically."""
+
+from __future__ import annotations
+
+import math
+
+from ros2_rfm_serving.robot.config import RobotConfig
+from ros2_rfm_serving.robot.conversation.calls import CoupledCalls
+from ros2_rfm_serving.robot.conversation.link import Link
+from ros2_rfm_serving.robot.conversation.links import Links
+from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
+from ros2_rfm_serving.types import Conditioning
+
+
+class Due:
+    """One rule for ticking and for saying when to tick next, so that the two never differ.
+
+    Synchronous robots execute the horizon, then call what System 1's calls have made due, then System 1 (ROSA §3.4.2, eq. 4: a
+    cycle lasts t_act + l_S1 + l_S2 / H). The others overlap all of it.
+    """
+
+    def __init__(self, config: RobotConfig, queue: ActionQueue, links: Links, calls: CoupledCalls) -> None:
+        self._queue, self._links, self._calls = queue, links, calls
+        self._synchronous, self._own_horizon, self._rate_hz = config.synchronous, config.execution_horizon, config.step_rate_hz
+        self._conditioning, self._replaces = config.conditioning, config.replace_queue
+
+        self._buffer_steps = config.failsafe.buffer_time_s * config.step_rate_hz
+        self.waits = config.synchronous
+        """It holds while the next chunk is computed: declared so, or because the model cannot bridge the delay."""
+        self.too_slow = ""
+        """Why it waits although it was not declared so."""
+
+    def ask_s(self, link: Link, step_ends_s: float) -> float:
+        """From when on an open link with nothing in flight is to be asked; infinite: not before something else happens.
+
+        `step_ends_s`: until then an action is being executed. What goes with actions is asked between two of them: row 0 of a
+        chunk belongs to the step that begins with its observation.
+        """
+        if not link.goal_coupled:
+            return link.next_send_s  # the route's rate paces it
+        if link is self._links.system1:
+            return max(link.next_send_s, step_ends_s) if self._wants_chunk(link) else math.inf
+        return max(link.next_send_s, step_ends_s) if link.component in self._calls.due and self._is_between_calls() else math.inf
+
+    def may_pop(self) -> bool:
+        """An action is there to be executed."""
+        return self._queue.depth > 0 and not (self.waits and self._horizon_is_over())
+
+    def answered(self, link: Link) -> None:
+        """System 1 answered: is its delay still one that the model can bridge?"""
+        contract = link.contract
+        if self._synchronous or contract is None:
+            return
+        bridged = contract.chunk_length - 1
+        if self._conditioning is Conditioning.PREFIX:
+            bridged = contract.max_inference_delay_steps
+        delay = link.delay_steps(self._rate_hz)
+        slow = delay > bridged
+        self.too_slow = f"the inference delay, {delay} steps, is more than the {bridged} that the model can bridge" if slow else ""
+        self.waits = slow
+
+    def forget(self) -> None:
+        """Another session: its delay is not known yet."""
+        self.waits, self.too_slow = self._synchronous, ""
+
+    def _wants_chunk(self, link: Link) -> bool:
+        """A robot that waits for its chunk waits for its plan before, even if the request must be sent again. The others ask
+        a horizon of steps after they last did, however long the answer took, and earlier if the rows would not last or are not to
+        be trusted any more."""
+        if self.waits:
+            return not self._calls.due and self._horizon_is_over()
+        delay = link.delay_steps(self._rate_hz)
+        return (self._replaces and self._is_over(delay)) or self._queue.depth <= max(delay, self._buffer_steps)
+
+    def _is_over(self, delay: int) -> bool:
+        """A server's horizon says up to where its chunk can be trusted: there the next one should have arrived."""
+        if self._queue.horizon:
+            return self._queue.behind >= self._queue.horizon - delay
+        return self._queue.behind >= self._own_horizon
+
+    def _is_between_calls(self) -> bool:
+        if not self.waits:
+            return True
+        system1 = self._links.system1
+        return self._horizon_is_over() and (system1 is None or system1.in_flight is None)
+
+    def _horizon_is_over(self) -> bool:
+        return self.rows_left == 0
+
+    @property
+    def rows_left(self) -> int:
+        """That are going to be executed if no chunk comes."""
+        depth = self._queue.depth
+        if not self.waits:
+            return depth
+        return max(0, min(depth, (self._queue.horizon or self._own_horizon) - self._queue.behind))

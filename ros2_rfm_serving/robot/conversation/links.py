@@ -1,0 +1,164 @@
+"""All links of one robot: routes, sessions, which server each uses, and failover."""
+
+from __future__ import annotations
+
+import math
+
+from ros2_rfm_serving.robot.config import RobotConfig
+from ros2_rfm_serving.robot.conversation.link import Link, LinkState, ModelIdentity, Overdue
+from ros2_rfm_serving.robot.conversation.presence import Presence
+from ros2_rfm_serving.types import SYSTEM1, Conditioning, Horizon, Schedule, SessionGrant, SessionRequest
+
+
+class Links:
+    """Failover is a table look-up (ROSA §3.4.4): when a link's server is lost and the other one of its route is there, the link
+    turns to that at once. It turns back when a newer schedule says so, or when that one is lost too and the first is back.
+    """
+
+    def __init__(self, config: RobotConfig) -> None:
+        self._config = config
+        self._links: dict[str, Link] = {}
+        self.all: tuple[Link, ...] = ()
+        """System 1 first"""
+        self.coupled: tuple[Link, ...] = ()
+        """With a route, and asked as often as System 1's calls say"""
+        self.system1: Link | None = None
+        self._servers = Presence(config.server_timeout_s)
+        self.failovers = 0
+
+    def get(self, component: str) -> Link | None:
+        return self._links.get(component)
+
+    # --- where to send ---
+
+    def follow(self, schedule: Schedule, *, newer: bool) -> None:
+        routes = schedule.routes_of(self._config.name)
+        for component in {**routes, **self._links}:
+            link = self._links.setdefault(component, Link(self._config.name, component, self._config.link))
+            route = routes.get(component)
+            stays = route is not None and link.server in (route.server, route.standby) and link.server
+            home = route.server if route else ""
+            back = not stays or (newer and home in self._servers.ready)
+            link.follow(route, home if back else link.server, paced=not self._config.calls_per_action.get(component))
+            if placement := schedule.placement_of(home):
+                link.place(placement.model)
+            for server in (route.server, route.standby) if route else ():
+                if server:
+                    self._servers.expect(server)
+        self.all = tuple(sorted(self._links.values(), key=lambda link: link.component != SYSTEM1))
+        self.coupled = tuple(link for link in self.all if link.route and self._config.calls_per_action.get(link.component))
+        self.system1 = self._links.get(SYSTEM1)
+        for link in self.all:
+            link.goal_coupled = link is self.system1 or link in self.coupled
+
+    def server_seen(self, server: str, now_s: float) -> bool:
+        """True when it was not there before."""
+        new = self._servers.seen(server, now_s)
+        if new:
+            for link in self.all:
+                self._fail_over(link)
+        return new
+
+    def server_loads(self, server: str, now_s: float) -> bool:
+        """True when it is waited for; else it is lost."""
+        return self._servers.loads(server, now_s)
+
+    def server_alive(self, server: str, now_s: float) -> None:
+        self._servers.alive(server, now_s)
+
+    def server_lost(self, server: str, problem: str, now_s: float) -> None:
+        self._servers.lose(server)
+        for link in self.all:
+            if link.server == server:
+                if link.state is not LinkState.CLOSED:
+                    link.refused(problem, now_s)
+                self._fail_over(link)
+
+    def _fail_over(self, link: Link) -> None:
+        other = link.other
+        if other in self._servers.ready and link.server in self._servers.lost:
+            link.turn_to(other, f"{link.server} is lost, turning to {other}")
+            self.failovers += 1
+
+    # --- sessions ---
+
+    def opens(self, now_s: float) -> tuple[tuple[str, SessionRequest], ...]:
+        """(server, request): sessions to ask for now."""
+        opens = []
+        for link in self.all:
+            if link.state is LinkState.CLOSED and link.server in self._servers.ready and link.wants_open(now_s):
+                link.opening(now_s)
+                opens.append((link.server, self._session_request(link)))
+        return tuple(opens)
+
+    def opened(self, component: str, server: str, grant: SessionGrant, now_s: float) -> str:
+        """The counter to raise; empty: the session is taken."""
+        link = self._links.get(component)
+        if link is None or link.server != server or link.state is not LinkState.OPENING:
+            return "late_session"
+        if component == SYSTEM1 and grant.contract.action_names != self._config.action_names:
+            link.refused(f"{server} serves other actions: {grant.contract.action_names}", now_s)
+            return "other_actions"
+        if mismatch := link.differs(ModelIdentity(grant.contract.model, grant.contract.model_hash)):
+            link.mismatch = mismatch
+            link.refused(mismatch, now_s)
+            return "other_model"
+        link.opened(grant)
+        return ""
+
+    def refused(self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False) -> None:
+        """contract: the server cannot serve this robot; where it could before, it has become another one."""
+        link = self._links.get(component)
+        if link and link.server == server and link.state is LinkState.OPENING:
+            if contract and link.pinned:
+                link.mismatch = f"{server} does not serve {component} any more as it did: {problem}"
+            link.refused(f"{server} refuses: {problem}", now_s)
+
+    @property
+    def mismatch(self) -> str:
+        """How a server's model differs from the one that the robot has worked with; empty: none does."""
+        return next((link.mismatch for link in self.all if link.mismatch and link.route), "")
+
+    def unpin(self) -> None:
+        """A person accepts the models that are there now in place of others."""
+        for link in self.all:
+            if link.mismatch:
+                link.unpin()
+
+    def _session_request(self, link: Link) -> SessionRequest:
+        acts, config = link.component == SYSTEM1, self._config
+        return SessionRequest(
+            robot=config.name,
+            component=link.component,
+            action_names=config.action_names if acts else (),
+            cameras=config.cameras,
+            state_size=config.state_size if acts else 0,
+            control_rate_hz=config.step_rate_hz if acts else 0.0,
+            expected_model_hash=link.pinned.hash if link.pinned else "",
+            conditioning=config.conditioning if acts and not config.synchronous else Conditioning.NONE,
+            guidance=config.guidance,
+            horizon=config.horizon if acts else Horizon(),
+            slo_s=link.slo_s if link.slo_s < math.inf else 0.0,
+        )
+
+    # --- time ---
+
+    def watch(self, now_s: float) -> list[tuple[Link, Overdue]]:
+        """Counts silent servers as lost, and says whose answer is late or was given up, or first one and then the other."""
+        if now_s >= self._servers.check_s:
+            for server in self._servers.silent(now_s):
+                self.server_lost(server, f"{server} is silent for {self._config.server_timeout_s:g} s", now_s)
+        overdue: list[tuple[Link, Overdue]] = []
+        for link in self.all:
+            while now_s >= link.deadline_s and (found := link.check(now_s)) is not Overdue.NOTHING:
+                overdue.append((link, found))
+        return overdue
+
+    @property
+    def check_s(self) -> float:
+        """When `watch` next has to look for silent servers."""
+        return self._servers.check_s
+
+    def open_s(self, link: Link) -> float:
+        """When a closed link next asks for a session."""
+        return link.retry_s if link.server in self._servers.ready else math.inf

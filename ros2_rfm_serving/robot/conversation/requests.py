@@ -1,0 +1,55 @@
+"""What goes into a request: the readings, and for System 1 the actions that are still queued and what became of the last ones."""
+
+from __future__ import annotations
+
+from ros2_rfm_serving.robot.config import Sensors
+from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
+from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, Conditioning, ExecutionReport, ObservationRequest, RequestId
+
+NO_REPORT = ExecutionReport()
+
+
+def thought_request(identity: RequestId, instruction: str, sensors: Sensors, now_s: float) -> ObservationRequest:
+    """For those who judge or plan."""
+    return ObservationRequest(
+        id=identity,
+        stamp_ns=int(now_s * 1e9),
+        instruction=instruction,
+        state=NO_VALUES,
+        images=sensors.images,
+        prefix_model=NO_ROWS,
+        prefix_robot=NO_ROWS,
+        report=NO_REPORT,
+    )
+
+
+def action_request(
+    identity: RequestId,
+    instruction: str,
+    sensors: Sensors,
+    queue: ActionQueue,
+    *,
+    delay_steps: int,
+    conditioning: Conditioning,
+    guided_rows: int,
+    report: ExecutionReport,
+    episode_start: bool,
+    now_s: float,
+) -> ObservationRequest:
+    """For System 1. `delay_steps`: to be executed until the answer is there; 0: the robot waits. `guided_rows`: of a prefix that
+    guides, what is queued beyond the delay too."""
+    delay = min(delay_steps, queue.depth)
+    rows = {Conditioning.NONE: 0, Conditioning.PREFIX: delay, Conditioning.GUIDED: max(delay, guided_rows)}[conditioning]
+    model, robot = queue.left_over(rows)
+    return ObservationRequest(
+        id=identity,
+        stamp_ns=int(now_s * 1e9),
+        instruction=instruction,
+        state=sensors.state,
+        images=sensors.images,
+        inference_delay_steps=delay,
+        prefix_model=model,
+        prefix_robot=robot,
+        report=report,
+        episode_start=episode_start,
+    )

@@ -1,0 +1,1 @@
+"""One robot on the graph."""

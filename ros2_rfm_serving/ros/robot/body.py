@@ -1,0 +1,290 @@
+"""One robot on the graph: sensors in, commands out, the brain in between. No thread of its own, and no failure but its own.
+
+The control period follows the robot (`tick: state`): a tick runs when the state arrives, so that the command answers the newest
+reading, and a watchdog ticks when none comes. Or it follows a timer (`tick: timer`), with the newest readings that there are.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.clock import Clock
+from rclpy.clock_type import ClockType
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rfm_serving import msg
+from sensor_msgs.msg import JointState
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.faults import Direction
+from ros2_rfm_serving.robot import RobotBrain, Sensors
+from ros2_rfm_serving.ros.robot.cameras import CameraSet
+from ros2_rfm_serving.ros.robot.declared import TickSource
+from ros2_rfm_serving.ros.robot.joints import StateReader
+from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers, Sessions, later
+from ros2_rfm_serving.ros.robot.settings import RobotSettings
+from ros2_rfm_serving.ros.robot.sinks import make_sink
+from ros2_rfm_serving.ros.robot.status import Punctuality, diagnosis, status_message
+from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.types import Reply, TaskOutcome, TaskPhase
+
+T = TypeVar("T")
+STEADY = Clock(clock_type=ClockType.STEADY_TIME)
+"""A step of the system's time is no reason to stand still. One for all robots: the events executor runs a thread per clock."""
+WATCHDOG_PERIODS = 2.0
+"""Control periods between two ticks without a new state."""
+
+
+class RobotBody:
+    """`destroy` undoes the constructor, `deactivate` undoes `activate`. All of it runs on the executor thread of `node`."""
+
+    def __init__(
+        self, node: Node, settings: RobotSettings, names: qos.Names, servers: Servers, report: Callable[[DiagnosticStatus], None]
+    ) -> None:
+        """`report`: for what has changed. Raises: `ConfigurationError`."""
+        self.settings, self.name = settings, settings.config.name
+        self.brain = RobotBrain(settings.config)
+        self.errors = 0
+        """Callbacks and control periods that failed."""
+        self._node, self._names, self._servers, self._report = node, names, servers, report
+        self._period_s = 1.0 / settings.config.control_rate_hz
+        self._by_timer = settings.tick is TickSource.TIMER
+        self.punctuality = Punctuality(self._period_s, on_grid=self._by_timer)
+        self._active = self._drives = False
+        self._timer: Any = None
+        self._ticked_s = self._acted_s = self._told_s = -1.0
+        self._told: object = None
+        self._sessions = Sessions(node, servers, self)
+        self._door = self._make_door()
+        self._made: list[tuple[Callable[[Any], Any], Any]] = []
+        """How to destroy what was made, and it."""
+        try:
+            self._make()
+        except BaseException:
+            self.destroy()
+            raise
+
+    def activate(self) -> None:
+        self._active = self._door.open = True
+        self.punctuality.restart()
+        seconds = self._period_s if self._by_timer else WATCHDOG_PERIODS * self._period_s
+        self._timer = self._node.create_timer(seconds, self._on_timer, clock=STEADY)
+
+    def deactivate(self, reason: str) -> None:
+        """Stops at once: the task ends, nothing is commanded any more but a stand."""
+        if self._active:
+            self._active = self._door.open = False
+            self._node.destroy_timer(self._timer)
+            self.safely(self._door.end, TaskOutcome.SHUTDOWN, reason, clock())
+            self.stop()
+            self._drives = False
+
+    def destroy(self) -> None:
+        """Takes leave of the servers; whoever gave the last task still hears how it ended."""
+        self.deactivate("the robot is gone")
+        self.safely(self._sessions.close_all)
+        for destroy, entity in reversed(self._made):
+            self.safely(destroy, entity)
+        self._made.clear()
+        if self._door.busy:  # its result is told on the executor, after this
+            later(self._node, FAREWELL_S, self._door.destroy)
+        else:
+            self._door.destroy()
+
+    def stop(self) -> None:
+        """Brings the robot to a stand, where it takes a command to do so. One that somebody else drives is left alone."""
+        if self._drives:
+            self.safely(self._send_stop)
+
+    def safely(self, callback: Callable[..., object], *arguments: object) -> None:
+        try:
+            callback(*arguments)
+        except Exception:
+            self._failed()
+
+    def diagnosis(self) -> DiagnosticStatus:
+        return diagnosis(self._status_message(clock()), self.brain, self.punctuality, self.errors)
+
+    # --- what it is made of ---
+
+    def _make(self) -> None:
+        io, refused = self.settings.io, self.brain.refused
+        self._cameras = CameraSet(io.cameras, refused, jpeg_quality=io.jpeg_quality, max_size_px=io.max_image_size_px)
+        self._reader = StateReader(io.state, refused)
+        sink = make_sink(self._node, io.sink, self._topic(io.sink.topic), refused)
+        self._sink = self._keep(sink, lambda made: made.close())
+        self._status = self._keep(
+            self._node.create_publisher(msg.RobotStatus, self._topic("rfm/status"), qos.ROBOT_STATUS), self._node.destroy_publisher
+        )
+        self._hear_sensors()
+        for message_type, topic, read in (
+            (msg.ActionChunk, "rfm/action_chunk", convert.chunk_from),
+            (msg.Judgement, "rfm/judgement", convert.verdict_from),
+            (msg.Plan, "rfm/plan", convert.plan_from),
+        ):
+            self._hear(message_type, topic, partial(self._on_reply, read), qos.REPLY, from_server=True)
+        self._hear(msg.RequestId, "rfm/refetch", self._on_refetch, qos.REFETCH, from_server=True)
+        self._keep(PeoplesDoor(self._node, self.brain, self._topic, self._on_person), PeoplesDoor.destroy)
+
+    def _hear_sensors(self) -> None:
+        state = self.settings.io.state
+        if state.needs_array:
+            self._hear(state.array_message, state.array_topic, partial(self._on_state, self._reader.take_array), qos.SENSOR)
+        if state.needs_joints:
+            self._hear(JointState, state.joint_topic, partial(self._on_state, self._reader.take_joints), qos.SENSOR)
+        for camera in self.settings.io.cameras:
+            self._hear(camera.message_type, camera.topic, partial(self._on_image, camera.name), qos.SENSOR)
+
+    def _make_door(self) -> TaskDoor:
+        return TaskDoor(
+            self._node,
+            self.brain,
+            task=self.settings.task,
+            instruction=self.settings.instruction,
+            action_name=self._topic("execute_task"),
+            reset_name=self._topic("reset"),
+            forget_readings=self._forget_readings,
+            stop=self.stop,
+        )
+
+    def _topic(self, leaf: str) -> str:
+        """An absolute name stays as it is."""
+        return leaf if leaf.startswith("/") else self._names.robot(self.name, leaf)
+
+    def _keep(self, entity: T, destroy: Callable[[T], object]) -> T:
+        """For `destroy` to let it go."""
+        self._made.append((destroy, entity))
+        return entity
+
+    def _hear(
+        self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile, *, from_server: bool = False
+    ) -> None:
+        heard: Callable[[Any], None] = partial(self.safely, callback)
+        if from_server:
+            heard = self._servers.faults.passing(heard, Direction.DOWN)
+        self._keep(self._node.create_subscription(kind, self._topic(topic), heard, profile), self._node.destroy_subscription)
+
+    # --- what arrives ---
+
+    def _on_state(self, take: Callable[[Any, float], bool], message: Any) -> None:
+        now_s = clock()
+        if take(message, now_s) and not self._by_timer:
+            self.tick(now_s)
+
+    def _on_image(self, camera: str, message: Any) -> None:
+        self._cameras.take(camera, message, clock())
+
+    def _on_reply(self, read: Callable[[Any], Reply], message: Any) -> None:
+        try:
+            self.brain.reply(read(message), clock())
+        except BadMessageError as error:
+            self.brain.refused[error.kind] += 1
+
+    def _on_refetch(self, message: Any) -> None:
+        self.brain.ask_again(convert.id_from(message))
+
+    def _on_person(self) -> None:
+        """Somebody has paused it, let it go on, or aborted its task: what follows from that does not wait for the next tick."""
+        now_s = clock()
+        if self.brain.task is not None and self.brain.task.result is not None:  # aborted
+            self.stop()
+        self._door.tend(now_s)
+        self._tell(now_s)
+
+    def _sensors(self) -> Sensors | None:
+        images, reader = self._cameras.images, self._reader
+        if reader.state is None or images is None:
+            return None
+        received_s = self._cameras.received_s
+        oldest_s, newest_s = min(received_s, default=reader.state_s), max(received_s, default=reader.state_s)
+        return Sensors(
+            state=reader.state,
+            state_s=reader.state_s,
+            images=images,
+            images_s=oldest_s,
+            skew_s=max(newest_s, reader.state_s) - min(oldest_s, reader.state_s),
+            positions=reader.positions,
+        )
+
+    def _forget_readings(self) -> None:
+        """What was read before a reset says nothing about the scene after it."""
+        self._reader.forget()
+        self._cameras.forget()
+
+    # --- the control period ---
+
+    def tick(self, now_s: float, *, may_act: bool = True) -> None:
+        """Never raises: a period that fails stops the robot, is counted and said aloud, and the next one tries again."""
+        if not self._active:
+            return
+        self._ticked_s = now_s
+        if may_act:
+            self._acted_s = now_s
+            self.punctuality.ticked(now_s)
+        try:
+            self._tick(now_s, may_act)
+        except Exception:
+            self._failed()
+            self.stop()
+
+    def _tick(self, now_s: float, may_act: bool) -> None:
+        tick = self.brain.tick(self._sensors(), now_s, may_act=may_act)
+        self._drives = tick.command is not None or self.brain.task is not None
+        if tick.command is not None:
+            self._sink.send(tick.command, self._period_s)
+        for server, request in tick.requests:
+            self._servers.send(server, request)
+        for server, opening in tick.opens:
+            self._sessions.open(server, opening)
+        for reset in tick.resets:
+            self._sessions.reset(reset)
+        self._door.tend(now_s)
+        self._tell(now_s)
+
+    def _on_timer(self) -> None:
+        now_s = clock()
+        if self._by_timer:
+            self.tick(now_s)
+        elif now_s - self._ticked_s >= 0.75 * WATCHDOG_PERIODS * self._period_s:
+            self.punctuality.restart()
+            self.tick(now_s, may_act=False)
+            blind = now_s - self._acted_s > self.settings.config.max_observation_age_s
+            if blind and self.brain.executing and not self.brain.paused:
+                self.stop()  # nobody knows where it is: a robot that goes on by itself must not
+
+    def _send_stop(self) -> None:
+        command = self.brain.stop_command()
+        if command is not None:
+            self._sink.send(command, self._period_s)
+
+    def _failed(self) -> None:
+        """Called while an exception is handled."""
+        self.errors += 1
+        self._node.get_logger().error(f"{self.name}: a callback failed:\n{traceback.format_exc()}", throttle_duration_sec=1.0)
+
+    # --- what it tells ---
+
+    def _tell(self, now_s: float) -> None:
+        """Twice a second, and at once when it changes."""
+        brain = self.brain
+        state, reason, phase = brain.state, brain.reason, brain.task.phase if brain.task else TaskPhase.IDLE
+        told = (state, reason.split(" for ")[0], phase, brain.paused, brain.stop_reason)
+        changed = told != self._told
+        if not changed and now_s - self._told_s < qos.STATUS_PERIOD_S:
+            return
+        status = self._status_message(now_s)
+        self._status.publish(status)
+        if changed:
+            why = brain.stop_reason or reason
+            self._node.get_logger().info(f"{self.name}: {state.name}, {phase.name.lower()}{': ' if why else ''}{why}")
+            self._report(diagnosis(status, brain, self.punctuality, self.errors))
+        self._told, self._told_s = told, now_s
+
+    def _status_message(self, now_s: float) -> Any:
+        return status_message(self.brain, self.settings.task, now_s)

@@ -1,0 +1,157 @@
+"""Every parameter of a robot: default, description, range. `robot_params.py` reads them, docs/integrate.md explains them."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+
+from ros2_rfm_serving.robot.config import CommandType, Compatibility, FailSafeConfig, LinkConfig, RobotConfig, TaskPolicy
+from ros2_rfm_serving.ros.parameters import Spec, choice
+from ros2_rfm_serving.ros.robot.joints import StatePart
+from ros2_rfm_serving.ros.robot.sinks import TRAJECTORY_FIELDS, SinkKind
+from ros2_rfm_serving.types import Conditioning, Guidance, Horizon
+
+
+class TickSource(enum.Enum):
+    """What gives the control period its rhythm."""
+
+    STATE = "state"
+    """Each complete new state."""
+    TIMER = "timer"
+    """A timer, at `control_rate_hz`, with the newest readings."""
+
+
+def _default(name: str) -> float:
+    """Of a number in `RobotConfig`."""
+    return float({field.name: field.default for field in dataclasses.fields(RobotConfig)}[name])  # type: ignore[arg-type]
+
+
+LARGE = 1e9
+_GUIDANCE, _HORIZON, _POLICY = Guidance(), Horizon(), TaskPolicy()
+
+CONTRACT = {
+    "robot": Spec("", "Name of the robot, as in the schedule; empty: the last part of the namespace"),
+    "task": Spec("", "Task class of this robot"),
+    "instruction": Spec("", "System 1's instruction unless a goal brings its own"),
+    "action_names": Spec(["delta_x"], "Action columns, in order: checked with the server"),
+    "cameras": Spec(["front"], "Camera names, in the model's order: checked with the server"),
+    "state_size": Spec(39, "Length of the proprioceptive state", 0, 4096),
+    "component_prompts": Spec([""], "component=prompt for each judging component"),
+    "calls_per_action": Spec([""], "component=calls per System 1 call, for System 2 and the like"),
+    "calls_head_start": Spec(0.0, "Share of the second such call that is owed when an episode begins", 0.0, 1.0),
+}
+
+EXECUTION = {
+    "control_rate_hz": Spec(20.0, "Control periods, and so commands, per second", 0.01, 10_000.0),
+    "tick": choice(TickSource.STATE, "What gives the control period its rhythm: each new state, or a timer"),
+    "interpolation": Spec(1, "Commands per step of the policy, on a straight line between steps", 1, 1000),
+    "execution_horizon": Spec(8, "Actions of a chunk to execute before the next takes over", 1, 10_000),
+    "horizon_policy": Spec("", "Who says how much of each chunk is executed: a policy of the server's; empty: execution_horizon"),
+    "horizon_min_steps": Spec(_HORIZON.min_steps, "With such a policy: never fewer actions", 1, 10_000),
+    "horizon_threshold": Spec(_HORIZON.threshold, "Of `confidence`: how far a last update may exceed the mean", -0.99, LARGE),
+    "synchronous": Spec(False, "Hold while the next chunk is computed"),
+    "conditioning": choice(Conditioning.PREFIX, "How a chunk continues the actions executed meanwhile"),
+    "guidance_schedule": choice(_GUIDANCE.schedule, "How guidance fades out over the prefix"),
+    "guidance_max_weight": Spec(_GUIDANCE.max_weight, "Guidance weights are clipped to this", 0.0, LARGE),
+    "guidance_execution_horizon": Spec(_GUIDANCE.execution_horizon, "Row at which the prefix has lost all weight", 0, 10_000),
+    "guidance_true_jacobian": Spec(_GUIDANCE.true_jacobian, "The vector-Jacobian product in place of the identity"),
+    "guidance_zero_padded": Spec(_GUIDANCE.zero_padded, "A short prefix continues with zeros, not with its last action"),
+    "blend_steps": Spec(0, "Steps over which commands ease from the last one into a new chunk", 0, 10_000),
+    "replace_queue": Spec(True, "A new chunk replaces what is queued; false: it is appended"),
+    "compatibility": choice(Compatibility.NEWER, "Whose rules the action queue follows where they differ"),
+}
+
+COMMANDS = {
+    "command_type": choice(CommandType.DELTA, "What the numbers of an action mean, and so what stops the robot"),
+    "limits.lower": Spec([], "Per action; an action below it is refused whole"),
+    "limits.upper": Spec([], "Per action; an action above it is refused whole"),
+    "limits.tolerance": Spec(0.0, "Beyond its limit by no more than this, a value is clamped", 0.0, LARGE),
+    "limits.max_velocity": Spec([], "Per action and second, of position commands"),
+    "limits.max_acceleration": Spec([], "Per action and second squared of positions; per second of velocities and displacements"),
+    "fallback": Spec(["hold"], "Without an action: motions, each `motion` or `motion:seconds`; the last one lasts"),
+    "safe_pose": Spec([], "Per action, in the units of the measured positions; empty: none"),
+    "safe_pose_gain": Spec(1.0, "Velocity or displacement per unit of the way to the safe pose, before the limits", 0.0, LARGE),
+    "sink": choice(SinkKind.ARRAY, "Where commands go"),
+    "sink_topic": Spec("command", "Absolute, or below the robot's namespace"),
+    "sink_class": Spec("", "Of a custom sink: package.module:Class"),
+    "sink_joints": Spec([""], "Of a trajectory: a joint per action; empty: the actions' names"),
+    "trajectory_field": Spec("", "What a trajectory's numbers are; empty: by the command type", choices=("", *TRAJECTORY_FIELDS)),
+    "trajectory_time_s": Spec(0.0, "time_from_start of a trajectory's point; 0: one control period", 0.0, 60.0),
+    "twist_axes": Spec([""], "Of a twist: action=axis for each action, such as v=linear.x"),
+    "twist_stamped": Spec(False, "TwistStamped in place of Twist"),
+    "twist_frame": Spec("", "frame_id of a stamped twist"),
+    "command_scale": Spec([], "Per action: published is scale * action + offset; empty: 1"),
+    "command_offset": Spec([], "Per action; empty: 0"),
+}
+
+SENSORS = {
+    "camera_topics": Spec([""], "camera=topic; otherwise camera/<name>/image/compressed or camera/<name>/image_raw"),
+    "camera_type": Spec("compressed", "Messages of the cameras", choices=("compressed", "image")),
+    "camera_types": Spec([""], "camera=compressed or camera=image, where they differ"),
+    "camera_depth_range_m": Spec([""], "camera=near:far of cameras with depth: black to white"),
+    "jpeg_quality": Spec(90, "Of images that have to be encoded", 1, 100),
+    "max_image_size_px": Spec(640, "Larger images are made smaller, by their longer side", 16, 2048),
+    "state_parts": Spec([StatePart.ARRAY.value], "Parts of the state, concatenated: array, joint_states"),
+    "state_topic": Spec("state", "Of the array: absolute, or below the robot's namespace"),
+    "state_type": Spec("float32", "Of the array: Float32MultiArray or Float64MultiArray", choices=("float32", "float64")),
+    "joint_topic": Spec("joint_states", "Absolute, or below the robot's namespace"),
+    "joints": Spec([""], "Joints of the state in the model's order"),
+    "joint_fields": Spec(["position"], "Of each joint: position, velocity, effort"),
+    "unit_scale": Spec([""], "joint=factor for its positions and velocities, such as 0.0174533 for degrees"),
+    "action_joints": Spec([""], "A joint per action: its measured position; empty: not known"),
+    "action_state": Spec([], "Per action: where in the state its measured position is"),
+    "max_observation_age_s": Spec(0.5, "No request goes out with older readings", 0.001, LARGE),
+    "max_sensor_skew_s": Spec(math.inf, "No request goes out with readings further apart", 0.0),
+}
+
+_FAILSAFE = {
+    "buffer_time_s": "A chunk is asked for while the queued actions last for this; 0: the expected delay decides",
+    "degraded_after_s": "Without a chunk while requests fail",
+    "max_offline_s": "Without a session while a task runs, then DEAD; 0: never",
+}
+_LINK = {
+    "request_timeout_s": "A request without an answer is given up",
+    "open_timeout_s": "A session that does not open is given up",
+    "max_timeouts": "Requests in a row without an answer, then the session is opened anew",
+    "initial_backoff_s": "Before a session is asked for again, the first time",
+    "max_backoff_s": "And at most",
+    "counts_first_latency": "A session's first inference counts as latency though it may include a warm-up",
+    "longest_latency": "The latency to expect is the longest ever; false: the window's median",
+}
+
+
+def _fields(prefix: str, config: FailSafeConfig | LinkConfig, descriptions: dict[str, str]) -> dict[str, Spec]:
+    """A parameter per field, with the field's own default; zero is allowed where it means something."""
+    specs = {}
+    for field in dataclasses.fields(config):
+        default, description = getattr(config, field.name), descriptions.get(field.name, "")
+        bounds = () if type(default) is bool else (0.0 if "0: " in description else 1 if type(default) is int else 0.001, LARGE)
+        specs[f"{prefix}.{field.name}"] = Spec(default, description, *bounds)
+    return specs
+
+
+SAFETY = {
+    "max_action_age_s": Spec(3.0, "No action from an older observation is executed", 0.001, LARGE),
+    "server_timeout_s": Spec(
+        _default("server_timeout_s"), "Without a status message, then the server counts as lost", 0.001, LARGE
+    ),
+    **_fields("failsafe", FailSafeConfig(), _FAILSAFE),
+    **_fields("link", LinkConfig(), _LINK),
+}
+
+TASKS = {
+    "verdict_votes": Spec(2, "Equal verdicts in a row that end a task", 1, 1000),
+    "default_budget_s": Spec(25.0, "Time for a task unless the goal says otherwise", 0.001, LARGE),
+    "component_fallbacks": Spec([""], "component=fallback, for late answers and objections (ROSA §3.3)"),
+    "safe_words": Spec(sorted(_POLICY.safe_words), "Verdicts of safety that are no objection"),
+    "max_task_retries": Spec(_POLICY.max_task_retries, "Of a failed task, each after a reset", 0, 1000),
+    "on_max_task_retries": choice(_POLICY.on_max_task_retries, "When they are used up"),
+    "max_consecutive_safety_replan": Spec(_POLICY.max_consecutive_safety_replan, "Objections of safety in a row", 1, 100_000),
+    "max_consecutive_slo_violation": Spec(
+        _POLICY.max_consecutive_slo_violation, "Late answers of a component in a row", 1, 100_000
+    ),
+    "on_max_violation": choice(_POLICY.on_max_violation, "When there are that many of either"),
+}
+
+SPECS = {**CONTRACT, **EXECUTION, **COMMANDS, **SENSORS, **SAFETY, **TASKS}

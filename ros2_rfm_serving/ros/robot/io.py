@@ -1,0 +1,183 @@
+"""From ROS parameters to where a robot's sensors and commands are on the graph, and in which units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rclpy.exceptions import InvalidTopicNameException
+from rclpy.validate_topic_name import validate_topic_name
+
+from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig
+from ros2_rfm_serving.ros.parameters import Values
+from ros2_rfm_serving.ros.robot.cameras import CameraConfig
+from ros2_rfm_serving.ros.robot.joints import JOINT_FIELDS, StateConfig, StatePart
+from ros2_rfm_serving.ros.robot.sinks import TWIST_AXES, SinkConfig, SinkKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class IoConfig:
+    """How a robot's sensors and commands are on the graph."""
+
+    cameras: tuple[CameraConfig, ...]
+    state: StateConfig
+    sink: SinkConfig
+    jpeg_quality: int
+    max_image_size_px: int
+
+
+def io_config(values: Values, config: RobotConfig) -> IoConfig:
+    """Raises: `ConfigurationError`."""
+    state = _state(values, config)
+    _check_positions(values, config, state)
+    return IoConfig(
+        cameras=_cameras(values, config.cameras),
+        state=state,
+        sink=_sink(values, config),
+        jpeg_quality=values.integer("jpeg_quality"),
+        max_image_size_px=values.integer("max_image_size_px"),
+    )
+
+
+def _cameras(values: Values, cameras: tuple[str, ...]) -> tuple[CameraConfig, ...]:
+    topics, types, ranges = (values.pairs(name) for name in ("camera_topics", "camera_types", "camera_depth_range_m"))
+    for name, given in (("camera_topics", topics), ("camera_types", types), ("camera_depth_range_m", ranges)):
+        if unknown := sorted(set(given) - set(cameras)):
+            raise values.wrong(name, f"no such camera: {', '.join(unknown)}", f"cameras are {', '.join(cameras) or '(none)'}")
+    if wrong := sorted(set(types.values()) - {"image", "compressed"}):
+        raise values.wrong("camera_types", f"unknown type {wrong[0]!r}", "one of image, compressed")
+    made = []
+    for camera in cameras:
+        raw = types.get(camera, values.text("camera_type")) == "image"
+        topic = topics.get(camera, f"camera/{camera}/{'image_raw' if raw else 'image/compressed'}")
+        depth = _depth_range(values, ranges[camera]) if camera in ranges else None
+        made.append(CameraConfig(name=camera, topic=_topic(values, "camera_topics", topic), raw=raw, depth_range_m=depth))
+    return tuple(made)
+
+
+def _depth_range(values: Values, text: str) -> tuple[float, float]:
+    name = "camera_depth_range_m"
+    near, _, far = text.partition(":")
+    near_m, far_m = values.parsed(name, near), values.parsed(name, far)
+    if not 0.0 <= near_m < far_m:
+        raise values.wrong(name, f"{text!r} is no range", "write it as camera=near:far in m, 0 <= near < far")
+    return near_m, far_m
+
+
+def _state(values: Values, config: RobotConfig) -> StateConfig:
+    num_actions, parts, joints = len(config.action_names), values.distinct("state_parts"), values.distinct("joints")
+    known = [part.value for part in StatePart]
+    if not parts or set(parts) - set(known):
+        raise values.wrong("state_parts", "not the parts of a state", f"one or more of {', '.join(known)}")
+    fields = values.distinct("joint_fields")
+    if not fields or set(fields) - set(JOINT_FIELDS):
+        raise values.wrong("joint_fields", "not fields of joint states", f"one or more of {', '.join(JOINT_FIELDS)}")
+    action_joints = per_action(values, "action_joints", values.distinct, num_actions)
+    scale = values.numbered("unit_scale")
+    if unknown := sorted(set(scale) - {*joints, *action_joints}):
+        raise values.wrong("unit_scale", f"no such joint: {', '.join(unknown)}", "name joints of `joints` or `action_joints`")
+    if 0.0 in scale.values():
+        raise values.wrong("unit_scale", "a factor of zero", "give what a reading is multiplied with")
+    made = StateConfig(
+        size=config.state_size,
+        parts=tuple(StatePart(part) for part in parts),
+        array_topic=_topic(values, "state_topic", values.text("state_topic")),
+        array_type=values.text("state_type"),
+        joint_topic=_topic(values, "joint_topic", values.text("joint_topic")),
+        joints=joints,
+        joint_fields=fields,
+        unit_scale=scale,
+        action_joints=action_joints,
+        action_state=_action_state(values, config),
+        max_age_s=config.max_observation_age_s,
+    )
+    _check_state_size(values, made)
+    return made
+
+
+def _check_state_size(values: Values, state: StateConfig) -> None:
+    if StatePart.JOINTS in state.parts and not state.joints:
+        raise values.wrong("joints", "the state has joints, and none are named", "name them in the model's order")
+    from_joints = state.size - state.array_size
+    if (state.array_size > 0) is not (StatePart.ARRAY in state.parts) or state.array_size < 0:
+        problem = f"{len(state.joints)} joints x {len(state.joint_fields)} fields are {from_joints} of {state.size} numbers"
+        raise values.wrong("state_size", problem, "set it to what the parts have together, or add a part to state_parts")
+
+
+def _action_state(values: Values, config: RobotConfig) -> tuple[int, ...]:
+    indices = per_action(values, "action_state", values.numbers, len(config.action_names))
+    if any(index != int(index) or not 0 <= index < config.state_size for index in indices):
+        raise values.wrong("action_state", "not places in the state", f"give integers from 0 to {config.state_size - 1}")
+    if indices and values.texts("action_joints"):
+        raise values.wrong("action_state", "positions come from the state or from action_joints, not from both", "leave one out")
+    return tuple(int(index) for index in indices)
+
+
+def _sink(values: Values, config: RobotConfig) -> SinkConfig:
+    num_actions, kind = len(config.action_names), values.choice("sink", SinkKind)
+    if kind is SinkKind.CUSTOM and not values.text("sink_class"):
+        raise values.wrong("sink_class", "a custom sink needs its class", "give it as package.module:Class")
+    return SinkConfig(
+        action_names=config.action_names,
+        kind=kind,
+        topic=_topic(values, "sink_topic", values.text("sink_topic")),
+        scale=per_action(values, "command_scale", values.numbers, num_actions),
+        offset=per_action(values, "command_offset", values.numbers, num_actions),
+        joints=per_action(values, "sink_joints", values.distinct, num_actions),
+        trajectory_field=_trajectory_field(values, kind, config.command_type),
+        time_from_start_s=values.number("trajectory_time_s"),
+        twist_axes=_twist_axes(values, config.action_names) if kind is SinkKind.TWIST else (),
+        stamped=values.flag("twist_stamped"),
+        frame_id=values.text("twist_frame"),
+        custom_class=values.text("sink_class"),
+    )
+
+
+def _trajectory_field(values: Values, kind: SinkKind, command_type: CommandType) -> str:
+    own = {CommandType.POSITION: "positions", CommandType.VELOCITY: "velocities", CommandType.DELTA: ""}[command_type]
+    field = values.text("trajectory_field") or own
+    if kind is SinkKind.TRAJECTORY and (not field or (field == "positions") is not (own == "positions")):
+        problem = f"{command_type.value} commands are not a trajectory's {field or 'positions'}"
+        raise values.wrong("trajectory_field", problem, "name the field that the scaled commands are")
+    return field or "positions"
+
+
+def _twist_axes(values: Values, actions: tuple[str, ...]) -> tuple[str, ...]:
+    axes = values.pairs("twist_axes")
+    if set(axes) != set(actions) or len(set(axes.values())) != len(axes) or set(axes.values()) - set(TWIST_AXES):
+        fix = f"write action=axis for each of {', '.join(actions)}; axes, each once: {', '.join(TWIST_AXES)}"
+        raise values.wrong("twist_axes", "not an axis for every action", fix)
+    return tuple(axes[action] for action in actions)
+
+
+def per_action(values: Values, name: str, read: Callable[[str], tuple[Any, ...]], num_actions: int) -> tuple[Any, ...]:
+    """One per action, or none at all."""
+    found = read(name)
+    if found and len(found) != num_actions:
+        raise values.wrong(name, f"{len(found)} for {num_actions} actions", "give one per action, in their order")
+    if any(isinstance(value, float) and not math.isfinite(value) for value in found):
+        raise values.wrong(name, "not finite", "give finite numbers")
+    return found
+
+
+def _topic(values: Values, name: str, topic: str) -> str:
+    try:
+        validate_topic_name(topic)
+    except InvalidTopicNameException as error:
+        problem = str(error).splitlines()[0]
+        raise values.wrong(name, problem, "letters, digits, underscores and slashes; absolute with a slash first") from error
+    return topic
+
+
+def _check_positions(values: Values, config: RobotConfig, state: StateConfig) -> None:
+    """What sets out from where the robot is needs to know where that is."""
+    if state.action_joints or state.action_state:
+        return
+    fix = "name the joint of each action in action_joints, or its place in the state in action_state"
+    if any(rung.motion is Motion.SAFE_POSE for rung in config.fallback):
+        raise values.wrong("fallback", "the way to a safe pose begins at measured positions, which are not known", fix)
+    if config.command_type is CommandType.POSITION and (config.limits.max_velocity or config.limits.max_acceleration):
+        limited = "limits.max_velocity" if config.limits.max_velocity else "limits.max_acceleration"
+        raise values.wrong(limited, "counts from measured positions, which are not known", fix)

@@ -1,0 +1,226 @@
+"""The model servers that robots turn to. The entities of a server are made once per process, however many robots share them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.node import Node
+from rfm_serving import msg, srv
+
+from ros2_rfm_serving.errors import BadMessageError, ContractError
+from ros2_rfm_serving.faults import Direction
+from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.robot.config import EpisodeReset
+from ros2_rfm_serving.ros.faulty import Faults
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.wire import convert, qos, session_messages
+from ros2_rfm_serving.types import ObservationRequest, Schedule, SessionRequest
+
+FAREWELL_S = 0.2
+"""For the answers of the last calls; then the clients go."""
+SERVICES = {srv.OpenSession: "open_session", srv.CloseSession: "close_session", srv.ResetEpisode: "reset_episode"}
+
+
+def later(node: Node, seconds: float, callback: Callable[[], object]) -> None:
+    """Once, on the node's executor; not at all when the node goes before."""
+
+    def call() -> None:
+        if node.destroy_timer(timer):  # else it had expired twice before it was looked at
+            callback()
+
+    timer = node.create_timer(seconds, call)
+
+
+class ServedRobot(Protocol):
+    """A robot of this process, as `Servers` and `Sessions` see it."""
+
+    name: str
+    brain: RobotBrain
+
+    def safely(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Calls it; what it raises costs this robot that message and nobody else anything."""
+
+
+class _Server(NamedTuple):
+    """What leads to one server: `made` to be destroyed, and the ways through the network."""
+
+    observation: Any
+    status: Any
+    clients: dict[type, Any]
+    """By type of the service."""
+    send: Callable[[Any], Any]
+    """Of an observation."""
+    calls: dict[type, Callable[[Any], Any]]
+
+
+class Servers:
+    """Schedule and server status to the robots of this process, their observations and calls to the servers."""
+
+    def __init__(self, node: Node, names: qos.Names, robots: Sequence[ServedRobot], faults: Faults) -> None:
+        """`robots`: as they are at any time."""
+        self.faults = faults
+        self._node, self._names, self._robots = node, names, robots
+        self._servers: dict[str, _Server] = {}
+        self._users: dict[str, list[ServedRobot]] = defaultdict(list)
+        """Server -> robots with a route to it."""
+        on_schedule = faults.passing(self._on_schedule, Direction.DOWN, reliable=True)
+        self._schedule = node.create_subscription(msg.Schedule, names.schedule, on_schedule, qos.SCHEDULE)
+
+    def __contains__(self, server: str) -> bool:
+        return server in self._servers
+
+    def send(self, server: str, request: ObservationRequest) -> None:
+        self._servers[server].send(convert.observation_to(request))
+
+    def call(self, server: str, service: type, request: Any) -> Any:
+        """The future of the answer; None: the service is not there (yet)."""
+        if not self._servers[server].clients[service].service_is_ready():
+            return None
+        return self._servers[server].calls[service](request)
+
+    def destroy(self) -> None:
+        """Hears nothing from now on; what was asked last may still be answered."""
+        self._node.destroy_subscription(self._schedule)
+        for server in self._servers.values():
+            self._node.destroy_subscription(server.status)
+            self._node.destroy_publisher(server.observation)
+        clients = [client for server in self._servers.values() for client in server.clients.values()]
+        self._servers.clear()
+        self._users.clear()
+        later(self._node, FAREWELL_S, lambda: [self._node.destroy_client(client) for client in clients])
+
+    # --- what the schedule says ---
+
+    def _on_schedule(self, message: Any) -> None:
+        try:
+            schedule = convert.schedule_from(message)
+        except BadMessageError as error:
+            for robot in self._robots:
+                robot.brain.refused[error.kind] += 1
+            self._node.get_logger().warning(f"refused a schedule: {error}")
+            return
+        for robot in self._robots:
+            robot.safely(self._follow, robot, schedule)
+
+    def _follow(self, robot: ServedRobot, schedule: Schedule) -> None:
+        if not robot.brain.follow(schedule):
+            in_force = robot.brain.schedule_epoch
+            self._node.get_logger().warning(f"{robot.name}: refused schedule {schedule.epoch}: {in_force} is in force")
+            return
+        routes = schedule.routes_of(robot.name).values()
+        for server in {server for route in routes for server in (route.server, route.standby) if server}:
+            if server not in self._servers:
+                self._servers[server] = self._connect(server)
+            if robot not in self._users[server]:
+                self._users[server].append(robot)
+
+    def _connect(self, server: str) -> _Server:
+        """All that it takes to turn to a server, made ahead of need: discovery takes its time."""
+        node, name = self._node, self._names.server
+        events = SubscriptionEventCallbacks(liveliness=lambda event: self._on_liveliness(server, event))
+        on_status = self.faults.passing(self._on_status, Direction.DOWN, reliable=True)
+        publisher = node.create_publisher(msg.Observation, name(server, "observation"), qos.OBSERVATION_SENT)
+        clients = {service: node.create_client(service, name(server, leaf)) for service, leaf in SERVICES.items()}
+        return _Server(
+            observation=publisher,
+            status=node.create_subscription(
+                msg.ServerStatus, name(server, "status"), on_status, qos.SERVER_STATUS, event_callbacks=events
+            ),
+            clients=clients,
+            send=self.faults.passing(publisher.publish, Direction.UP),
+            calls={service: self.faults.calling(client.call_async) for service, client in clients.items()},
+        )
+
+    # --- what servers say of themselves ---
+
+    def _on_status(self, message: Any) -> None:
+        server, now_s = message.header.frame_id, clock()
+        for robot in self._users.get(server, ()):
+            if message.state == msg.ServerStatus.LOADING:
+                robot.safely(robot.brain.server_loads, server, now_s)
+            else:
+                robot.safely(robot.brain.server_seen, server, message.state == msg.ServerStatus.READY, now_s)
+
+    def _on_liveliness(self, server: str, event: Any) -> None:
+        for robot in self._users[server]:
+            if event.alive_count > 0:
+                robot.safely(robot.brain.server_alive, server, clock())
+            elif event.alive_count_change < 0:
+                robot.safely(robot.brain.server_lost, server, clock(), f"{server} is not alive")
+
+
+class Sessions:
+    """Opens, resets and closes the sessions of one robot, as its brain asks."""
+
+    def __init__(self, node: Node, servers: Servers, robot: ServedRobot) -> None:
+        self._node, self._servers, self._robot = node, servers, robot
+        self._opening: dict[str, Any] = {}
+        """By component: the future of the newest attempt."""
+        self._epochs: dict[tuple[str, str], int] = {}
+        """(server, component) -> epoch of the session that is open there."""
+
+    def open(self, server: str, opening: SessionRequest) -> None:
+        component = opening.component
+        future = self._servers.call(server, srv.OpenSession, session_messages.session_request_to(opening))
+        if future is None:
+            self._robot.brain.session_refused(component, server, "its services are not there yet", clock())
+            return
+        self._opening[component] = future
+        future.add_done_callback(lambda done: self._robot.safely(self._on_opened, component, server, done))
+
+    def reset(self, reset: EpisodeReset) -> None:
+        """Tells the server of a new episode, and the brain what it says."""
+        request = srv.ResetEpisode.Request(
+            robot=self._robot.name, component=reset.component, session_epoch=reset.session_epoch, episode=reset.episode
+        )
+        future = self._servers.call(reset.server, srv.ResetEpisode, request)
+        if future is None:
+            self._on_reset(reset, None)
+        else:
+            future.add_done_callback(lambda done: self._robot.safely(self._on_reset, reset, done.result()))
+
+    def close_all(self) -> None:
+        """Best effort: a server that is not there has nothing to close, one that misses it takes the next `open` instead."""
+        for server, component in list(self._epochs):
+            self._close(server, component)
+
+    def _close(self, server: str, component: str) -> None:
+        self._send_close(server, component, self._epochs.pop((server, component)))
+
+    def _send_close(self, server: str, component: str, epoch: int) -> None:
+        request = srv.CloseSession.Request(robot=self._robot.name, component=component, session_epoch=epoch)
+        self._servers.call(server, srv.CloseSession, request)
+
+    def _on_opened(self, component: str, server: str, done: Any) -> None:
+        answer, now_s, brain = done.result(), clock(), self._robot.brain
+        if self._opening.get(component) is not done:  # it answers an attempt that was given up
+            brain.refused["late_session"] += 1
+            if answer.success and server in self._servers:
+                self._send_close(server, component, answer.session_epoch)
+            return
+        if not answer.success:
+            self._warn(f"{server} refuses a session for {component}: {answer.error_msg}")
+            unfit = answer.error_code == ContractError.code
+            brain.session_refused(component, server, answer.error_msg, now_s, contract=unfit)
+            return
+        for warning in answer.warnings:
+            self._node.get_logger().warning(f"{self._robot.name}: {server}/{component}: {warning}")
+        try:
+            grant = session_messages.grant_from(answer)
+        except BadMessageError as error:
+            brain.refused[error.kind] += 1
+            brain.session_refused(component, server, str(error), now_s)
+            return
+        self._epochs[server, component] = grant.session_epoch
+        brain.session_opened(component, server, grant, now_s)
+        for other in [s for s, c in self._epochs if c == component and s != server]:
+            self._close(other, component)  # of the server it has turned away from: room for somebody else
+
+    def _on_reset(self, reset: EpisodeReset, answer: Any) -> None:
+        self._robot.brain.episode_reset(reset, bool(answer and answer.success))
+
+    def _warn(self, text: str) -> None:
+        self._node.get_logger().warning(f"{self._robot.name}: {text}", throttle_duration_sec=5.0)

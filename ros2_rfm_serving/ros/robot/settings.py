@@ -1,0 +1,182 @@
+"""From ROS parameters to what a robot is told about itself. Everything is checked here, at configure, and not later."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from rclpy.node import Node
+
+from ros2_rfm_serving.robot.config import (
+    CommandType,
+    Compatibility,
+    FailSafeConfig,
+    LinkConfig,
+    Motion,
+    RobotConfig,
+    Rung,
+    TaskPolicy,
+)
+from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.ros.parameters import Values, declare
+from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
+from ros2_rfm_serving.ros.robot.io import IoConfig, io_config, per_action
+from ros2_rfm_serving.types import Conditioning, Fallback, Guidance, Horizon, PrefixSchedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobotSettings:
+    """All that one robot's parameters say."""
+
+    config: RobotConfig
+    io: IoConfig
+    tick: TickSource
+    task: str
+    instruction: str
+
+
+def robot_settings(node: Node, name: str, *, one_of_many: bool = False) -> RobotSettings:
+    """Declares the parameters of a robot, where that has not been done, and reads them.
+
+    name: unless the parameter `robot` has another. one_of_many: this is its name, and `<name>.<parameter>` comes before
+    `<parameter>`. Raises: `ConfigurationError`, which names the parameter, its value and the fix.
+    """
+    declare_robot(node, name if one_of_many else "")
+    values = Values(node, SPECS, name if one_of_many else "")
+    config = _robot_config(values, name if one_of_many else values.text("robot") or name)
+    return RobotSettings(
+        config=config,
+        io=io_config(values, config),
+        tick=values.choice("tick", TickSource),
+        task=values.text("task"),
+        instruction=values.text("instruction"),
+    )
+
+
+def declare_robot(node: Node, robot: str = "") -> None:
+    """The parameters that all robots of a node share, and those that `robot` has for itself. Raises: `ConfigurationError`."""
+    declare(node, SPECS)
+    if robot:
+        declare(node, SPECS, robot)
+
+
+# --- the brain's ----------------------------------------------------------------------------------------------------------
+
+
+def _robot_config(values: Values, name: str) -> RobotConfig:
+    actions = values.distinct("action_names")
+    if not actions:
+        raise values.wrong("action_names", "a robot without actions", "name the action columns in the model's order")
+    groups: dict[str, Any] = _execution(values) | _commands(values, len(actions)) | _safety(values) | _tasks(values)
+    return RobotConfig(
+        name=name,
+        action_names=actions,
+        cameras=values.distinct("cameras"),
+        state_size=values.integer("state_size"),
+        prompts=values.pairs("component_prompts"),
+        calls_per_action=values.numbered("calls_per_action"),
+        calls_head_start=values.number("calls_head_start"),
+        **groups,
+    )
+
+
+def _execution(values: Values) -> dict[str, Any]:
+    if values.integer("interpolation") > 1 and values.choice("command_type", CommandType) is CommandType.DELTA:
+        raise values.wrong("interpolation", "there is nothing between two displacements", "set it to 1, or command positions")
+    return {
+        "control_rate_hz": values.number("control_rate_hz"),
+        "interpolation": values.integer("interpolation"),
+        "execution_horizon": values.integer("execution_horizon"),
+        "horizon": Horizon(
+            policy=values.text("horizon_policy"),
+            steps=values.integer("execution_horizon"),
+            min_steps=values.integer("horizon_min_steps"),
+            threshold=values.number("horizon_threshold"),
+        ),
+        "synchronous": values.flag("synchronous"),
+        "conditioning": values.choice("conditioning", Conditioning),
+        "guidance": Guidance(
+            schedule=values.choice("guidance_schedule", PrefixSchedule),
+            max_weight=values.number("guidance_max_weight"),
+            execution_horizon=values.integer("guidance_execution_horizon"),
+            true_jacobian=values.flag("guidance_true_jacobian"),
+            zero_padded=values.flag("guidance_zero_padded"),
+        ),
+        "blend_steps": values.integer("blend_steps"),
+        "replace_queue": values.flag("replace_queue"),
+        "compatibility": values.choice("compatibility", Compatibility),
+    }
+
+
+def _commands(values: Values, num_actions: int) -> dict[str, Any]:
+    limits = Limits(
+        lower=values.numbers("limits.lower"),
+        upper=values.numbers("limits.upper"),
+        tolerance=values.number("limits.tolerance"),
+        max_velocity=values.numbers("limits.max_velocity"),
+        max_acceleration=values.numbers("limits.max_acceleration"),
+    )
+    limits.check(num_actions)
+    if limits.max_velocity and values.choice("command_type", CommandType) is CommandType.VELOCITY:
+        raise values.wrong("limits.max_velocity", "commands are velocities themselves", "use limits.lower and limits.upper")
+    return {
+        "command_type": values.choice("command_type", CommandType),
+        "limits": limits,
+        "fallback": tuple(_rung(values, rung) for rung in values.texts("fallback")),
+        "safe_pose": per_action(values, "safe_pose", values.numbers, num_actions),
+        "safe_pose_gain": values.number("safe_pose_gain"),
+    }
+
+
+def _rung(values: Values, text: str) -> Rung:
+    """`motion` or `motion:seconds`."""
+    motion, colon, seconds = text.partition(":")
+    if motion not in [known.value for known in Motion]:
+        raise values.wrong("fallback", f"unknown motion {motion!r}", f"one of {', '.join(known.value for known in Motion)}")
+    duration_s = values.parsed("fallback", seconds) if colon else math.inf
+    if duration_s <= 0.0:
+        raise values.wrong("fallback", f"{text!r} lasts no time", "give seconds above zero, as in repeat_last:0.2")
+    return Rung(Motion(motion), duration_s)
+
+
+def _safety(values: Values) -> dict[str, Any]:
+    return {
+        "max_action_age_s": values.number("max_action_age_s"),
+        "max_observation_age_s": values.number("max_observation_age_s"),
+        "max_sensor_skew_s": values.number("max_sensor_skew_s"),
+        "server_timeout_s": values.number("server_timeout_s"),
+        "failsafe": FailSafeConfig(**_fields(values, "failsafe", FailSafeConfig())),
+        "link": LinkConfig(**_fields(values, "link", LinkConfig())),
+    }
+
+
+def _fields(values: Values, prefix: str, default: FailSafeConfig | LinkConfig) -> dict[str, Any]:
+    """A parameter per field, of the type that its default has."""
+    read = {bool: values.flag, int: values.integer, float: values.number}
+    return {field.name: read[type(getattr(default, field.name))](f"{prefix}.{field.name}") for field in dataclasses.fields(default)}
+
+
+def _tasks(values: Values) -> dict[str, Any]:
+    known = [fallback.value for fallback in Fallback]
+    fallbacks = values.pairs("component_fallbacks")
+    for component, fallback in fallbacks.items():
+        if fallback not in known:
+            raise values.wrong("component_fallbacks", f"{component} has no fallback {fallback!r}", f"one of {', '.join(known)}")
+    return {
+        "verdict_votes": values.integer("verdict_votes"),
+        "default_budget_s": values.number("default_budget_s"),
+        "policy": TaskPolicy(
+            fallbacks={component: Fallback(fallback) for component, fallback in fallbacks.items()},
+            safe_words=frozenset(values.texts("safe_words")),
+            max_task_retries=values.integer("max_task_retries"),
+            on_max_task_retries=values.choice("on_max_task_retries", Fallback),
+            max_consecutive_safety_replan=values.integer("max_consecutive_safety_replan"),
+            max_consecutive_slo_violation=values.integer("max_consecutive_slo_violation"),
+            on_max_violation=values.choice("on_max_violation", Fallback),
+        ),
+    }
+
+
+__all__ = ["IoConfig", "RobotSettings", "TickSource", "declare_robot", "robot_settings"]

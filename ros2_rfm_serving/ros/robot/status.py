@@ -1,0 +1,127 @@
+"""What a robot tells of itself: its status message, the same for `/diagnostics`, and how punctual its control periods are."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticStatus
+from rfm_serving import msg
+
+from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.ros.diagnostics import key_values
+from ros2_rfm_serving.ros.wire import convert
+from ros2_rfm_serving.types import RobotState, TaskPhase
+
+WINDOW_S = 5.0
+"""Of the rates."""
+WINDOW_TICKS = 2048
+"""Of the lateness."""
+
+LEVELS = {
+    RobotState.CONNECTING: DiagnosticStatus.WARN,
+    RobotState.STREAMING: DiagnosticStatus.OK,
+    RobotState.DEGRADED: DiagnosticStatus.WARN,
+    RobotState.STALLED: DiagnosticStatus.ERROR,
+    RobotState.RECONNECTING: DiagnosticStatus.WARN,
+    RobotState.DEAD: DiagnosticStatus.ERROR,
+}
+FIGURES = (
+    *("schedule_epoch", "server", "episode", "queue_depth", "staleness_s", "action_rate_hz", "chunk_rate_hz"),
+    *("round_trip_p50_s", "round_trip_p99_s", "held_ticks", "retries"),
+)
+"""Fields of the status that diagnostics repeat."""
+
+
+class Punctuality:
+    """How late control periods begin, s.
+
+    Of a timer: behind its own grid; a period that is missed altogether is counted and never made up for. Of periods that follow
+    the robot's state: how much longer than one period the robot was without.
+    """
+
+    def __init__(self, period_s: float, *, on_grid: bool) -> None:
+        self.ticks = self.missed = 0
+        self._period_s, self._on_grid = period_s, on_grid
+        self._due_s: float | None = None
+        self._late_s: deque[float] = deque(maxlen=WINDOW_TICKS)
+
+    def ticked(self, now_s: float) -> None:
+        self.ticks += 1
+        due_s = now_s if self._due_s is None else self._due_s
+        late_s = max(0.0, now_s - due_s)
+        missed = int(late_s / self._period_s)
+        if self._due_s is not None:
+            self._late_s.append(late_s)
+            self.missed += missed
+        # A tick before its time tells that the first ones, from which the grid was taken, were late themselves.
+        self._due_s = (due_s + missed * self._period_s if self._on_grid and now_s >= due_s else now_s) + self._period_s
+
+    def restart(self) -> None:
+        """What lies between two times of activity was no period."""
+        self._due_s = None
+
+    def late_s(self, *quantiles: float) -> list[float]:
+        """Over the last `WINDOW_TICKS` periods; NaN: there were none."""
+        if not self._late_s:
+            return [float("nan")] * len(quantiles)
+        return [float(late) for late in np.quantile(self._late_s, quantiles)]
+
+
+def status_message(brain: RobotBrain, task: str, now_s: float) -> Any:
+    run = brain.task
+    actions_hz, chunks_hz = brain.rates(WINDOW_S, now_s)
+    p50_s, p99_s = np.quantile(brain.round_trips_s or [np.nan], (0.5, 0.99))
+    state, reason = brain.state, brain.reason
+    status = msg.RobotStatus(
+        state=int(state),
+        reason=reason,
+        phase=int(run.phase if run else TaskPhase.IDLE),
+        task=task,
+        instruction=brain.instruction,
+        verdict=run.verdict if run else "",
+        episode=brain.episode,
+        schedule_epoch=brain.schedule_epoch,
+        server=brain.system1_server,
+        queue_depth=brain.queue_depth,
+        staleness_s=brain.staleness_s,
+        action_rate_hz=actions_hz,
+        chunk_rate_hz=chunks_hz,
+        window_s=WINDOW_S,
+        round_trip_p50_s=float(p50_s),
+        round_trip_p99_s=float(p99_s),
+        retries=brain.retries,
+        stop_reason=brain.stop_reason,
+        paused=brain.paused,
+        held_ticks=brain.held_ticks,
+        refused=convert.counters_to(brain.refused),
+    )
+    status.header.frame_id = brain.config.name
+    return status
+
+
+def diagnosis(status: Any, brain: RobotBrain, punctuality: Punctuality, errors: int) -> DiagnosticStatus:
+    """`<robot>: robot`: OK when it streams, WARN when it manages, ERROR when it stands still or waits for a person."""
+    state, phase = RobotState(status.state), TaskPhase(status.phase)
+    level, message = LEVELS[state], status.reason or state.name.lower()
+    if phase is TaskPhase.WAITING:
+        level, message = DiagnosticStatus.ERROR, f"waits for a person: {status.stop_reason}"
+    elif level == DiagnosticStatus.OK and (phase is TaskPhase.STOPPED or status.paused):
+        level, message = DiagnosticStatus.WARN, status.stop_reason or "paused"
+    p50_s, p99_s = punctuality.late_s(0.5, 0.99)
+    values = {
+        "state": state.name,
+        "phase": phase.name.lower(),
+        "paused": status.paused,
+        **{name: getattr(status, name) for name in FIGURES},
+        "ticks": punctuality.ticks,
+        "missed_periods": punctuality.missed,
+        "tick_late_p50_ms": 1e3 * p50_s,
+        "tick_late_p99_ms": 1e3 * p99_s,
+        "callback_errors": errors,
+        **{f"{before.name} to {after.name}": count for (before, after), count in sorted(brain.state_changes.items())},
+        **{f"refused {counter.name}": counter.count for counter in status.refused},
+    }
+    name = brain.config.name
+    return DiagnosticStatus(level=level, name=f"{name}: robot", message=message, hardware_id=name, values=key_values(values))

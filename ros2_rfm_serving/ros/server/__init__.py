@@ -1,0 +1,1 @@
+"""One model server on the graph."""

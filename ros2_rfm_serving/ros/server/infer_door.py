@@ -1,0 +1,139 @@
+"""The `Infer` action of a model server: one inference on demand, through the same mailbox as every observation."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rclpy.action import CancelResponse
+from rclpy.node import Node
+from rfm_serving import action
+
+from ros2_rfm_serving.errors import ModelError, RfmError, SessionError
+from ros2_rfm_serving.ros.patient_action import PatientActionServer
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.wire import convert
+from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.types import Chunk, Conditioning, Plan, Reply, RequestId, SessionRequest
+
+TIMEOUT_S = 30.0
+TEND_PERIOD_S = 0.1
+FAILED = "the model could not answer; the server's log says why"
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A goal and the session that is its own."""
+
+    goal: Any
+    server: ModelServer
+    component: str
+    epoch: int
+    since_s: float
+
+
+class InferDoor:
+    """Every goal gets a session of its own, under a name that no robot has, and closes it at its end.
+
+    `serving` gives the server and how to wake its engine, or None while nothing is served. `take` is called on the engine's
+    thread, everything else on the executor's.
+    """
+
+    def __init__(self, node: Node, action_name: str, serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None]) -> None:
+        self._node, self._serving = node, serving
+        self._waiting: dict[str, _Waiting] = {}
+        """By the robot name of the goal."""
+        self._action = PatientActionServer(
+            node, action.Infer, action_name, begin=self._begin, cancel_callback=lambda goal: CancelResponse.ACCEPT
+        )
+        node.create_timer(TEND_PERIOD_S, self._tend)
+
+    def take(self, reply: Reply) -> bool:
+        """True when the reply belongs to a goal; the goal ends on the executor's thread."""
+        if reply.id.robot not in self._waiting:
+            return False
+        self._node.executor.create_task(self._finish, reply.id.robot, reply)
+        return True
+
+    def fail(self, requests: Sequence[RequestId]) -> None:
+        """Their inference failed, on the engine's thread."""
+        for robot in {request.robot for request in requests} & self._waiting.keys():
+            self._node.executor.create_task(self._finish, robot, ModelError(FAILED))
+
+    def release(self) -> None:
+        """Nothing is served any more: no goal waits on."""
+        for robot in list(self._waiting):
+            self._finish(robot, SessionError("the request was not answered"))
+
+    def _tend(self) -> None:
+        """Goals that were canceled, or whose request was never answered."""
+        for robot, waiting in list(self._waiting.items()):
+            if waiting.goal.is_cancel_requested:
+                self._finish(robot, SessionError("canceled"))
+            elif clock() - waiting.since_s > TIMEOUT_S:
+                self._finish(robot, SessionError("the request was not answered"))
+
+    def _begin(self, goal: Any) -> None:
+        robot = f"infer-{uuid.uuid4().hex[:12]}"  # the hyphen: no robot on the graph can have that name
+        try:
+            self._submit(goal, robot)
+        except RfmError as error:
+            if robot in self._waiting:
+                self._finish(robot, error)
+            else:
+                self._action.end(goal, functools.partial(_told, error))
+
+    def _submit(self, goal: Any, robot: str) -> None:
+        """Raises: `RfmError`."""
+        serving = self._serving()
+        if serving is None:
+            raise ModelError("no model is served here at the moment")
+        server, wake = serving
+        observation = goal.request.observation
+        identity = observation.id
+        identity.robot, identity.sequence = robot, 1
+        identity.session_epoch = _open_session(server, observation)
+        self._waiting[robot] = _Waiting(goal, server, identity.component, identity.session_epoch, clock())
+        with server.counting_refusals():
+            server.submit(convert.observation_from(observation), clock())
+        wake()
+        goal.publish_feedback(action.Infer.Feedback(phase="queued"))
+
+    def _finish(self, robot: str, outcome: Reply | RfmError) -> None:
+        waiting = self._waiting.pop(robot, None)
+        if waiting is None:
+            return  # it was canceled meanwhile
+        waiting.server.close_session(robot, waiting.component, waiting.epoch)
+        self._action.end(waiting.goal, functools.partial(_told, outcome))
+
+
+def _told(outcome: Reply | RfmError, goal: Any) -> Any:
+    """How the goal ends, and what its client is told."""
+    result = action.Infer.Result()
+    if isinstance(outcome, RfmError):
+        result.error_code, result.error_msg = outcome.code, str(outcome)
+        if goal.is_cancel_requested:
+            goal.canceled()
+        else:
+            goal.abort()
+        return result
+    told = convert.as_verdict(outcome) if isinstance(outcome, Plan) else outcome
+    setattr(result, "chunk" if isinstance(told, Chunk) else "judgement", convert.reply_to(told))
+    goal.succeed()
+    return result
+
+
+def _open_session(server: ModelServer, observation: Any) -> int:
+    """Its epoch. Raises: `RfmError`."""
+    request = SessionRequest(
+        robot=observation.id.robot,
+        component=observation.id.component,
+        action_names=server.contract.action_names,
+        cameras=tuple(image.header.frame_id for image in observation.images),
+        state_size=len(observation.state),
+        conditioning=Conditioning.PREFIX if len(observation.prefix_model.data) else Conditioning.NONE,
+    )
+    return server.open_session(request).session_epoch

@@ -1,0 +1,100 @@
+"""Between the wire and the mailboxes: observations are converted, checked and decoded beside the executor and the engine."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.wire import cdr
+from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.types import ObservationRequest
+
+MAX_WAITING = 4096
+"""Robots with an observation that nobody has looked at yet; beyond it they are refused and counted."""
+
+Key = tuple[str, str]
+
+
+class Intake:
+    """Latest only: an undecoded observation gives way to a newer one of the same robot and component.
+
+    `wake` is called when a request has come into its mailbox, `complain` with what was refused, both on any thread.
+    """
+
+    def __init__(
+        self,
+        server: ModelServer,
+        wake: Callable[[], None],
+        complain: Callable[[BadMessageError], None],
+        log: Callable[[str], None],
+        num_threads: int,
+    ) -> None:
+        self._server, self._wake, self._complain, self._log = server, wake, complain, log
+        self._decodes = bool(server.contract.cameras) and not server.takes_encoded
+        self._waiting: dict[Key, tuple[ObservationRequest, float]] = {}
+        """(request, when it arrived), oldest first"""
+        self._changed, self._stopping = threading.Condition(), False
+        self._threads: list[threading.Thread] = []
+        if self._decodes:
+            self._threads = [threading.Thread(target=self._run, name=f"decode_{i}", daemon=True) for i in range(num_threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def take(self, data: bytes) -> None:
+        """On the executor's thread: at once where nothing is to be decoded, else handed over."""
+        arrived_s = clock()
+        try:
+            with self._server.counting_refusals():
+                request = cdr.observation_from(data)
+        except BadMessageError as error:
+            self._complain(error)
+            return
+        if not self._threads:
+            self._submit(request, arrived_s)
+            return
+        key = (request.id.robot, request.id.component)
+        with self._changed:
+            if key in self._waiting:
+                before = self._waiting[key][0].id
+                if before.session_epoch == request.id.session_epoch and before.sequence >= request.id.sequence:
+                    self._server.refused["stale_sequence"] += 1
+                    return
+                self._server.superseded_early(before)
+            elif len(self._waiting) >= MAX_WAITING:
+                self._server.refused["intake_full"] += 1
+                return
+            self._waiting[key] = (request, arrived_s)
+            self._changed.notify()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(timeout=2.0)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._stopping:
+                    self._changed.wait()
+                if self._stopping:
+                    return
+                key = next(iter(self._waiting))
+                request, arrived_s = self._waiting.pop(key)
+            self._submit(request, arrived_s)
+
+    def _submit(self, request: ObservationRequest, arrived_s: float) -> None:
+        try:
+            with self._server.counting_refusals():
+                self._server.submit(request, arrived_s)
+        except BadMessageError as error:
+            self._complain(error)
+        except Exception:  # a decoder is foreign code: whatever it raises costs this message and nothing else
+            self._server.refused["intake_error"] += 1
+            self._log(traceback.format_exc())
+        else:
+            self._wake()

@@ -1,0 +1,98 @@
+"""Loading a model on a thread of its own, so that its process is heard meanwhile: importing, reading, compiling takes seconds."""
+
+from __future__ import annotations
+
+import math
+import threading
+import traceback
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ros2_rfm_serving.engines.base import Engine, require_parity
+from ros2_rfm_serving.engines.blank import blank_request, rehearse
+from ros2_rfm_serving.engines.registry import build_engine
+from ros2_rfm_serving.errors import ModelError, RfmError
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.server.settings import ServerParams
+from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.server.capacity import max_sessions
+from ros2_rfm_serving.server.tiers import Tier
+from ros2_rfm_serving.types import ModelContract, Placement
+
+
+class Loaded(NamedTuple):
+    server: ModelServer
+    engine: Engine
+    took_s: float
+
+
+class Loading:
+    """Of one placement. `outcome` is None until it is over."""
+
+    def __init__(self, params: ServerParams, placement: Placement, log: Callable[[str], None]) -> None:
+        self.placement = placement
+        self.outcome: Loaded | str | None = None
+        """What is served, or why not: a word that may be told to anybody."""
+        self._params, self._log = params, log
+        self._thread = threading.Thread(target=self._run, name="loading", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """True when it is over."""
+        self._thread.join(seconds)
+        return self.outcome is not None
+
+    def _run(self) -> None:
+        started_s = clock()
+        try:
+            engine = build_engine(self._params.engine_spec(self.placement))
+            overflow = _overflow(self._params, self.placement, engine.contract, self._log)
+            server = _ready(engine, self._params, self.placement, overflow)
+        except Exception as error:  # loading runs foreign code: out of memory, a missing driver
+            self._log(f"{self.placement.model} cannot be loaded:\n{traceback.format_exc()}")
+            kind = type(error).__name__ if isinstance(error, RfmError) else "error"
+            self.outcome = f"{self.placement.model} cannot be loaded ({kind}); the server's log says why"
+        else:
+            self.outcome = Loaded(server, engine, clock() - started_s)
+
+
+def _overflow(params: ServerParams, placement: Placement, contract: ModelContract, log: Callable[[str], None]) -> tuple[Tier, ...]:
+    """The tier that helps out; none when it is not there, which costs speed and nothing else. Raises: `ModelError` when it serves
+    another model."""
+    spec = params.overflow_spec(placement)
+    if spec is None:
+        return ()
+    try:
+        engine = build_engine(spec)
+        engine.warm_up()
+    except ModelError as error:
+        log(f"serving without overflow: {error}")
+        return ()
+    if engine.contract != contract:
+        raise ModelError(f"{params.overflow_url} serves {engine.contract.model!r}, or not as this server does {contract.model!r}")
+    return (Tier(engine=engine, batch_size=engine.max_batch_size, round_trip_s=params.overflow_round_trip_s),)
+
+
+def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow: tuple[Tier, ...]) -> ModelServer:
+    """Checked, warmed up, rehearsed and measured. Raises: `ModelError`."""
+    if params.check_parity:
+        require_parity(placement.model, engine.check_parity())
+    batch_size = min(placement.batch_size, engine.max_batch_size)
+    engine.prepare(batch_size)
+    engine.warm_up()
+    rehearse(engine, batch_size)
+    sessions = placement.max_sessions or max_sessions(
+        engine.contract, _service_s(engine, batch_size), batch_size, rate_hz=params.session_rate_hz
+    )
+    return ModelServer(params.server_config(placement, sessions), engine, *overflow)
+
+
+def _service_s(engine: Engine, batch_size: int) -> float:
+    """Of one full batch, the quickest of three."""
+    blank = [blank_request(engine.contract, encoded=engine.takes_encoded)] * batch_size
+    fastest_s = math.inf
+    for _ in range(3):
+        begun_s = clock()
+        engine.infer(blank)
+        fastest_s = min(fastest_s, clock() - begun_s)
+    return fastest_s

@@ -1,0 +1,177 @@
+"""One connection of the websocket door: a request comes, its reply goes; whatever is wrong is said and ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
+
+from ros2_rfm_serving import wire
+from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError, RfmError, SessionError
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
+from ros2_rfm_serving.types import ObservationRequest, Reply, RequestId
+
+CLOSES_WITHIN_S = 1.0
+"""The client's answer to our goodbye."""
+COUNTED = {ContractError: "contract", CapacityError: "capacity", DrainingError: "draining", SessionError: "session"}
+BINARY, TEXT = WSMsgType.BINARY, WSMsgType.TEXT
+
+
+class Connection(WSListener):
+    """Everything but `_decoded` runs on the loop's thread."""
+
+    def __init__(
+        self,
+        client: OpenpiClient,
+        server: ModelServer,
+        wake: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
+        decoders: Executor,
+        log: Callable[[str], None],
+        connections: dict[str, Connection],
+    ) -> None:
+        """`connections`: where it stands, by its name as a robot, as long as it is open."""
+        super().__init__()
+        self.client = client
+        self._server, self._wake, self._loop, self._decoders = server, wake, loop, decoders
+        self._log, self._connections = log, connections
+        self._packer = wire.packer()
+        self._max_bytes = wire.max_frame_bytes(len(server.contract.cameras))
+        self._transport: WSTransport | None = None
+        self._waits: RequestId | None = None
+        self._heard_s = clock()
+        self._parts = bytearray()
+        self._slow = self._ending = False
+
+    # --- what picows calls ---
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+        self._connections[self.client.robot] = self
+        transport.send(BINARY, self._packer.pack(self.client.metadata()))
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        kind = frame.msg_type
+        if kind is WSMsgType.CLOSE:
+            if not transport.is_close_frame_sent:
+                transport.send_close(frame.get_close_code())
+            transport.disconnect()
+        elif kind in (BINARY, TEXT, WSMsgType.CONTINUATION) and not self._ending:
+            try:
+                self._on_data(frame)
+            except RfmError as error:
+                self._refuse(error)
+            except Exception:
+                self._log(traceback.format_exc())
+                self._refuse(RfmError("internal error"))
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        sent = transport.close_handshake.sent if transport.close_handshake else None
+        if sent and sent.code is WSCloseCode.MESSAGE_TOO_BIG:
+            self._server.refused["frame_too_large"] += 1
+        self._connections.pop(self.client.robot, None)
+        self.client.close()
+
+    def pause_writing(self) -> None:
+        self._slow = True
+
+    def resume_writing(self) -> None:
+        self._slow = False
+
+    # --- requests ---
+
+    def _on_data(self, frame: WSFrame) -> None:
+        """Raises: `RfmError`."""
+        if frame.payload_size + len(self._parts) > self._max_bytes:
+            raise BadMessageError("frame_too_large", f"a message of more than {self._max_bytes} bytes")
+        if frame.msg_type is TEXT:
+            raise BadMessageError("bad_frame", "send msgpack in binary frames")
+        if frame.fin and not self._parts:
+            self._ask(frame.get_payload_as_memoryview())
+            return
+        self._parts += frame.get_payload_as_memoryview()
+        if frame.fin:
+            whole, self._parts = self._parts, bytearray()
+            self._ask(memoryview(whole))
+
+    def _ask(self, data: memoryview) -> None:
+        """`data` is read before this returns."""
+        if self._waits:
+            raise BadMessageError("gateway_busy", "one request at a time: wait for the reply")
+        if self._slow:
+            raise BadMessageError("gateway_slow", "replies are not being read")
+        observation = self.client.ask(data)
+        self._heard_s = clock()
+        if observation is None:
+            self._send(wire.RESET_REPLY)
+            return
+        self._waits = observation.id
+        if self._server.takes_encoded or all(image.format == "rgb8" for image in observation.images):
+            self._server.submit(observation, self._heard_s)
+            self._wake()
+        else:
+            self._decoders.submit(self._decoded, observation)
+
+    def _decoded(self, observation: ObservationRequest) -> None:
+        """On a decoder's thread: images take longer than all else together."""
+        try:
+            self._server.submit(observation, clock())
+            self._wake()
+        except RfmError as error:
+            self._loop.call_soon_threadsafe(self._refuse, error)
+        except Exception:
+            self._log(traceback.format_exc())
+            self._loop.call_soon_threadsafe(self._refuse, RfmError("internal error"))
+
+    # --- what goes back ---
+
+    def deliver(self, reply: Reply) -> None:
+        if reply.id == self._waits and not self._ending:
+            self._waits = None
+            self._send(self.client.answer(reply))
+
+    def fail(self, request: RequestId) -> None:
+        """Its inference failed."""
+        if request == self._waits:
+            self._waits = None
+            self._refuse(BadMessageError("gateway_no_answer", "the model could not answer"))
+
+    def tend(self, now_s: float, *, idle_s: float, reply_s: float) -> None:
+        """Called now and then: nobody waits for ever, in either direction."""
+        if self._waits and now_s - self._heard_s > reply_s:
+            self._refuse(BadMessageError("gateway_no_reply", "the request was not answered"))
+        elif not self._waits and now_s - self._heard_s > idle_s:
+            self._server.refused["gateway_idle"] += 1
+            self.end("nothing was asked for too long", WSCloseCode.GOING_AWAY)
+
+    def end(self, why: str, code: WSCloseCode) -> None:
+        """Says why, as openpi's servers do: a frame of text, then goodbye."""
+        if self._ending or self._transport is None or self._transport.is_disconnected:
+            return
+        self._ending = True
+        self._transport.send(TEXT, why.encode())
+        self._transport.send_close(code)
+        self._loop.call_later(CLOSES_WITHIN_S, self._transport.disconnect)
+
+    async def closed(self, timeout_s: float) -> None:
+        """When it is, by force if the client takes longer."""
+        if self._transport is not None:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._transport.wait_disconnected(), timeout_s)
+            self._transport.disconnect(graceful=False)
+            await self._transport.wait_disconnected()
+
+    def _send(self, told: Mapping[str, object]) -> None:
+        if self._transport is not None and not self._transport.is_disconnected:
+            self._transport.send(BINARY, self._packer.pack(told))
+
+    def _refuse(self, error: RfmError) -> None:
+        kind = error.kind if isinstance(error, BadMessageError) else COUNTED.get(type(error), "gateway_error")
+        self._server.refused[kind] += 1
+        self.end(str(error), WSCloseCode.INTERNAL_ERROR)

@@ -1,0 +1,190 @@
+"""The door of a model server for clients that speak openpi's websocket protocol: no ROS on their side, the same sessions here.
+
+Threads: one owns the event loop and all connections, a few decode images; `take` is called on the engine's thread, all else on
+the executor's. picows carries the frames, for two thirds of the CPU time that websockets takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import logging
+import os
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from picows import WSCloseCode, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener, ws_create_server
+
+from ros2_rfm_serving import wire
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.loop_thread import LoopThread
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.server.websocket_connection import Connection
+from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
+from ros2_rfm_serving.types import Reply, RequestId
+
+PREFIX = "ws-"
+"""With a hyphen, as no robot on the graph can have one."""
+"""Of the names that connections have as robots."""
+TEND_PERIOD_S = 1.0
+PING_S = 20.0
+WITHIN_S = 10.0
+"""It listens, or has ended, or something is wrong."""
+PARTS_WITHIN_S = 0.5
+"""From a client, when it ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoorConfig:
+    """Where it stands and what it allows."""
+
+    port: int
+    """0: one that is free."""
+    host: str = "127.0.0.1"
+    token: str = ""
+    """That clients have to know; empty: none."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """A client's key -> ours; see `OpenpiClient`."""
+    max_connections: int = 256
+    idle_s: float = 600.0
+    """A connection that asks for nothing is closed after this long."""
+    reply_s: float = 30.0
+    """A request without an answer is given up after this long."""
+    decode_threads: int = 1
+
+
+class WebsocketDoor:
+    """Listens from its making to `stop`. `serving` gives the server and how to wake its engine; None while nothing is served."""
+
+    def __init__(
+        self, config: DoorConfig, serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None], log: Callable[[str], None]
+    ) -> None:
+        """Raises: `ConfigurationError` when it cannot listen there."""
+        self._config, self._serving, self._log = config, serving, log
+        self._numbers = itertools.count(1)
+        self._connections: dict[str, Connection] = {}
+        self._decoders = ThreadPoolExecutor(config.decode_threads, thread_name_prefix="gateway_decode")
+        self._thread = LoopThread("gateway")
+        try:
+            self._listener = self._thread.call(self._listen(), WITHIN_S)
+        except OSError as error:
+            self._thread.stop()
+            raise ConfigurationError(
+                f"cannot listen on {config.host}:{config.port}: {os.strerror(error.errno or 0)}",
+                key="gateway_port",
+                fix="give a port that is free",
+            ) from error
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    def take(self, replies: list[Reply]) -> list[Reply]:
+        """Hands connections their replies, all at once, and returns those of others."""
+        ours = [reply for reply in replies if reply.id.robot.startswith(PREFIX)]
+        if not ours:
+            return replies
+        self._thread.soon(self._deliver, ours)
+        return [reply for reply in replies if not reply.id.robot.startswith(PREFIX)]
+
+    def fail(self, requests: Sequence[RequestId]) -> None:
+        """Whose inference failed, of anybody's."""
+        self._thread.soon(self._fail, requests)
+
+    def release(self, why: str) -> None:
+        """Nothing is served any more: connections are told and closed, new ones refused until something is."""
+        self._thread.soon(self._release, why)
+
+    def stop(self) -> None:
+        """Closes all connections and ends the threads."""
+        self._thread.call(self._close(), WITHIN_S)
+        self._thread.stop()
+        self._decoders.shutdown(wait=False, cancel_futures=True)
+
+    # --- on the loop's thread ---
+
+    async def _listen(self) -> asyncio.Server:
+        quiet = logging.getLogger("rfm_serving.gateway")
+        quiet.setLevel(logging.CRITICAL)  # a stranger must not be able to fill the disk
+        listener = await ws_create_server(
+            self._admit,
+            self._config.host,
+            self._config.port,
+            logger_name=quiet,
+            enable_auto_ping=True,
+            auto_ping_idle_timeout=PING_S,
+            auto_ping_reply_timeout=PING_S,
+            max_frame_size=wire.MAX_FRAME_BYTES,
+        )
+        self._thread.loop.call_later(TEND_PERIOD_S, self._tend)
+        return listener
+
+    def _admit(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
+        """Before the handshake. Whatever this raised would be told to the client."""
+        try:
+            return self._admitted(request)
+        except Exception:
+            self._log(traceback.format_exc())
+            return _answered(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _admitted(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
+        serving = self._serving()
+        if request.path == b"/healthz":
+            return _answered(HTTPStatus.OK if serving else HTTPStatus.SERVICE_UNAVAILABLE)
+        if serving is None:
+            return _answered(HTTPStatus.SERVICE_UNAVAILABLE)
+        server, wake = serving
+        if problem := self._problem(request):
+            kind, status = problem
+            server.refused[kind] += 1
+            return _answered(status)
+        client = OpenpiClient(server, f"{PREFIX}{next(self._numbers)}", self._config.names)
+        return Connection(client, server, wake, self._thread.loop, self._decoders, self._log, self._connections)
+
+    def _problem(self, request: WSUpgradeRequest) -> tuple[str, HTTPStatus] | None:
+        if "Origin" in request.headers:
+            return "gateway_origin", HTTPStatus.FORBIDDEN  # a web page, in the browser of somebody who may come in
+        said = request.headers.get("Authorization", "").encode(errors="replace")
+        if self._config.token and not hmac.compare_digest(said, f"Api-Key {self._config.token}".encode()):
+            return "gateway_token", HTTPStatus.UNAUTHORIZED
+        if len(self._connections) >= self._config.max_connections:
+            return "gateway_connections", HTTPStatus.SERVICE_UNAVAILABLE
+        return None
+
+    def _deliver(self, replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            if connection := self._connections.get(reply.id.robot):
+                connection.deliver(reply)
+
+    def _fail(self, requests: Sequence[RequestId]) -> None:
+        for request in requests:
+            if connection := self._connections.get(request.robot):
+                connection.fail(request)
+
+    def _tend(self) -> None:
+        self._thread.loop.call_later(TEND_PERIOD_S, self._tend)
+        now_s = clock()
+        for connection in list(self._connections.values()):
+            connection.tend(now_s, idle_s=self._config.idle_s, reply_s=self._config.reply_s)
+
+    def _release(self, why: str) -> None:
+        for connection in list(self._connections.values()):
+            connection.end(why, WSCloseCode.SERVICE_RESTART)
+
+    async def _close(self) -> None:
+        self._listener.close()
+        self._release("this server has ended")
+        await asyncio.gather(*(connection.closed(PARTS_WITHIN_S) for connection in self._connections.values()))
+
+
+def _answered(status: HTTPStatus) -> WSUpgradeResponseWithListener:
+    body = f"{status.phrase}\n".encode()
+    if status is HTTPStatus.OK:
+        return WSUpgradeResponseWithListener(WSUpgradeResponse.create_ok_response(body), None)
+    return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(status, body), None)

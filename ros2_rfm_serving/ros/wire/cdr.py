@@ -1,0 +1,296 @@
+"""The two messages of every request, `Observation` and `ActionChunk`, as the bytes that travel (little-endian XCDR1).
+
+Raw publishers and subscriptions take these: the generated conversion takes three to eleven times as long (docs/serving.md).
+Reading shares memory with the bytes; writing copies bulk data once, and what is the same in every message of a session is written
+once. test/ros/test_cdr.py holds both against the generated code; bytes of another encoding go through that.
+
+A field lies at a multiple of its size, counted from behind the four bytes of the header: the same as from the first byte, except
+for fields of eight bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from rclpy.serialization import deserialize_message, serialize_message
+from rfm_serving import msg
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.wire import convert
+from ros2_rfm_serving.types import (
+    NO_ROWS,
+    NO_VALUES,
+    Array,
+    Chunk,
+    EncodedImage,
+    ExecutionReport,
+    ObservationRequest,
+    Reply,
+    RequestId,
+    Served,
+)
+
+T = TypeVar("T")
+LITTLE_ENDIAN, BIG_ENDIAN = b"\x00\x01", b"\x00\x00"
+HEADER = LITTLE_ENDIAN + b"\x00\x00"
+"""Representation and options."""
+STAMP = bytes(8)
+"""Of a `std_msgs/Header` that nobody reads."""
+U32, TENSOR = struct.Struct("<I"), struct.Struct("<III")
+EPOCH_TO_STAMP = (struct.Struct("<II4xQq"), struct.Struct("<IIQq"))
+"""session_epoch, episode, sequence, stamp_ns, from a multiple of 8 or 4 behind it."""
+START_AND_DELAY = tuple(struct.Struct(code) for code in ("<?xH", "<?H", "<?xH2x", "<?H2x"))
+"""episode_start and inference_delay_steps, from 0 to 3 behind a multiple of 4 to the next such multiple."""
+REPORT, END_OF_CHUNK = struct.Struct("<H2xfff"), struct.Struct("<HHffH2xIf")
+EMULATED, DELAY = struct.Struct("<?"), struct.Struct("<H")
+
+
+class Reader:
+    """Fields one after the other. Beyond the end it raises `struct.error` or `ValueError`, or `ended_well` says so."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, len(HEADER)
+
+    def ended_well(self) -> bool:
+        return self._at <= len(self._data)
+
+    def fields(self, layout: struct.Struct, alignment: int = 4) -> tuple[Any, ...]:
+        begin = -(-self._at // alignment) * alignment
+        self._at = begin + layout.size
+        return layout.unpack_from(self._data, begin)
+
+    def count(self) -> int:
+        begin = (self._at + 3) & -4
+        self._at = begin + 4
+        value: int = U32.unpack_from(self._data, begin)[0]
+        return value
+
+    def text(self) -> str:
+        begin = ((self._at + 3) & -4) + 4
+        self._at = end = begin + U32.unpack_from(self._data, begin - 4)[0]
+        return self._data[begin : end - 1].decode("utf-8", "replace")
+
+    def frame_id(self) -> str:
+        self._at = ((self._at + 3) & -4) + len(STAMP)
+        return self.text()
+
+    def octets(self) -> memoryview:
+        size = self.count()
+        begin = self._at
+        self._at = begin + size
+        return memoryview(self._data)[begin : begin + size]
+
+    def floats(self) -> Array:
+        size = self.count()
+        begin = self._at
+        self._at = begin + 4 * size
+        return np.frombuffer(self._data, np.float32, size, begin) if size else NO_VALUES
+
+    def tensor(self) -> Array:
+        rows, columns = self.count(), self.count()
+        values = self.floats()
+        return convert.shaped(rows, columns, values) if rows or columns or values.size else NO_ROWS
+
+    def id_and_stamp(self) -> tuple[RequestId, int]:
+        robot, component = self.text(), self.text()
+        begin = (self._at + 3) & -4
+        layout = EPOCH_TO_STAMP[begin // 4 % 2]
+        self._at = begin + layout.size
+        epoch, episode, sequence, stamp_ns = layout.unpack_from(self._data, begin)
+        return RequestId(robot=robot, component=component, session_epoch=epoch, episode=episode, sequence=sequence), stamp_ns
+
+
+def _read(data: bytes, read: Callable[[Reader], T], message: type, convert_from: Callable[[Any], T]) -> T:
+    """Raises: `BadMessageError`."""
+    if not data.startswith(LITTLE_ENDIAN):
+        return convert_from(_generated(data, message))
+    reader = Reader(data)
+    try:
+        result = read(reader)
+    except (struct.error, ValueError) as error:
+        raise BadMessageError("bad_message", f"{len(data)} bytes are no {message.__name__}") from error
+    if not reader.ended_well():
+        raise BadMessageError("bad_message", f"{message.__name__} ends after {len(data)} bytes, in the middle of a field")
+    return result
+
+
+def ends_in_itself(data: bytes) -> bool:
+    """False: it is shorter than its header and the padding that its header announces. Fast CDR would read past its end."""
+    return len(data) >= len(HEADER) and len(data) >= len(HEADER) + (data[3] & 3)
+
+
+def _generated(data: bytes, message: type) -> Any:
+    """Big-endian bytes. Raises: `BadMessageError`."""
+    if not data.startswith(BIG_ENDIAN) or not ends_in_itself(data):
+        raise BadMessageError("bad_message", "it is not in plain CDR")
+    try:
+        return deserialize_message(data, message)
+    except RuntimeError as error:  # RMW_RET_BAD_ALLOC, MemoryError and the like come as this
+        raise BadMessageError("bad_message", f"it cannot be read as {message.__name__}") from error
+
+
+def observation_from(data: bytes) -> ObservationRequest:
+    """Raises: `BadMessageError`."""
+    return _read(data, _observation, msg.Observation, convert.observation_from)
+
+
+def _observation(read: Reader) -> ObservationRequest:
+    read.frame_id()
+    request, stamp_ns = read.id_and_stamp()
+    return ObservationRequest(
+        id=request,
+        stamp_ns=stamp_ns,
+        instruction=read.text(),
+        state=read.floats(),
+        images=tuple([_image(read) for _ in range(read.count())]),
+        episode_start=read.fields(EMULATED, 1)[0],
+        inference_delay_steps=read.fields(DELAY, 2)[0],
+        prefix_model=read.tensor(),
+        prefix_robot=read.tensor(),
+        report=_report(*read.fields(REPORT)),
+    )
+
+
+def _image(read: Reader) -> EncodedImage:
+    return EncodedImage(camera=read.frame_id(), format=read.text(), data=read.octets())
+
+
+def _report(executed_steps: int, executing_s: float, remaining_s: float, last_wait_s: float) -> ExecutionReport:
+    return ExecutionReport(executed_steps=executed_steps, executing_s=executing_s, remaining_s=remaining_s, last_wait_s=last_wait_s)
+
+
+def chunk_from(data: bytes) -> Chunk:
+    """Raises: `BadMessageError`."""
+    return _read(data, _chunk, msg.ActionChunk, convert.chunk_from)
+
+
+def _chunk(read: Reader) -> Chunk:
+    server = read.frame_id()
+    request, stamp_ns = read.id_and_stamp()
+    model_hash, emulated = read.text(), read.fields(EMULATED, 1)[0]
+    names = tuple([read.text() for _ in range(read.count())])
+    chunk_model, chunk_robot, confidence = read.tensor(), read.tensor(), read.floats()
+    execution_horizon, inference_delay_steps, *served = read.fields(END_OF_CHUNK)
+    return convert.checked_chunk(
+        Chunk(
+            id=request,
+            stamp_ns=stamp_ns,
+            server=server,
+            model_hash=model_hash,
+            action_names=names,
+            chunk_model=chunk_model,
+            chunk_robot=chunk_robot,
+            confidence=confidence,
+            execution_horizon=execution_horizon,
+            inference_delay_steps=inference_delay_steps,
+            served=_served(*served),
+            emulated=emulated,
+        )
+    )
+
+
+def _served(queue_wait_s: float, inference_s: float, batch_size: int, superseded: int, server_load: float) -> Served:
+    return Served(
+        queue_wait_s=queue_wait_s,
+        inference_s=inference_s,
+        batch_size=batch_size,
+        superseded=superseded,
+        server_load=server_load,
+    )
+
+
+def observation_to(request: ObservationRequest) -> bytes:
+    images: list[bytes | memoryview] = []
+    size = 0
+    for image in request.images:
+        before = _padding(size) + _texts(image.camera, image.format, stamped=True) + U32.pack(len(image.data))
+        images += (before, image.data)
+        size += len(before) + len(image.data)
+    report = request.report
+    return b"".join(
+        (
+            _start(request.id.robot, request.id, request.stamp_ns),
+            _texts(request.instruction),
+            _floats(request.state),
+            U32.pack(len(request.images)),
+            *images,
+            START_AND_DELAY[size % 4].pack(request.episode_start, request.inference_delay_steps),
+            _tensor(request.prefix_model),
+            _tensor(request.prefix_robot),
+            REPORT.pack(min(report.executed_steps, 0xFFFF), report.executing_s, report.remaining_s, report.last_wait_s),
+        )
+    )
+
+
+def reply_to(reply: Reply) -> bytes:
+    """A chunk by hand, the rare others by the generated code."""
+    if isinstance(reply, Chunk):
+        return _chunk_to(reply)
+    data: bytes = serialize_message(convert.reply_to(reply))
+    return data
+
+
+def _chunk_to(chunk: Chunk) -> bytes:
+    served = chunk.served
+    return b"".join(
+        (
+            _start(chunk.server, chunk.id, chunk.stamp_ns),
+            _model(chunk.model_hash, chunk.emulated, chunk.action_names),
+            _tensor(chunk.chunk_model),
+            _tensor(chunk.chunk_robot),
+            _floats(chunk.confidence),
+            END_OF_CHUNK.pack(
+                chunk.execution_horizon,
+                chunk.inference_delay_steps,
+                served.queue_wait_s,
+                served.inference_s,
+                served.batch_size,
+                served.superseded,
+                served.server_load,
+            ),
+        )
+    )
+
+
+def _start(frame_id: str, request: RequestId, stamp_ns: int) -> bytes:
+    """What both messages begin with, to a multiple of 8."""
+    before = HEADER + _texts(frame_id, request.robot, request.component, stamped=True)
+    layout = EPOCH_TO_STAMP[len(before) // 4 % 2]
+    return before + layout.pack(request.session_epoch, request.episode, request.sequence, stamp_ns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _texts(*texts: str, stamped: bool = False) -> bytes:
+    """From a multiple of 4 to one. stamped: the first is a `frame_id`."""
+    data = STAMP if stamped else b""
+    for text in texts:
+        encoded = text.encode()
+        data += U32.pack(len(encoded) + 1) + encoded + b"\x00"
+        data += _padding(len(data))
+    return data
+
+
+@functools.lru_cache(maxsize=64)
+def _model(model_hash: str, emulated: bool, names: tuple[str, ...]) -> bytes:
+    """The same in every chunk of a model. From a multiple of 4 to one."""
+    encoded = model_hash.encode() + b"\x00"
+    data = U32.pack(len(encoded)) + encoded + EMULATED.pack(emulated)
+    return data + _padding(len(data)) + U32.pack(len(names)) + _texts(*names)
+
+
+def _tensor(values: Array) -> bytes:
+    return TENSOR.pack(*values.shape, values.size) + np.ascontiguousarray(values, np.float32).tobytes()
+
+
+def _floats(values: Array) -> bytes:
+    return U32.pack(values.size) + np.ascontiguousarray(values, np.float32).tobytes()
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % 4)

@@ -1,0 +1,332 @@
+"""Messages to the nouns of `types` and back. Bulk data is copied at most once; what does not fit raises `BadMessageError`.
+
+Reading shares memory with the message (`np.frombuffer`). Writing copies once, into an `array.array` that `put` makes the field's
+own: the generated setters and constructors would copy it again.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+from typing import Any
+
+import numpy as np
+from rfm_serving import msg
+from sensor_msgs.msg import CompressedImage
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.wire import session_messages
+from ros2_rfm_serving.types import (
+    MAX_INSTRUCTION_CHARACTERS,
+    Array,
+    Chunk,
+    EncodedImage,
+    ExecutionReport,
+    ObservationRequest,
+    Placement,
+    Plan,
+    Reply,
+    RequestId,
+    Route,
+    Schedule,
+    Served,
+    Verdict,
+    empty,
+)
+
+MAX_TENSOR_VALUES = 1 << 20
+check_name = session_messages.check_name
+grant_from, session_request_to = session_messages.grant_from, session_messages.session_request_to
+
+
+def floats(values: Any) -> Array:
+    """A float32[] field as an array, without a copy."""
+    result: Array = np.frombuffer(values, np.float32) if len(values) else empty(0)
+    return result
+
+
+def packed(values: Array) -> array.array[float]:
+    """An array as the value of a float32[] field, copied once."""
+    field = array.array("f")
+    field.frombytes(np.ascontiguousarray(values, np.float32).data.cast("B") if values.size else b"")
+    return field
+
+
+def put(message: Any, field: str, values: array.array[Any]) -> None:
+    """Makes `values` the bulk field of a message without a copy; the type code must be the field's."""
+    setattr(message, f"_{field}", values)
+
+
+def tensor_from(message: Any) -> Array:
+    """[rows, columns]. Raises: `BadMessageError`."""
+    return shaped(message.rows, message.columns, floats(message.data))
+
+
+def shaped(rows: int, columns: int, values: Array) -> Array:
+    """[rows, columns]. Raises: `BadMessageError`."""
+    if rows * columns != values.size or max(rows, columns, values.size) > MAX_TENSOR_VALUES:
+        raise BadMessageError("bad_shape", f"a tensor says {rows} x {columns} and carries {values.size} values")
+    return values.reshape(rows, columns)
+
+
+def tensor_to(values: Array) -> Any:
+    message = msg.Tensor()
+    message.rows, message.columns = values.shape
+    put(message, "data", packed(values))
+    return message
+
+
+def id_from(message: Any) -> RequestId:
+    return RequestId(
+        robot=message.robot,
+        component=message.component,
+        session_epoch=message.session_epoch,
+        episode=message.episode,
+        sequence=message.sequence,
+    )
+
+
+def id_to(request: RequestId) -> Any:
+    return msg.RequestId(
+        robot=request.robot,
+        component=request.component,
+        session_epoch=request.session_epoch,
+        episode=request.episode,
+        sequence=request.sequence,
+    )
+
+
+def observation_from(message: Any) -> ObservationRequest:
+    """Raises: `BadMessageError`."""
+    return ObservationRequest(
+        id=id_from(message.id),
+        stamp_ns=message.stamp_ns,
+        instruction=message.instruction,
+        state=floats(message.state),
+        images=tuple(
+            EncodedImage(camera=image.header.frame_id, format=image.format, data=memoryview(image.data)) for image in message.images
+        ),
+        inference_delay_steps=message.inference_delay_steps,
+        prefix_model=tensor_from(message.prefix_model),
+        prefix_robot=tensor_from(message.prefix_robot),
+        report=ExecutionReport(
+            executed_steps=message.report.executed_steps,
+            executing_s=message.report.executing_s,
+            remaining_s=message.report.remaining_s,
+            last_wait_s=message.report.last_wait_s,
+        ),
+        episode_start=message.episode_start,
+    )
+
+
+def observation_to(request: ObservationRequest) -> Any:
+    message = msg.Observation(
+        id=id_to(request.id),
+        stamp_ns=request.stamp_ns,
+        instruction=request.instruction,
+        images=[image_to(image) for image in request.images],
+        episode_start=request.episode_start,
+        inference_delay_steps=request.inference_delay_steps,
+        prefix_model=tensor_to(request.prefix_model),
+        prefix_robot=tensor_to(request.prefix_robot),
+    )
+    message.header.frame_id = request.id.robot
+    put(message, "state", packed(request.state))
+    message.report.executed_steps = min(request.report.executed_steps, 0xFFFF)
+    message.report.executing_s = request.report.executing_s
+    message.report.remaining_s = request.report.remaining_s
+    message.report.last_wait_s = request.report.last_wait_s
+    return message
+
+
+def image_from(camera: str, message: Any) -> EncodedImage:
+    """A camera's CompressedImage, its bytes shared."""
+    return EncodedImage(camera=camera, format=message.format, data=memoryview(message.data))
+
+
+def image_to(image: EncodedImage) -> Any:
+    data = image.data.obj if isinstance(image.data, memoryview) and isinstance(image.data.obj, array.array) else None
+    message = CompressedImage(format=image.format)
+    put(message, "data", array.array("B", image.data) if data is None else data)
+    message.header.frame_id = image.camera
+    return message
+
+
+def served_from(message: Any) -> Served:
+    return Served(
+        queue_wait_s=message.queue_wait_s,
+        inference_s=message.inference_s,
+        batch_size=message.batch_size,
+        superseded=message.superseded,
+        server_load=message.server_load,
+    )
+
+
+def served_to(served: Served) -> Any:
+    return msg.Served(
+        queue_wait_s=served.queue_wait_s,
+        inference_s=served.inference_s,
+        batch_size=served.batch_size,
+        superseded=served.superseded,
+        server_load=served.server_load,
+    )
+
+
+def chunk_from(message: Any) -> Chunk:
+    """Raises: `BadMessageError`."""
+    chunk = Chunk(
+        id=id_from(message.id),
+        stamp_ns=message.stamp_ns,
+        server=message.header.frame_id,
+        model_hash=message.model_hash,
+        action_names=tuple(message.action_names),
+        chunk_model=tensor_from(message.chunk_model),
+        chunk_robot=tensor_from(message.chunk_robot),
+        confidence=floats(message.confidence),
+        execution_horizon=message.execution_horizon,
+        inference_delay_steps=message.inference_delay_steps,
+        served=served_from(message.served),
+        emulated=message.emulated,
+    )
+    return checked_chunk(chunk)
+
+
+def checked_chunk(chunk: Chunk) -> Chunk:
+    """Raises: `BadMessageError`."""
+    if len(chunk.confidence) not in (0, len(chunk.chunk_robot)):
+        raise BadMessageError("bad_shape", f"{len(chunk.confidence)} confidences for {len(chunk.chunk_robot)} actions")
+    return chunk
+
+
+def verdict_from(message: Any) -> Verdict:
+    return Verdict(
+        id=id_from(message.id),
+        stamp_ns=message.stamp_ns,
+        server=message.header.frame_id,
+        model_hash=message.model_hash,
+        verdict=message.verdict,
+        score=message.score,
+        text=message.text,
+        served=served_from(message.served),
+        emulated=message.emulated,
+    )
+
+
+def plan_from(message: Any) -> Plan:
+    return Plan(
+        id=id_from(message.id),
+        stamp_ns=message.stamp_ns,
+        server=message.header.frame_id,
+        model_hash=message.model_hash,
+        subgoals=tuple(subgoal[:MAX_INSTRUCTION_CHARACTERS] for subgoal in message.subgoals),
+        text=message.text,
+        served=served_from(message.served),
+        emulated=message.emulated,
+    )
+
+
+REPLIES: dict[type, tuple[type, str]] = {
+    Chunk: (msg.ActionChunk, "rfm/action_chunk"),
+    Verdict: (msg.Judgement, "rfm/judgement"),
+    Plan: (msg.Plan, "rfm/plan"),
+}
+"""Kind of reply -> its message, and the robot's topic for it"""
+
+
+def reply_to(reply: Reply) -> Any:
+    message = REPLIES[type(reply)][0]()
+    message.header.frame_id = reply.server
+    message.id = id_to(reply.id)
+    message.stamp_ns = reply.stamp_ns
+    message.model_hash = reply.model_hash
+    message.emulated = reply.emulated
+    message.served = served_to(reply.served)
+    if isinstance(reply, Chunk):
+        message.action_names = list(reply.action_names)
+        message.chunk_model = tensor_to(reply.chunk_model)
+        message.chunk_robot = tensor_to(reply.chunk_robot)
+        put(message, "confidence", packed(reply.confidence))
+        message.execution_horizon = reply.execution_horizon
+        message.inference_delay_steps = reply.inference_delay_steps
+    elif isinstance(reply, Plan):
+        message.subgoals, message.text = list(reply.subgoals), reply.text
+    else:
+        message.verdict, message.score, message.text = reply.verdict, reply.score, reply.text
+    return message
+
+
+def as_verdict(plan: Plan) -> Verdict:
+    """A plan for those who know judgements only: its text, and no verdict."""
+    return Verdict(
+        id=plan.id,
+        stamp_ns=plan.stamp_ns,
+        server=plan.server,
+        model_hash=plan.model_hash,
+        verdict="",
+        score=math.nan,
+        text=plan.text,
+        served=plan.served,
+        emulated=plan.emulated,
+    )
+
+
+def schedule_from(message: Any) -> Schedule:
+    """Raises: `BadMessageError`. A route without a usable rate is left out; an infinite one means that nothing limits it."""
+    servers = {p.server for p in message.placements} | {s for r in message.routes for s in (r.server, r.standby or r.server)}
+    for name in servers:
+        check_name("server", name)
+    for name in {r.robot for r in message.routes}:
+        check_name("robot", name)
+    if any(p.batch_size < 1 or p.max_sessions < 1 for p in message.placements):
+        raise BadMessageError("bad_schedule", "a placement has no batch size or admits no session")
+    return Schedule(
+        epoch=message.epoch,
+        policy=message.policy,
+        predicted_actions_hz=message.predicted_actions_hz,
+        placements=tuple(
+            Placement(
+                server=p.server,
+                model=p.model,
+                components=tuple(p.components),
+                gpu_type=p.gpu_type,
+                batching=p.batching,
+                batch_size=p.batch_size,
+                max_sessions=p.max_sessions,
+                predicted_p99_s=p.predicted_p99_s,
+                standby=p.standby,
+            )
+            for p in message.placements
+        ),
+        routes=tuple(
+            Route(
+                robot=r.robot,
+                component=r.component,
+                server=r.server,
+                standby=r.standby,
+                max_rate_hz=r.max_rate_hz,
+                slo_s=r.slo_s,
+            )
+            for r in message.routes
+            if r.max_rate_hz > 0
+        ),
+    )
+
+
+def schedule_to(schedule: Schedule, factory: str) -> Any:
+    return msg.Schedule(
+        epoch=schedule.epoch,
+        factory=factory,
+        policy=schedule.policy,
+        predicted_actions_hz=schedule.predicted_actions_hz,
+        placements=[msg.Placement(**_fields(msg.Placement, p) | {"components": list(p.components)}) for p in schedule.placements],
+        routes=[msg.Route(**_fields(msg.Route, r)) for r in schedule.routes],
+    )
+
+
+def _fields(message: Any, values: object) -> dict[str, Any]:
+    """What of `values` travels."""
+    return {name: getattr(values, name) for name in message.get_fields_and_field_types()}
+
+
+def counters_to(refused: dict[str, int]) -> list[Any]:
+    return [msg.Counter(name=name, count=count) for name, count in sorted(refused.items())]

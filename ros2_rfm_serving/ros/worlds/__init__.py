@@ -1,0 +1,1 @@
+"""Simulated robots on the graph."""

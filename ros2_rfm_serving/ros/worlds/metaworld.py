@@ -1,0 +1,132 @@
+"""How a Meta-World arm shows itself on the graph: as this project's robots do, or as if it were somebody else's.
+
+The foreign one is for trying what a real foreign robot needs (docs/integrate.md): config/robots/metaworld_foreign.yaml maps it.
+The arm and its physics are the same behind both.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import simplejpeg
+from rclpy.node import Node
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import Float32MultiArray, Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.wire.convert import packed, put
+from ros2_rfm_serving.types import Array
+from ros2_rfm_serving.types import Image as Pixels
+from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, CAMERAS, STATE_SIZE, MetaworldArm
+
+JPEG_QUALITY = 90
+HAND_STEP_M = 0.01
+"""What a full-scale action moves the hand by, in one period."""
+
+Commanded = Callable[[Array | None], None]
+"""Takes an action [4]; None: a command that is none."""
+
+
+class Interface(Protocol):
+    """One direction out, one in: the node calls these two, the interface calls `Commanded`."""
+
+    def publish_state(self, arm: MetaworldArm, stamp: Any) -> None: ...
+
+    def publish_images(self, images: Mapping[str, Pixels], stamp: Any) -> None: ...
+
+
+class NativeInterface:
+    """JPEG images, the state as an array, real joints beside it; displacements as an array."""
+
+    def __init__(self, node: Node, name: Callable[[str], str], commanded: Commanded) -> None:
+        self._images = {
+            camera: node.create_publisher(CompressedImage, name(f"camera/{camera}/image/compressed"), qos.SENSOR)
+            for camera in CAMERAS
+        }
+        self._joints = node.create_publisher(JointState, name("joint_states"), qos.SENSOR)
+        self._state = node.create_publisher(Float32MultiArray, name("state"), qos.SENSOR)
+        node.create_subscription(
+            Float64MultiArray,
+            name("command"),
+            lambda message: commanded(_action(np.asarray(message.data, np.float32))),
+            qos.COMMAND,
+        )
+
+    def publish_state(self, arm: MetaworldArm, stamp: Any) -> None:
+        joints = JointState(name=arm.joint_names, position=arm.joint_positions.tolist(), velocity=arm.joint_velocities.tolist())
+        joints.header.stamp = stamp
+        self._state.publish(Float32MultiArray(data=packed(arm.state)))
+        self._joints.publish(joints)
+
+    def publish_images(self, images: Mapping[str, Pixels], stamp: Any) -> None:
+        for camera, pixels in images.items():
+            jpeg = simplejpeg.encode_jpeg(pixels, quality=JPEG_QUALITY, colorspace="RGB")
+            image = CompressedImage(format="rgb8; jpeg compressed bgr8")
+            put(image, "data", array.array("B", jpeg))
+            image.header.frame_id, image.header.stamp = camera, stamp
+            self._images[camera].publish(image)
+
+
+class ForeignInterface:
+    """Raw bgr8 images with padded rows; every number of the state as a joint, in an order of its own, the hand in mm; a
+    trajectory of velocities, the hand in m/s and the gripper in per cent. Each under another name."""
+
+    CAMERA_TOPICS: ClassVar[Mapping[str, str]] = {"side": "vendor/cam_left/image_raw", "front": "vendor/cam_top/image_raw"}
+    PADDING_BYTES = 13
+    JOINTS = tuple(f"obs_{i:02}" for i in range(STATE_SIZE))
+    IN_MM = ("obs_00", "obs_01", "obs_02")
+    COMMANDED_JOINTS = ("hand_x", "hand_y", "hand_z", "gripper_percent")
+
+    def __init__(self, node: Node, name: Callable[[str], str], commanded: Commanded, period_s: float) -> None:
+        self._images = {
+            camera: node.create_publisher(Image, name(topic), qos.SENSOR) for camera, topic in self.CAMERA_TOPICS.items()
+        }
+        self._joints = node.create_publisher(JointState, name("vendor/joints"), qos.SENSOR)
+        self._order = np.random.default_rng(0).permutation(STATE_SIZE)
+        self._names = [self.JOINTS[i] for i in self._order]
+        self._unit = np.array([1000.0 if joint in self.IN_MM else 1.0 for joint in self.JOINTS])
+        self._full_scale = np.array([HAND_STEP_M / period_s] * 3 + [100.0])
+        topic = name("vendor/arm_controller/joint_trajectory")
+        node.create_subscription(JointTrajectory, topic, lambda message: commanded(self._action(message)), qos.COMMAND)
+
+    def publish_state(self, arm: MetaworldArm, stamp: Any) -> None:
+        joints = JointState(name=self._names, position=(arm.state * self._unit)[self._order].tolist())
+        joints.header.stamp = stamp
+        self._joints.publish(joints)
+
+    def publish_images(self, images: Mapping[str, Pixels], stamp: Any) -> None:
+        for camera, pixels in images.items():
+            height, width, _ = pixels.shape
+            rows = np.full((height, 3 * width + self.PADDING_BYTES), 0xAA, np.uint8)
+            rows[:, : 3 * width] = pixels[:, :, ::-1].reshape(height, 3 * width)
+            image = Image(height=height, width=width, encoding="bgr8", step=rows.shape[1])
+            put(image, "data", array.array("B", rows.tobytes()))
+            image.header.frame_id, image.header.stamp = f"{camera}_optical", stamp
+            self._images[camera].publish(image)
+
+    def _action(self, message: Any) -> Array | None:
+        if len(message.points) != 1 or set(message.joint_names) != set(self.COMMANDED_JOINTS):
+            return None
+        velocities = np.asarray(message.points[0].velocities, np.float64)
+        if velocities.shape != (len(self.COMMANDED_JOINTS),):
+            return None
+        order = [message.joint_names.index(joint) for joint in self.COMMANDED_JOINTS]
+        return _action((velocities[order] / self._full_scale).astype(np.float32))
+
+
+def make_interface(kind: str, node: Node, name: Callable[[str], str], commanded: Commanded, period_s: float) -> Interface:
+    """Raises: `ConfigurationError`."""
+    if kind == "native":
+        return NativeInterface(node, name, commanded)
+    if kind == "foreign":
+        return ForeignInterface(node, name, commanded, period_s)
+    raise ConfigurationError(f"unknown interface {kind!r}", key="interface", fix="native or foreign")
+
+
+def _action(values: Array) -> Array | None:
+    return values if values.shape == (len(ACTION_NAMES),) and bool(np.isfinite(values).all()) else None

@@ -1,0 +1,1 @@
+"""How a placement is found: ROSA's scheduler, its baselines, and ours."""

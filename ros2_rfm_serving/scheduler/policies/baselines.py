@@ -1,0 +1,153 @@
+"""The static schedules that ROSA is measured against (ROSA §4.1): who hosts what follows from counting, not from profiles."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ros2_rfm_serving.scheduler.policies.groups import Group, hosts_of
+from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler.prediction.rates import Host
+from ros2_rfm_serving.scheduler.problem import Problem
+
+POLICIES = {
+    "baseline1": "one GPU per robot: all its models share that GPU in equal time slices",
+    "baseline2": "one GPU per robot and model",
+    "baseline3": "GPUs divided equally among the components, batch size 1",
+    "baseline4": "GPUs divided among the components by model size, batch size 1",
+}
+
+
+@dataclass(frozen=True)
+class StaticPlacement:
+    hosts: tuple[Host, ...]
+    served: tuple[int, ...]
+    """Robots of each class that get servers at all."""
+    gpus: tuple[str, ...] = ()
+    """Name of the GPU under each host, where several share one; empty: one each."""
+
+
+class TooFewServersError(Exception):
+    """The baseline has no schedule at all; the message says why."""
+
+
+def per_robot(problem: Problem, curves: Curves) -> StaticPlacement:
+    """Baseline 1."""
+    available = list(problem.servers)
+    hosts: list[Host] = []
+    gpus: list[str] = []
+    served = _share(len(available), problem)
+    servers = iter(available)
+    for task, count in zip(problem.classes, served, strict=True):
+        for _ in range(count):
+            gpu = next(servers)
+            for demand in task.demands:
+                config = replace(_smallest(curves, demand.model, problem.servers[gpu]), slices=len(task.demands))
+                hosts.append(Host(config, ((demand.index, 1),)))
+                gpus.append(gpu)
+    return StaticPlacement(tuple(hosts), served, tuple(gpus))
+
+
+def per_model(problem: Problem, curves: Curves) -> StaticPlacement:
+    """Baseline 2."""
+    free = sorted(problem.servers.values())
+    served = [0] * len(problem.classes)
+    hosts: list[Host] = []
+    progress = True
+    while progress:
+        progress = False
+        for c, task in enumerate(problem.classes):
+            if served[c] < task.num_robots and len(free) >= len(task.demands):
+                mine = [free.pop(0) for _ in task.demands]
+                hosts += [Host(_smallest(curves, d.model, gpu), ((d.index, 1),)) for d, gpu in zip(task.demands, mine, strict=True)]
+                served[c] += 1
+                progress = True
+    if not hosts:
+        needed = min(len(task.demands) for task in problem.classes)
+        raise TooFewServersError(f"one GPU per robot and model needs at least {needed} servers, there are {len(free)}")
+    return StaticPlacement(tuple(hosts), tuple(served))
+
+
+def equal(problem: Problem, curves: Curves) -> StaticPlacement:
+    """Baseline 3. What does not divide evenly stays unused.
+
+    The paper's best shared baseline on P3 is 106.9 / 2.44 = 43.8 actions/s: two System 1 servers at batch size 1, of eight GPUs for
+    three components.
+    """
+    components = _components(problem)
+    each = len(problem.servers) // len(components)
+    return _partitioned(problem, curves, [each] * len(components))
+
+
+def weighted(problem: Problem, curves: Curves) -> StaticPlacement:
+    """Baseline 4: sizes are what the models take in memory."""
+    sizes = [max(gb for (model, _), gb in problem.memory_gb.items() if model == key[1]) for key in _components(problem)]
+    return _partitioned(problem, curves, _proportional(len(problem.servers), sizes))
+
+
+def _components(problem: Problem) -> dict[tuple[str, str], list[int]]:
+    """(component, model) -> its demands, of all classes. Raises: `TooFewServersError` when they cannot have a server each."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for demand in problem.demands:
+        found[demand.component, demand.model].append(demand.index)
+    if len(found) > len(problem.servers):
+        raise TooFewServersError(f"{len(found)} components need a GPU each, there are {len(problem.servers)} servers")
+    return dict(found)
+
+
+def _partitioned(problem: Problem, curves: Curves, counts: list[int]) -> StaticPlacement:
+    """counts: servers of each component."""
+    components = _components(problem)
+    free = dict(problem.gpus)
+    hosts: list[Host] = []
+    for (key, demands), count in zip(components.items(), counts, strict=True):
+        taken: dict[str, int] = defaultdict(int)
+        for _ in range(count):
+            gpu_type = next(g for g, n in free.items() if n)
+            free[gpu_type] -= 1
+            taken[gpu_type] += 1
+        hosts += _even(problem, curves, key[1], demands, taken)
+    return StaticPlacement(tuple(hosts), tuple(task.num_robots for task in problem.classes))
+
+
+def _even(problem: Problem, curves: Curves, model: str, demands: list[int], taken: Mapping[str, int]) -> list[Host]:
+    hosts: list[Host] = []
+    left = {d: problem.robots_of(problem.demands[d]) for d in demands}
+    servers = sum(taken.values())
+    for gpu_type, count in taken.items():
+        robots = {d: round(n * count / servers) for d, n in left.items()}
+        left = {d: n - robots[d] for d, n in left.items()}
+        servers -= count
+        group = Group(_smallest(curves, model, gpu_type), count, ()).with_robots(robots)
+        hosts += [host for host in hosts_of([group], problem) if host.robots]
+    return hosts
+
+
+def _proportional(total: int, sizes: list[float]) -> list[int]:
+    """Whole shares, at least one each, by the largest remainder."""
+    exact = [total * size / sum(sizes) for size in sizes]
+    counts = [max(1, int(share)) for share in exact]
+    while sum(counts) < total:
+        counts[max(range(len(counts)), key=lambda i: exact[i] - counts[i])] += 1
+    while sum(counts) > total:
+        over = [i for i, n in enumerate(counts) if n > 1]
+        counts[max(over, key=lambda i: counts[i] - exact[i])] -= 1
+    return counts
+
+
+def _share(servers: int, problem: Problem) -> tuple[int, ...]:
+    """Robots of each class that get one of `servers`, in turn."""
+    served = [0] * len(problem.classes)
+    while sum(served) < servers and any(n < task.num_robots for n, task in zip(served, problem.classes, strict=True)):
+        c = min((c for c, task in enumerate(problem.classes) if served[c] < task.num_robots), key=lambda c: served[c])
+        served[c] += 1
+    return tuple(served)
+
+
+def _smallest(curves: Curves, model: str, gpu_type: str) -> Config:
+    """Batch size 1, or continuous batching; the smallest that was measured."""
+    configs = curves.configs.get((model, gpu_type))
+    if not configs:
+        raise TooFewServersError(f"{model!r} does not fit or was never measured on {gpu_type!r}, which its share has")
+    return configs[0]

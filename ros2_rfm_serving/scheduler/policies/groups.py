@@ -1,0 +1,72 @@
+"""Placements as groups of equal servers: what the search of `best` moves about."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ros2_rfm_serving.scheduler.prediction.curves import Config
+from ros2_rfm_serving.scheduler.prediction.rates import Host
+from ros2_rfm_serving.scheduler.problem import Problem
+
+TYPICAL = 0.7
+"""Share of the highest action rate at which loads are compared before the rates are known."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Servers set up alike that share robots evenly."""
+
+    config: Config
+    num_servers: int
+    robots: tuple[tuple[int, int], ...]
+    """(demand index, number of robots), by index; no zeros"""
+
+    def count(self, demand: int) -> int:
+        return dict(self.robots).get(demand, 0)
+
+    def with_robots(self, robots: dict[int, int]) -> Group:
+        return Group(self.config, self.num_servers, tuple(sorted((d, n) for d, n in robots.items() if n)))
+
+    def resized(self, num_servers: int) -> Group:
+        return Group(self.config, num_servers, self.robots)
+
+
+Placement = tuple[Group, ...]
+
+
+def tidy(groups: Iterable[Group]) -> Placement:
+    """Without empty groups, in a fixed order, so that equal placements compare equal."""
+    kept = [g for g in groups if g.num_servers > 0 and g.robots]
+    return tuple(sorted(kept, key=lambda g: (str(g.config), g.num_servers, g.robots)))
+
+
+def hosts_of(placement: Iterable[Group], problem: Problem) -> list[Host]:
+    """The servers of all groups, robots spread as evenly as whole robots can be."""
+    return [host for group in placement for host in _spread(group, problem)]
+
+
+def groups_of(hosts: Iterable[Host]) -> Placement:
+    """Equal hosts as groups."""
+    return tidy(Group(host.config, count, tuple((d, n * count) for d, n in host.robots)) for host, count in Counter(hosts).items())
+
+
+def typical_hz(problem: Problem, demand: int) -> float:
+    """Requests/s of one robot, as a weight to compare loads by."""
+    d = problem.demands[demand]
+    return d.rate_hz(TYPICAL * problem.classes[d.task].max_rate_hz)
+
+
+def _spread(group: Group, problem: Problem) -> list[Host]:
+    loads = [0.0] * group.num_servers
+    robots: list[dict[int, int]] = [defaultdict(int) for _ in loads]
+    for demand, count in sorted(group.robots, key=lambda item: -typical_hz(problem, item[0])):
+        each, left = divmod(count, group.num_servers)
+        weight = typical_hz(problem, demand)
+        emptiest = sorted(range(len(loads)), key=lambda i: loads[i])[:left]
+        for i in range(len(loads)):
+            robots[i][demand] += each + (i in emptiest)
+        for i in emptiest:
+            loads[i] += weight
+    return [Host(group.config, tuple(sorted((d, n) for d, n in mine.items() if n))) for mine in robots]

@@ -1,0 +1,259 @@
+"""The paper's scheduler, faithfully (ROSA §3.4.2 and §3.4.3). `best` goes further; this one is here to be compared with.
+
+Where the paper leaves a choice open: the tie-breaking cost of the packing is the mean latency that an action meets, then the number
+of servers; only the batch size with the lowest mean latency is kept for each (GPU type, number of robots); obligations of the same
+component share servers across classes, as eq. 2 sums them over all robots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ortools.linear_solver import pywraplp
+
+from ros2_rfm_serving.scheduler.policies.groups import Group, hosts_of
+from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
+from ros2_rfm_serving.scheduler.problem import Demand, Problem
+
+RATE_TOLERANCE = 1e-3
+"""eps of the binary search, relative to f_max."""
+FRONTIER_TOLERANCE = 2e-3
+"""Of the heterogeneous search: remaining possible gain, relative to the optimistic bound."""
+SERVER_COST_S = 1e-4
+"""Tie-break: what one server more must save in mean latency."""
+ILP_TIME_LIMIT_S = 2.0
+
+
+@dataclass(frozen=True)
+class RosaSchedule:
+    hosts: tuple[Host, ...]
+    rates: Rates
+    timed_out: bool = False
+
+
+@dataclass(frozen=True)
+class _ServerConfig:
+    """p of ROSA eq. 3: one server for k robots of one demand."""
+
+    config: Config
+    demand: int
+    robots: int
+    mean_s: float
+
+
+class Rosa:
+    """`expired` says when the time budget of the heterogeneous search is used up."""
+
+    def __init__(self, problem: Problem, curves: Curves, expired: Callable[[], bool]) -> None:
+        self._problem, self._curves, self._expired = problem, curves, expired
+
+    def solve(self) -> RosaSchedule | None:
+        """None: the obligations or the floors cannot be served."""
+        obligations = self._provision_obligations()
+        if obligations is None:
+            return None
+        budget = dict(self._problem.gpus)
+        for host in obligations:
+            budget[host.config.gpu_type] -= 1
+        goal = self._homogeneous(budget) if len(self._problem.classes) == 1 else self._frontier(budget)
+        return RosaSchedule((*obligations, *goal.hosts), goal.rates, goal.timed_out) if goal else None
+
+    # --- step 1: obligations with the minimum footprint ---
+
+    def _provision_obligations(self) -> list[Host] | None:
+        components: dict[tuple[str, str], list[Demand]] = defaultdict(list)
+        for demand in self._problem.demands:
+            if not demand.goal_coupled:
+                components[demand.component, demand.model].append(demand)
+        free = dict(self._problem.gpus)
+        hosts: list[Host] = []
+        for demands in components.values():
+            group = self._smallest_footprint(demands, free)
+            if group is None:
+                return None
+            free[group.config.gpu_type] -= group.num_servers
+            hosts += hosts_of([group], self._problem)
+        return hosts
+
+    def _smallest_footprint(self, demands: list[Demand], free: dict[str, int]) -> Group | None:
+        robots = tuple((d.index, self._problem.robots_of(d)) for d in demands)
+        feasible = []
+        for config in self._curves.of(demands[0].model):
+            limit_hz = min(self._curves.capacity_hz(config, d.slo_s, d.percentile) for d in demands)
+            for count in range(1, free[config.gpu_type] + 1):
+                group = Group(config, count, robots)
+                loads = [self._fixed_load_hz(host) for host in hosts_of([group], self._problem)]
+                if max(loads) <= limit_hz:
+                    feasible.append((count, self._curves.mean(config).at(max(loads)), group))
+                    break
+        return min(feasible, key=lambda f: f[:2])[2] if feasible else None
+
+    def _fixed_load_hz(self, host: Host) -> float:
+        return sum(count * self._problem.demands[d].fixed_hz for d, count in host.robots)
+
+    # --- step 2, one class: binary search over the shared rate ---
+
+    def _homogeneous(self, budget: dict[str, int]) -> RosaSchedule | None:
+        (task,) = self._problem.classes
+        low, high = task.floor_hz, task.max_rate_hz
+        best = self._feasible((low,), budget) if low > 0 else None
+        if low > 0 and best is None:
+            return None
+        found = RosaSchedule(tuple(best), (low,)) if best is not None else None
+        while high - low > RATE_TOLERANCE * task.max_rate_hz:
+            f = (low + high) / 2
+            hosts = self._feasible((f,), budget)
+            if hosts is None:
+                high = f
+            else:
+                found, low = RosaSchedule(tuple(hosts), (f,)), f
+        return found
+
+    # --- several classes: adaptive frontier search ---
+
+    def _frontier(self, budget: dict[str, int]) -> RosaSchedule | None:
+        classes = self._problem.classes
+        rates = [task.floor_hz or RATE_TOLERANCE * task.max_rate_hz for task in classes]
+        tops = [max(task.max_rate_hz, f) for task, f in zip(classes, rates, strict=True)]
+        hosts = self._feasible(rates, budget)
+        if hosts is None:
+            return None
+        infeasible: list[list[float]] = []
+        while True:
+            gains = [task.weight * (top - f) for task, top, f in zip(classes, tops, rates, strict=True)]
+            total = sum(task.weight * top for task, top in zip(classes, tops, strict=True))
+            if sum(gains) <= FRONTIER_TOLERANCE * total or self._expired():
+                return RosaSchedule(tuple(hosts), tuple(rates), timed_out=sum(gains) > FRONTIER_TOLERANCE * total)
+            c = max(range(len(gains)), key=gains.__getitem__)
+            candidate = [*rates]
+            candidate[c] = (rates[c] + tops[c]) / 2
+            pruned = any(all(a >= b for a, b in zip(candidate, known, strict=True)) for known in infeasible)
+            packed = None if pruned else self._feasible(candidate, budget)
+            if packed is None:
+                infeasible.append(candidate)
+                tops[c] = candidate[c]
+            else:
+                rates, hosts = candidate, packed
+
+    # --- feasibility of a rate vector: isolated packing, compaction, closed loop ---
+
+    def _feasible(self, rates: Sequence[float], budget: dict[str, int]) -> list[Host] | None:
+        configurations = self._enumerate_server_configurations(rates, budget)
+        if configurations is None:
+            return None
+        hosts = self._pack(configurations, budget, by_latency=True)
+        if hosts is not None and self._keeps_up(hosts, rates):
+            return hosts
+        if len(self._problem.classes) == 1:
+            return None
+        unlimited = dict.fromkeys(budget, len(self._problem.servers) * len(self._problem.demands))
+        isolated = self._pack(configurations, unlimited, by_latency=False)
+        compact = self._compaction(isolated, rates, budget) if isolated is not None else None
+        return compact if compact is not None and self._keeps_up(compact, rates) else None
+
+    def _enumerate_server_configurations(self, rates: Sequence[float], budget: dict[str, int]) -> list[_ServerConfig] | None:
+        """Every (GPU type, number of robots) that meets the SLO; None when a demand has none."""
+        found: list[_ServerConfig] = []
+        for demand in self._problem.demands:
+            if demand.goal_coupled:
+                mine = list(self._configurations_of(demand, demand.rate_hz(rates[demand.task]), budget))
+                if not mine:
+                    return None
+                found += mine
+        return found
+
+    def _configurations_of(self, demand: Demand, rate_hz: float, budget: dict[str, int]) -> list[_ServerConfig]:
+        best: dict[tuple[str, int], _ServerConfig] = {}
+        for config in self._curves.of(demand.model):
+            if budget.get(config.gpu_type, 0) <= 0:
+                continue
+            limit_hz = self._curves.capacity_hz(config, demand.slo_s, demand.percentile)
+            most = min(self._problem.robots_of(demand), math.floor(limit_hz / rate_hz * (1 + 1e-12)))
+            for robots in range(1, most + 1):
+                option = _ServerConfig(config, demand.index, robots, self._curves.mean(config).at(robots * rate_hz))
+                key = (config.gpu_type, robots)
+                if key not in best or option.mean_s < best[key].mean_s:
+                    best[key] = option
+        return list(best.values())
+
+    def _pack(self, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool) -> list[Host] | None:
+        """ROSA eq. 3: how many servers of each configuration cover all robots."""
+        solver = pywraplp.Solver.CreateSolver("SCIP")
+        solver.SetTimeLimit(int(1e3 * ILP_TIME_LIMIT_S))
+        used = {gpu_type: solver.Constraint(0, available) for gpu_type, available in budget.items()}
+        covered = {
+            d.index: solver.Constraint(self._problem.robots_of(d), self._problem.robots_of(d))
+            for d in self._problem.demands
+            if d.goal_coupled
+        }
+        counts = []
+        for p in configurations:
+            y = solver.IntVar(0, solver.infinity(), "")
+            used[p.config.gpu_type].SetCoefficient(y, 1)
+            covered[p.demand].SetCoefficient(y, p.robots)
+            latency_s = self._problem.demands[p.demand].calls * p.robots * p.mean_s
+            cost = (
+                latency_s + SERVER_COST_S
+                if by_latency
+                else 1.0 + 1e-3 * latency_s / self._problem.robots_of(self._problem.demands[p.demand])
+            )
+            solver.Objective().SetCoefficient(y, cost)
+            counts.append(y)
+        if solver.Solve() not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
+            return None
+        return [
+            Host(p.config, ((p.demand, p.robots),))
+            for p, y in zip(configurations, counts, strict=True)
+            for _ in range(round(y.solution_value()))
+        ]
+
+    def _compaction(self, hosts: list[Host], rates: Sequence[float], budget: dict[str, int]) -> list[Host] | None:
+        """Merges low-load servers into high-headroom ones while every SLO holds, until the budget suffices."""
+        hosts = sorted(hosts, key=lambda h: self._load_hz(h, rates))
+        while any(sum(h.config.gpu_type == g for h in hosts) > n for g, n in budget.items()):
+            merged = self._merge_one(hosts, rates)
+            if merged is None:
+                return None
+            hosts = sorted(merged, key=lambda h: self._load_hz(h, rates))
+        return hosts
+
+    def _merge_one(self, hosts: list[Host], rates: Sequence[float]) -> list[Host] | None:
+        for low in hosts:
+            others = [h for h in hosts if h is not low and self._same_component(h, low)]
+            for high in sorted(others, key=lambda h: -self._headroom_hz(h, rates)):
+                robots = dict(high.robots)
+                for demand, count in low.robots:
+                    robots[demand] = robots.get(demand, 0) + count
+                merged = Host(high.config, tuple(sorted(robots.items())))
+                if self._headroom_hz(merged, rates) >= 0:
+                    rest = list(hosts)
+                    rest.remove(low)
+                    rest.remove(high)
+                    return [*rest, merged]
+        return None
+
+    def _same_component(self, one: Host, other: Host) -> bool:
+        names = {self._problem.demands[d].component for h in (one, other) for d, _ in h.robots}
+        return len(names) == 1 and (one.config.model, one.config.gpu_type) == (other.config.model, other.config.gpu_type)
+
+    def _headroom_hz(self, host: Host, rates: Sequence[float]) -> float:
+        demands = [self._problem.demands[d] for d, _ in host.robots]
+        limit_hz = min(self._curves.capacity_hz(host.config, d.slo_s, d.percentile) for d in demands)
+        return limit_hz - self._load_hz(host, rates)
+
+    def _load_hz(self, host: Host, rates: Sequence[float]) -> float:
+        demands = self._problem.demands
+        return sum(count * demands[d].rate_hz(rates[demands[d].task]) for d, count in host.robots)
+
+    def _keeps_up(self, hosts: list[Host], rates: Sequence[float]) -> bool:
+        """ROSA eq. 4, with the mean latency over each class's robots."""
+        waits: dict[int, float] = defaultdict(float)
+        for host in hosts:
+            mean_s = self._curves.mean(host.config).at(self._load_hz(host, rates))
+            for demand, count in host.robots:
+                waits[demand] += count * mean_s / self._problem.robots_of(self._problem.demands[demand])
+        return all(f <= task.closed_loop_hz(waits) for f, task in zip(rates, self._problem.classes, strict=True))

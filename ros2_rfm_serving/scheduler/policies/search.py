@@ -1,0 +1,239 @@
+"""The search behind `best`: from good placements, by small moves, to better ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, hosts_of, tidy
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.rates import Rates, RateSearch
+from ros2_rfm_serving.scheduler.problem import Problem
+
+LARGE = 32
+"""Servers from which on a candidate's rates are looked for near those of the best one known."""
+REPAIRS = 40
+"""Moves that may be spent on a starting point that is not feasible."""
+EQUAL = 1e-6
+"""Relative difference of scores that means nothing."""
+SUFFICIENT = 1e-4
+"""Relative gain below which a move is not worth another round."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    placement: Placement
+    rates: Rates | None
+    """None: not even the floors are feasible."""
+    score: float
+    """The objective, or how far from feasible (negative)."""
+
+
+class Search:
+    """Hill climbing with restarts from shaken placements. Deterministic for a seed as long as `expired` stays False."""
+
+    def __init__(self, problem: Problem, curves: Curves, expired: Callable[[], bool], seed: int = 0) -> None:
+        self._problem, self._curves, self._expired = problem, curves, expired
+        self._random = random.Random(seed)
+        self._known: dict[Placement, Candidate] = {}
+        self._worth = 0.0
+        self._near: Rates | None = None
+
+    def evaluate(self, placement: Iterable[Group]) -> Candidate:
+        groups = tidy(placement)
+        if groups not in self._known:
+            search = RateSearch(self._problem, self._curves, hosts_of(groups, self._problem))
+            rates = search.best(self._worth, self._near if len(self._problem.servers) >= LARGE else None)
+            score = self._problem.objective(rates) if rates is not None else -search.distance()
+            self._known[groups] = Candidate(groups, rates, score)
+            if score > self._worth:
+                self._worth, self._near = score, rates
+        return self._known[groups]
+
+    def equals_of(self, best: Candidate) -> list[Candidate]:
+        """All placements seen that are as good."""
+        return [c for c in self._known.values() if c.rates is not None and c.score >= best.score * (1 - EQUAL)]
+
+    def run(self, seeds: Iterable[Placement], *, good_enough: float, rounds: int) -> Candidate | None:
+        """The best placement found from `seeds`; stops at the score `good_enough`, after `rounds` shakes, or when time is up."""
+        found: list[Candidate] = []
+        for placement in seeds:
+            candidate = self.evaluate(placement)
+            if not any(c.rates is not None for c in found):
+                candidate = self._repaired(candidate)
+            if candidate.placement not in {c.placement for c in found}:
+                found.append(candidate)
+        found.sort(key=lambda c: -c.score)
+        if not found:
+            return None
+        best = found[0]
+        for start in found:
+            if best.score >= good_enough or (self._expired() and best.rates is not None):
+                return best
+            best = max(best, self._climb(start, good_enough), key=lambda c: c.score)
+        for _ in range(rounds):
+            if best.score >= good_enough or self._expired():
+                break
+            best = max(best, self._climb(self._shaken(best), good_enough), key=lambda c: c.score)
+        return best
+
+    def _repaired(self, candidate: Candidate) -> Candidate:
+        """Rounding may leave a placement a little short of feasible: climbs until it is, with moves of servers and robots alone."""
+        for _ in range(REPAIRS):
+            if candidate.rates is not None or not candidate.placement or self._expired():
+                break
+            groups = candidate.placement
+            moves = (m for i in range(len(groups)) for m in (*self._shifted_servers(groups, i), *self._moved_robots(groups, i)))
+            nearer = (c for c in (self.evaluate(m) for m in moves) if c.score > candidate.score)
+            candidate = next(nearer, candidate)
+            if candidate.placement == groups:
+                break
+        return candidate
+
+    def _climb(self, candidate: Candidate, good_enough: float) -> Candidate:
+        """First improvement, the groups in random order, until no move of any group improves."""
+        improved = True
+        while improved and candidate.score < good_enough:
+            improved = False
+            for move in self._shuffled_moves(candidate.placement):
+                if self._expired():
+                    return candidate
+                other = self.evaluate(move)
+                if other.score > candidate.score + SUFFICIENT * abs(candidate.score):
+                    candidate, improved = other, True
+                    break
+        return candidate
+
+    def _shaken(self, candidate: Candidate) -> Candidate:
+        placement = candidate.placement
+        for _ in range(self._random.randint(2, 4)):
+            moves = list(self.moves(placement, self._random.randrange(len(placement))))
+            if moves:
+                placement = tidy(self._random.choice(moves))
+        return self.evaluate(placement)
+
+    def _shuffled_moves(self, groups: Placement) -> Iterator[Placement]:
+        for i in self._random.sample(range(len(groups)), len(groups)):
+            moves = list(self.moves(groups, i))
+            self._random.shuffle(moves)
+            yield from moves
+
+    # --- moves of group i: every one keeps all robots served and uses no more servers than there are ---
+
+    def moves(self, groups: Placement, i: int) -> Iterator[Placement]:
+        yield from self._other_configs(groups, i)
+        yield from self._shifted_servers(groups, i)
+        yield from self._moved_robots(groups, i)
+        yield from self._exchanged_robots(groups, i)
+        yield from self._split(groups, i)
+        yield from self._merged(groups, i)
+        yield from self._swapped_types(groups, i)
+
+    def _other_configs(self, groups: Placement, i: int) -> Iterator[Placement]:
+        """Another batch size, or unused servers of another type."""
+        free, group = self._free(groups), groups[i]
+        for config in self._curves.of(group.config.model):
+            same_type = config.gpu_type == group.config.gpu_type
+            if config != group.config and (same_type or free.get(config.gpu_type, 0) >= group.num_servers):
+                yield _replaced(groups, {i: replace(group, config=config)})
+
+    def _shifted_servers(self, groups: Placement, i: int) -> Iterator[Placement]:
+        """One server more: an unused one, or one of another group."""
+        taker = groups[i]
+        grown = taker.resized(taker.num_servers + 1)
+        if self._free(groups).get(taker.config.gpu_type, 0):
+            yield _replaced(groups, {i: grown})
+        for j, giver in self._others(groups, i):
+            if giver.num_servers > 1 and giver.config.gpu_type == taker.config.gpu_type:
+                yield _replaced(groups, {i: grown, j: giver.resized(giver.num_servers - 1)})
+
+    def _moved_robots(self, groups: Placement, i: int) -> Iterator[Placement]:
+        giver = groups[i]
+        for j, taker in self._others(groups, i):
+            if giver.config.model == taker.config.model:
+                for demand, count in giver.robots:
+                    for moved in sorted({1, min(giver.num_servers, count), count // 2, count} - {0}):
+                        yield _replaced(groups, _moved(giver, taker, i, j, demand, moved))
+
+    def _exchanged_robots(self, groups: Placement, i: int) -> Iterator[Placement]:
+        """All robots of one demand against all of another."""
+        one = groups[i]
+        for j, other in self._others(groups, i):
+            if one.config.model == other.config.model:
+                for mine, given in one.robots:
+                    for theirs, taken in other.robots:
+                        if mine != theirs:
+                            changes = _moved(one, other, i, j, mine, given)
+                            yield _replaced(groups, _moved(changes[j], changes[i], j, i, theirs, taken))
+
+    def _split(self, groups: Placement, i: int) -> Iterator[Placement]:
+        """Some demands, or an even share of all, on servers of their own: split off, unused, or of another group."""
+        free, group = self._free(groups), groups[i]
+        for part, rest in _parts(group):
+            if group.num_servers > 1:
+                for taken in {1, group.num_servers // 2, group.num_servers - 1}:
+                    yield (*_replaced(groups, {i: rest.resized(group.num_servers - taken)}), part.resized(taken))
+            for config in self._curves.of(group.config.model):
+                own = replace(part, config=config, num_servers=1)
+                if free.get(config.gpu_type, 0):
+                    yield (*_replaced(groups, {i: rest}), own)
+                for j, giver in self._others(groups, i):
+                    if giver.num_servers > 1 and giver.config.gpu_type == config.gpu_type:
+                        yield (*_replaced(groups, {i: rest, j: giver.resized(giver.num_servers - 1)}), own)
+
+    def _merged(self, groups: Placement, i: int) -> Iterator[Placement]:
+        """Two groups in one; also with one server less, which somebody else may need more."""
+        one = groups[i]
+        for j, other in self._others(groups, i):
+            if (one.config.model, one.config.gpu_type) == (other.config.model, other.config.gpu_type):
+                robots = {d: one.count(d) + other.count(d) for d, _ in (*one.robots, *other.robots)}
+                merged = one.resized(one.num_servers + other.num_servers).with_robots(robots)
+                rest = tuple(g for k, g in enumerate(groups) if k not in (i, j))
+                yield (*rest, merged)
+                smaller = merged.resized(merged.num_servers - 1)
+                for k, taker in enumerate(rest):
+                    if taker.config.gpu_type == one.config.gpu_type:
+                        yield (*_replaced(rest, {k: taker.resized(taker.num_servers + 1)}), smaller)
+
+    def _swapped_types(self, groups: Placement, i: int) -> Iterator[Placement]:
+        """Two groups of as many servers trade GPU types, each with any batch size."""
+        one = groups[i]
+        for j, other in self._others(groups, i):
+            if one.num_servers == other.num_servers and one.config.gpu_type != other.config.gpu_type:
+                for mine in self._curves.configs.get((one.config.model, other.config.gpu_type), []):
+                    for theirs in self._curves.configs.get((other.config.model, one.config.gpu_type), []):
+                        yield _replaced(groups, {i: replace(one, config=mine), j: replace(other, config=theirs)})
+
+    def _others(self, groups: Placement, i: int) -> list[tuple[int, Group]]:
+        return [(j, group) for j, group in enumerate(groups) if j != i]
+
+    def _free(self, groups: Placement) -> dict[str, int]:
+        free = dict(self._problem.gpus)
+        for group in groups:
+            free[group.config.gpu_type] -= group.num_servers
+        return free
+
+
+def _replaced(groups: Placement, changes: dict[int, Group]) -> Placement:
+    return tuple(changes.get(i, group) for i, group in enumerate(groups))
+
+
+def _moved(giver: Group, taker: Group, i: int, j: int, demand: int, count: int) -> dict[int, Group]:
+    less = {**dict(giver.robots), demand: giver.count(demand) - count}
+    more = {**dict(taker.robots), demand: taker.count(demand) + count}
+    return {i: giver.with_robots(less), j: taker.with_robots(more)}
+
+
+def _parts(group: Group) -> Iterator[tuple[Group, Group]]:
+    """(part, rest): each demand alone, half of it, and a server's share of everything."""
+    robots = dict(group.robots)
+    for demand, count in group.robots:
+        for taken in sorted({count, count // 2, 1} - {0}):
+            rest = {**robots, demand: count - taken}
+            if any(rest.values()):
+                yield group.with_robots({demand: taken}), group.with_robots(rest)
+    if group.num_servers > 1:
+        share = {d: n // group.num_servers for d, n in group.robots}
+        if any(share.values()):
+            yield group.with_robots(share), group.with_robots({d: n - share[d] for d, n in group.robots})

@@ -1,0 +1,1 @@
+"""What a placement will give: latency curves, convoys, goodput."""

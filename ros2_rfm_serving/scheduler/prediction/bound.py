@@ -1,0 +1,226 @@
+"""An upper bound on the weighted action throughput of a factory, and the allocation of servers that attains it.
+
+Every server at work has a configuration and a load. Cut each latency curve into short intervals of load; let a server in an
+interval carry the interval's highest load at the interval's lowest latency. No schedule is better than the best mix of such
+optimistic servers, and finding that mix is linear, by Little's law: in steady state, the robots of a class are either executing or
+waiting, so
+
+    F_c t_c + sum over its requests of (rate x mean latency) <= K_c      (F_c: actions/s of the whole class)
+
+Unknowns: how many servers of each GPU type host each model (integers), their share in every interval (real), the rate at which
+each demand is served in each interval (real), and F_c. What the bound ignores: that a server's configuration is one and its number
+of robots an integer, and that all robots of a class share the latency of its slowest server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from ortools.linear_solver import pywraplp
+
+from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler.problem import Demand, Problem
+
+LEAST_RATE = 0.01
+"""Of f_max, that every class has in a mix of whole servers: its robots need servers where their SLOs hold."""
+WHOLE_GAP = 2e-2
+"""At which the search for a mix of whole servers ends."""
+MAX_RISE = 0.03
+"""Of the mean latency within one interval of load: what the bound gives away."""
+MAX_CUTS = 12
+"""Of one segment of a measured curve."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Servers in one interval of load."""
+
+    config: Config
+    capacity_hz: float
+    mean_s: float
+    suits: frozenset[int]
+    """Demands whose SLO is met."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Servers of one column in a mix."""
+
+    column: Column
+    servers: float
+    served_hz: dict[int, float]
+    """demand -> requests/s"""
+
+
+@dataclass(frozen=True)
+class Bound:
+    objective: float
+    """No feasible schedule has a higher one; -inf: there is no feasible schedule."""
+    mix: tuple[Share, ...]
+    """The optimistic servers that attain it."""
+    proven: bool
+    """False when time ran out: still an upper bound, a looser one."""
+
+
+def upper_bound(problem: Problem, curves: Curves, *, time_limit_s: float = 5.0, gap: float = 1e-3) -> Bound:
+    columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low))
+    return _Mix(problem, columns, whole=False).solve(time_limit_s, gap)
+
+
+def whole_mix(problem: Problem, curves: Curves, bound: Bound, *, slack: float, time_limit_s: float) -> tuple[Share, ...]:
+    """A mix of whole servers that keep what they promise, with the configurations of the bound's mix; empty when none was found.
+
+    Servers in an interval of load have the latency of its upper end, and stay below it by `slack` robots' requests.
+    """
+    used = {share.column.config for share in bound.mix if share.servers > 1e-6}
+    for demand in problem.demands:  # those that the bound's mix leaves out need servers too
+        capacity = {c: curves.capacity_hz(c, demand.slo_s, demand.percentile) for c in curves.of(demand.model)}
+        if not any(capacity[c] for c in capacity if c in used):
+            used.add(max(capacity, key=lambda c: capacity[c]))
+    columns = _columns(problem, curves, used, lambda config, low, high: curves.mean(config).at(high))
+    robot_hz = {d.index: d.rate_hz(problem.classes[d.task].floor_hz) for d in problem.demands}
+    kept = [replace(c, capacity_hz=c.capacity_hz - slack * max(robot_hz[d] for d in c.suits)) for c in columns]
+    return _Mix(problem, [c for c in kept if c.capacity_hz > 0], whole=True).solve(time_limit_s, WHOLE_GAP).mix
+
+
+def _columns(
+    problem: Problem, curves: Curves, allowed: set[Config], mean_s: Callable[[Config, float, float], float]
+) -> list[Column]:
+    """mean_s(configuration, lower end, upper end of the interval): the latency that its servers are taken to have."""
+    columns: list[Column] = []
+    for model in problem.models:
+        demands = [d for d in problem.demands if d.model == model]
+        for gpu_type in problem.gpus:
+            of_gpu = [
+                Column(config, high, mean_s(config, low, high), suits)
+                for config in curves.configs.get((model, gpu_type), [])
+                if config in allowed
+                for low, high, suits in _intervals(config, demands, curves)
+            ]
+            columns += _undominated(of_gpu)
+    return columns
+
+
+def _intervals(config: Config, demands: list[Demand], curves: Curves) -> list[tuple[float, float, frozenset[int]]]:
+    """(lower end, upper end, demands whose SLO is met all through), fine where the latency rises."""
+    mean = curves.mean(config)
+    edges = [0.0]
+    for x0, x1, y0, y1 in zip((0.0, *mean.x), mean.x, (mean.y[0], *mean.y), mean.y, strict=False):
+        cuts = min(MAX_CUTS, max(1, math.ceil((y1 - y0) / (MAX_RISE * y0))))
+        edges += [x0 + (x1 - x0) * (i + 1) / cuts for i in range(cuts)]
+    limits = {d.index: curves.capacity_hz(config, d.slo_s, d.percentile) for d in demands}
+    edges = sorted({e for e in (*edges, *limits.values()) if e <= max(limits.values())})
+    return [(low, high, frozenset(i for i, limit in limits.items() if limit >= high * (1 - 1e-9))) for low, high in pairwise(edges)]
+
+
+def _undominated(columns: list[Column]) -> list[Column]:
+    kept: list[Column] = []
+    for column in sorted((c for c in columns if c.suits), key=lambda c: (-c.capacity_hz, c.mean_s)):
+        if not any(k.mean_s <= column.mean_s and k.suits >= column.suits for k in kept):
+            kept.append(column)
+    return kept
+
+
+class _Mix:
+    """The mixed-integer program."""
+
+    def __init__(self, problem: Problem, columns: list[Column], *, whole: bool) -> None:
+        """whole: every column has a whole number of servers, not only every model and GPU type."""
+        self._problem, self._columns = problem, columns
+        self._solver = solver = pywraplp.Solver.CreateSolver("SCIP")
+        self._share = [solver.Var(0, solver.infinity(), whole, "") for _ in columns]
+        least = [max(task.floor_hz, LEAST_RATE * task.max_rate_hz if whole else 0.0) for task in problem.classes]
+        self._rates = [
+            solver.NumVar(low * task.num_robots, max(low, task.max_rate_hz) * task.num_robots, "")
+            for low, task in zip(least, problem.classes, strict=True)
+        ]
+        self._served: dict[tuple[int, int], pywraplp.Variable] = {}
+        """(column, demand) -> requests/s"""
+        self._add_servers()
+        self._add_loads()
+        for demand in problem.demands:
+            self._add_coverage(demand)
+        self._add_little()
+        for task, rate in zip(problem.classes, self._rates, strict=True):
+            solver.Objective().SetCoefficient(rate, task.value)
+        solver.Objective().SetMaximization()
+
+    def solve(self, time_limit_s: float, gap: float) -> Bound:
+        solver = self._solver
+        solver.SetTimeLimit(max(100, int(1e3 * time_limit_s)))  # 0 would be no limit
+        parameters = pywraplp.MPSolverParameters()
+        parameters.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, gap)
+        if any(task.floor_hz > task.max_rate_hz for task in self._problem.classes):
+            return Bound(-math.inf, (), True)
+        status = solver.Solve(parameters)
+        if status == pywraplp.Solver.INFEASIBLE:
+            return Bound(-math.inf, (), True)
+        if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
+            loosest = sum(task.weight * task.max_rate_hz for task in self._problem.classes)
+            return Bound(loosest, (), False)
+        best = max(solver.Objective().BestBound(), solver.Objective().Value())
+        return Bound(best, self._mix(), status == pywraplp.Solver.OPTIMAL)
+
+    def _mix(self) -> tuple[Share, ...]:
+        served: dict[int, dict[int, float]] = defaultdict(dict)
+        for (i, demand), rate in self._served.items():
+            served[i][demand] = rate.solution_value()
+        shares = enumerate(share.solution_value() for share in self._share)
+        return tuple(Share(self._columns[i], servers, served[i]) for i, servers in shares if servers > 1e-9)
+
+    def _add_servers(self) -> None:
+        """Whole servers per model and GPU type; every model has at least one, for somebody needs it."""
+        solver = self._solver
+        totals = {gpu_type: solver.Constraint(0, available) for gpu_type, available in self._problem.gpus.items()}
+        for model in self._problem.models:
+            somewhere = solver.Constraint(1, solver.infinity())
+            for gpu_type, available in self._problem.gpus.items():
+                mine = [i for i, c in enumerate(self._columns) if (c.config.model, c.config.gpu_type) == (model, gpu_type)]
+                if mine:
+                    whole = solver.IntVar(0, available, "")
+                    totals[gpu_type].SetCoefficient(whole, 1)
+                    somewhere.SetCoefficient(whole, 1)
+                    share = solver.Constraint(0, 0)
+                    share.SetCoefficient(whole, -1)
+                    for i in mine:
+                        share.SetCoefficient(self._share[i], 1)
+
+    def _add_loads(self) -> None:
+        """No column carries more than its servers may."""
+        solver = self._solver
+        for i, column in enumerate(self._columns):
+            row = solver.Constraint(-solver.infinity(), 0)
+            row.SetCoefficient(self._share[i], -column.capacity_hz)
+            for demand in column.suits:
+                self._served[i, demand] = solver.NumVar(0, solver.infinity(), "")
+                row.SetCoefficient(self._served[i, demand], 1)
+
+    def _add_coverage(self, demand: Demand) -> None:
+        """All of a demand is served somewhere."""
+        fixed_hz = demand.fixed_hz * self._problem.robots_of(demand)
+        row = self._solver.Constraint(fixed_hz, fixed_hz)
+        for i, column in enumerate(self._columns):
+            if demand.index in column.suits:
+                row.SetCoefficient(self._served[i, demand.index], 1)
+        if demand.goal_coupled:
+            row.SetCoefficient(self._rates[demand.task], -demand.calls)
+
+    def _add_little(self) -> None:
+        for task, rate in zip(self._problem.classes, self._rates, strict=True):
+            if task.overlapped:
+                for demand in task.coupled:
+                    self._add_waiting((demand,), task.num_robots)
+            else:
+                self._add_waiting(task.coupled, task.num_robots).SetCoefficient(rate, task.cycle_s)
+
+    def _add_waiting(self, demands: tuple[Demand, ...], num_robots: int) -> pywraplp.Constraint:
+        row = self._solver.Constraint(-self._solver.infinity(), num_robots)
+        for demand in demands:
+            for i, column in enumerate(self._columns):
+                if demand.index in column.suits:
+                    row.SetCoefficient(self._served[i, demand.index], column.mean_s)
+        return row

@@ -1,0 +1,223 @@
+"""The best action rates of a given placement: who hosts what is fixed, how fast every class may go is not.
+
+A rate vector is feasible when every server's load meets the SLO of every demand that it hosts, and when every robot's closed loop
+keeps up: the latency of a class is the highest mean among the servers that host it, so that each of its robots reaches f_c.
+Both only get worse as rates rise, so that the feasible vectors are a lower set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ortools.linear_solver import pywraplp
+
+from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler.problem import Problem
+
+Rates = tuple[float, ...]
+"""Action rate of one robot, per task class, Hz."""
+
+BISECTIONS, LINEAR_BISECTIONS = 24, 10
+LINEAR_GAIN, CLIMB_TOLERANCE = 1e-4, 1e-5
+"""Relative gains that are not worth another step."""
+LINEAR_STEPS = 8
+PROMISING = 0.9
+"""Share of a known objective that the linearised optimum must reach to be worth the steps towards it."""
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Host:
+    """One server at work."""
+
+    config: Config
+    robots: tuple[tuple[int, int], ...]
+    """(demand index, number of robots), by index; no zeros"""
+
+
+@dataclass
+class _Pattern:
+    """Equal hosts."""
+
+    host: Host
+    limit_hz: float
+    fixed_hz: float
+    slopes: list[tuple[int, float]]
+    """(class, requests per action rate)"""
+
+
+class RateSearch:
+    """Rates of one placement. `hosts` must serve every robot of every demand."""
+
+    def __init__(self, problem: Problem, curves: Curves, hosts: Iterable[Host]) -> None:
+        self.problem, self._curves = problem, curves
+        self._patterns = [self._pattern(host) for host in dict.fromkeys(hosts)]
+        self._lines = [curves.mean(p.host.config) for p in self._patterns]
+        self._where: dict[int, list[int]] = {d.index: [] for d in problem.demands}
+        for i, pattern in enumerate(self._patterns):
+            for demand, _ in pattern.host.robots:
+                self._where[demand].append(i)
+        self._limits = [p.limit_hz * (1 + TOLERANCE) for p in self._patterns]
+        self._waits = [[(d.calls, self._where[d.index]) for d in task.coupled if self._where[d.index]] for task in problem.classes]
+
+    def _pattern(self, host: Host) -> _Pattern:
+        demands = self.problem.demands
+        slopes: dict[int, float] = {}
+        for index, count in host.robots:
+            if demands[index].calls:
+                slopes[demands[index].task] = slopes.get(demands[index].task, 0.0) + count * demands[index].calls
+        limits = [self._curves.capacity_hz(host.config, demands[i].slo_s, demands[i].percentile) for i, _ in host.robots]
+        fixed_hz = sum(count * demands[index].fixed_hz for index, count in host.robots)
+        return _Pattern(host, min(limits, default=0.0), fixed_hz, list(slopes.items()))
+
+    def loads_hz(self, rates: Sequence[float]) -> list[float]:
+        return [p.fixed_hz + sum([slope * rates[c] for c, slope in p.slopes]) for p in self._patterns]
+
+    def closed_loops_hz(self, rates: Sequence[float]) -> Rates:
+        """What each class's latencies at these loads allow."""
+        return self._closed_loops_at(self.loads_hz(rates))
+
+    def _closed_loops_at(self, loads: Sequence[float]) -> Rates:
+        """`TaskClass.closed_loop_hz` at the slowest host of each demand, without its dictionaries: this is the inner loop."""
+        means = [line.at(load) for line, load in zip(self._lines, loads, strict=True)]
+        loops = []
+        for task, demands in zip(self.problem.classes, self._waits, strict=True):
+            waits = [calls * max([means[i] for i in where]) for calls, where in demands]
+            loops.append(1.0 / (max(task.cycle_s, *waits, 0.0) if task.overlapped else task.cycle_s + sum(waits)))
+        return tuple(loops)
+
+    def feasible(self, rates: Sequence[float]) -> bool:
+        loads = self.loads_hz(rates)
+        for load, limit in zip(loads, self._limits, strict=True):
+            if load > limit:
+                return False
+        loops = self._closed_loops_at(loads)
+        return all(f <= loop * (1 + TOLERANCE) for f, loop in zip(rates, loops, strict=True))
+
+    def best(self, worth: float = 0.0, near: Rates | None = None) -> Rates | None:
+        """The vector with the highest weighted throughput that the search finds; None when not even the floors are feasible.
+
+        worth: objective below which a first estimate will do. near: rates of a similar placement, to start from; quicker.
+        """
+        classes = self.problem.classes
+        if not self._complete():
+            return None
+        floors = tuple(task.floor_hz for task in classes)
+        if not self.feasible(floors):
+            return None
+        tops = tuple(max(task.max_rate_hz, task.floor_hz) for task in classes)
+        rates = self._along(floors, near or tops, LINEAR_BISECTIONS if near else BISECTIONS)
+        if len(classes) > 1:
+            rates = self._climb(self._linear_ascent(rates, worth))
+        return rates
+
+    def distance(self) -> float:
+        """How far the floors are from feasible: 0 is feasible; for comparing infeasible placements."""
+        floors = [task.floor_hz for task in self.problem.classes]
+        over = sum(
+            max(0.0, min(load / p.limit_hz - 1.0, 1e3) if p.limit_hz else 1e3)
+            for load, p in zip(self.loads_hz(floors), self._patterns, strict=True)
+        )
+        if not self._complete():
+            return 1e6
+        loops = self.closed_loops_hz(floors)
+        return over + sum(max(0.0, floor / loop - 1.0) for floor, loop in zip(floors, loops, strict=True))
+
+    def _complete(self) -> bool:
+        return all(self._where[d.index] for d in self.problem.demands if self.problem.robots_of(d))
+
+    def caps(self, rates: Rates) -> Rates:
+        """Rates that robots may send at without any SLO being missed, at or above `rates`: no cap below the closed loop."""
+        factors = [float("inf")] * len(rates)
+        for load, pattern in zip(self.loads_hz(rates), self._patterns, strict=True):
+            room = (pattern.limit_hz - pattern.fixed_hz) / max(load - pattern.fixed_hz, 1e-12)
+            for task, _ in pattern.slopes:
+                factors[task] = min(factors[task], max(room, 1.0))
+        return tuple(
+            min(rate * factor, max(task.max_rate_hz, rate))
+            for rate, factor, task in zip(rates, factors, self.problem.classes, strict=True)
+        )
+
+    def _along(self, low: Rates, high: Rates, bisections: int = BISECTIONS) -> Rates:
+        """The last feasible point from `low` towards `high`."""
+        if self.feasible(high):
+            return high
+        inside, outside = 0.0, 1.0
+        for _ in range(bisections):
+            middle = (inside + outside) / 2
+            point = [a + middle * (b - a) for a, b in zip(low, high, strict=True)]
+            inside, outside = (middle, outside) if self.feasible(point) else (inside, middle)
+        return tuple(a + inside * (b - a) for a, b in zip(low, high, strict=True))
+
+    def _climb(self, rates: Rates) -> Rates:
+        """One class after the other as far as it goes, those first that gain the most."""
+        classes = self.problem.classes
+        for c in sorted(range(len(rates)), key=lambda c: -classes[c].weight * classes[c].max_rate_hz):
+            loads = self.loads_hz(rates)
+            room = [
+                (p.limit_hz - load) / slope
+                for p, load in zip(self._patterns, loads, strict=True)
+                for k, slope in p.slopes
+                if k == c
+            ]
+            top = min(rates[c] + max(0.0, min(room, default=0.0)), self._closed_loops_at(loads)[c], classes[c].max_rate_hz)
+            if top > rates[c] * (1 + CLIMB_TOLERANCE):
+                rates = self._along(rates, tuple(top if i == c else f for i, f in enumerate(rates)))
+        return rates
+
+    def _linear_ascent(self, rates: Rates, worth: float) -> Rates:
+        """Steps to the optimum of the constraints linearised at `rates`, as long as they gain and lead where it is worth it."""
+        for _ in range(LINEAR_STEPS):
+            target = self._linear_optimum(rates)
+            if target is None or self.problem.objective(target) < PROMISING * worth:
+                break
+            moved = self._along(rates, target, LINEAR_BISECTIONS)
+            if self.problem.objective(moved) <= self.problem.objective(rates) * (1 + LINEAR_GAIN):
+                moved = self._climb(moved)
+                if self.problem.objective(moved) <= self.problem.objective(rates) * (1 + LINEAR_GAIN):
+                    break
+            rates = moved
+        return rates
+
+    def _linear_optimum(self, rates: Rates) -> Rates | None:
+        solver = pywraplp.Solver.CreateSolver("GLOP")
+        classes = self.problem.classes
+        f = [solver.NumVar(task.floor_hz, max(task.max_rate_hz, task.floor_hz), "") for task in classes]
+        loads = self.loads_hz(rates)
+        for pattern in self._patterns:
+            if pattern.slopes:
+                row = solver.Constraint(-solver.infinity(), pattern.limit_hz - pattern.fixed_hz)
+                for c, slope in pattern.slopes:
+                    row.SetCoefficient(f[c], slope)
+        for c, task in enumerate(classes):
+            if task.num_robots:
+                self._add_closed_loop(solver, f, c, rates, loads)
+        for variable, task in zip(f, classes, strict=True):
+            solver.Objective().SetCoefficient(variable, task.weight)
+        solver.Objective().SetMaximization()
+        if solver.Solve() != pywraplp.Solver.OPTIMAL:
+            return None
+        return tuple(variable.solution_value() for variable in f)
+
+    def _add_closed_loop(
+        self, solver: pywraplp.Solver, f: list[pywraplp.Variable], c: int, rates: Rates, loads: list[float]
+    ) -> None:
+        """f_c (t_c + sum of calls x latency(load)) <= 1 to first order, for each server while the others are at their worst."""
+        task = self.problem.classes[c]
+        means = [line.at(load) for line, load in zip(self._lines, loads, strict=True)]
+        worst = {d.index: max(self._where[d.index], key=lambda i: means[i]) for d in task.coupled}
+        for demand in task.coupled:
+            for host in self._where[demand.index]:
+                at = {**worst, demand.index: host}
+                parts = [demand] if task.overlapped else list(task.coupled)
+                cycle = sum(d.calls * means[at[d.index]] for d in parts) + (0.0 if task.overlapped else task.cycle_s)
+                gradient = {c: cycle}
+                for d in parts:
+                    rise = rates[c] * d.calls * self._lines[at[d.index]].slope_at(loads[at[d.index]])
+                    for other, slope in self._patterns[at[d.index]].slopes:
+                        gradient[other] = gradient.get(other, 0.0) + rise * slope
+                constant = rates[c] * cycle - sum(g * rates[o] for o, g in gradient.items())
+                row = solver.Constraint(-solver.infinity(), 1.0 - constant)
+                for other, g in gradient.items():
+                    row.SetCoefficient(f[other], g)

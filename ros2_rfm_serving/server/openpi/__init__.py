@@ -1,0 +1,1 @@
+"""openpi's websocket protocol, without a socket."""

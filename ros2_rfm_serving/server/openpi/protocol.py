@@ -1,0 +1,130 @@
+"""One client that speaks openpi's websocket protocol: its messages to our nouns and back. No sockets here; the door has them.
+
+An observation is a map. `prompt` is the instruction; state stands under `state`, images under their camera's name, and both may
+be below `observation` and `images`, nested or joined with `/` or `.`. Beyond openpi: `inference_delay`, `prev_chunk_left_over`,
+`execution_report`, `session`, `episode` and `reset` (docs/gateway.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ros2_rfm_serving import wire
+from ros2_rfm_serving.server.openpi import observation as parts
+from ros2_rfm_serving.server.server import ModelServer
+from ros2_rfm_serving.types import Chunk, Conditioning, EncodedImage, ObservationRequest, Plan, Reply, RequestId, SessionRequest
+
+
+class OpenpiClient:
+    """One connection and its session, which opens with the first observation and again whenever one asks for other terms.
+
+    Not thread-safe. `names`: the client's key, its parts joined with `/` -> ours (`state`, a camera; empty: ignore it); several
+    keys for `state` are joined in the order of `names`.
+    """
+
+    def __init__(self, server: ModelServer, robot: str, names: Mapping[str, str] | None = None) -> None:
+        self.robot = robot
+        self._server = server
+        self._observed = parts.Observed(server.contract, names or {})
+        self._session: SessionRequest | None = None
+        self._shown: tuple[Any, ...] = ()
+        """What the session was opened for,"""
+        self._said: Any = None
+        """and what its client said of it."""
+        self._prefixed = False
+        self._epoch, self._episode, self._sequence = 0, 1, 0
+        self._told_episode: int | str | None = None
+
+    def metadata(self) -> dict[str, Any]:
+        """The first frame of a connection: what is served here."""
+        contract: dict[str, Any] = wire.CONTRACT.dump_python(self._server.contract, mode="json")
+        return {"server": wire.OURS, **contract}
+
+    def ask(self, frame: bytes | memoryview) -> ObservationRequest | None:
+        """What to submit; None: the message only began an episode. Raises: `RfmError`."""
+        message, contract = wire.unpack(frame), self._server.contract
+        found = self._observed.read(message)
+        episode = parts.episode_of(message, self._told_episode)
+        begins = message.get("reset") is True or episode != self._told_episode
+        if begins and found.is_empty:
+            self._begin_episode(episode)
+            return None
+        parts.check_keys(found, contract)
+        state, prefix = parts.state_of(found.states), parts.prefix_of(message, contract)
+        images = tuple([parts.image_of(camera, value) for camera, value in found.images.items()])
+        instruction, delay = parts.text_of(message, "prompt"), parts.whole_of(message, "inference_delay")
+        report = parts.report_of(message)
+        self._agree(message.get("session"), images, len(state), prefixed=len(prefix) > 0)
+        if begins:
+            self._begin_episode(episode)
+        assert self._session is not None
+        self._sequence += 1
+        return ObservationRequest(
+            id=RequestId(
+                robot=self.robot,
+                component=self._session.component,
+                session_epoch=self._epoch,
+                episode=self._episode,
+                sequence=self._sequence,
+            ),
+            stamp_ns=0,
+            instruction=instruction,
+            state=state,
+            images=images,
+            inference_delay_steps=delay,
+            prefix_model=prefix,
+            report=report,
+            episode_start=begins,
+        )
+
+    def answer(self, reply: Reply) -> dict[str, Any]:
+        """What the client is told."""
+        told = _timing(reply)
+        if isinstance(reply, Chunk):
+            told["actions"] = reply.chunk_robot
+            if self._said is not None or (self._session and self._session.conditioning is not Conditioning.NONE):
+                told["actions_model"], told["inference_delay"] = reply.chunk_model, reply.inference_delay_steps
+            if reply.execution_horizon:
+                told["execution_horizon"] = reply.execution_horizon
+            if len(reply.confidence):
+                told["confidence"] = reply.confidence
+        elif isinstance(reply, Plan):
+            told["subgoals"], told["text"] = list(reply.subgoals), reply.text
+        else:
+            told["verdict"], told["score"], told["text"] = reply.verdict, reply.score, reply.text
+        return told
+
+    def close(self) -> None:
+        if self._session:
+            self._server.close_session(self.robot, self._session.component, self._epoch)
+
+    def _agree(self, words: Any, images: tuple[EncodedImage, ...], state_size: int, *, prefixed: bool) -> None:
+        """Opens a session unless that one is open. Raises: `RfmError`."""
+        self._prefixed = self._prefixed or prefixed
+        cameras = tuple([image.camera for image in images])
+        shown = (cameras, state_size, self._prefixed)
+        if words is None and shown == self._shown:
+            return
+        seen = {"robot": self.robot, "cameras": cameras, "state_size": state_size}
+        said = self._said if words is None else words
+        request = parts.session_of(said, self._server.contract, seen, prefixed=self._prefixed)
+        self._said, self._shown = said, shown
+        if request == self._session:
+            return
+        if self._session and request.component != self._session.component:
+            self.close()
+        self._session, self._epoch = request, self._server.open_session(request).session_epoch
+
+    def _begin_episode(self, told: int | str | None) -> None:
+        self._told_episode = told
+        self._episode += 1
+        if self._session:
+            self._server.reset_episode(self.robot, self._session.component, self._epoch, self._episode)
+
+
+def _timing(reply: Reply) -> dict[str, Any]:
+    served = reply.served
+    queue_ms, infer_ms = 1e3 * served.queue_wait_s, 1e3 * served.inference_s
+    timing = {"infer_ms": queue_ms + infer_ms, "queue_ms": queue_ms, "batch_size": served.batch_size, "load": served.server_load}
+    return {"server_timing": timing, "policy_timing": {"infer_ms": infer_ms}}

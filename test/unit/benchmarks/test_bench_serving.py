@@ -1,0 +1,224 @@
+"""`rfm bench serving` without its peers: figures from what clients print, processes told apart, environments, the load itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ros2_rfm_serving.benchmarks.serving import environments as peer_environments
+from ros2_rfm_serving.benchmarks.serving import report as bench_serving
+from ros2_rfm_serving.benchmarks.serving import run as serving_run
+from ros2_rfm_serving.benchmarks.serving import systems as serving_systems
+from ros2_rfm_serving.benchmarks.serving.environments import PeerEnvironment, python_of
+from ros2_rfm_serving.benchmarks.serving.marked_processes import Marked
+from ros2_rfm_serving.benchmarks.serving.plot import serving_chart
+from ros2_rfm_serving.benchmarks.serving.run import Visit, cell, visit
+from ros2_rfm_serving.benchmarks.serving.systems import SYSTEMS, Setup, System, make
+from ros2_rfm_serving.cli.main import app
+from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
+from ros2_rfm_serving.errors import ConfigurationError, ModelError, RfmError
+from ros2_rfm_serving.factory import CatalogueEntry
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.types import InferenceRequest, RequestId
+
+LATENCIES = {"latencies_s": [0.011, 0.012, 0.013, 0.110], "wrong": 1, "failed": 2}
+SERVER = "import sys, time; print('loading'); print('READY now', flush=True); time.sleep(60)"
+CLIENTS = "import sys, json; print('BEGIN', flush=True); print('END', flush=True); print(json.dumps({told}), flush=True)"
+
+
+def system(server: str = SERVER, told: Any = LATENCIES) -> System:
+    clients = (sys.executable, "-c", CLIENTS.replace("{told}", repr(told)))
+    return System(title="toy", server=(sys.executable, "-c", server), ready="READY", clients=clients)
+
+
+def setup(folder: Path) -> Setup:
+    images = folder / "images"
+    images.mkdir()
+    return Setup(
+        images=images,
+        scratch=folder,
+        environments=folder / "peers",
+        port=1,
+        model_s=0.01,
+        warm_up_s=1.0,
+        seconds=2.0,
+        openpi=None,
+        say=lambda text: None,
+    )
+
+
+def load_program() -> ModuleType:
+    """`benchmarks/serving/peers/run.py` as it runs by its path."""
+    spec = importlib.util.spec_from_file_location("peers_run", serving_systems.RUN)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_cell_is_what_the_path_added() -> None:
+    made = cell(8, LATENCIES, (0.4, 0.2), 0.01, 2.0)
+    assert made.requests == 4 and made.requests_hz == 2.0
+    assert made.added_p50_ms == pytest.approx(2.5)
+    assert made.server_cpu_ms == pytest.approx(100.0) and made.cpu_ms == pytest.approx(150.0)
+    assert (made.wrong, made.failed) == (1, 2)
+
+
+def test_without_replies_nothing_is_known() -> None:
+    made = cell(1, {"latencies_s": [], "wrong": 0, "failed": 3}, (0.1, 0.1), 0.01, 2.0)
+    assert math.isnan(made.added_p50_ms) and math.isnan(made.cpu_ms)
+
+
+def test_a_visit_starts_measures_and_ends() -> None:
+    made = visit(system(), [1, 8], 0.01, 2.0)
+    assert [c.clients for c in made.cells] == [1, 8]
+    assert made.start_s > 0 and made.memory_mb > 1 and made.num_processes == 1
+
+
+def test_a_server_that_ends_says_why() -> None:
+    with pytest.raises(RfmError, match="no such model"):
+        visit(system("print('no such model')"), [1], 0.01, 2.0)
+
+
+def test_clients_that_tell_nothing_are_no_measurement() -> None:
+    silent = replace(system(), clients=(sys.executable, "-c", "print('BEGIN')"))
+    with pytest.raises(RfmError, match="did not finish"):
+        visit(silent, [1], 0.01, 2.0)
+
+
+def test_descendants_are_counted_and_ended_however_deep() -> None:
+    child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], "
+    marked = Marked([sys.executable, "-c", f"{child}start_new_session=True); time.sleep(60)"], {})
+    try:
+        end_s = time.monotonic() + 30
+        while len(marked.pids()) < 2 and time.monotonic() < end_s:
+            time.sleep(0.05)
+        assert len(marked.pids()) == 2 and marked.cpu_s() >= 0 and marked.memory_mb() > 0
+    finally:
+        marked.end()
+    assert not marked.pids()
+
+
+def test_an_environment_is_made_once_and_pip_s_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, int("bad" in command), b"a line\nNo matching distribution\n")
+
+    monkeypatch.setattr(peer_environments, "_run", run)
+    good = PeerEnvironment(name="good", installs=(("one==1",), ("two==2",)))
+    python = python_of(good, tmp_path, lambda text: None)
+    assert python == python_of(good, tmp_path, lambda text: None) and len(commands) == 3
+    with pytest.raises(ConfigurationError, match="No matching distribution"):
+        python_of(replace(good, name="worse", installs=(("bad",),)), tmp_path, lambda text: None)
+    assert good.folder(tmp_path) != replace(good, installs=(("one==2",),)).folder(tmp_path)
+
+
+def test_what_cannot_be_installed_is_reported_and_the_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Path:
+        raise ConfigurationError("no network")
+
+    monkeypatch.setattr(serving_systems, "python_of", refuse)
+    chosen, missing = bench_serving._prepared(["ours", "ray"], setup(tmp_path))
+    assert [each.title for each in chosen] == ["rfm_serving, DDS"]
+    assert "no network" in missing["ray"]
+
+
+def test_an_unknown_system_and_a_wrong_checkout_are_named(tmp_path: Path) -> None:
+    given = setup(tmp_path)
+    with pytest.raises(ConfigurationError, match="ours"):
+        make("our", given)
+    with pytest.raises(ConfigurationError, match="no openpi server"):
+        make("openpi", replace(given, openpi=tmp_path / "nowhere"))
+    assert CliRunner().invoke(app, ["bench", "serving", "--clients", "none"]).exit_code
+
+
+def test_table_figure_and_json_of_two_rounds() -> None:
+    made = visit(system(), [1], 0.01, 2.0)
+    rounds: list[Visit] = [made, replace(made, cells=(replace(made.cells[0], added_p50_ms=5.0),))]
+    assert bench_serving._spread([2.5, 5.0]) == "3.8 (2.5 - 5.0)"
+    assert bench_serving._table({"toy": rounds}, 10.0).row_count == 1
+    report = bench_serving._report({"toy": rounds}, {"other": "why"}, [0.1])
+    assert json.loads(json.dumps(report, allow_nan=False))["systems"]["toy"][1]["cells"][0]["added_p50_ms"] == 5.0
+    assert len(serving_chart({"toy": rounds}).axes) == 3
+
+
+def test_the_load_notices_wrong_replies_and_failures(capsys: pytest.CaptureFixture[str]) -> None:
+    program = load_program()
+    model = program.SleepingModel(0.001)
+    calls = 0
+
+    def request(state: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise OSError("lost")
+        time.sleep(0.001)
+        return model([state + (calls % 2)])[0]
+
+    load = program.Load(lambda: request, 1)
+    figures = load.run(0.2, 0.3)
+    assert figures["latencies_s"] and min(figures["latencies_s"]) >= 0.001
+    assert figures["failed"] == 1 and 0 < figures["wrong"] < len(figures["latencies_s"])
+    assert capsys.readouterr().out.split() == ["BEGIN", "END"]
+
+
+def test_a_load_that_cannot_connect_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = load_program()
+
+    def refuse() -> Any:
+        raise OSError("nobody listens")
+
+    monkeypatch.setattr(program.threading, "excepthook", lambda _: None)
+    with pytest.raises(program.threading.BrokenBarrierError):
+        program.Load(refuse, 2).run(0.1, 0.1)
+
+
+def engine_spec(options: dict[str, Any], slept: list[float]) -> EngineSpec:
+    entry = CatalogueEntry(
+        engine="ros2_rfm_serving.engines.sleeping:build", options=options, action_names=("a", "b"), state_size=3, chunk_length=4
+    )
+    return EngineSpec(model="m", entry=entry, models_folder=Path(), profile=Profile({}), gpu_type="EMULATED", wait=slept.append)
+
+
+def test_the_sleeping_engine_sleeps_once_per_batch_and_repeats_the_state() -> None:
+    slept: list[float] = []
+    engine = build_engine(engine_spec({"seconds": 0.25}, slept))
+    rows = [
+        InferenceRequest(
+            id=RequestId(robot=f"r{i}", component="system1", session_epoch=1, episode=1, sequence=1),
+            instruction="",
+            state=np.array([i, 2 * i, 3], np.float32),
+            images={},
+            inference_delay_steps=0,
+            prefix_model=np.zeros((0, 0), np.float32),
+        )
+        for i in range(3)
+    ]
+    replies = engine.infer(rows)
+    assert [tuple(reply.chunk_robot[0]) for reply in replies] == [(0, 0), (1, 2), (2, 4)]  # type: ignore[union-attr]
+    assert slept == [0.25]
+    assert engine.takes_encoded and engine.contract.emulated
+    with pytest.raises(ModelError, match="second"):
+        build_engine(engine_spec({"second": 1}, []))
+
+
+def test_every_peer_has_both_sides() -> None:
+    folder = Path(serving_systems.RUN).parent
+    for file in folder.glob("peer_*.py"):
+        text = file.read_text(encoding="utf-8")
+        assert "def serve(" in text and "def connect(" in text, file.name
+    assert {"ours", "openpi", "ray", "lerobot"} <= set(SYSTEMS) and serving_run.START_LIMIT_S > 0

@@ -1,0 +1,229 @@
+"""Replay of traces in virtual time, and the sweep over horizons."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ros2_rfm_serving.cli.main import app
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.inputs import write_text
+from ros2_rfm_serving.reproductions.kairos.claims import Results, reduction
+from ros2_rfm_serving.reproductions.kairos.points import PACE, Point, Setting, points_of, run
+from ros2_rfm_serving.reproductions.kairos.replay import Deployment, Load, replay
+from ros2_rfm_serving.reproductions.kairos.sweep import Cell, chosen, horizon_of, load_cells, margins, pooled, value_of
+from ros2_rfm_serving.reproductions.kairos.traces import Outcome, Pace, Trace, TraceRobot, load_traces, write_traces
+from ros2_rfm_serving.server.horizon import outlooks
+from ros2_rfm_serving.simulation.events import Events
+from ros2_rfm_serving.types import (
+    NO_VALUES,
+    SYSTEM1,
+    Array,
+    Chunk,
+    EngineReply,
+    Horizon,
+    ModelContract,
+    ObservationRequest,
+    OutputKind,
+    SessionGrant,
+    SessionRequest,
+    empty,
+)
+from test.unit.fakes import SERVED
+
+TRACE = Trace(horizon="static", task="push", seed=3, success=True, executed=(4, 2))
+PUSH = [replace(TRACE, seed=seed, executed=(4, 4, 3, 2 + seed % 3)) for seed in range(6)]
+
+
+# --- one robot ---
+
+
+class SlowService:
+    """Answers after the same time, and remembers what it was asked."""
+
+    def __init__(self, events: Events, seconds: float) -> None:
+        self._events, self._seconds = events, seconds
+        self.asked: list[tuple[float, ObservationRequest]] = []
+
+    def open(self, request: SessionRequest) -> SessionGrant:
+        return SessionGrant(session_epoch=7, contract=ModelContract(model="m", model_hash="", output=OutputKind.ACTION_CHUNK))
+
+    def close(self, robot: str, epoch: int) -> None: ...
+
+    def send(self, request: ObservationRequest, client: TraceRobot) -> None:
+        self.asked.append((self._events.now_s, request))
+        chunk = Chunk(
+            id=request.id,
+            stamp_ns=request.stamp_ns,
+            server="s",
+            model_hash="",
+            action_names=(),
+            chunk_model=empty(4, 0),
+            chunk_robot=empty(4, 0),
+            confidence=NO_VALUES,
+            execution_horizon=0,
+            inference_delay_steps=0,
+            served=SERVED,
+        )
+        self._events.at(self._events.now_s + self._seconds, client.receive, chunk)
+
+
+def one_task(seconds: float, lead_steps: int) -> tuple[Outcome, SlowService]:
+    events, outcomes = Events(), list[Outcome]()
+    service = SlowService(events, seconds)
+    pace = Pace(control_rate_hz=10.0, lead_steps=lead_steps)
+    TraceRobot("r", pace, events, service, lambda robot, outcome: outcomes.append(outcome)).begin(TRACE)
+    events.run(100.0)
+    (outcome,) = outcomes
+    return outcome, service
+
+
+def test_a_chunk_in_time_costs_nothing() -> None:
+    outcome, service = one_task(0.1, lead_steps=2)
+    assert outcome.latency_s == pytest.approx(0.1 + 0.4 + 0.2) and outcome.stalled_s == 0.0
+    (first_s, first), (second_s, second) = service.asked
+    assert (first_s, first.episode_start, first.report.executing_s) == (0.0, True, 0.0)
+    assert second_s == pytest.approx(0.3) and not second.episode_start
+    assert second.report.executing_s == pytest.approx(0.2) and second.report.remaining_s == pytest.approx(0.2)
+    assert second.report.executed_steps == 4 and second.id.component == SYSTEM1
+
+
+def test_a_robot_stands_still_while_its_chunk_is_late() -> None:
+    outcome, _ = one_task(0.5, lead_steps=2)
+    assert outcome.stalled_s == pytest.approx(0.3) and outcome.latency_s == pytest.approx(0.5 + 0.4 + 0.3 + 0.2)
+    assert outcome.waits_s == pytest.approx([0.5, 0.5])
+
+
+def test_a_synchronous_robot_asks_when_it_has_nothing_left() -> None:
+    outcome, service = one_task(0.1, lead_steps=0)
+    assert outcome.latency_s == pytest.approx(0.1 + 0.4 + 0.1 + 0.2)
+    assert service.asked[1][1].report.remaining_s == pytest.approx(0.0)
+
+
+# --- many ---
+
+
+@pytest.mark.parametrize("load", [Load(num_tasks=20, rate_hz=5.0), Load(num_tasks=20, num_robots=4)])
+def test_a_replay_follows_from_its_seed(load: Load) -> None:
+    first, again, other = (replay(PUSH, load, Deployment(dispatch="wait_ratio"), PACE, seed) for seed in (1, 1, 2))
+    assert first == again and first != other
+    assert len(first.outcomes) == 20 and first.num_rows == sum(len(o.trace.executed) for o in first.outcomes)
+    assert all(o.latency_s >= o.trace.steps / PACE.control_rate_hz for o in first.outcomes)
+
+
+def test_what_overflows_runs_in_the_cloud() -> None:
+    load = Load(num_tasks=60, rate_hz=200.0)
+    edge, hybrid = (replay(PUSH, load, Deployment(dispatch="wait_ratio", cloud=cloud), PACE, 0) for cloud in (False, True))
+    assert edge.offloaded_rows == 0 < hybrid.offloaded_rows < hybrid.num_rows
+    assert np.mean(hybrid.latencies_s) < np.mean(edge.latencies_s)
+
+
+@pytest.mark.parametrize("point", [next(iter(points_of(figure))) for figure in ("12", "13", "14", "15", "16", "17")])
+def test_every_figure_can_be_replayed(point: Point) -> None:
+    traces = [*PUSH, *(replace(trace, horizon="confidence") for trace in PUSH)]
+    result = run(point, traces, Setting(num_tasks=8, seeds=(0, 1)))
+    assert result.p25_s <= result.p95_s and result.success == 1.0 and result.requests == 4.0 and 0.0 < result.attainment <= 1.0
+
+
+def test_a_claim_is_computed() -> None:
+    fifo = run(Point(horizon="static", dispatch="fifo", rate_hz=14.0), PUSH, Setting(num_tasks=8, seeds=(0,)))
+    faster = replace(fifo, mean_s=fifo.mean_s / 2)
+    assert reduction(faster, fifo) == pytest.approx(50.0) and reduction(fifo, faster) == pytest.approx(-100.0)
+    with pytest.raises(KeyError):
+        Results(runs={fifo.point: fifo}).online("confidence", "fifo")
+
+
+# --- horizons ---
+
+
+def rows_of(horizon: Horizon, updates: Array) -> int:
+    (outlook,) = outlooks([horizon], [EngineReply(chunk_robot=empty(len(updates[0]), 1), updates=updates)])
+    return outlook.execution_horizon
+
+
+def test_the_paper_s_rule_compares_an_action_s_last_update_with_its_earlier_ones() -> None:
+    updates = np.ones((3, 8, 1), np.float32)
+    updates[-1, 5:] = 1.5  # Fig. 7: 50 % above the mean, at a threshold of 40 %
+    assert rows_of(horizon_of("confidence", 0.4), updates) == 5
+    assert rows_of(horizon_of("confidence", 0.6), updates) == 8
+    assert rows_of(horizon_of("confidence", 0.4), 0.01 * updates) == 5, "relative"
+    updates[-1, 1:] = 1.5
+    assert rows_of(horizon_of("confidence", 0.4), updates) == 4, "H_min"
+
+
+def test_curvature_is_how_far_the_answer_moved_from_where_the_second_step_was_heading() -> None:
+    updates = np.ones((4, 8, 1), np.float32)
+    updates[2:, 6:] = 1.2  # two steps, 0.2 each
+    assert rows_of(horizon_of("curvature", 0.3), updates) == 6
+    assert rows_of(horizon_of("curvature", 0.5), updates) == 8
+    assert rows_of(horizon_of("curvature", 0.3), 0.01 * updates) == 8, "absolute"
+    updates[0] = 9.0
+    assert rows_of(horizon_of("curvature", 0.5), updates) == 8, "the first step knows nothing yet"
+    updates[2, 4:] = np.nan
+    assert rows_of(horizon_of("curvature", 0.5), updates) == 4
+    assert rows_of(horizon_of("curvature", 0.5), updates[:2]) == 0, "two steps cannot bend: the robot's own"
+
+
+# --- the sweep ---
+
+
+def cell(policy: str, value: float, successes: int, horizon: float, task: str = "push") -> Cell:
+    return Cell(
+        noise=0.0, policy=policy, value=value, task=task, episodes=100, successes=successes, rounds=100, steps=round(100 * horizon)
+    )
+
+
+SWEEP = [
+    cell("static", 4, 98, 4.0),
+    cell("static", 8, 98, 7.5),
+    cell("static", 16, 90, 14.0),
+    cell("confidence", 0.1, 99, 6.0),
+    cell("confidence", 0.3, 98, 9.0),
+    cell("confidence", 0.8, 88, 15.0),
+    cell("curvature", 0.1, 97, 5.0),
+    cell("curvature", 0.3, 96, 12.0),
+]
+
+
+def test_dominance_is_success_at_no_smaller_a_horizon() -> None:
+    assert margins(SWEEP, "confidence") == pytest.approx({4: 0.01, 8: 0.0, 16: 0.0})
+    assert margins(SWEEP, "curvature") == pytest.approx({4: 0.0 - 0.01, 8: -0.02, 16: 0.0})
+
+
+def test_horizons_are_matched_by_success() -> None:
+    horizons = {name: value_of(by_task["push"]) for name, by_task in chosen(SWEEP).items()}
+    assert horizons == {"static": 8, "confidence": 0.3, "curvature": 0.1, "static_one": 8, "confidence_one": 0.3}
+
+
+def test_tasks_are_pooled_by_rounds() -> None:
+    (both,) = pooled([cell("static", 8, 90, 7.0), replace(cell("static", 8, 100, 9.0, "reach"), rounds=300, steps=2700)])
+    assert both.success == 0.95 and both.horizon == 8.5 and both.interval[0] < 0.95 < both.interval[1]
+
+
+def test_traces_come_back_as_they_were_written(tmp_path: Path) -> None:
+    file = tmp_path / "traces.csv"
+    write_text(file, write_traces(PUSH))
+    assert load_traces(file) == PUSH
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a,b\n", "horizon,task,seed,success,executed\n", "horizon,task,seed,success,executed\ns,p,1,1,4 x\n"]
+)
+def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "traces.csv"
+    write_text(file, text)
+    with pytest.raises(ConfigurationError, match=r"traces\.csv"):
+        load_traces(file)
+    with pytest.raises(ConfigurationError, match="nothing"):
+        load_cells(tmp_path / "nothing.csv")
+
+
+def test_the_command_is_alive(tmp_path: Path) -> None:
+    command = ["reproduce", "kairos", "--figure", "16", "--quick", "--jobs", "1", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert {file.name for file in tmp_path.iterdir()} == {"figure16.csv", "figure16.png"}

@@ -1,0 +1,306 @@
+"""What a robot may do, by a record of its own: of the requests, replies and commands that went to and fro in a `World`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ros2_rfm_serving.robot.config import CommandType, Motion, Tick
+from ros2_rfm_serving.types import Array, ObservationRequest, Reply, TaskPhase, Verdict
+from test.unit.robot.robot_world import TAGS, MadeChunk, Sent, World
+
+EPS = 1e-5
+
+
+@dataclass
+class Step:
+    """Of the policy, in parts: the tags where it sets out, and where it goes; and whose action that is."""
+
+    start: Array
+    target: Array
+    made: MadeChunk
+    part: int = 1
+
+
+class Shadow:
+    def __init__(self, world: World) -> None:
+        self.world, self.brain, self.config = world, world.brain, world.config
+        world.arrived = self.arrived
+        self.kind, limits = self.config.command_type, self.config.limits
+        self.period_s = 1.0 / self.config.control_rate_hz
+        self.lower, self.upper = np.array(limits.lower[:2]), np.array(limits.upper[:2])
+        self.max_step = np.array(limits.max_velocity[:2] or (math.inf,) * 2) * self.period_s
+        self.max_change = np.array(limits.max_acceleration[:2] or (1e9,) * 2)
+        self.max_change *= self.period_s**2 if self.kind is CommandType.POSITION else self.period_s
+        self.ladder_s = sum(rung.duration_s for rung in self.config.fallback if rung.duration_s < math.inf)
+        self.has_pose = any(rung.motion is Motion.SAFE_POSE for rung in self.config.fallback)
+        self.actions = 0
+        self._latest: dict[str, Sent] = {}
+        self._taken: set[int] = set()
+        self._executed: tuple[object, int] = (None, 0)
+        self._stopped_s, self._told_s, self._was_stopped = -math.inf, -math.inf, False
+        self._episode = 0
+        self._model = ""
+        zero = np.zeros(len(self.config.action_names), np.float32)
+        self._prev = None if self.kind is CommandType.POSITION else zero
+        self._zero, self._motion = zero, zero
+        self._steps_xy = [np.zeros(2)]
+        """What the last period may have moved: where it set out from may be one of two."""
+        self._may_have_been_moved, self._may_stand = True, False
+        self._base, self._share = zero[TAGS], 0.0
+        self._step: Step | None = None
+        self._ladder_since_s, self._ladder_ticks = math.inf, 0
+        self._passed, self._pass_ends_s = False, -math.inf
+
+    @property
+    def supervised(self) -> bool:
+        return "safety" in self.config.policy.fallbacks
+
+    # --- what happens to the robot ---
+
+    def notice_episode(self) -> None:
+        """A task, or another attempt at it."""
+        if self.brain.episode != self._episode:
+            self._episode = self.brain.episode
+            self.forgets()
+            self._stopped_s, self._was_stopped = self.world.now_s, True
+
+    def forgets(self) -> None:
+        """What was asked before is answered in vain; safety has to speak again."""
+        self._latest.clear()
+        self._passed = False
+
+    def may_have_been_moved(self) -> None:
+        self._may_have_been_moved = True
+
+    def told_to_stand(self, command: Array | None) -> None:
+        if self.kind is CommandType.VELOCITY:
+            assert command is not None and not command.any(), "a stop that goes on moving"
+        self._stand()
+
+    def _stand(self) -> None:
+        if self.kind is not CommandType.POSITION:
+            self._prev = self._zero
+        self._motion, self._steps_xy = self._zero, [np.zeros(2)]
+        self._step, self._share = None, 0.0
+        self._ladder_since_s, self._ladder_ticks = math.inf, 0
+
+    # --- the wire ---
+
+    def arrived(self, reply: Reply, sent: Sent, honest: bool, taken: bool) -> None:
+        if not taken:
+            return
+        component, now_s = sent.request.id.component, self.world.now_s
+        assert honest, f"a corrupted reply of {component} was taken"
+        assert self._latest.get(component) is sent, f"{component}: a reply was taken that does not answer the latest request"
+        assert sent.request.id.episode == self._episode, "a reply of another episode was taken"
+        del self._latest[component]  # a second one would be a duplicate
+        if component == "system1":
+            self._taken.update(id(made) for made in self.world.chunks if made is not None and made.sent is sent)
+        if component == "safety" and isinstance(reply, Verdict):
+            rate_hz, slo_s = self.world.routes["safety"]
+            patience_s = slo_s or self.config.link.request_timeout_s
+            assert now_s - sent.at_s <= patience_s + EPS or not self.supervised or not slo_s, "a late verdict of safety was taken"
+            self._passed = reply.verdict == "safe"
+            self._pass_ends_s = max(sent.at_s + 1 / rate_hz, now_s) + patience_s + self.period_s + EPS
+        self.notice_episode()
+
+    def _asked(self, server: str, request: ObservationRequest) -> None:
+        now_s, readings, task, identity = self.world.now_s, self.world.readings, self.brain.task, request.id
+        assert task is not None and task.active and not self.brain.paused, "a request without need"
+        assert task.phase is not TaskPhase.WAITING, "a request while a person is waited for"
+        assert readings is not None and identity not in self.world.sent_ids
+        observed_s = min(readings.state_s, readings.images_s)
+        assert now_s - observed_s <= self.config.max_observation_age_s + EPS, "old readings were sent"
+        assert readings.skew_s <= self.config.max_sensor_skew_s, "readings of different times were sent"
+        session = self.world.granted.get((server, identity.component, identity.session_epoch))
+        assert session is not None, "a request without a session"
+        sent = Sent(server, request, now_s, observed_s, session.model_hash)
+        self._latest[identity.component] = sent
+        if len(request.prefix_robot):
+            for row in request.prefix_robot[:, TAGS]:
+                self._check_origin(self._origin(row), stale=True)
+        self.world.send(sent)
+
+    # --- a control period ---
+
+    def ticked(self, tick: Tick, *, may_act: bool) -> None:
+        brain, now_s, command = self.brain, self.world.now_s, tick.command
+        task = brain.task
+        for server, component, epoch in brain.sessions:
+            if component == "system1":
+                self._model = self.world.granted[server, component, epoch].model_hash
+        executing = task is not None and task.phase is TaskPhase.EXECUTING and not brain.paused
+        self.notice_episode()
+        stopped = task is not None and task.phase in (TaskPhase.STOPPED, TaskPhase.WAITING)
+        if stopped and not self._was_stopped:
+            self._stopped_s = now_s
+        self._was_stopped = stopped
+        began = task is not None and (task.executed_steps > (self._executed[1] if self._executed[0] is task else 0))
+        self._executed = (task, task.executed_steps if task else 0)
+        self._notice_late_safety()
+        assert executing or not began, f"an action while {task.phase.name if task else 'there is no task'}"
+        handed_over = task is not None and task.phase is TaskPhase.RESETTING
+        if command is None:
+            self._check_silence(may_act=may_act, executing=executing)
+        else:
+            self._check_limits(command, may_act=may_act, exempt=handed_over)
+            self._check_meaning(command, began=began, executing=executing)
+            self._motion = self._zero if self._prev is None else command - self._prev
+            self._prev, self._told_s, self._may_stand = command, now_s, False
+        if handed_over:
+            self.may_have_been_moved()
+        for server, request in tick.requests:
+            self._asked(server, request)
+        if not may_act:
+            self.told_to_stand(brain.stop_command())
+
+    def _notice_late_safety(self) -> None:
+        """One whose session is lost is not waited for: then the last pass ends by its time."""
+        sent, slo_s = self._latest.get("safety"), self.world.routes["safety"][1]
+        if sent is None or not slo_s:
+            return
+        session = (sent.server, "safety", sent.request.id.session_epoch)
+        lasts = session in self.brain.sessions and self.world.granted[session].at_s <= sent.at_s
+        if lasts and self.world.now_s >= sent.at_s + slo_s + EPS:
+            self._passed = False
+
+    def _check_silence(self, *, may_act: bool, executing: bool) -> None:
+        within_step = may_act and executing and not self.config.tick_is_step and self.world.now_s < self._told_s + self.period_s
+        if self.kind is CommandType.VELOCITY:
+            moves = self._prev is not None and self._prev[:2].any()
+            assert not moves or not may_act or within_step, "nothing is said to a robot that moves on by itself"
+        elif within_step:
+            self._may_stand = True  # or the last action is still being executed
+        else:
+            self._stand()
+
+    def _check_limits(self, command: Array, *, may_act: bool, exempt: bool) -> None:
+        xy = command[:2].astype(np.float64)
+        assert np.isfinite(command).all() and (xy >= self.lower - EPS).all() and (xy <= self.upper + EPS).all(), "out of limits"
+        if exempt:
+            assert not command.any(), "a robot that is handed over must stand"
+        elif self.kind is not CommandType.POSITION:
+            assert self._prev is not None
+            changes = [xy - self._prev[:2], *([xy] if self._may_stand else [])]
+            assert any((np.abs(change) <= self.max_change + EPS).all() for change in changes), "a change beyond its limit"
+        else:
+            self._check_motion(xy, may_act=may_act)
+
+    def _check_motion(self, xy: Array, *, may_act: bool) -> None:
+        readings, starts = self.world.readings, []
+        known = may_act and readings is not None and readings.positions is not None and np.isfinite(readings.positions).all()
+        fresh = readings is not None and self.world.now_s - readings.state_s <= self.config.max_observation_age_s
+        if self._prev is not None:
+            starts += [(self._prev[:2], step) for step in [*self._steps_xy, *([np.zeros(2)] if self._may_stand else [])]]
+        if self._may_have_been_moved and known and fresh:
+            assert readings is not None and readings.positions is not None
+            starts.append((np.clip(readings.positions[:2], self.lower, self.upper), np.zeros(2)))
+        anywhere = self._may_have_been_moved and not (known and fresh)
+
+        def is_reached_from(start: Array, step: Array) -> bool:
+            moved = xy - start
+            return bool((np.abs(moved) <= self.max_step + EPS).all() and (np.abs(moved - step) <= self.max_change + EPS).all())
+
+        reached_from = [start for start, step in starts if is_reached_from(start, step)]
+        assert anywhere or reached_from, f"{xy} is too fast or too sudden from {starts}"
+        self._steps_xy = [xy - start for start in reached_from] + ([np.zeros(2)] if anywhere else [])
+        self._may_have_been_moved = False
+
+    # --- what a command is made of ---
+
+    def _check_meaning(self, command: Array, *, began: bool, executing: bool) -> None:
+        tags = command[TAGS]
+        if began:
+            self._step = self._decode(tags)
+            assert self._step is not None, f"an action that no chunk has: {tags}"
+            self._check_action(self._step)
+        elif executing and self._step is not None and self._step.part < self.config.interpolation:
+            step = self._step
+            step.part += 1
+            share = step.part / self.config.interpolation
+            expected = step.start + (step.target - step.start) * np.float32(share)
+            if np.allclose(tags, expected, atol=0.05) and not self._is_over(step):
+                self._check_action(step)
+            else:
+                self._check_ladder(tags, command)
+        else:
+            self._check_ladder(tags, command)
+            return
+        if self._step is not None:
+            self._base, self._share = tags, 1.0
+            self._ladder_since_s, self._ladder_ticks = math.inf, 0
+
+    def _decode(self, tags: Array) -> Step | None:
+        """Which action a step goes to, from its first part: it sets out from the last command, and while commands ease into a chunk
+        it goes only part of the way."""
+        ease = self.config.blend_steps
+        ways = [step / (ease + 1) for step in range(ease + 1, 0, -1)]
+        starts = [] if self._prev is None else [self._prev[TAGS]]
+        for start in [*starts, self._zero[TAGS], tags]:
+            for way in ways:
+                action = start + (tags - start) * np.float32(self.config.interpolation / way)
+                made = self._origin(action)
+                if made is not None and round(float(action[0])) not in made.unfit:
+                    return Step(start, start + (action - start) * np.float32(way), made)
+        return None
+
+    def _origin(self, action: Array) -> MadeChunk | None:
+        """The chunk that has this row."""
+        slot = int(np.argmax(action[1:]))
+        made = self.world.chunks[slot]
+        pure = np.zeros_like(action[1:])
+        pure[slot] = 1.0
+        row = round(float(action[0]))
+        fits = np.allclose(action[1:], pure, atol=0.01) and abs(float(action[0]) - row) < 0.2
+        return made if fits and made is not None and row in made.rows else None
+
+    def _check_action(self, step: Step) -> None:
+        self.actions += 1
+        self._check_origin(step.made)
+        if self.supervised:
+            assert self._passed, "an action although safety has not passed it"
+            assert self.world.now_s <= self._pass_ends_s, "an action by an old pass of safety"
+
+    def _is_over(self, step: Step) -> bool:
+        """The rest of it must not be executed; the ladder may run on in the same direction."""
+        sent = step.made.sent
+        is_old = sent.observed_s < self.world.now_s - self.config.max_action_age_s
+        return is_old or sent.request.id.episode != self.brain.episode or sent.model_hash != self._model
+
+    def _check_origin(self, made: MadeChunk | None, *, stale: bool = False) -> None:
+        """stale: of a prefix, which says what would be executed."""
+        assert made is not None and id(made) in self._taken, "an action of a chunk that was not taken"
+        age_s = self.world.now_s - made.sent.observed_s
+        assert stale or age_s <= self.config.max_action_age_s + EPS, f"an action that is {age_s:.3f} s old"
+        assert made.sent.request.id.episode == self.brain.episode, "an action of another episode"
+        assert made.sent.model_hash == self._model, "an action of another model"
+        assert made.sent.at_s >= self._stopped_s - EPS, "an action that was planned before a stop"
+
+    def _check_ladder(self, tags: Array, command: Array) -> None:
+        """Less and less of the last motion, or the safe pose, whose tags are zero."""
+        self._step = None
+        if self._ladder_since_s == math.inf:
+            self._ladder_since_s = self.world.now_s
+        to_pose = not tags.any() and self.has_pose
+        if self.kind is CommandType.POSITION:
+            motion = self._motion[TAGS]
+            moved = tags - (self._prev[TAGS] if self._prev is not None else tags)
+            assert to_pose or _is_share(moved, motion, 1.0) is not None, "something else than the ladder is commanded"
+            return
+        share = _is_share(tags, self._base, self._share)
+        assert share is not None, f"something else than the ladder is commanded: {tags} after {self._share} of {self._base}"
+        self._share = share
+        if self.world.now_s - self._ladder_since_s >= self.ladder_s and not self.has_pose:
+            self._ladder_ticks += 1
+            most = np.maximum(0.0, self.upper - (self._ladder_ticks - 1) * self.max_change)
+            assert self._ladder_ticks == 1 or (np.abs(command[:2]) <= most + EPS).all(), "a stop that does not end"
+
+
+def _is_share(values: Array, of: Array, most: float) -> float | None:
+    """Which share in [0, most] of `of` the values are; None: none."""
+    size = float(of @ of)
+    share = float(values @ of) / size if size > 1e-6 else 0.0
+    return share if -1e-3 <= share <= most + 1e-3 and np.allclose(values, share * of, atol=0.05) else None

@@ -1,0 +1,290 @@
+"""Two servers, a faulty wire and a robot's body around one `RobotBrain`, in virtual time, for the state machine of its promises.
+
+Every row of every chunk is tagged: column 2 is a number of its own, and of the columns from 3 on the one of its chunk is 1.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ros2_rfm_serving.faults import Direction, FaultPlan, FaultyWire, corrupt
+from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors
+from ros2_rfm_serving.robot.config import EpisodeReset, Tick
+from ros2_rfm_serving.types import (
+    Array,
+    EncodedImage,
+    ObservationRequest,
+    Placement,
+    Plan,
+    Reply,
+    RobotState,
+    Route,
+    Schedule,
+    SessionRequest,
+    Verdict,
+)
+from test.unit.fakes import CONTRACT, SERVED, chunk, grant
+
+NUM_SLOTS = 64
+"""Chunks that can be told apart: none lives as long as it takes to make as many more."""
+NAMES = ("x", "y", "row", *(f"chunk{i}" for i in range(NUM_SLOTS)))
+TAGS = np.s_[2:]
+CAMERA_PERIOD_S = 0.3
+HOME, SPARE = "home", "spare"
+COMPONENTS = ("system1", "system2", "safety", "monitor")
+REFUSALS = (
+    "stale_epoch",
+    "late_or_duplicate",
+    "stale_episode",
+    "unknown_component",
+    "wrong_model",
+    "wrong_actions",
+    "bad_shape",
+    "non_finite",
+    "unexpected_reply",
+)
+"""Counters of replies that are dropped."""
+
+
+@dataclass(kw_only=True)
+class Conditions:
+    """Until somebody changes them."""
+
+    latency_s: float = 0.03
+    words: dict[str, str] = field(default_factory=lambda: {"safety": "safe", "monitor": "ongoing"})
+    out_of_limits: float = 0.0
+    """Share of the rows that no robot may execute."""
+    wrong_kind: float = 0.0
+    """Share of the replies that answer something else."""
+    opens: str = "granted"
+    """`refused`, `contract`, `lost`, `late`, or `granted`"""
+    readings: str = "fresh"
+    """`none`, `old`, `old_images`, `skewed`, `nan`, `unknown` or `fresh`"""
+
+
+@dataclass(eq=False)
+class Sent:
+    server: str
+    request: ObservationRequest
+    at_s: float
+    observed_s: float
+    model_hash: str
+
+
+@dataclass(eq=False)
+class MadeChunk:
+    """`unfit`: those of its rows, by their numbers, that no robot may execute."""
+
+    sent: Sent
+    rows: frozenset[int]
+    unfit: frozenset[int]
+
+
+class Session(NamedTuple):
+    model_hash: str
+    at_s: float
+
+
+class Server:
+    """Knows sessions by the number that it gave them: like any other server it begins with 1."""
+
+    def __init__(self) -> None:
+        self.up, self.model_hash, self._epochs = True, "hash", 0
+        self.sessions: dict[str, int] = {}
+
+    def restart(self, model_hash: str) -> None:
+        self.up, self.model_hash, self._epochs = True, model_hash, 0
+        self.sessions.clear()
+
+    def open(self, component: str) -> int:
+        self._epochs += 1
+        self.sessions[component] = self._epochs
+        return self._epochs
+
+
+class World:
+    """`arrived` is called with every reply, what it answers, whether it is honest, and whether the brain took it."""
+
+    def __init__(self, config: RobotConfig, plan: FaultPlan, seed: int, routes: dict[str, tuple[float, float]]) -> None:
+        """routes: component -> (most per second, SLO)."""
+        self.config, self.brain, self.now_s = config, RobotBrain(config), 0.0
+        self.rng = random.Random(seed)
+        self.wire = FaultyWire(plan, self.rng)
+        self.servers = {HOME: Server(), SPARE: Server()}
+        self.conditions = Conditions()
+        self.routes, self.schedule_epoch, self.standby = dict(routes), 0, True
+        self.chunks: list[MadeChunk | None] = [None] * NUM_SLOTS
+        self.events: Counter[str] = Counter()
+        self.sent_ids: set[object] = set()
+        self.arrived: Callable[[Reply, Sent, bool, bool], None] = lambda *_: None
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        self._num_chunks = itertools.count()
+        self._row = itertools.count(1)
+        self._status_s = -math.inf
+        self.states: list[RobotState] = []
+        """Of the control periods of `run`."""
+        self.readings: Sensors | None = None
+        """Of the last tick."""
+        self.granted: dict[tuple[str, str, int], Session] = {}
+        """(server, component, epoch) -> the newest of that number"""
+
+    # --- time ---
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (self.now_s + delay_s, next(self._count), action))
+
+    def advance(self, dt_s: float) -> None:
+        """Everything that is due happens at its time."""
+        end_s = self.now_s + dt_s
+        while self._queue and self._queue[0][0] <= end_s:
+            due_s, _, action = heapq.heappop(self._queue)
+            self.now_s = max(self.now_s, due_s)
+            action()
+        self.now_s = end_s
+        if end_s - self._status_s >= 0.5:
+            self._status_s = end_s
+            for name, server in self.servers.items():
+                if server.up:
+                    self.brain.server_seen(name, True, end_s)
+
+    def tick(self, *, may_act: bool = True) -> Tick:
+        self.events["tick"] += 1
+        self.readings = self.sensors()
+        tick = self.brain.tick(self.readings, self.now_s, may_act=may_act)
+        for server, opening in tick.opens:
+            self._open(server, opening)
+        for reset in tick.resets:
+            self._reset(reset)
+        return tick
+
+    def run(self, seconds: float) -> list[Array | None]:
+        """Control periods with all that goes with them; the commands."""
+        commands = []
+        for _ in range(round(seconds * self.config.control_rate_hz)):
+            self.advance(1.0 / self.config.control_rate_hz)
+            tick = self.tick()
+            for server, request in tick.requests:
+                self.send(Sent(server, request, self.now_s, self.now_s, self.servers[server].model_hash))
+            commands.append(tick.command)
+            self.states.append(self.brain.state)
+        return commands
+
+    # --- the robot's body ---
+
+    def sensors(self) -> Sensors | None:
+        kind, now_s = self.conditions.readings, self.now_s
+        if kind == "none":
+            return None
+        old_s = now_s - self.config.max_observation_age_s - 0.1
+        positions = {"nan": np.full(len(NAMES), np.nan, np.float32), "unknown": None}.get(kind, np.zeros(len(NAMES), np.float32))
+        return Sensors(
+            state=np.zeros(3, np.float32),
+            state_s=old_s if kind == "old" else now_s - 0.001,
+            images=(EncodedImage(camera="front", format="jpeg", data=b""),),
+            images_s=old_s if kind == "old_images" else now_s - now_s % CAMERA_PERIOD_S,
+            skew_s=self.config.max_sensor_skew_s + 0.1 if kind == "skewed" else 0.0,
+            positions=positions,
+        )
+
+    # --- the factory ---
+
+    def schedule(self, *, newer: bool = True, model: str = "fake", home: str = HOME) -> Schedule:
+        self.schedule_epoch += newer
+        other = {HOME: SPARE, SPARE: HOME}[home] if self.standby else ""
+        routes = tuple(
+            Route(robot="r1", component=name, server=home, standby=other, max_rate_hz=rate_hz, slo_s=slo_s)
+            for name, (rate_hz, slo_s) in self.routes.items()
+        )
+        placement = Placement(
+            server=home,
+            model=model,
+            components=COMPONENTS,
+            gpu_type="CPU",
+            batching="fixed",
+            batch_size=1,
+            max_sessions=8,
+            predicted_p99_s=0.1,
+        )
+        return Schedule(epoch=self.schedule_epoch, placements=(placement,), routes=routes, predicted_actions_hz=1.0, policy="test")
+
+    def _open(self, server: str, opening: SessionRequest) -> None:
+        how, host, component = self.conditions.opens, self.servers[server], opening.component
+        if how == "lost" or not host.up:
+            return
+        wanted = opening.expected_model_hash
+        if how in ("refused", "contract") or (wanted not in ("", host.model_hash) and self.rng.random() < 0.5):
+            fits = how == "refused"
+            self.later(0.01, lambda: self.brain.session_refused(component, server, "no", self.now_s, contract=not fits))
+            return
+        contract = replace(CONTRACT, action_names=NAMES, model_hash=host.model_hash)
+        granted = grant(host.open(component), contract)
+        self.granted[server, component, granted.session_epoch] = Session(host.model_hash, self.now_s)
+        self.later(4.0 if how == "late" else 0.01, lambda: self.brain.session_opened(component, server, granted, self.now_s))
+
+    def _reset(self, reset: EpisodeReset) -> None:
+        self.later(0.01, lambda: self.brain.episode_reset(reset, self.servers[reset.server].up))
+
+    # --- the wire ---
+
+    def send(self, sent: Sent) -> None:
+        self.sent_ids.add(sent.request.id)
+        for delivery in self.wire.deliveries(Direction.UP, self.now_s):
+            if not delivery.corrupt:  # else the server refuses it
+                self.later(delivery.delay_s, lambda: self._serve(sent))
+
+    def _serve(self, sent: Sent) -> None:
+        host, identity = self.servers[sent.server], sent.request.id
+        if host.up and host.sessions.get(identity.component) == identity.session_epoch:
+            reply = self._answer(sent)
+            self.later(self.conditions.latency_s * self.rng.uniform(0.8, 1.2), lambda: self._return(sent, reply))
+
+    def _return(self, sent: Sent, reply: Reply) -> None:
+        for delivery in self.wire.deliveries(Direction.DOWN, self.now_s):
+            damaged = corrupt(reply, self.rng) if delivery.corrupt else reply
+            self.later(delivery.delay_s, lambda damaged=damaged: self._deliver(sent, damaged, damaged is reply))  # type: ignore[misc]
+
+    def _deliver(self, sent: Sent, reply: Reply, honest: bool) -> None:
+        if reply.id != sent.request.id and reply.id in self.sent_ids:
+            return  # nobody could tell a forged one
+        self.events["reply"] += 1
+        before = sum(self.brain.refused[name] for name in REFUSALS)
+        taken = self.brain.reply(reply, self.now_s)
+        counted = sum(self.brain.refused[name] for name in REFUSALS) - before
+        assert counted == (not taken), f"a reply that is {'taken' if taken else 'dropped'} is counted {counted} times"
+        right = isinstance(reply, {"system1": type(chunk(sent.request)), "system2": Plan}.get(sent.request.id.component, Verdict))
+        self.arrived(reply, sent, honest and right, taken)
+
+    def _answer(self, sent: Sent) -> Reply:
+        said = {"id": sent.request.id, "stamp_ns": 0, "server": sent.server, "model_hash": sent.model_hash, "served": SERVED}
+        kind = sent.request.id.component
+        if self.rng.random() < self.conditions.wrong_kind:
+            kind = self.rng.choice(["system1", "system2", "safety"])
+        if kind == "system1":
+            return self._chunk(sent)
+        if kind == "system2":
+            return Plan(subgoals=("lift",), text="", **said)  # type: ignore[arg-type]
+        return Verdict(verdict=self.conditions.words.get(kind, "ongoing"), score=1.0, text="", **said)  # type: ignore[arg-type]
+
+    def _chunk(self, sent: Sent) -> Reply:
+        length = CONTRACT.chunk_length * 4
+        values = np.zeros((length, len(NAMES)), np.float32)
+        values[:, :2] = np.array([[self.rng.uniform(-0.9, 0.9) for _ in range(2)] for _ in range(length)])
+        for row in values:
+            if self.rng.random() < self.conditions.out_of_limits:
+                row[0] = self.rng.choice([-5.0, 5.0])
+        values[:, 2] = [next(self._row) % 4096 for _ in range(length)]
+        numbers, unfit = values[:, 2].astype(int), (np.abs(values[:, :2]) > 1.0).any(axis=1)
+        slot = next(self._num_chunks) % NUM_SLOTS
+        values[:, 3 + slot] = 1.0
+        self.chunks[slot] = MadeChunk(sent, frozenset(numbers.tolist()), frozenset(numbers[unfit].tolist()))
+        return chunk(sent.request, values, action_names=NAMES, model_hash=sent.model_hash, server=sent.server)

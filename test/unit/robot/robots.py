@@ -1,0 +1,97 @@
+"""A robot brain with its surroundings, as the tests of `robot/` use it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ros2_rfm_serving.faults import FaultPlan
+from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal, Tick
+from ros2_rfm_serving.robot.config import FailSafeConfig, LinkConfig
+from ros2_rfm_serving.types import (
+    EncodedImage,
+    ObservationRequest,
+)
+from test.unit.fakes import JPEG, NAMES, grant, schedule
+from test.unit.robot import robot_world
+from test.unit.robot.robot_world import World
+
+PERIOD_S = 0.05
+CONFIG = RobotConfig(
+    name="r1",
+    action_names=NAMES,
+    cameras=("front",),
+    state_size=3,
+    control_rate_hz=1 / PERIOD_S,
+    execution_horizon=3,
+    max_action_age_s=1.0,
+)
+GOAL = TaskGoal(task="t", instruction="go", time_budget_s=100.0, reset=False)
+
+
+def sensors(now_s: float) -> Sensors:
+    image = EncodedImage(camera="front", format="jpeg", data=JPEG)
+    return Sensors(state=np.zeros(3, np.float32), state_s=now_s, images=(image,), images_s=now_s)
+
+
+class Rig:
+    """A brain and a virtual clock."""
+
+    def __init__(self, config: RobotConfig = CONFIG) -> None:
+        self.brain, self.now_s = RobotBrain(config), 0.0
+
+    def tick(self, steps: int = 1, seen: bool = True) -> Tick:
+        for _ in range(steps):
+            self.now_s += PERIOD_S
+            if seen:
+                self.brain.server_seen("s1", True, self.now_s)
+            tick = self.brain.tick(sensors(self.now_s), self.now_s)
+        return tick
+
+    def connect(self, epoch: int = 5) -> Rig:
+        self.brain.follow(schedule())
+        (opening,) = self.tick().opens
+        assert opening[0] == "s1" and opening[1].action_names == NAMES
+        self.brain.session_opened("system1", "s1", grant(epoch), self.now_s)
+        return self
+
+    def ask(self) -> ObservationRequest:
+        for _ in range(100):
+            if requests := self.tick().requests:
+                return requests[0][1]
+        raise AssertionError("no request")
+
+
+def working(config: RobotConfig = CONFIG) -> Rig:
+    rig = Rig(config).connect()
+    rig.brain.start(GOAL, rig.now_s)
+    return rig
+
+
+# --- in a world of its own ---
+
+FAILING = RobotConfig(
+    name="r1",
+    action_names=robot_world.NAMES,
+    cameras=("front",),
+    state_size=3,
+    control_rate_hz=20.0,
+    execution_horizon=3,
+    max_action_age_s=1.0,
+    failsafe=FailSafeConfig(degraded_after_s=0.3, max_offline_s=2.0),
+    link=LinkConfig(request_timeout_s=1.0, initial_backoff_s=0.1, max_backoff_s=0.2),
+)
+FOREVER_S = 1e9
+
+
+def world(config: RobotConfig = FAILING, **slos_s: float) -> World:
+    """With a task from the start. slos_s: by component; those that are not named have none and are not asked."""
+    routes = {name: (100.0 if name == "system1" else 4.0, slo_s) for name, slo_s in {"system1": 0.0, **slos_s}.items()}
+    made = World(config, FaultPlan(), 0, routes)
+    made.brain.follow(made.schedule())
+    begin(made)
+    return made
+
+
+def begin(made: World) -> None:
+    made.brain.finish()
+    made.brain.start(TaskGoal(task="t", instruction="go", time_budget_s=1000.0, reset=False), made.now_s)

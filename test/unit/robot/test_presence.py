@@ -1,0 +1,77 @@
+"""Which servers are there, which are waited for, and which are lost."""
+
+from __future__ import annotations
+
+from ros2_rfm_serving.robot.config import RobotConfig
+from ros2_rfm_serving.robot.conversation.links import Links
+from ros2_rfm_serving.robot.conversation.presence import LOADING_PATIENCE
+from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
+
+CONFIG = RobotConfig(name="r1", action_names=("x",), cameras=(), state_size=1, control_rate_hz=20.0, server_timeout_s=2.0)
+ROUTE = Route(robot="r1", component=SYSTEM1, server="home", standby="spare", max_rate_hz=1.0, slo_s=0.0)
+
+
+def starting() -> Links:
+    links = Links(CONFIG)
+    links.follow(Schedule(epoch=1, placements=(), routes=(ROUTE,), predicted_actions_hz=1.0, policy="test"), newer=True)
+    links.watch(0.0)
+    return links
+
+
+def used(links: Links) -> str:
+    assert links.system1
+    return links.system1.server
+
+
+def test_a_standby_that_is_ready_sooner_waits_with_the_robot_for_the_server_that_still_loads() -> None:
+    links = starting()
+    for step in range(40):  # far beyond the timeout
+        now_s = 0.5 * step
+        links.server_seen("spare", now_s)
+        assert links.server_loads("home", now_s)
+        links.watch(now_s)
+        assert used(links) == "home" and not links.opens(now_s)
+    links.server_seen("home", 20.0)
+    assert [server for server, _ in links.opens(20.0)] == ["home"] and links.failovers == 0
+
+
+def test_a_server_that_was_slow_to_say_anything_is_waited_for_once_it_loads() -> None:
+    links = starting()
+    links.watch(2.5)  # silent for too long, and no standby yet
+    assert links.server_loads("home", 2.6)
+    links.server_seen("spare", 2.7)
+    assert used(links) == "home"
+
+
+def test_silence_while_loading_is_a_loss_but_not_soon() -> None:
+    links = starting()
+    links.server_seen("spare", 0.0)
+    links.server_loads("home", 0.5)
+    lost_s = 0.5 + 2.0 * LOADING_PATIENCE
+    links.server_seen("spare", lost_s - 1.0)
+    links.watch(lost_s - 0.1)
+    assert used(links) == "home"
+    links.watch(lost_s)
+    assert used(links) == "spare"
+
+
+def test_a_server_whose_process_lives_is_loading_until_it_was_ready() -> None:
+    links = starting()
+    links.server_alive("home", 0.5)
+    links.server_seen("spare", 2.5)
+    links.watch(3.0)
+    assert used(links) == "home", "it has said nothing yet, and is waited for"
+    links.server_seen("home", 4.0)
+    links.server_alive("home", 4.1)
+    links.server_seen("spare", 6.5)
+    links.watch(6.6)
+    assert used(links) == "spare", "one that was ready has to say that it is"
+
+
+def test_a_server_that_was_ready_and_loads_again_is_lost_meanwhile() -> None:
+    links = starting()
+    links.server_seen("home", 0.0)
+    links.server_seen("spare", 0.0)
+    assert not links.server_loads("home", 1.0)
+    links.server_lost("home", "home loads a model", 1.0)
+    assert used(links) == "spare" and links.failovers == 1

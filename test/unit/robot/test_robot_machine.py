@@ -1,0 +1,331 @@
+"""The promises that a robot keeps whatever happens: any order of events, in virtual time, against a record of its own."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from ros2_rfm_serving.faults import FaultPlan
+from ros2_rfm_serving.robot import RobotConfig, TaskGoal
+from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung, TaskPolicy
+from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.motion.failsafe import ALLOWED
+from ros2_rfm_serving.types import Conditioning, Fallback, RobotState, TaskOutcome, TaskPhase
+from test.unit.robot.robot_shadow import Shadow
+from test.unit.robot.robot_world import COMPONENTS, HOME, NAMES, SPARE, World
+
+NUM_EVENTS = 100_000
+PERIOD_S = 0.05
+LADDERS = {
+    CommandType.POSITION: ("hold", "repeat_last:0.2 ramp_down:0.3 hold", "ramp_down:0.4", "hold:0.3 safe_pose", "safe_pose"),
+    CommandType.VELOCITY: ("zero", "repeat_last:0.2 ramp_down:0.3 zero", "ramp_down:0.2 zero", "safe_pose:1 zero"),
+    CommandType.DELTA: ("hold", "zero", "repeat_last:0.1 hold", "ramp_down:0.3 hold", "hold:0.2 safe_pose"),
+}
+
+
+def ladder(text: str) -> tuple[Rung, ...]:
+    words = (word.partition(":") for word in text.split())
+    return tuple(Rung(Motion(motion), float(seconds or math.inf)) for motion, _, seconds in words)
+
+
+def columns(value: float) -> tuple[float, ...]:
+    """Of x and y; the tags are not limited."""
+    return (value, value, *(math.copysign(math.inf, value),) * (len(NAMES) - 2))
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> RobotConfig:
+    kind = draw(st.sampled_from(CommandType))
+    rungs = ladder(draw(st.sampled_from(LADDERS[kind])))
+    velocity = draw(st.sampled_from([0.5, 5.0])) if kind is CommandType.POSITION else 0.0
+    acceleration = draw(st.sampled_from([0.0, 2.0, 20.0]))
+    interpolation = 1 if kind is CommandType.DELTA else draw(st.integers(1, 4))
+    fallbacks = st.dictionaries(st.sampled_from(COMPONENTS), st.sampled_from(Fallback))
+    return RobotConfig(
+        name="r1",
+        action_names=NAMES,
+        cameras=("front",),
+        state_size=3,
+        control_rate_hz=1 / PERIOD_S,
+        interpolation=interpolation,
+        execution_horizon=draw(st.integers(1, 6)),
+        synchronous=draw(st.booleans()),
+        conditioning=draw(st.sampled_from(Conditioning)),
+        blend_steps=draw(st.integers(0, 3)),
+        replace_queue=draw(st.booleans()),
+        calls_per_action=draw(st.sampled_from([{}, {"system2": 0.5}])),
+        command_type=kind,
+        limits=Limits(
+            lower=columns(-1.0),
+            upper=columns(1.0),
+            tolerance=draw(st.sampled_from([0.0, 0.1])),
+            max_velocity=columns(velocity) if velocity else (),
+            max_acceleration=columns(acceleration) if acceleration else (),
+        ),
+        fallback=rungs,
+        safe_pose=(0.0,) * len(NAMES) if any(rung.motion is Motion.SAFE_POSE for rung in rungs) else (),
+        max_action_age_s=draw(st.sampled_from([0.4, 1.0])),
+        max_sensor_skew_s=0.2,
+        failsafe=FailSafeConfig(
+            degraded_after_s=draw(st.sampled_from([0.2, 1.0])), max_offline_s=draw(st.sampled_from([0.0, 2.0, 60.0]))
+        ),
+        policy=TaskPolicy(
+            fallbacks=draw(fallbacks),
+            max_consecutive_slo_violation=draw(st.integers(1, 4)),
+            max_consecutive_safety_replan=draw(st.integers(1, 4)),
+            on_max_violation=draw(st.sampled_from([Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE])),
+            max_task_retries=draw(st.integers(0, 2)),
+            on_max_task_retries=draw(st.sampled_from([Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE])),
+        ),
+        tick_is_step=interpolation > 1 or draw(st.booleans()),
+        link=LinkConfig(request_timeout_s=draw(st.sampled_from([0.4, 1.0])), initial_backoff_s=0.1, max_backoff_s=1.0),
+    )
+
+
+PLANS = st.sampled_from(
+    [
+        FaultPlan(),
+        FaultPlan(delay_s=0.02, jitter_s=0.02, drop=0.02, duplicate=0.05, reorder=0.05, corrupt=0.02),
+        FaultPlan(delay_s=0.1, jitter_s=0.1, drop=0.2, duplicate=0.2, reorder=0.2, hold_s=0.5, corrupt=0.2),
+    ]
+)
+ROUTES = st.fixed_dictionaries(
+    {
+        "system1": st.tuples(st.sampled_from([100.0, 5.0]), st.sampled_from([0.0, 0.15])),
+        "system2": st.tuples(st.just(2.0), st.sampled_from([0.0, 0.3])),
+        "safety": st.tuples(st.sampled_from([4.0, 1.0, 100.0]), st.sampled_from([0.0, 0.15])),
+        "monitor": st.tuples(st.just(2.0), st.sampled_from([0.0, 0.3])),
+    }
+)
+
+
+class Coverage:
+    """What has been seen, of all runs together."""
+
+    def __init__(self) -> None:
+        self.events: Counter[str] = Counter()
+        self.actions = 0
+        self.changes: Counter[tuple[RobotState, RobotState]] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.endings: Counter[str] = Counter()
+
+    def print(self) -> None:
+        print(f"\n{self.events.total()} events {dict(self.events)}, {self.actions} of the control periods with an action")
+        for (before, after), times in sorted(self.changes.items()):
+            print(f"  {before.name:>12} -> {after.name:<12} {times}")
+        for reason, times in self.reasons.most_common():
+            print(f"  {times:>6} control periods: {reason}")
+        print("  tasks ended:", dict(self.endings))
+
+
+SEEN = Coverage()
+
+
+class RobotMachine(RuleBasedStateMachine):
+    @initialize(config=configs(), plan=PLANS, seed=st.integers(0, 2**16), routes=ROUTES)
+    def begin(self, config: RobotConfig, plan: FaultPlan, seed: int, routes: dict[str, tuple[float, float]]) -> None:
+        self.world = World(config, plan, seed, routes)
+        self.shadow = Shadow(self.world)
+        self.brain = self.world.brain
+        self.state = self.brain.state
+        self.brain.follow(self.world.schedule())
+        self.period(10)
+        self.task("start")
+        self.period(5)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            SEEN.events += self.world.events
+            SEEN.actions += self.shadow.actions
+            SEEN.changes += self.brain.state_changes
+
+    # --- time ---
+
+    def period(self, ticks: int = 1, dt_s: float = PERIOD_S, *, may_act: bool = True) -> None:
+        for _ in range(ticks):
+            self.world.advance(dt_s)
+            before = self.brain.state
+            tick = self.world.tick(may_act=may_act)
+            if self.brain.state is not before:
+                assert self.brain.state in ALLOWED[before], f"{before.name} -> {self.brain.state.name}"
+            self.shadow.ticked(tick, may_act=may_act)
+            if self.brain.stop_reason:
+                SEEN.reasons[re.sub(r"'.*'|[\d.]+", "_", self.brain.stop_reason)] += 1
+            if may_act and not self.brain.config.tick_is_step:
+                assert self.brain.next_tick_s(self.world.now_s) > self.world.now_s, "one tick does not do all that is to be done"
+
+    @rule(
+        ticks=st.integers(1, 60),
+        latency_s=st.sampled_from([0.0, 0.03, 0.03, 0.12, 0.2, 0.6, 2.0]),
+        safety=st.sampled_from(["safe", "safe", "safe", "Unsafe", ""]),
+        monitor=st.sampled_from(["ongoing", "ongoing", "ongoing", "failed", "done"]),
+        spoiled=st.sampled_from([0.0, 0.0, 0.0, 0.1, 0.5]),
+        jitter=st.sampled_from([1.0, 1.0, 0.7, 2.0]),
+    )
+    def run(self, ticks: int, latency_s: float, safety: str, monitor: str, spoiled: float, jitter: float) -> None:
+        conditions = self.world.conditions
+        conditions.latency_s, conditions.out_of_limits, conditions.wrong_kind = latency_s, spoiled, spoiled / 2
+        conditions.words = {"safety": safety, "monitor": monitor}
+        self.period(ticks, PERIOD_S * jitter)
+
+    @rule(ticks=st.integers(20, 80))
+    def run_well(self, ticks: int) -> None:
+        """Somebody has seen to everything."""
+        self.recover()
+        self.brain.resume(self.world.now_s)
+        if self.brain.task is not None and self.brain.task.phase is TaskPhase.RESETTING:
+            self.reset_done()
+        if self.brain.task is None or self.brain.task.result is not None:
+            self.end()
+        self.run(ticks, 0.03, "safe", "ongoing", 0.0, 1.0)
+
+    @rule(dt_s=st.sampled_from([0.3, 1.0, 3.0, 61.0]))
+    def freeze(self, dt_s: float) -> None:
+        self.period(1, dt_s)
+
+    @rule(ticks=st.integers(1, 5))
+    def be_blind(self, ticks: int) -> None:
+        self.period(ticks, may_act=False)
+
+    @rule(
+        kind=st.sampled_from(["none", "old", "old_images", "skewed", "nan", "unknown"]),
+        ticks=st.integers(1, 30),
+    )
+    def read_badly(self, kind: str, ticks: int) -> None:
+        self.world.conditions.readings = kind
+        self.period(ticks)
+        self.world.conditions.readings = "fresh"
+
+    # --- servers ---
+
+    @rule(server=st.sampled_from([HOME, SPARE]), said=st.booleans())
+    def lose(self, server: str, said: bool) -> None:
+        self.world.servers[server].up = False
+        if said:
+            self.brain.server_lost(server, self.world.now_s)
+
+    @rule(server=st.sampled_from([HOME, SPARE]), model=st.sampled_from(["hash", "hash", "other"]), known=st.booleans())
+    def return_(self, server: str, model: str, known: bool) -> None:
+        host = self.world.servers[server]
+        if known and host.model_hash == model:
+            host.up = True  # it was only cut off
+        else:
+            host.restart(model)
+            self.brain.server_lost(server, self.world.now_s)
+
+    @rule()
+    def recover(self) -> None:
+        for host in self.world.servers.values():
+            if not host.up or host.model_hash != "hash":
+                host.restart("hash")
+        self.world.conditions.opens = "granted"
+        self.brain.follow(self.world.schedule())
+        self.run(20, 0.03, "safe", "ongoing", 0.0, 1.0)
+
+    @rule(how=st.sampled_from(["refused", "contract", "lost", "late", "granted"]), server=st.sampled_from([HOME, SPARE]))
+    def open(self, how: str, server: str) -> None:
+        self.world.conditions.opens = how
+        if how != "granted":
+            self.brain.server_lost(server, self.world.now_s)
+
+    @rule(
+        newer=st.booleans(),
+        model=st.sampled_from(["fake", "fake", "new"]),
+        home=st.sampled_from([HOME, SPARE]),
+        dropped=st.sampled_from([None, None, *COMPONENTS]),
+        standby=st.booleans(),
+    )
+    def schedule(self, newer: bool, model: str, home: str, dropped: str | None, standby: bool) -> None:
+        world, routes = self.world, dict(self.world.routes)
+        world.standby = standby
+        world.routes = {name: route for name, route in routes.items() if name != dropped}
+        assert self.brain.follow(world.schedule(newer=newer, model=model, home=home))
+        world.routes = routes
+
+    @rule()
+    def old_schedule(self) -> None:
+        world, before = self.world, self.brain.refused["stale_schedule"]
+        world.schedule_epoch += 1
+        self.brain.follow(world.schedule(newer=False))
+        world.schedule_epoch -= 1
+        assert not self.brain.follow(world.schedule(newer=False))
+        assert self.brain.refused["stale_schedule"] == before + 1
+        world.schedule_epoch += 1
+
+    # --- people and tasks ---
+
+    @rule(what=st.sampled_from(["pause", "resume", "resume", "resume", "abort"]))
+    def person(self, what: str) -> None:
+        if what == "pause":
+            self.brain.pause(self.world.now_s)
+            self.shadow.forgets()
+        elif what == "resume":
+            self.brain.resume(self.world.now_s)
+        else:
+            self.brain.abort(self.world.now_s)
+        self.period(2)
+
+    @rule(what=st.sampled_from(["start", "start", "start", "start", "cancel", "stop", "reset fails"]))
+    def task(self, what: str) -> None:
+        brain, now_s = self.brain, self.world.now_s
+        run = brain.task
+        if what == "start" and (run is None or run.result is not None):
+            brain.finish()
+            reset = self.world.rng.random() < 0.3
+            budget_s = self.world.rng.choice([3.0, 30.0, 300.0])
+            brain.start(TaskGoal(task="t", instruction="go", time_budget_s=budget_s, reset=reset), now_s)
+            self.shadow.may_have_been_moved()
+        elif what == "cancel":
+            brain.cancel(TaskOutcome.CANCELED, "", now_s)
+            self.shadow.forgets()
+        elif what == "stop":
+            self.shadow.told_to_stand(brain.stop_command())
+        elif what == "reset fails" and run is not None:
+            run.reset_done(False, "stuck", now_s)
+        self.period()
+
+    @precondition(lambda self: self.brain.task is not None and self.brain.task.phase is TaskPhase.RESETTING)
+    @rule()
+    def reset_done(self) -> None:
+        assert self.brain.task is not None
+        self.brain.task.reset_done(True, "", self.world.now_s)
+        self.period()
+
+    @precondition(lambda self: self.brain.task is not None and self.brain.task.result is not None)
+    @rule()
+    def end(self) -> None:
+        if self.brain.task is not None and self.brain.task.result is not None:
+            SEEN.endings[self.brain.task.result.outcome.name] += 1
+        self.brain.finish()
+        self.period()
+        self.task("start")
+
+    @invariant()
+    def figures_are_sane(self) -> None:
+        if hasattr(self, "world"):
+            self.world.events["rule"] += 1
+            brain = self.brain
+            assert brain.queue_depth >= 0 and (math.isnan(brain.staleness_s) or brain.staleness_s >= 0)
+
+
+@pytest.fixture
+def coverage(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
+    yield
+    with capsys.disabled():
+        SEEN.print()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("coverage")
+def test_the_promises_hold_in_any_order_of_events() -> None:
+    effort = settings(max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+    while SEEN.events.total() < NUM_EVENTS:
+        run_state_machine_as_test(RobotMachine, settings=effort)
+    assert SEEN.actions >= NUM_EVENTS / 20, "the robot hardly moved: its promises were not tested"

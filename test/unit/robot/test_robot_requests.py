@@ -1,0 +1,122 @@
+"""What a robot tells of its execution, when a server's horizon makes it ask, and what it does when asked again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from ros2_rfm_serving.robot import RobotConfig
+from ros2_rfm_serving.types import Horizon, ObservationRequest
+from test.unit.fakes import NAMES, chunk, rows, schedule
+from test.unit.robot.robots import CONFIG, PERIOD_S, Rig, sensors, working
+
+SYNCHRONOUS = replace(CONFIG, synchronous=True)
+BY_TIMER = replace(CONFIG, tick_is_step=False)
+
+
+def long_chunk(request: ObservationRequest, horizon: int = 0, length: int = 16):  # type: ignore[no-untyped-def]
+    return replace(chunk(request), chunk_model=rows(length=length), chunk_robot=rows(length=length), execution_horizon=horizon)
+
+
+@pytest.mark.parametrize(("horizon", "executed"), [(0, 3), (1, 1), (5, 5), (100, 16)])
+def test_a_synchronous_robot_executes_as_much_as_the_server_says(horizon: int, executed: int) -> None:
+    rig = working(SYNCHRONOUS)
+    rig.brain.reply(long_chunk(rig.ask(), horizon), rig.now_s)
+    commands = [rig.tick().command for _ in range(20)]
+    assert [c is not None for c in commands] == [True] * executed + [False] * (20 - executed)
+
+
+@pytest.mark.parametrize("delay", [0, 1, 3])
+@pytest.mark.parametrize("horizon", [8, 10, 12])
+def test_an_asynchronous_robot_asks_so_that_the_next_chunk_is_there_where_the_horizon_ends(horizon: int, delay: int) -> None:
+    rig = working()
+    for _ in range(3):  # the first answer's latency does not count
+        request = rig.ask()
+        for _ in range(delay):
+            rig.tick()
+        rig.brain.reply(long_chunk(request, horizon), rig.now_s)
+    rig.ask()
+    asked_behind = rig.brain._queue.behind - 1  # a step was executed in the period of the request
+    assert asked_behind == horizon - delay
+
+
+def test_a_report_says_how_long_the_chunk_has_been_executed_and_for_how_long_it_lasts() -> None:
+    rig = working(SYNCHRONOUS)
+    first = rig.ask()
+    assert (first.report.executed_steps, first.report.executing_s, first.report.remaining_s) == (0, 0.0, 0.0)
+    rig.brain.reply(long_chunk(first), rig.now_s)
+    report = rig.ask().report
+    assert report.executed_steps == 3 and report.executing_s == pytest.approx(3 * PERIOD_S)
+    assert report.remaining_s == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_robot_that_has_run_out_says_since_when() -> None:
+    rig = working(replace(CONFIG, control_rate_hz=1 / PERIOD_S, execution_horizon=100))
+    rig.brain.reply(long_chunk(rig.ask(), length=4), rig.now_s)
+    request = rig.ask()
+    assert request.report.remaining_s == pytest.approx((4 - request.report.executed_steps) * PERIOD_S, abs=1e-6)
+    rig.tick(10)  # nobody answers; the request is given up in time, and the next one says so
+    for _ in range(60):
+        if requests := rig.tick().requests:
+            assert requests[0][1].report.remaining_s < -PERIOD_S
+            return
+    raise AssertionError("it never asked again")
+
+
+@pytest.mark.parametrize("config", [CONFIG, SYNCHRONOUS, BY_TIMER])
+def test_reports_are_finite_whatever_happens(config: RobotConfig) -> None:
+    rig = working(config)
+    for i in range(200):
+        for _, request in rig.tick().requests:
+            report = request.report
+            assert math.isfinite(report.executing_s) and math.isfinite(report.remaining_s) and report.executing_s >= 0
+            if i % 3:
+                rig.brain.reply(long_chunk(request, horizon=i % 7), rig.now_s)
+
+
+def test_a_newer_observation_is_sent_when_the_server_asks_for_one_and_only_the_newer_request_counts() -> None:
+    rig = working()
+    old = rig.ask()
+    calls, pace_s = rig.brain._talk.calls.due, rig.brain._links.system1.next_send_s  # type: ignore[union-attr]
+    rig.brain.ask_again(old.id)
+    assert rig.brain.next_tick_s(rig.now_s) <= rig.now_s
+    ((_, new),) = rig.tick().requests
+    assert new.id.sequence == old.id.sequence + 1 and new.stamp_ns > old.stamp_ns and new.episode_start == old.episode_start
+    assert rig.brain._links.system1.next_send_s == pace_s and rig.brain._talk.calls.due == calls  # type: ignore[union-attr]
+    assert not rig.brain.reply(chunk(old), rig.now_s) and rig.brain.refused["late_or_duplicate"] == 1
+    assert rig.brain.reply(chunk(new), rig.now_s)
+    rig.brain.ask_again(new.id)
+    assert rig.brain.refused["late_refetch"] == 1 and not rig.tick().requests
+
+
+def test_asking_again_gives_no_more_time() -> None:
+    rig = working()
+    request = rig.ask()
+    sent_s, given_up = rig.now_s, 0.0
+    for _ in range(100):
+        rig.brain.ask_again(request.id)
+        for _, newer in rig.tick().requests:
+            request = newer
+        if rig.brain.refused["request_timeout"]:
+            given_up = rig.now_s
+            break
+    assert given_up - sent_s == pytest.approx(CONFIG.link.request_timeout_s, abs=2 * PERIOD_S)
+
+
+def test_a_session_is_asked_for_with_the_horizon_and_the_slo() -> None:
+    horizon = Horizon(policy="confidence", threshold=0.3, min_steps=2)
+    rig = Rig(replace(CONFIG, horizon=horizon))
+    rig.brain.follow(schedule())
+    ((_, opening),) = rig.tick().opens
+    assert opening.horizon == horizon and opening.action_names == NAMES
+    assert opening.slo_s == (schedule().routes[0].slo_s if math.isfinite(schedule().routes[0].slo_s) else 0.0)
+
+
+def test_readings_that_are_too_old_are_not_sent_again_either() -> None:
+    rig = working()
+    request = rig.ask()
+    rig.brain.ask_again(request.id)
+    assert not rig.brain.tick(sensors(rig.now_s - 10.0), rig.now_s).requests
+    assert rig.brain.refused["old_observation"] == 1

@@ -1,0 +1,304 @@
+"""The policies on small and shipped factories: what they promise, and what they say when they cannot."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
+from ros2_rfm_serving.profiles import COLUMNS, Profile, load_profiles, parse_profiles
+from ros2_rfm_serving.scheduler import POLICIES, Solution, plan_factory, to_schedule
+from ros2_rfm_serving.simulation import simulate
+from test.unit.scheduler.small_factories import RawCurves, best_by_trying, raw_tasks, small_factory, violations
+
+PROFILE = parse_profiles(
+    f"""{",".join(COLUMNS)}
+policy,GPU,fixed,1,2,10,10,12,14,20
+policy,GPU,fixed,1,20,30,30,40,50,60
+policy,GPU,fixed,8,2,40,40,42,44,50
+policy,GPU,fixed,8,100,60,60,70,80,90
+judge,GPU,continuous,1,1,5,5,6,7,8
+judge,GPU,continuous,1,100,20,20,30,40,50
+"""
+)
+
+
+def factory(robots: int = 4, servers: int = 3, slo_ms: float = 200, extra: str = "", freq_hz: float = 1) -> Factory:
+    return parse_factory(
+        f"""
+server_cluster: {{num_servers: {servers}, gpu_type: GPU}}
+robot_fleet: [{{task: carry, num_robots: {robots}}}]
+carry:
+  pipeline: {{action_period_ms: 400}}
+  {extra}
+  components:
+    system1: {{model: policy, slo_ms: {slo_ms}}}
+    monitor: {{model: judge, freq_hz: {freq_hz}, slo_ms: 100}}
+"""
+    )
+
+
+@pytest.fixture(scope="module")
+def shipped(repository: Path) -> tuple[Profile, Catalogue]:
+    folder = repository / "config" / "profiles"
+    return load_profiles(folder), Catalogue.load(folder / "models.yaml")
+
+
+def rosa_factory(repository: Path, name: str, robots: int) -> Factory:
+    return load_factory(repository / "config" / "rosa" / f"{name}.yaml").with_num_robots(robots)
+
+
+def allocation(solution: Solution) -> list[int]:
+    """Servers that host System 1, System 2, safety and monitor."""
+    counts = Counter(component for s in solution.servers for component in {stream.component for stream in s.streams})
+    return [counts[c] for c in ("system1", "system2", "safety", "monitor")]
+
+
+# --- against the optimum ---
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_best_is_within_one_percent_of_the_optimum_and_below_its_bound(part: int) -> None:
+    found = 0
+    for seed in range(20 * part, 20 * part + 20):
+        small = small_factory(seed)
+        solution = plan_factory(small.factory, small.profile, explained=False)
+        optimum = best_by_trying(small, solution.objective)
+        if optimum > 0:
+            found += 1
+            assert solution.objective >= 0.99 * optimum, f"seed {seed}: {solution.objective} of {optimum}"
+            assert solution.bound >= optimum * (1 - 1e-6), f"seed {seed}: bound {solution.bound} below {optimum}"
+        else:
+            assert not solution.feasible
+    assert found >= 15
+
+
+@given(seed=st.integers(0, 100_000))
+@settings(max_examples=15, deadline=None)
+def test_every_schedule_of_best_is_feasible_by_the_raw_profile(seed: int) -> None:
+    small = small_factory(seed)
+    solution = plan_factory(small.factory, small.profile, explained=False)
+    if not solution.feasible:
+        return
+    tasks, demands = raw_tasks(small.factory)
+    names = [(entry.task, d.component) for d in demands for entry in [small.factory.robot_fleet[d.task]]]
+    curves = RawCurves(small.rows)
+    rates = np.array([[solution.tasks[entry.task].action_rate_hz for entry in small.factory.robot_fleet]])
+    hosting = []
+    seated: Counter[tuple[str, str]] = Counter()
+    for server in solution.servers:
+        if server.standby:
+            continue
+        counts = {(s.task, s.component): s.num_robots for s in server.streams}
+        seated.update(counts)
+        hosting.append((server.gpu_type, server.model, tuple(counts.get(name, 0) for name in names)))
+        load = np.array([sum(s.num_robots * s.rate_hz for s in server.streams)])
+        _, p99_s = curves.latencies_s((server.model, server.gpu_type, server.batch_size), load)
+        assert all(p99_s <= s.slo_s * (1 + 1e-6) for s in server.streams)
+    assert seated == {name: tasks[d.task].robots for name, d in zip(names, demands, strict=True)}
+    assert Counter(g for g, _, _ in hosting) <= Counter(small.factory.gpu_types.values())
+    assert violations(curves, tasks, demands, tuple(hosting), rates)[0] <= 1e-6
+
+
+@given(seed=st.integers(0, 100_000))
+@settings(max_examples=8, deadline=None)
+def test_no_policy_predicts_more_than_best(seed: int) -> None:
+    small = small_factory(seed)
+    best = plan_factory(small.factory, small.profile, explained=False)
+    for policy in POLICIES:
+        for rate_control in (False, True):
+            other = plan_factory(small.factory, small.profile, policy=policy, rate_control=rate_control, explained=False)
+            assert other.objective <= best.objective * (1 + 1e-6), f"{policy}, rate control {rate_control}"
+            assert other.objective <= other.bound * (1 + 1e-6) or math.isnan(other.bound)
+
+
+# --- the paper ---
+
+
+@pytest.mark.parametrize(("robots", "expected"), [(8, [5, 1, 1, 1]), (16, [5, 1, 1, 1]), (32, [5, 1, 1, 1]), (64, [4, 1, 2, 1])])
+def test_rosa_allocates_as_table_3(repository: Path, shipped: tuple[Profile, Catalogue], robots: int, expected: list[int]) -> None:
+    solution = plan_factory(rosa_factory(repository, "p4", robots), *shipped, policy="rosa")
+    assert allocation(solution) == expected and solution.feasible
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("baseline3", [2, 2, 2, 2]), ("baseline4", [1, 3, 1, 3])])
+def test_partitions_are_those_of_table_3(
+    repository: Path, shipped: tuple[Profile, Catalogue], policy: str, expected: list[int]
+) -> None:
+    assert allocation(plan_factory(rosa_factory(repository, "p4", 32), *shipped, policy=policy)) == expected
+
+
+def test_dedicated_serving_reaches_few_robots(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
+    per_model = plan_factory(rosa_factory(repository, "p4", 32), *shipped, policy="baseline2")
+    assert per_model.tasks["assemble_kit"].served == 2 and not per_model.feasible
+    per_robot = plan_factory(rosa_factory(repository, "p4", 32), *shipped, policy="baseline1")
+    assert per_robot.tasks["assemble_kit"].served == 8
+    assert len({server.gpu for server in per_robot.servers}) == 8 and len(per_robot.servers) == 32
+
+
+@pytest.mark.parametrize("name", ["p1", "p2", "p3", "p4", "mix2", "mix4"])
+@pytest.mark.parametrize("robots", [8, 64])
+def test_best_beats_rosa_and_comes_near_its_bound(
+    repository: Path, shipped: tuple[Profile, Catalogue], name: str, robots: int
+) -> None:
+    declared = rosa_factory(repository, name, robots)
+    best, rosa = (plan_factory(declared, *shipped, policy=policy) for policy in ("best", "rosa"))
+    assert best.feasible and best.objective >= rosa.objective
+    assert best.gap <= 0.07
+
+
+# --- what is ours ---
+
+
+def test_components_with_one_model_may_share_a_server(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
+    declared = rosa_factory(repository, "mix4", 8).with_num_servers(4)
+    solution = plan_factory(declared, *shipped)
+    shared = [s for s in solution.servers if {x.component for x in s.streams} == {"system2", "monitor"}]
+    assert solution.feasible and shared
+    assert not plan_factory(declared.with_num_servers(3), *shipped, policy="rosa", explained=False).feasible
+
+
+def test_a_robot_that_cannot_saturate_its_server_is_not_capped_below_its_closed_loop() -> None:
+    solution = plan_factory(factory(robots=1), PROFILE)
+    stream = next(s for server in solution.servers for s in server.streams if s.component == "system1")
+    assert stream.rate_hz == pytest.approx(solution.tasks["carry"].closed_loop_rate_hz, rel=1e-5)
+    assert stream.cap_hz == pytest.approx(1 / 0.4)
+
+
+def test_servers_without_robots_are_no_problem() -> None:
+    solution = plan_factory(factory(robots=1, servers=8), PROFILE)
+    assert solution.feasible and solution.expected >= solution.objective
+
+
+@pytest.mark.parametrize(("name", "robots"), [("p1", 64), ("p3", 64), ("p4", 32)])
+def test_what_robots_that_pace_themselves_reach_is_what_the_simulation_gives(
+    repository: Path, shipped: tuple[Profile, Catalogue], name: str, robots: int
+) -> None:
+    declared = rosa_factory(repository, name, robots)
+    solution = plan_factory(declared, *shipped)
+    report = simulate(to_schedule(solution, declared.robots, epoch=1), declared, shipped[1], seconds=15, seed=0)
+    assert report.goodput == pytest.approx(solution.expected, rel=0.05)
+    measured = {server.server: server.p99_s for server in report.servers}
+    action_servers = [s for s in solution.servers if s.batching == "fixed" and s.streams]
+    assert all(measured[s.server] == pytest.approx(s.p99_s, rel=0.2) for s in action_servers)
+
+
+def test_overlapped_execution_is_bound_by_the_longer_of_execution_and_inference() -> None:
+    sync, overlapped = (plan_factory(factory(extra=extra), PROFILE) for extra in ("", "execution: {mode: async}"))
+    assert overlapped.tasks["carry"].action_rate_hz == pytest.approx(2.5)
+    assert sync.tasks["carry"].action_rate_hz < 2.45
+
+
+def test_the_horizon_really_executed_sets_the_load() -> None:
+    longer = plan_factory(factory(extra="execution: {mode: async, horizon: {policy: confidence, mean_period_ms: 800}}"), PROFILE)
+    assert longer.tasks["carry"].action_rate_hz == pytest.approx(1.25)
+
+
+def test_floors_are_kept_per_robot_and_per_class() -> None:
+    for extra in ("min_action_rate_hz: 1.0", "min_action_rate_hz: {per_class: 40}"):
+        crowded = factory(robots=40, servers=2, extra=extra)
+        assert plan_factory(crowded, PROFILE).tasks["carry"].action_rate_hz >= 1.0
+    assert not plan_factory(factory(robots=40, servers=2, extra="min_action_rate_hz: {per_class: 99}"), PROFILE).feasible
+
+
+def test_value_decides_who_goes_first() -> None:
+    text = """
+server_cluster: {num_servers: 1, gpu_type: GPU}
+robot_fleet: [{task: dear, num_robots: 8}, {task: cheap, num_robots: 8}]
+dear: {value: 5, pipeline: {action_period_ms: 100}, components: {system1: {model: policy, slo_ms: 60}}}
+cheap: {pipeline: {action_period_ms: 100}, min_action_rate_hz: 0.1, components: {system1: {model: policy, slo_ms: 60}}}
+"""
+    tasks = plan_factory(parse_factory(text), PROFILE).tasks
+    assert tasks["dear"].action_rate_hz > 5 * tasks["cheap"].action_rate_hz
+    assert tasks["cheap"].action_rate_hz >= 0.1
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"servers": 1}, ["2 models need a server each", "feasible with 1 more GPU (2 x GPU)"]),
+        ({"slo_ms": 5}, ["system1 of 'carry'", "needs 20 ms", "SLO of 5 ms cannot be met", "raise slo_ms above 20"]),
+        ({"robots": 500, "servers": 2}, ["monitor of 'carry'", "500.0 requests/s", "6 x GPU", "robots: 100 x carry"]),
+        ({"extra": "min_action_rate_hz: 2.49"}, ["floor of 2.49", "lower min_action_rate_hz"]),
+        ({"robots": 90, "extra": "min_action_rate_hz: 2.2"}, ["feasible with", "GPU"]),
+    ],
+)
+def test_an_infeasible_factory_is_explained(changes: dict[str, object], words: list[str]) -> None:
+    solution = plan_factory(factory(**changes), PROFILE)  # type: ignore[arg-type]
+    assert not solution.feasible and solution.objective == 0 and not solution.servers
+    for word in words:
+        assert word in "\n".join(solution.problems)
+
+
+def test_models_without_profile_or_memory_are_named(shipped: tuple[Profile, Catalogue]) -> None:
+    declared = factory()
+    catalogue = Catalogue.model_validate(
+        {
+            "gpu_types": {"GPU": {"memory_gb": 10}},
+            "models": {"policy": {"engine": "emulated", "gpus": {"GPU": {"memory_gb": 11, "load_s": 1, "source": "a test"}}}},
+        }
+    )
+    assert "'policy' fits into the memory of no GPU type" in plan_factory(declared, PROFILE, catalogue).problems[0]
+    assert "never measured" in plan_factory(declared, shipped[0]).problems[0]
+
+
+def test_unknown_policies_and_empty_fleets_are_refused() -> None:
+    with pytest.raises(ScheduleError, match="no policy is named 'magic'; there are: best, rosa"):
+        plan_factory(factory(), PROFILE, policy="magic")
+    with pytest.raises(ScheduleError, match="nothing to serve"):
+        plan_factory(factory(), PROFILE, num_robots={})
+
+
+def test_a_solver_that_runs_out_of_time_returns_what_it_has(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
+    ticks = iter(range(10**9))
+    solution = plan_factory(rosa_factory(repository, "mix4", 32), *shipped, clock=lambda: float(next(ticks)), budget_s=1.0)
+    assert solution.feasible and not solution.complete and solution.objective > 50
+
+
+# --- routes ---
+
+
+@given(robots=st.integers(1, 40), servers=st.integers(2, 8))
+@settings(max_examples=25, deadline=None)
+def test_every_stream_has_one_route_to_a_server_that_hosts_its_model(robots: int, servers: int) -> None:
+    declared = factory(robots, servers)
+    solution = plan_factory(declared, PROFILE)
+    schedule = to_schedule(solution, declared.robots, epoch=3)
+    hosts = {p.server: p for p in schedule.placements}
+    assert set(hosts) <= set(declared.servers) and schedule.epoch == 3
+    wanted = {(r.name, c, spec.model) for r in declared.robots for c, spec in declared.tasks[r.task].components.items()}
+    assert {(r.robot, r.component, hosts[r.server].model) for r in schedule.routes} == wanted
+    for server, placement in hosts.items():
+        mine = [r for r in schedule.routes if r.server == server]
+        assert sum(r.predicted_rate_hz for r in mine) <= PROFILE.max_rate_hz(
+            placement.model, "GPU", placement.batching, placement.batch_size
+        ) * (1 + 1e-6)
+        assert len(mine) <= placement.max_sessions
+    for route in schedule.routes:
+        assert route.max_rate_hz >= route.predicted_rate_hz * (1 - 1e-9)
+        if route.standby:
+            assert hosts[route.standby].model == hosts[route.server].model and route.standby != route.server
+
+
+def test_a_new_schedule_leaves_robots_where_they_were() -> None:
+    declared = factory(robots=9, servers=5)
+    solution = plan_factory(declared, PROFILE)
+    first = to_schedule(solution, declared.robots, epoch=1)
+    again = to_schedule(solution, list(reversed(declared.robots)), epoch=2, previous=first)
+    assert replace(again, epoch=1) == first
+
+
+def test_the_shipped_quickstart_plans_with_the_shipped_profiles(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
+    solution = plan_factory(load_factory(repository / "config" / "factory_quickstart.yaml"), *shipped)
+    assert solution.feasible and solution.objective > 5
