@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 
+from ros2_rfm_serving.ros.timers import every
+
 TOPIC = "/diagnostics"
 PERIOD_S = 1.0
 
@@ -17,7 +19,7 @@ class Diagnostics:
     def __init__(self, node: Node, collect: Callable[[], Iterable[DiagnosticStatus]]) -> None:
         self._node, self._collect = node, collect
         self._publisher = node.create_publisher(DiagnosticArray, TOPIC, 10)
-        self._timer = node.create_timer(PERIOD_S, lambda: self.publish(*self._collect()))
+        self._timer = every(node, PERIOD_S, lambda: self.publish(*self._collect()))
 
     def publish(self, *statuses: DiagnosticStatus) -> None:
         array = DiagnosticArray(status=list(statuses))

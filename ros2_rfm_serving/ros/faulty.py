@@ -18,6 +18,7 @@ from rfm_serving import msg
 
 from ros2_rfm_serving.faults import Direction, FaultPlan, FaultyWire, corrupt
 from ros2_rfm_serving.ros.runtime import clock, parameter
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert
 
 PERIOD_S = 0.002
@@ -50,7 +51,7 @@ class Faults:
         self._wire = None if plan.is_clean else FaultyWire(plan, self._rng)
         self._timer: Any = None
         if self._wire:
-            self._timer = node.create_timer(PERIOD_S, self._deliver)
+            self._timer = every(node, PERIOD_S, self._deliver)
             node.get_logger().warning(f"faults on purpose: {text}")
 
     @property

@@ -13,6 +13,7 @@ from rclpy.node import Node
 from rfm_serving import action, msg
 
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, parameter, run_node
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import qos
 
 SILENT_AFTER_S = 10.0
@@ -35,7 +36,7 @@ class ForemanNode(Node):
         if self._until_success:
             for robot, job in self._jobs.items():
                 self.create_subscription(msg.EpisodeScore, names.robot(robot, "world/score"), job.on_score, qos.SCORE)
-        self.create_timer(self._pause_s, self._give_work)
+        every(self, self._pause_s, self._give_work)
 
     def record(self, robot: str, result: Any, steps: int) -> None:
         """steps: to the simulator's success; 0: it was none."""

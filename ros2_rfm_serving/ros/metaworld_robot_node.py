@@ -16,6 +16,7 @@ from rfm_serving import msg
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, parameter, run_node
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.worlds.metaworld import make_interface
 from ros2_rfm_serving.types import Array
@@ -54,7 +55,7 @@ class MetaworldRobotNode(Node):
         self._interface = make_interface(interface, self, name, self._on_command, self._period_s)
         self._score = self.create_publisher(msg.EpisodeScore, name("world/score"), qos.SCORE)
         self.create_service(Trigger, name("reset"), self._on_reset)
-        self.create_timer(self._period_s, self._on_period)
+        every(self, self._period_s, self._on_period)
         self.get_logger().info(f"{self._task} at {rate_hz:g} Hz, time scale {PHYSICS_STEP_S / self._period_s:g}, seed {self._seed}")
 
     def _on_command(self, action: Array | None) -> None:

@@ -29,6 +29,7 @@ from ros2_rfm_serving.ros.server.intake import Intake
 from ros2_rfm_serving.ros.server.loading import Loaded, Loading
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.websocket_settings import open_gateway
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer
@@ -65,7 +66,7 @@ class ModelServerNode(LifecycleNode):
         self._state, self._detail = msg.ServerStatus.LOADING, "no model placed here yet"
         self._replies = ReplyTopics(self, self._names)
         self._open_graph()
-        self._loading_timer = self.create_timer(LOADING_PERIOD_S, self._look_at_loading)
+        self._loading_timer = every(self, LOADING_PERIOD_S, self._look_at_loading)
         if self._params.autostart and self._params.model:
             self._load_and_serve()
 
@@ -90,9 +91,9 @@ class ModelServerNode(LifecycleNode):
         self.create_service(srv.DescribeServer, name(self._name, "describe"), self._on_describe)
         self._infer = InferDoor(self, name(self._name, "infer"), self._serving)
         self._gateway = open_gateway(self, self._serving, self._params.decode_threads)
-        self.create_timer(qos.STATUS_PERIOD_S, self._tend)
+        every(self, qos.STATUS_PERIOD_S, self._tend)
         if self._params.refetch_after_s:
-            self.create_timer(max(self._params.refetch_after_s / REFETCH_LOOKS, 0.005), self._refetch)
+            every(self, max(self._params.refetch_after_s / REFETCH_LOOKS, 0.005), self._refetch)
 
     # --- lifecycle ---
 

@@ -17,6 +17,7 @@ from ros2_rfm_serving.ros.robot.body import RobotBody
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers, later
 from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
 from ros2_rfm_serving.ros.runtime import fleet_names, logged, parameter, run_node
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire.session_messages import check_name
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
@@ -37,7 +38,7 @@ class RobotHost(LifecycleNode):
         self._diagnostics: Diagnostics | None = None
         self._faults: Faults | None = None
         if parameter(self, "autostart", True, "Configure and activate by itself"):
-            self._start_timer = self.create_timer(0.01, self._start_once)
+            self._start_timer = every(self, 0.01, self._start_once)
 
     def _settings(self) -> list[RobotSettings]:
         """From the parameters. Raises: `ConfigurationError`."""

@@ -18,6 +18,7 @@ from ros2_rfm_serving.errors import RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot, load_factory
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.runtime import fleet_names, parameter, run_node, share
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.scheduler import Fleet, start_fleet
 from ros2_rfm_serving.types import Schedule
@@ -48,8 +49,8 @@ class SchedulerNode(Node):
         self._publish(self._fleet)
         self._solver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solver")
         self._background: Future[Fleet] | None = None
-        self.create_timer(REPEAT_PERIOD_S, lambda: self._publisher.publish(self._message))
-        self.create_timer(BACKGROUND_PERIOD_S, self._take_background)
+        every(self, REPEAT_PERIOD_S, lambda: self._publisher.publish(self._message))
+        every(self, BACKGROUND_PERIOD_S, self._take_background)
 
     def destroy_node(self) -> None:
         self._solver.shutdown(wait=False, cancel_futures=True)

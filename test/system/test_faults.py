@@ -44,8 +44,10 @@ SCHEDULER_AWAY_S = 10.0
 class Floor:
     """Nodes of a small factory, each a process that the test can break."""
 
-    def __init__(self, repository: Path, folder: Path, model: str, gpu_type: str) -> None:
-        self._repository, self._folder = repository, folder
+    def __init__(
+        self, repository: Path, folder: Path, model: str, gpu_type: str, environment: dict[str, str], common: dict[str, Any]
+    ) -> None:
+        self._repository, self._folder, self._environment, self._common = repository, folder, environment, common
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         (folder / "factory.yaml").write_text(FACTORY.format(model=model, gpu_type=gpu_type))
 
@@ -61,7 +63,7 @@ class Floor:
             "stand_in_node": {"robot": ROBOT, "give_tasks": False, "state_rate_hz": 20.0},
         }[executable]
         file = self._folder / f"{executable}.yaml"
-        file.write_text(yaml.safe_dump({"/**": {"ros__parameters": own | parameters}}))
+        file.write_text(yaml.safe_dump({"/**": {"ros__parameters": own | self._common | parameters}}))
         command = [
             sys.executable,
             "-W",
@@ -73,7 +75,7 @@ class Floor:
             str(file),
         ]
         with (self._folder / f"{executable}.log").open("ab") as log:
-            environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+            environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | self._environment
             self.running[executable] = subprocess.Popen(
                 command, cwd=self._repository, stdout=log, stderr=subprocess.STDOUT, env=environment
             )
@@ -126,9 +128,17 @@ class Witness(PlainClient):
 
 @contextmanager
 def factory(
-    repository: Path, folder: Path, model: str = "emulated/arm-policy", gpu_type: str = "EMULATED", **robot: Any
+    repository: Path,
+    folder: Path,
+    model: str = "emulated/arm-policy",
+    gpu_type: str = "EMULATED",
+    *,
+    environment: dict[str, str] | None = None,
+    common: dict[str, Any] | None = None,
+    **robot: Any,
 ) -> Iterator[tuple[Floor, Witness]]:
-    floor = Floor(repository, folder, model, gpu_type)
+    """environment: of every process; common: parameters of every node."""
+    floor = Floor(repository, folder, model, gpu_type, environment or {}, common or {})
     rclpy.init()
     witness = Witness()
     try:

@@ -23,6 +23,7 @@ from std_srvs.srv import Trigger
 from ros2_rfm_serving.benchmarks.path.sides import camera_image
 from ros2_rfm_serving.ros.robot.status import Punctuality
 from ros2_rfm_serving.ros.runtime import clock, parameter, run_node
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.wire.convert import packed, put
 from ros2_rfm_serving.types import RobotState, empty
@@ -59,11 +60,11 @@ class StandInNode(Node):
         self.create_subscription(Float64MultiArray, names.robot(robot, "command"), self._on_command, qos.COMMAND)
         self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         self._punctuality = Punctuality(1.0 / state_rate_hz, on_grid=True)
-        self.create_timer(1.0 / state_rate_hz, self._publish_state)
-        self.create_timer(1.0 / camera_rate_hz, self._publish_images)
+        every(self, 1.0 / state_rate_hz, self._publish_state)
+        every(self, 1.0 / camera_rate_hz, self._publish_images)
         if parameter(self, "give_tasks", True, "One after the other; false: somebody else does"):
-            self.create_timer(TASK_PERIOD_S, self._give_task)
-        self.create_timer(RECORD_PERIOD_S, self._count_commands)
+            every(self, TASK_PERIOD_S, self._give_task)
+        every(self, RECORD_PERIOD_S, self._count_commands)
 
     def stop(self) -> None:
         if self._record:

@@ -14,6 +14,7 @@ from rfm_serving import msg, srv
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
 from ros2_rfm_serving.robot.brain import Sensors
 from ros2_rfm_serving.ros.runtime import clock, run_node
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import grant_from, session_request_to
 from ros2_rfm_serving.types import SYSTEM1, EncodedImage, Placement, Route, Schedule, SessionRequest
@@ -64,7 +65,7 @@ class BenchRobots(Node):
             self.create_subscription(msg.ActionChunk, topic, lambda m, robot=name: self._on_chunk(robot, m), qos.REPLY)
         # One timer for all: ticks are spread over the period, as robots that know nothing of each other would be.
         self._turn = 0
-        self.create_timer(1.0 / (CONTROL_RATE_HZ * num_robots), self._tick_next)
+        every(self, 1.0 / (CONTROL_RATE_HZ * num_robots), self._tick_next)
 
     @property
     def image_bytes(self) -> int:
@@ -160,7 +161,7 @@ class EchoClient(Node):
             ]
         )
         self._sent_s = 0.0
-        self.create_timer(1.0 / REQUESTS_HZ / 2, self._send)
+        every(self, 1.0 / REQUESTS_HZ / 2, self._send)
 
     def _send(self) -> None:
         self._sent_s = clock()

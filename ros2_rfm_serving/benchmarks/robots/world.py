@@ -14,6 +14,7 @@ from std_msgs.msg import Float32MultiArray
 
 from ros2_rfm_serving.benchmarks.path.sides import CAMERAS, CONTROL_RATE_HZ, STATE_SIZE, camera_image
 from ros2_rfm_serving.ros import diagnostics
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
@@ -39,9 +40,9 @@ class Surroundings(Node):
         self._schedule = convert.schedule_to(_schedule(robots, server), "bench")
         self._schedules = self.create_publisher(msg.Schedule, names.schedule, qos.SCHEDULE)
         self.create_subscription(DiagnosticArray, diagnostics.TOPIC, self._on_diagnostics, 10)
-        self.create_timer(SCHEDULE_PERIOD_S, lambda: self._schedules.publish(self._schedule))
-        self.create_timer(TASK_PERIOD_S, self._give_tasks)
-        self.create_timer(1.0 / (CONTROL_RATE_HZ * len(robots)), self._sense_next)
+        every(self, SCHEDULE_PERIOD_S, lambda: self._schedules.publish(self._schedule))
+        every(self, TASK_PERIOD_S, self._give_tasks)
+        every(self, 1.0 / (CONTROL_RATE_HZ * len(robots)), self._sense_next)
 
     def _sense_next(self) -> None:
         period, index = divmod(self._turn, len(self._robots))

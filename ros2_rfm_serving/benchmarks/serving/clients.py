@@ -21,6 +21,7 @@ from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import CapacityError, ContractError
 from ros2_rfm_serving.ros.runtime import clock, executor
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import cdr, qos
 from ros2_rfm_serving.ros.wire.session_messages import grant_from, session_request_to
 from ros2_rfm_serving.types import SYSTEM1, EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
@@ -57,7 +58,7 @@ class Clients(Node):
             self.create_subscription(msg.ActionChunk, topic, lambda data, i=i: self._on_chunk(i, data), qos.REPLY, raw=True)
         self._num_clients, self.connected = num_clients, Future()
         self._open_next()
-        self.create_timer(LOST_AFTER_S, self._send_again)
+        every(self, LOST_AFTER_S, self._send_again)
 
     def _open_next(self) -> None:
         """One after the other: a service keeps ten calls at most."""

@@ -12,8 +12,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from diagnostic_msgs.msg import DiagnosticStatus
-from rclpy.clock import Clock
-from rclpy.clock_type import ClockType
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rfm_serving import msg
@@ -31,12 +29,11 @@ from ros2_rfm_serving.ros.robot.sinks import make_sink
 from ros2_rfm_serving.ros.robot.status import Punctuality, diagnosis, status_message
 from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
 from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import Reply, TaskOutcome, TaskPhase
 
 T = TypeVar("T")
-STEADY = Clock(clock_type=ClockType.STEADY_TIME)
-"""A step of the system's time is no reason to stand still. One for all robots: the events executor runs a thread per clock."""
 WATCHDOG_PERIODS = 2.0
 """Control periods between two ticks without a new state."""
 
@@ -74,7 +71,7 @@ class RobotBody:
         self._active = self._door.open = True
         self.punctuality.restart()
         seconds = self._period_s if self._by_timer else WATCHDOG_PERIODS * self._period_s
-        self._timer = self._node.create_timer(seconds, self._on_timer, clock=STEADY)
+        self._timer = every(self._node, seconds, self._on_timer)
 
     def deactivate(self, reason: str) -> None:
         """Stops at once: the task ends, nothing is commanded any more but a stand."""

@@ -16,6 +16,7 @@ from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.ros.faulty import Faults
 from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos, session_messages
 from ros2_rfm_serving.types import ObservationRequest, Schedule, SessionRequest
 
@@ -31,7 +32,7 @@ def later(node: Node, seconds: float, callback: Callable[[], object]) -> None:
         if node.destroy_timer(timer):  # else it had expired twice before it was looked at
             callback()
 
-    timer = node.create_timer(seconds, call)
+    timer = every(node, seconds, call)
 
 
 class ServedRobot(Protocol):

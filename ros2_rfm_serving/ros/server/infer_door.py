@@ -15,6 +15,7 @@ from rfm_serving import action
 from ros2_rfm_serving.errors import ModelError, RfmError, SessionError
 from ros2_rfm_serving.ros.patient_action import PatientActionServer
 from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.types import Chunk, Conditioning, Plan, Reply, RequestId, SessionRequest
@@ -49,7 +50,7 @@ class InferDoor:
         self._action = PatientActionServer(
             node, action.Infer, action_name, begin=self._begin, cancel_callback=lambda goal: CancelResponse.ACCEPT
         )
-        node.create_timer(TEND_PERIOD_S, self._tend)
+        every(node, TEND_PERIOD_S, self._tend)
 
     def take(self, reply: Reply) -> bool:
         """True when the reply belongs to a goal; the goal ends on the executor's thread."""

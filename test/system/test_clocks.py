@@ -1,0 +1,82 @@
+"""Whatever the wall clock and `/clock` do, the factory works and says so as before: only stamps of messages follow them."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from rfm_serving.msg import RobotStatus, ServerStatus
+
+from ros2_rfm_serving.ros.wire import qos
+from test.system.test_faults import SERVER, Floor, Witness, begin_task, factory
+
+WATCH_S = 6.0
+"""Longer than a liveliness lease and than the repetition of a schedule."""
+FEWEST_HEARD = 3
+"""Statuses in that time, of two a second: a busy machine may swallow some, a clock that stands still all of them."""
+
+
+class WallClock:
+    """Of the processes that have its environment; `wall_clock.c` moves it."""
+
+    def __init__(self, folder: Path) -> None:
+        library, self._file = folder / "wall_clock.so", folder / "wall_clock"
+        source = Path(__file__).with_name("wall_clock.c")
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl", "-lpthread"], check=True)
+        self.step(0.0)
+        self.environment = {"LD_PRELOAD": str(library), "WALL_CLOCK_FILE": str(self._file)}
+
+    def step(self, seconds: float) -> None:
+        """In place: the processes have the file in their memory."""
+        with self._file.open("r+b" if self._file.exists() else "wb") as file:
+            file.write(struct.pack("=q", round(1e9 * seconds)))
+
+
+def statuses_of(witness: Witness, seconds: float) -> tuple[int, int]:
+    """(robot's, server's) heard meanwhile."""
+    heard = [0, 0]
+
+    def count(kind: int) -> None:
+        heard[kind] += 1
+
+    subscriptions = [
+        witness.create_subscription(RobotStatus, "/arm_1/rfm/status", lambda _: count(0), qos.ROBOT_STATUS),
+        witness.create_subscription(ServerStatus, f"/rfm/servers/{SERVER}/status", lambda _: count(1), qos.SERVER_STATUS),
+    ]
+    witness.watch(seconds)
+    for subscription in subscriptions:
+        witness.destroy_subscription(subscription)
+    return heard[0], heard[1]
+
+
+def works_as_before(floor: Floor, witness: Witness) -> None:
+    chunks, seen = len(witness.chunks), len(witness.states)
+    robot, server = statuses_of(witness, WATCH_S)
+    assert robot >= FEWEST_HEARD and server >= FEWEST_HEARD, (robot, server)
+    assert len(witness.chunks) > chunks + 3, "no chunks any more"
+    lost = {RobotStatus.RECONNECTING, RobotStatus.DEAD}
+    assert not lost & set(witness.states[seen:]), [witness.states[seen:], witness.robot.reason]
+    assert floor.all_alive()
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("step_s", [-3600.0, -5.0, 86400.0])
+def test_a_step_of_the_wall_clock_is_nothing_to_anybody(repository: Path, tmp_path: Path, ros_domain: int, step_s: float) -> None:
+    wall_clock = WallClock(tmp_path)
+    with factory(repository, tmp_path, environment=wall_clock.environment) as (floor, witness):
+        begin_task(witness)
+        works_as_before(floor, witness)
+        wall_clock.step(step_s)
+        works_as_before(floor, witness)
+        assert abs(witness.server.header.stamp.sec - time.time() - step_s) < 60.0, "the clock did step, and stamps follow it"
+
+
+@pytest.mark.timeout(200)
+def test_nobody_needs_a_simulated_clock_that_runs(repository: Path, tmp_path: Path, ros_domain: int) -> None:
+    """`use_sim_time`, and nobody publishes `/clock`: as when a simulation is paused."""
+    with factory(repository, tmp_path, common={"use_sim_time": True}) as (floor, witness):
+        begin_task(witness)
+        works_as_before(floor, witness)
