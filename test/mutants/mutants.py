@@ -1,0 +1,92 @@
+"""The faults: each was once made, or nearly. A text of the source that occurs once, what stands in its place, and the tests
+that are to fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ROBOT, SERVER = ("test/unit/robot",), ("test/unit/server",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    name: str
+    file: str
+    """Below ros2_rfm_serving/."""
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+MUTANTS = (
+    Mutant(
+        name="a reply of another session is executed",
+        file="robot/conversation/link.py",
+        old="if self.state is not LinkState.OPEN or reply.id.session_epoch != self.epoch:",
+        new="if self.state is not LinkState.OPEN:",
+        tests=ROBOT,
+    ),
+    Mutant(
+        name="any reply of the session counts, whatever was asked",
+        file="robot/conversation/link.py",
+        old="if answered is None or (reply.id is not answered.id and reply.id != answered.id):",
+        new="if answered is None:",
+        tests=ROBOT,
+    ),
+    Mutant(
+        name="a reply of another model is executed",
+        file="robot/conversation/link.py",
+        old="if self.contract is None or reply.model_hash != self.contract.model_hash:",
+        new="if self.contract is None:",
+        tests=ROBOT,
+    ),
+    Mutant(
+        name="a late request is never given up",
+        file="robot/conversation/link.py",
+        old="        self.timeouts += 1\n",
+        new="        self.timeouts += 0\n",
+        tests=ROBOT,
+    ),
+    Mutant(
+        name="a request waits for an answer, and another one goes out",
+        file="robot/conversation/conversation.py",
+        old="if link.next_send_s > now_s or link.in_flight or link.state is not LinkState.OPEN:",
+        new="if link.next_send_s > now_s or link.state is not LinkState.OPEN:",
+        tests=ROBOT,
+    ),
+    Mutant(
+        name="an older observation takes the place of a newer one",
+        file="server/sessions.py",
+        old="request.episode >= session.episode and request.sequence > session.sequence:",
+        new="request.episode >= session.episode:",
+        tests=SERVER,
+    ),
+    Mutant(
+        name="a prefix longer than the model bridges is fixed",
+        file="server/intake.py",
+        old="if not 0 <= observation.inference_delay_steps <= envelope:",
+        new="if not 0 <= observation.inference_delay_steps:",
+        tests=SERVER,
+    ),
+    Mutant(
+        name="a state of NaN reaches the model",
+        file="server/intake.py",
+        old="if not np.isfinite(values).all():",
+        new="if np.isinf(values).all():",
+        tests=SERVER,
+    ),
+    Mutant(
+        name="a chunk of NaN leaves the server",
+        file="server/server.py",
+        old="if not (np.isfinite(answer.chunk_robot).all() and np.isfinite(answer.chunk_model).all()):",
+        new="if not np.isfinite(answer.chunk_model).all():",
+        tests=SERVER,
+    ),
+    Mutant(
+        name="what began before a reset is answered after it",
+        file="server/server.py",
+        old="if self._mailboxes.discard(key, before_episode=episode):",
+        new="if self._mailboxes.discard(key, before_episode=0):",
+        tests=SERVER,
+    ),
+)
