@@ -371,7 +371,7 @@ def _refused(response: Any, code: int, problem: str) -> Any:
 
 
 def main() -> None:
-    run_node(functools.partial(ModelServerNode, owns_process=True))
+    run_node(functools.partial(ModelServerNode, owns_process=True), __doc__)
 
 
 if __name__ == "__main__":
