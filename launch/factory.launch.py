@@ -20,8 +20,8 @@ from launch_ros.actions import Node
 from launch import LaunchDescription
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
-from ros2_rfm_serving.factory.nodes import LOG_LEVELS, node_list, write_parameters
-from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION
+from ros2_rfm_serving.factory.nodes import node_list, write_parameters
+from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION, LogLevel
 
 SHARE = Path(get_package_share_directory("rfm_serving"))
 ARGUMENTS = {
@@ -34,7 +34,7 @@ ARGUMENTS = {
     "simulated_robots": ("true", "Start the simulated robots of the descriptor; false: real ones are there"),
     "foreman": ("true", "Give every robot its task over and over"),
 }
-CHOICES = {"log_level": list(LOG_LEVELS)}
+CHOICES = {"log_level": [level.value for level in LogLevel]}
 TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 STOP_TIMEOUT_S = 10
 """For a model server's last batch; an idle node ends within a second."""

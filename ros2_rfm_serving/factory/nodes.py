@@ -15,9 +15,6 @@ from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.factory.descriptor import Factory, Robot, ServerCluster, Task
 from ros2_rfm_serving.types import SYSTEM1
 
-LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
-"""That ROS knows; a node that is given another one does not start."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpec:

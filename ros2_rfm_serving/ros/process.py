@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import enum
 import os
 import signal
 import sys
@@ -16,6 +17,16 @@ EXIT_CONFIGURATION = 78
 """Its arguments, parameters or files cannot be used (EX_CONFIG of sysexits.h): started again it would end again."""
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PR_SET_PDEATHSIG = 1
+
+
+class LogLevel(str, enum.Enum):
+    """Those that ROS knows; a node that is given another one does not start."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARN = "warn"
+    ERROR = "error"
+    FATAL = "fatal"
 
 
 class Ending:
