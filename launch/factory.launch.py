@@ -74,7 +74,7 @@ def node(spec, file, value):
         parameters=[str(file), *([value["params_file"]] if value["params_file"] else [])],
         arguments=["--ros-args", "--log-level", value["log_level"]],
         output="screen",
-        sigterm_timeout=str(STOP_TIMEOUT_S),
+        sigterm_timeout=LaunchConfiguration("sigterm_timeout", default=str(STOP_TIMEOUT_S)),
         respawn=True,
         respawn_delay=2.0,
         on_exit=lambda event, context: given_up(spec, started) if event.returncode == EXIT_CONFIGURATION else None,
