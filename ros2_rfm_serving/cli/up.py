@@ -14,7 +14,7 @@ from ros2_rfm_serving.operate.running import (
     new_logs,
     quickstart,
 )
-from ros2_rfm_serving.ros.process import LogLevel
+from ros2_rfm_serving.ros.process import LogLevel, ignore_signals
 
 
 def up(
@@ -54,6 +54,7 @@ def up(
         profiles=profiles,
     )
     outcome = run_factory(load_factory(file or quickstart()), options)
+    ignore_signals()  # all that is left is to say how it went
     if json_file:
         from ros2_rfm_serving.monitoring.summary import as_json
 

@@ -160,7 +160,7 @@ class ModelServerNode(LifecycleNode):
     def stop(self) -> None:
         """Before the process ends."""
         faulthandler.cancel_dump_traceback_later()
-        self._stop_threads(timeout_s=0.0)  # `drain` was the time to finish; a batch that still runs ends with the process
+        self._stop_threads(timeout_s=0.5)  # `drain` was the time to finish; a batch that still runs ends with the process
         if self._gateway:
             self._gateway.stop()
             self._gateway = None
