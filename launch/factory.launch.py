@@ -1,19 +1,27 @@
 """Starts a factory with ROS 2 launch: the same nodes as `rfm up`, from the same descriptor.
 
 ros2 launch rfm_serving factory.launch.py factory:=my_factory.yaml log_level:=debug
+
+A node that ends is started again, except when it says by its exit code that it cannot run as it is configured.
 """
 
-import tempfile
+import dataclasses
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ament_index_python.packages import get_package_share_directory
-from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.actions import DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction, RegisterEventHandler
+from launch.event_handlers import OnShutdown
+from launch.events import matches_action
+from launch.events.process import ShutdownProcess
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from launch import LaunchDescription
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.factory.nodes import node_list, write_parameters
+from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION, LogLevel
 
 SHARE = Path(get_package_share_directory("rfm_serving"))
 ARGUMENTS = {
@@ -22,46 +30,70 @@ ARGUMENTS = {
     "namespace": ("", "Namespace of the whole factory; empty: none"),
     "params_file": ("", "ROS parameters for every node, over the generated ones; empty: none"),
     "use_sim_time": ("false", "Use /clock for the stamps of messages; control always follows this machine's monotonic clock"),
-    "log_level": ("info", "debug, info, warn, error or fatal"),
+    "log_level": ("info", "Of every node"),
     "simulated_robots": ("true", "Start the simulated robots of the descriptor; false: real ones are there"),
     "foreman": ("true", "Give every robot its task over and over"),
 }
+CHOICES = {"log_level": [level.value for level in LogLevel]}
+TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+STOP_TIMEOUT_S = 10
+"""For a model server's last batch; an idle node ends within a second."""
+
+
+def truth(value, name):
+    """Of a launch argument, in any spelling that people use."""
+    if value[name].lower() not in TRUTH:
+        raise ConfigurationError(f"{value[name]!r} is neither true nor false", key=name, fix=f"write one of {', '.join(TRUTH)}")
+    return TRUTH[value[name].lower()]
 
 
 def nodes(context):
     """The launch actions of the descriptor's nodes."""
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
-    work = {} if value["foreman"] == "true" else None
+    work = {} if truth(value, "foreman") else None
+    simulated, sim_time = truth(value, "simulated_robots"), {"use_sim_time": truth(value, "use_sim_time")}
     profiles = Path(value["profiles"]) if value["profiles"] else None
     factory = load_factory(Path(value["factory"]))
     specs = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
-    folder = Path(tempfile.mkdtemp(prefix="rfm_serving_"))
-    actions = []
+    folder = TemporaryDirectory(prefix="rfm_serving_")  # removed at shutdown, and also when this process ends without one
+    actions = [RegisterEventHandler(OnShutdown(on_shutdown=lambda event, context: folder.cleanup()))]
     for spec in specs:
-        if spec.simulated and value["simulated_robots"] != "true":
-            continue
-        file = folder / f"{spec.name}.yaml"
-        write_parameters(spec, file)
-        actions.append(
-            Node(
-                package="rfm_serving",
-                executable=spec.executable,
-                namespace="/".join(part for part in (value["namespace"].strip("/"), spec.namespace) if part),
-                parameters=[
-                    str(file),
-                    {"use_sim_time": value["use_sim_time"] == "true"},
-                    *([value["params_file"]] if value["params_file"] else []),
-                ],
-                arguments=["--ros-args", "--log-level", value["log_level"]],
-                output="screen",
-                respawn=True,
-                respawn_delay=2.0,
-            )
-        )
+        if simulated or not spec.simulated:
+            file = Path(folder.name) / f"{spec.name}.yaml"
+            write_parameters(dataclasses.replace(spec, parameters={**spec.parameters, **sim_time}), file)
+            actions.append(node(spec, file, value))
     return actions
+
+
+def node(spec, file, value):
+    """One process. Its parameters are a file of ours: launch leaves the files behind that it makes of dictionaries."""
+    started = Node(
+        package="rfm_serving",
+        executable=spec.executable,
+        namespace="/".join(part for part in (value["namespace"].strip("/"), spec.namespace) if part),
+        parameters=[str(file), *([value["params_file"]] if value["params_file"] else [])],
+        arguments=["--ros-args", "--log-level", value["log_level"]],
+        output="screen",
+        sigterm_timeout=LaunchConfiguration("sigterm_timeout", default=str(STOP_TIMEOUT_S)),
+        respawn=True,
+        respawn_delay=2.0,
+        on_exit=lambda event, context: given_up(spec, started) if event.returncode == EXIT_CONFIGURATION else None,
+    )
+    return started
+
+
+def given_up(spec, started):
+    """Tells launch that this process was shut down on purpose."""
+    return [
+        LogInfo(msg=f"{spec.name} cannot run as it is configured and is not started again; its log says why"),
+        EmitEvent(event=ShutdownProcess(process_matcher=matches_action(started))),
+    ]
 
 
 def generate_launch_description():
     """Called by `ros2 launch`."""
-    declared = [DeclareLaunchArgument(name, default_value=d, description=text) for name, (d, text) in ARGUMENTS.items()]
+    declared = [
+        DeclareLaunchArgument(name, default_value=default, description=text, choices=CHOICES.get(name))
+        for name, (default, text) in ARGUMENTS.items()
+    ]
     return LaunchDescription([*declared, OpaqueFunction(function=nodes)])

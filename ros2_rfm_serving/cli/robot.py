@@ -23,6 +23,7 @@ from ros2_rfm_serving.operate.running import (
     show_until_end,
     stop_signals,
 )
+from ros2_rfm_serving.ros.process import LogLevel
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.factory import Factory, Robot
@@ -40,7 +41,7 @@ def robot(
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
     logs: Annotated[Path | None, typer.Option(help="Folder of the logs; default: logs/<time>")] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warn or error")] = "info",
+    log_level: Annotated[LogLevel, typer.Option(help="Of every node")] = LogLevel.INFO,
     foreman: Annotated[bool, typer.Option(help="Give it its task over and over; off: send goals yourself")] = True,
 ) -> None:
     """Adds a robot to a running factory: asks for admission, starts its nodes; Ctrl-C stops them and releases it.
@@ -60,7 +61,7 @@ def robot(
         domain=domain,
         namespace=namespace,
         logs=logs or new_logs(),
-        log_level=log_level,
+        log_level=log_level.value,
         work={} if foreman else None,
     )
     if failed := _run(factory, newcomer, options):

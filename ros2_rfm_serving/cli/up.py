@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +14,7 @@ from ros2_rfm_serving.operate.running import (
     new_logs,
     quickstart,
 )
-
-if TYPE_CHECKING:
-    pass
+from ros2_rfm_serving.ros.process import LogLevel, ignore_signals
 
 
 def up(
@@ -27,7 +25,7 @@ def up(
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
     profiles: Annotated[Path | None, typer.Option(help="Folder of profiles and models.yaml; default: shipped")] = None,
     logs: Annotated[Path | None, typer.Option(help="Folder of the logs; default: logs/<time>")] = None,
-    log_level: Annotated[str, typer.Option(help="debug, info, warn or error")] = "info",
+    log_level: Annotated[LogLevel, typer.Option(help="Of every node")] = LogLevel.INFO,
     foreman: Annotated[bool, typer.Option(help="Give every robot its task over and over; off: send goals yourself")] = True,
     end_on_score: Annotated[
         bool, typer.Option(help="End a task when the simulator scores it, whatever the monitor says (to evaluate a policy)")
@@ -50,12 +48,13 @@ def up(
         domain=domain,
         namespace=namespace,
         logs=logs or new_logs(),
-        log_level=log_level,
+        log_level=log_level.value,
         work=work if foreman else None,
         svg_file=svg_file,
         profiles=profiles,
     )
     outcome = run_factory(load_factory(file or quickstart()), options)
+    ignore_signals()  # all that is left is to say how it went
     if json_file:
         from ros2_rfm_serving.monitoring.summary import as_json
 

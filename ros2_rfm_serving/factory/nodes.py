@@ -15,9 +15,6 @@ from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.factory.descriptor import Factory, Robot, ServerCluster, Task
 from ros2_rfm_serving.types import SYSTEM1
 
-SUPERVISED = "RFM_SERVING_SUPERVISED"
-"""Set in the environment of a node that must not outlive the process that started it."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpec:
@@ -26,7 +23,7 @@ class NodeSpec:
     name: str
     """Unique in the factory; also names its log."""
     executable: str
-    """In lib/rfm_serving, and the module ros2_rfm_serving.ros.<executable>."""
+    """In lib/rfm_serving."""
     namespace: str = ""
     """Below the factory's namespace."""
     parameters: dict[str, Any] = field(default_factory=dict)

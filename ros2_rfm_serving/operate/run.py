@@ -59,23 +59,24 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     stop = threading.Event()
     console.print(f"{factory.file}: {len(board.robots)} robots, {len(board.servers)} servers; logs in {options.logs}")
     started_s = time.monotonic()
-    with stop_signals(stop), observing(board, options.namespace) as observer:
-        _refuse_a_second_factory(observer)
-        try:
-            supervisor.start()
-            show_until_end(factory.name, supervisor, board, options, stop, until)
-            if options.svg_file:
-                canvas = Console(record=True, width=150, file=io.StringIO())
-                canvas.print(picture(factory.name, board, []))
-                canvas.save_svg(str(options.svg_file), title="rfm up")
-        finally:
-            console.print("stopping ...")
-            killed = supervisor.stop()
-    if killed:
-        console.print(f"[yellow]had to be killed: {', '.join(killed)}[/yellow]")
-    failed = [process.node.name for process in supervisor.gave_up]
-    duration_s = time.monotonic() - started_s
-    console.print(*render(board, duration_s, options.logs))
+    with stop_signals(stop):  # to the last word: pressed again, Ctrl-C changes nothing
+        with observing(board, options.namespace) as observer:
+            _refuse_a_second_factory(observer)
+            try:
+                supervisor.start()
+                show_until_end(factory.name, supervisor, board, options, stop, until)
+                if options.svg_file:
+                    canvas = Console(record=True, width=150, file=io.StringIO())
+                    canvas.print(picture(factory.name, board, []))
+                    canvas.save_svg(str(options.svg_file), title="rfm up")
+            finally:
+                console.print("stopping ...")
+                killed = supervisor.stop()
+        if killed:
+            console.print(f"[yellow]had to be killed: {', '.join(killed)}[/yellow]")
+        failed = [process.node.name for process in supervisor.gave_up]
+        duration_s = time.monotonic() - started_s
+        console.print(*render(board, duration_s, options.logs))
     return Outcome(board=board, failed=failed, duration_s=duration_s)
 
 

@@ -134,5 +134,7 @@ def observing(board: Board, namespace: str) -> Iterator[ObserverNode]:
     finally:
         ending.set()
         thread.join(timeout=5.0)
+        spinner.remove_node(node)
+        spinner.shutdown()
         node.destroy_node()
         rclpy.try_shutdown()

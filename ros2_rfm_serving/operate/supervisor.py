@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ros2_rfm_serving.factory.nodes import SUPERVISED, NodeSpec, write_parameters
+from ros2_rfm_serving.factory.nodes import NodeSpec, write_parameters
+from ros2_rfm_serving.operate.executables import command_of
+from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION, SUPERVISED
 
 INITIAL_BACKOFF_S, MAX_BACKOFF_S, HEALTHY_AFTER_S = 1.0, 15.0, 30.0
 MAX_RESTARTS_IN_A_ROW = 5
@@ -47,6 +48,7 @@ class Supervisor:
             **os.environ,
             "ROS_LOG_DIR": str(folder / "ros"),
             "PYTHONUNBUFFERED": "1",
+            "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore"),
             SUPERVISED: "1",
             "RCUTILS_COLORIZED_OUTPUT": "0",
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
@@ -92,9 +94,8 @@ class Supervisor:
         parameters = folder / f"{node.name}.yaml"
         write_parameters(node, parameters)
         namespace = "/".join(part for part in ("", fleet_namespace.strip("/"), node.namespace) if part or not fleet_namespace)
-        command = [sys.executable, "-W", "ignore", "-m", f"ros2_rfm_serving.ros.{node.executable}", "--ros-args"]
-        command += ["--params-file", str(parameters), "-r", f"__ns:=/{namespace.strip('/')}", "--log-level", log_level]
-        return Process(node, command, folder / f"{node.name}.log")
+        arguments = ["--params-file", str(parameters), "-r", f"__ns:=/{namespace.strip('/')}", "--log-level", log_level]
+        return Process(node, [*command_of(node.executable), "--ros-args", *arguments], folder / f"{node.name}.log")
 
     def _launch(self, process: Process) -> None:
         with process.log.open("ab") as log:
@@ -114,6 +115,9 @@ class Supervisor:
         assert process.running is not None
         process.last_exit, process.running = process.running.returncode, None
         process.failures += 1
+        if process.last_exit == EXIT_CONFIGURATION:
+            process.gave_up = True
+            return f"{process.node.name}: cannot run as it is configured, given up; see {process.log}"
         if process.failures > MAX_RESTARTS_IN_A_ROW:
             process.gave_up = True
             return f"{process.node.name}: ended {process.failures} times in a row, given up; see {process.log}"

@@ -12,6 +12,7 @@ from rclpy.action import ActionClient
 from rclpy.node import Node
 from rfm_serving import action, msg
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, parameter, run_node
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import qos
@@ -23,6 +24,8 @@ class ForemanNode(Node):
     def __init__(self) -> None:
         super().__init__("foreman")
         self._robots = [robot for robot in parameter(self, "robots", [""], "Robots to keep at work") if robot]
+        if not self._robots:
+            raise ConfigurationError("names no robot", key="robots", fix="write robots: [arm_1, arm_2]")
         self._episodes = parameter(self, "episodes", 0, "Tasks per robot, then stop; 0: without end")
         self._budget_s = parameter(self, "time_budget_s", 0.0, "Time for a task; 0: the robot's default")
         self._until_success = parameter(
@@ -117,7 +120,7 @@ class _Job:
 
 
 def main() -> None:
-    run_node(ForemanNode)
+    run_node(ForemanNode, __doc__)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ LOADING_PERIOD_S = 0.05
 FROZEN_FACTOR = 3.0
 """Times `hung_after_s`: after this without a turn of the executor the interpreter itself is stuck."""
 EXIT_HUNG = 70
+BATCH_ENDS_S = 10.0
+"""Given to the batch that runs when the node is deactivated."""
 REFETCH_LOOKS = 4
 """At what waits, within the age at which an observation is stale."""
 
@@ -159,7 +161,7 @@ class ModelServerNode(LifecycleNode):
     def stop(self) -> None:
         """Before the process ends."""
         faulthandler.cancel_dump_traceback_later()
-        self._stop_threads()
+        self._stop_threads(timeout_s=0.5)  # `drain` was the time to finish; a batch that still runs ends with the process
         if self._gateway:
             self._gateway.stop()
             self._gateway = None
@@ -189,12 +191,12 @@ class ModelServerNode(LifecycleNode):
         elif self._params.autostart and self._loading.outcome is not None and self.trigger_configure() == SUCCESS:
             self.trigger_activate()
 
-    def _stop_threads(self) -> None:
+    def _stop_threads(self, timeout_s: float = BATCH_ENDS_S) -> None:
         if self._intake:
             self._intake.stop()
             self._intake = None
         if self._worker:
-            self._worker.stop()
+            self._worker.stop(timeout_s)
             self._worker = None
         self._infer.release()
         if self._gateway:
@@ -372,7 +374,7 @@ def _refused(response: Any, code: int, problem: str) -> Any:
 
 
 def main() -> None:
-    run_node(functools.partial(ModelServerNode, owns_process=True))
+    run_node(functools.partial(ModelServerNode, owns_process=True), __doc__)
 
 
 if __name__ == "__main__":

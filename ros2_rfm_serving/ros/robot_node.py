@@ -14,8 +14,10 @@ from ros2_rfm_serving.ros.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.faulty import Faults
 from ros2_rfm_serving.ros.parameters import unknown
 from ros2_rfm_serving.ros.robot.body import RobotBody
+from ros2_rfm_serving.ros.robot.declared import SPECS
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers, later
 from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
+from ros2_rfm_serving.ros.robot.status_watch import StatusWatch
 from ros2_rfm_serving.ros.runtime import fleet_names, logged, parameter, run_node
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire.session_messages import check_name
@@ -37,6 +39,7 @@ class RobotHost(LifecycleNode):
         self._servers: Servers | None = None
         self._diagnostics: Diagnostics | None = None
         self._faults: Faults | None = None
+        self._watch = StatusWatch(self)
         if parameter(self, "autostart", True, "Configure and activate by itself"):
             self._start_timer = every(self, 0.01, self._start_once)
 
@@ -99,7 +102,7 @@ class RobotHost(LifecycleNode):
         for name in unknown(self):
             self.get_logger().warning(f"no parameter is named {name}")
         self._faults = self._faults or Faults(self)
-        self._servers = Servers(self, self._names, self._robots, self._faults)
+        self._servers = Servers(self, self._names, self._robots, self._faults, self._watch)
         self._diagnostics = Diagnostics(self, self._diagnoses)
         for one in settings:
             self._robots.append(RobotBody(self, one, self._names, self._servers, self._diagnostics.publish))
@@ -135,7 +138,7 @@ class RobotNode(RobotHost):
 
 
 def main() -> None:
-    run_node(RobotNode)
+    run_node(RobotNode, __doc__, SPECS)
 
 
 if __name__ == "__main__":

@@ -8,18 +8,22 @@ from __future__ import annotations
 from collections import Counter
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.ros.parameters import Spec, Values, declare
+from ros2_rfm_serving.ros.robot.declared import SPECS
 from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
 from ros2_rfm_serving.ros.robot_node import RobotHost
-from ros2_rfm_serving.ros.runtime import parameter, run_node
+from ros2_rfm_serving.ros.runtime import run_node
+
+ROBOTS = {"robots": Spec([""], "Names of the robots, as in the schedule")}
 
 
 class RobotsNode(RobotHost):
     def __init__(self) -> None:
         super().__init__("robots")
-        parameter(self, "robots", [""], "Names of the robots, as in the schedule")
+        declare(self, ROBOTS)
 
     def _settings(self) -> list[RobotSettings]:
-        names = [name for name in self.get_parameter("robots").value if name]
+        names = Values(self, ROBOTS).texts("robots")
         twice = [name for name, count in Counter(names).items() if count > 1]
         if not names or twice:
             problem = f"names {twice[0]!r} twice" if twice else "names no robot"
@@ -28,7 +32,7 @@ class RobotsNode(RobotHost):
 
 
 def main() -> None:
-    run_node(RobotsNode)
+    run_node(RobotsNode, __doc__, ROBOTS | SPECS)
 
 
 if __name__ == "__main__":

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
-import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeVar
 
 import rclpy
 from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
 from rcl_interfaces.msg import ParameterDescriptor
+from rclpy.exceptions import ParameterException
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
-from ros2_rfm_serving.factory.nodes import SUPERVISED
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.ros.parameters import Spec
+from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION, Ending, end_with_parent, leave
+from ros2_rfm_serving.ros.usage import usage
 from ros2_rfm_serving.ros.wire.qos import Names
 
-PR_SET_PDEATHSIG = 1
+EXIT_FAILED = 1
+HELP_FLAGS = {"-h", "--help"}
+LOOK_PERIOD_S = 0.1
+"""Of looking whether the process was asked to end."""
+NO_PARAMETERS: Mapping[str, Spec] = MappingProxyType({})
 T = TypeVar("T")
 clock = time.monotonic
 """The one clock of a process. The brain never reads it; nodes pass its readings on."""
@@ -50,31 +57,59 @@ def executor() -> Any:
     return EventsExecutor()
 
 
-def run_node(make: Callable[[], Node], args: Sequence[str] | None = None) -> None:
-    """Runs one node until SIGINT or SIGTERM. `make` runs after rclpy has started.
+def run_node(make: Callable[[], Node], about: str | None = "", parameters: Mapping[str, Spec] = NO_PARAMETERS) -> NoReturn:
+    """Runs one node until SIGINT or SIGTERM, and ends the process (`usage.py` has the exit codes). `make` runs after rclpy has
+    started; about, parameters: for `--help`.
 
     The signals are handled here and not by rclpy, whose handlers end the context at once: a node's `drain()` and `stop()`, if it
     has them, can finish what runs and publish its last words.
     """
+    if HELP_FLAGS & set(sys.argv[1:]):
+        print(usage(about or "", parameters))
+        raise SystemExit(0)
     os.environ.setdefault("ROS_LOG_DIR", str(Path("~/.ros/log").expanduser()) if "HOME" in os.environ else "/tmp/ros_log")
-    _end_with_parent()
-    ending: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _: ending.append(received))
-    rclpy.init(args=list(args) if args is not None else None, signal_handler_options=SignalHandlerOptions.NO)
-    spinner, node = executor(), None
+    end_with_parent()
+    leave(_run(make, Ending()))
+
+
+def _run(make: Callable[[], Node], ending: Ending) -> int:
+    """The exit code."""
+    try:
+        rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    except RuntimeError as error:  # rclpy has no name of its own for bad arguments
+        return _refused(error)
     try:
         node = make()
-        spinner.add_node(node)
-        while rclpy.ok() and not ending:
-            _spin(spinner, node, 0.25)  # the events executor's spin() without a timeout never dispatches
+        ending.in_order()
+        _serve(node, ending)
+    except (RfmError, ParameterException) as error:
+        return _refused(error)
+    except Exception:
+        traceback.print_exc()
+        return EXIT_FAILED
+    return 0
+
+
+def _refused(error: Exception) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return EXIT_CONFIGURATION
+
+
+def _serve(node: Any, ending: Ending) -> None:
+    """From the outside in: the executor, which calls into the node, ends before the node, and the node before what it stands on."""
+    spinner = executor()
+    spinner.add_node(node)
+    try:
+        while rclpy.ok() and not ending.asked:
+            _spin(spinner, node, LOOK_PERIOD_S)  # the events executor's spin() without a timeout never dispatches
     finally:
-        if node is not None:
-            _drain(spinner, node)
-            getattr(node, "stop", lambda: None)()
-            for _ in range(5):
-                _spin(spinner, node, 0.02)  # what `stop` set off, such as the result of a goal
-            node.destroy_node()
+        _drain(spinner, node)
+        getattr(node, "stop", lambda: None)()
+        for _ in range(5):
+            _spin(spinner, node, 0.02)  # what `stop` set off, such as the result of a goal
+        spinner.remove_node(node)
+        spinner.shutdown()
+        node.destroy_node()
         rclpy.try_shutdown()
 
 
@@ -84,14 +119,6 @@ def _drain(spinner: Any, node: Any) -> None:
         node.drain()
         while rclpy.ok() and not node.drained:
             _spin(spinner, node, 0.05)
-
-
-def _end_with_parent() -> None:
-    """A supervised node ends when its supervisor does, however that happened (Linux; elsewhere an orderly end has to do)."""
-    if os.environ.get(SUPERVISED) and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() == 1:
-            raise SystemExit("the supervisor is gone")
 
 
 def _spin(spinner: Any, node: Node, seconds: float) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.errors import RfmError, ScheduleError
+from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot, load_factory
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.runtime import fleet_names, parameter, run_node, share
@@ -32,7 +32,10 @@ BACKGROUND_PERIOD_S = 0.5
 class SchedulerNode(Node):
     def __init__(self) -> None:
         super().__init__("scheduler")
-        self._file = Path(parameter(self, "factory_file", "", "Factory descriptor (YAML)"))
+        file = parameter(self, "factory_file", "", "Factory descriptor (YAML)")
+        if not file:
+            raise ConfigurationError("is empty", key="factory_file", fix="name a descriptor: -p factory_file:=/my/factory.yaml")
+        self._file = Path(file)
         folder = parameter(self, "profiles_folder", "", "Folder of profiles (CSV) and models.yaml; empty: the shipped one")
         self._policy = parameter(self, "policy", "best", "Scheduling policy, as in `rfm plan --policy`")
         profiles = Path(folder) if folder else share() / "config" / "profiles"
@@ -167,7 +170,7 @@ class SchedulerNode(Node):
 
 
 def main() -> None:
-    run_node(SchedulerNode)
+    run_node(SchedulerNode, __doc__)
 
 
 if __name__ == "__main__":

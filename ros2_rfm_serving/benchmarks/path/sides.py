@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -172,4 +171,4 @@ class EchoClient(Node):
 
 
 if __name__ == "__main__":
-    run_node(Echo, sys.argv)
+    run_node(Echo)

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
@@ -15,6 +14,7 @@ from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.ros.faulty import Faults
+from ros2_rfm_serving.ros.robot.status_watch import Hearing, StatusWatch
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos, session_messages
@@ -49,7 +49,6 @@ class _Server(NamedTuple):
     """What leads to one server: `made` to be destroyed, and the ways through the network."""
 
     observation: Any
-    status: Any
     clients: dict[type, Any]
     """By type of the service."""
     send: Callable[[Any], Any]
@@ -60,10 +59,10 @@ class _Server(NamedTuple):
 class Servers:
     """Schedule and server status to the robots of this process, their observations and calls to the servers."""
 
-    def __init__(self, node: Node, names: qos.Names, robots: Sequence[ServedRobot], faults: Faults) -> None:
+    def __init__(self, node: Node, names: qos.Names, robots: Sequence[ServedRobot], faults: Faults, watch: StatusWatch) -> None:
         """`robots`: as they are at any time."""
         self.faults = faults
-        self._node, self._names, self._robots = node, names, robots
+        self._node, self._names, self._robots, self._watch = node, names, robots, watch
         self._servers: dict[str, _Server] = {}
         self._users: dict[str, list[ServedRobot]] = defaultdict(list)
         """Server -> robots with a route to it."""
@@ -85,8 +84,8 @@ class Servers:
     def destroy(self) -> None:
         """Hears nothing from now on; what was asked last may still be answered."""
         self._node.destroy_subscription(self._schedule)
+        self._watch.silence()
         for server in self._servers.values():
-            self._node.destroy_subscription(server.status)
             self._node.destroy_publisher(server.observation)
         clients = [client for server in self._servers.values() for client in server.clients.values()]
         self._servers.clear()
@@ -121,15 +120,12 @@ class Servers:
     def _connect(self, server: str) -> _Server:
         """All that it takes to turn to a server, made ahead of need: discovery takes its time."""
         node, name = self._node, self._names.server
-        events = SubscriptionEventCallbacks(liveliness=lambda event: self._on_liveliness(server, event))
         on_status = self.faults.passing(self._on_status, Direction.DOWN, reliable=True)
+        self._watch.hear(name(server, "status"), Hearing(on_status, lambda event: self._on_liveliness(server, event)))
         publisher = node.create_publisher(msg.Observation, name(server, "observation"), qos.OBSERVATION_SENT)
         clients = {service: node.create_client(service, name(server, leaf)) for service, leaf in SERVICES.items()}
         return _Server(
             observation=publisher,
-            status=node.create_subscription(
-                msg.ServerStatus, name(server, "status"), on_status, qos.SERVER_STATUS, event_callbacks=events
-            ),
             clients=clients,
             send=self.faults.passing(publisher.publish, Direction.UP),
             calls={service: self.faults.calling(client.call_async) for service, client in clients.items()},

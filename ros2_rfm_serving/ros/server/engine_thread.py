@@ -41,7 +41,7 @@ class EngineThread:
         since_s = self._busy_since_s
         return now_s - since_s if since_s is not None else 0.0
 
-    def stop(self, timeout_s: float = 10.0) -> None:
+    def stop(self, timeout_s: float) -> None:
         """Waits for the batch that runs."""
         self._stopping = True
         self._wake.set()
@@ -97,6 +97,6 @@ class EngineThreads:
         """Of the server's own engine; one elsewhere has a timeout."""
         return self._tiers[0].busy_s(now_s)
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float) -> None:
         for tier in self._tiers:
-            tier.stop()
+            tier.stop(timeout_s)

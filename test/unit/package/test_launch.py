@@ -1,6 +1,7 @@
 """The launch file, run with stand-ins for `launch` and `launch_ros` (they record what they are given): same nodes as `rfm up`.
 
-Where ROS 2 launch is installed, `ros2 launch rfm_serving factory.launch.py` runs the same file unchanged.
+The package index has neither of them. Where ROS 2 launch is installed, `ros2 launch rfm_serving factory.launch.py` runs the same
+file unchanged.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import runpy
 import sys
 import types
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,56 +20,159 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
 from ros2_rfm_serving.factory.descriptor import Interface
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
+from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.types import Fallback
 
 
 class Recorded:
+    """Takes what the genuine class of launch 3.7 and launch_ros 0.28 takes, by the same names, and nothing else."""
+
+    positional: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.args, self.kwargs = args, kwargs
+        assert len(args) <= len(self.positional) and kwargs.keys() <= set(self.keywords), f"{type(self).__name__}: {args}, {kwargs}"
+        self.kwargs = dict(zip(self.positional, args, strict=False)) | kwargs
+
+
+class LaunchDescription(Recorded):
+    positional = ("initial_entities",)
+
+
+class DeclareLaunchArgument(Recorded):
+    positional, keywords = ("name",), ("default_value", "description", "choices")
+
+
+class OpaqueFunction(Recorded):
+    keywords = ("function", "args", "kwargs")
+
+
+class RegisterEventHandler(Recorded):
+    positional = ("event_handler",)
+
+
+class OnShutdown(Recorded):
+    keywords = ("on_shutdown",)
+
+
+class EmitEvent(Recorded):
+    keywords = ("event",)
+
+
+class ShutdownProcess(Recorded):
+    keywords = ("process_matcher",)
+
+
+class LogInfo(Recorded):
+    keywords = ("msg",)
+
+
+class Node(Recorded):
+    keywords = (
+        *("package", "executable", "name", "namespace", "parameters", "remappings", "ros_arguments", "arguments"),
+        *("output", "on_exit", "respawn", "respawn_delay", "respawn_max_retries", "sigterm_timeout", "sigkill_timeout"),
+    )
 
 
 class LaunchConfiguration:
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, variable_name: str, *, default: Any = None) -> None:
+        self.name = variable_name
 
     def perform(self, context: dict[str, str]) -> str:
         return context[self.name]
 
 
+@dataclass
+class Exited:
+    returncode: int
+
+
+class Launched:
+    """The launch file, loaded, and what it would start."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        *declared, self._opaque = content["generate_launch_description"]().kwargs["initial_entities"]
+        self.declared = {entity.kwargs["name"]: entity.kwargs for entity in declared}
+
+    def actions(self, **given: str) -> list[Any]:
+        context = {name: argument["default_value"] for name, argument in self.declared.items()} | given
+        return list(self._opaque.kwargs["function"](context))
+
+    def nodes(self, **given: str) -> list[dict[str, Any]]:
+        return [action.kwargs for action in self.actions(**given) if isinstance(action, Node)]
+
+
 @pytest.fixture
-def launched(repository: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def launched(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
     modules = {
-        "launch": {"LaunchDescription": Recorded},
-        "launch.actions": {"DeclareLaunchArgument": Recorded, "OpaqueFunction": Recorded},
+        "launch": {"LaunchDescription": LaunchDescription},
+        "launch.actions": {
+            kind.__name__: kind for kind in (DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction, RegisterEventHandler)
+        },
+        "launch.event_handlers": {"OnShutdown": OnShutdown},
+        "launch.events": {"matches_action": lambda action: lambda other: other is action},
+        "launch.events.process": {"ShutdownProcess": ShutdownProcess},
         "launch.substitutions": {"LaunchConfiguration": LaunchConfiguration},
         "launch_ros": {},
-        "launch_ros.actions": {"Node": Recorded},
+        "launch_ros.actions": {"Node": Node},
         "ament_index_python.packages": {"get_package_share_directory": lambda name: str(repository)},
     }
     for name, content in modules.items():
         module = types.ModuleType(name)
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, name, module)
-    return runpy.run_path(str(repository / "launch" / "factory.launch.py"))
+    return Launched(runpy.run_path(str(repository / "launch" / "factory.launch.py")))
 
 
-def test_it_starts_the_nodes_of_rfm_up(repository: Path, launched: dict[str, Any]) -> None:
-    (entities,) = launched["generate_launch_description"]().args
-    declared = {e.args[0]: e.kwargs for e in entities[:-1]}
-    assert {"factory", "namespace", "params_file", "use_sim_time", "log_level"} <= set(declared)
-    assert all(argument["description"] and "default_value" in argument for argument in declared.values())
-    context = {name: argument["default_value"] for name, argument in declared.items()}
+def test_it_starts_the_nodes_of_rfm_up(repository: Path, launched: Launched) -> None:
+    assert {"factory", "namespace", "params_file", "use_sim_time", "log_level"} <= set(launched.declared)
+    assert all(argument["description"] and "default_value" in argument for argument in launched.declared.values())
     factory = load_factory(repository / "config" / "factory_quickstart.yaml")
     expected = node_list(factory, repository / "config", work={})
-    nodes = entities[-1].kwargs["function"](context)
-    assert [node.kwargs["executable"] for node in nodes] == [spec.executable for spec in expected]
+    actions = launched.actions(use_sim_time="yes")  # kept: their parameter files go with them
+    nodes = [action.kwargs for action in actions if isinstance(action, Node)]
+    assert [node["executable"] for node in nodes] == [spec.executable for spec in expected]
     for node, spec in zip(nodes, expected, strict=True):
-        content = yaml.safe_load(Path(node.kwargs["parameters"][0]).read_text())["/**"]["ros__parameters"]
-        assert spec.parameters.items() <= content.items() and node.kwargs["namespace"] == spec.namespace
+        content = yaml.safe_load(Path(node["parameters"][0]).read_text())["/**"]["ros__parameters"]
+        assert spec.parameters.items() <= content.items() and node["namespace"] == spec.namespace
+        assert content["use_sim_time"] is True
 
-    nodes = entities[-1].kwargs["function"]({**context, "simulated_robots": "false", "foreman": "false", "namespace": "hall_3"})
-    assert {node.kwargs["executable"] for node in nodes} == {"scheduler_node", "model_server_node", "robot_node"}
-    assert all(node.kwargs["namespace"].startswith("hall_3/") for node in nodes)
+    nodes = launched.nodes(simulated_robots="false", foreman="false", namespace="hall_3")
+    assert {node["executable"] for node in nodes} == {"scheduler_node", "model_server_node", "robot_node"}
+    assert all(node["namespace"].startswith("hall_3/") for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("True", True), ("1", True), ("yes", True), ("ON", True), ("False", False), ("0", False)]
+)
+def test_a_truth_value_may_be_written_as_people_write_it(launched: Launched, text: str, meant: bool) -> None:
+    assert ("foreman_node" in {node["executable"] for node in launched.nodes(foreman=text)}) is meant
+
+
+def test_what_is_no_argument_s_value_is_refused_before_anything_starts(launched: Launched) -> None:
+    assert launched.declared["log_level"]["choices"] == ["debug", "info", "warn", "error", "fatal"]
+    for name in ("foreman", "simulated_robots", "use_sim_time"):
+        with pytest.raises(ConfigurationError, match=f"^{name}: 'maybe' is neither true nor false; write one of true, yes"):
+            launched.actions(**{name: "maybe"})
+
+
+def test_parameter_files_go_at_shutdown_and_launch_makes_none_of_its_own(launched: Launched) -> None:
+    """launch writes a file for every dictionary of parameters, and leaves it behind."""
+    actions = launched.actions()
+    files = [file for action in actions if isinstance(action, Node) for file in action.kwargs["parameters"]]
+    assert files and all(isinstance(file, str) and Path(file).is_file() for file in files)
+    (handler,) = [action.kwargs["event_handler"] for action in actions if isinstance(action, RegisterEventHandler)]
+    handler.kwargs["on_shutdown"](None, None)
+    assert not any(Path(file).parent.exists() for file in files)
+
+
+def test_a_node_is_started_again_unless_it_says_that_it_cannot_run_as_configured(launched: Launched) -> None:
+    started = next(action for action in launched.actions() if isinstance(action, Node))
+    on_exit = started.kwargs["on_exit"]
+    assert started.kwargs["respawn"] is True and on_exit(Exited(1), None) is None and on_exit(Exited(-11), None) is None
+    said, told = on_exit(Exited(EXIT_CONFIGURATION), None)
+    assert "scheduler cannot run" in said.kwargs["msg"]
+    assert told.kwargs["event"].kwargs["process_matcher"](started)
 
 
 def test_a_robot_is_told_the_policies_of_its_task_and_its_world_how_to_show_itself(repository: Path) -> None:

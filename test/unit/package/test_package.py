@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import importlib
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -30,6 +31,16 @@ def test_both_installers_offer_the_rfm_command(repository: Path) -> None:
     for target in scripts.values():
         module, function = target.split(":")
         assert callable(getattr(importlib.import_module(module), function))
+    nodes = {file.stem for file in (repository / "ros2_rfm_serving" / "ros").glob("*_node.py")} - {"observer_node"}
+    assert nodes == scripts.keys() - {"rfm"}
+    assert all(scripts[node] == f"ros2_rfm_serving.ros.executables:{node}" for node in nodes)
+
+
+def test_an_executable_s_first_lines_import_nothing_that_takes_time() -> None:
+    """Until they have run, Ctrl-C is Python's own: a traceback out of whatever is being imported."""
+    heavy = ["numpy", "rclpy", "pydantic", "torch", "ortools"]
+    program = f"import sys, ros2_rfm_serving.ros.executables; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("folder", ["msg", "srv", "action"])

@@ -1,0 +1,30 @@
+"""What starts a node's process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import ros2_rfm_serving
+from ros2_rfm_serving.errors import ConfigurationError
+
+SITE = Path(ros2_rfm_serving.__path__[0]).absolute().parent
+"""The folder that this package is imported from."""
+
+
+def command_of(executable: str) -> list[str]:
+    """The installed executable, found as ROS finds it; from a checkout, the checkout's own module. Either way a node runs the code
+    that `rfm` runs. Raises: `ConfigurationError`."""
+    if not is_installed():
+        return [sys.executable, "-m", "ros2_rfm_serving.ros.executables", executable]
+    from ros2_rfm_serving.ros.runtime import share
+
+    file = share().parents[1] / "lib" / "rfm_serving" / executable
+    if not file.is_file():
+        raise ConfigurationError(f"{file} is missing", fix="install rfm_serving anew")
+    return [str(file)]
+
+
+def is_installed(site: Path = SITE) -> bool:
+    """Whether the interfaces, which only an installation has, are beside the package."""
+    return (site / "rfm_serving" / "msg").is_dir()

@@ -1,0 +1,46 @@
+"""What lib/rfm_serving starts: setup.cfg names these functions. In a checkout:
+`python -m ros2_rfm_serving.ros.executables robot_node`.
+
+Importing this takes no time: Ctrl-C has its one meaning while ROS and the models' libraries are still being imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from ros2_rfm_serving.ros.process import Ending
+
+
+def scheduler_node() -> None:
+    _run("scheduler_node")
+
+
+def model_server_node() -> None:
+    _run("model_server_node")
+
+
+def robot_node() -> None:
+    _run("robot_node")
+
+
+def robots_node() -> None:
+    _run("robots_node")
+
+
+def metaworld_robot_node() -> None:
+    _run("metaworld_robot_node")
+
+
+def foreman_node() -> None:
+    _run("foreman_node")
+
+
+def _run(name: str) -> None:
+    Ending()
+    importlib.import_module(f"ros2_rfm_serving.ros.{name}").main()
+
+
+if __name__ == "__main__":
+    del sys.argv[0]
+    _run(sys.argv[0])

@@ -1,0 +1,52 @@
+"""Hearing servers' status, and whether they live, without ever letting go of what hears them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.node import Node
+from rfm_serving import msg
+
+from ros2_rfm_serving.ros.wire import qos
+
+
+class Hearing(NamedTuple):
+    status: Callable[[Any], object]
+    liveliness: Callable[[Any], object]
+
+
+DEAF = Hearing(lambda status: None, lambda event: None)
+
+
+class StatusWatch:
+    """One subscription per server, made once, as long as its node is there.
+
+    Destroying an entity while one of its QoS events is queued crashes rclpy's events executor (ros2/rclpy#1644), and liveliness
+    is lost just when robots have reason to go as well: at the end of everything. So they fall silent instead.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._made: set[str] = set()
+        self._heard: dict[str, Hearing] = {}
+
+    def hear(self, topic: str, hearing: Hearing) -> None:
+        self._heard[topic] = hearing
+        if topic not in self._made:
+            self._made.add(topic)
+            events = SubscriptionEventCallbacks(liveliness=lambda event: self._hearing(topic).liveliness(event))
+            self._node.create_subscription(
+                msg.ServerStatus,
+                topic,
+                lambda message: self._hearing(topic).status(message),
+                qos.SERVER_STATUS,
+                event_callbacks=events,
+            )
+
+    def silence(self) -> None:
+        self._heard.clear()
+
+    def _hearing(self, topic: str) -> Hearing:
+        return self._heard.get(topic, DEAF)
