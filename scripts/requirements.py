@@ -32,7 +32,9 @@ def asked_by(distribution: Requirement, without: list[str]) -> Iterator[str]:
     for line in metadata.requires(distribution.name) or ():
         requirement = Requirement(line)
         marker, requirement.marker = requirement.marker, None
-        if requirement.name in without or not any(marker is None or marker.evaluate({"extra": e}) for e in ("", *distribution.extras)):
+        if requirement.name in without or not any(
+            marker is None or marker.evaluate({"extra": e}) for e in ("", *distribution.extras)
+        ):
             continue
         if requirement.name == distribution.name:  # an extra that is made of others
             yield from asked_by(requirement, without)
