@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
 from test.engines import tiny_lerobot as tiny
 
-SPLIT = ("smolvla", "pi0", "pi05") if find_spec("transformers.models.siglip.check") else ("smolvla",)
+SPLIT = ("smolvla", "pi0", "pi05")
 KINDS = (*SPLIT, "act", "diffusion")
 CLOSE = 1e-5
 

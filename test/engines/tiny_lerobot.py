@@ -16,6 +16,8 @@ from lerobot.policies.factory import get_policy_class, make_policy_config, make_
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from ros2_rfm_serving.engines.lerobot import pi_gemma
+
 CAMERAS, STATE_SIZE, NUM_ACTIONS, CHUNK = ("front", "wrist"), 6, 4, 12
 NAMES = ("x", "y", "z", "gripper")
 TASKS = ("pick the red cube", "open the drawer and put the cube into it", "push")
@@ -194,6 +196,8 @@ def loading() -> Iterator[None]:
     from lerobot.policies.pi0 import modeling_pi0
     from lerobot.policies.pi05 import modeling_pi05
 
+    for kind in ("pi0", "pi05"):
+        pi_gemma.provide(kind)
     with mock.patch.multiple(modeling_pi0, **_small(modeling_pi0)), mock.patch.multiple(modeling_pi05, **_small(modeling_pi05)):
         yield
 

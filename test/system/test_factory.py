@@ -168,6 +168,7 @@ def test_any_action_client_works_and_a_killed_server_means_hold_then_recovery(
         assert "EMULATED" in output and "server_1: ended (SIGKILL)" in output and "summary" in output
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(280)
 def test_two_factories_on_one_machine_do_not_disturb_each_other(repository: Path, tmp_path: Path) -> None:
     arguments = (EMULATED, "--seconds", "8", "--json")
@@ -187,6 +188,7 @@ def test_two_factories_on_one_machine_do_not_disturb_each_other(repository: Path
             assert not foreign & {*server["refused"], *robot["refused"]}
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(280)
 def test_the_quickstart_completes_episodes_and_ends_by_itself(repository: Path, tmp_path: Path, ros_domain: int) -> None:
     file = tmp_path / "summary.json"

@@ -28,6 +28,7 @@ def commands_at(heard: Heard, time_s: float) -> int:
     return max((line["total"] for line in heard.of("commands", until_s=time_s)), default=0)
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(250)
 def test_a_robot_over_a_bad_network_holds_in_a_cut_and_goes_on_after_it(
     tmp_path: Path, record_property: Callable[[str, object], None]

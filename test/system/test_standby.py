@@ -130,6 +130,7 @@ def rfm_robot(repository: Path, logs: Path, *arguments: str, domain: int) -> Ite
         process.communicate()
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_a_fourth_robot_joins_and_leaves_and_no_other_route_changes(repository: Path, tmp_path: Path, ros_domain: int) -> None:
     joining = ("--task", "push", "--name", "push_2")
@@ -179,6 +180,7 @@ def test_a_fourth_robot_joins_and_leaves_and_no_other_route_changes(repository: 
         watcher.wait(lambda: all(watcher.chunks_since(name, since_s) for name in ROBOTS), "chunks for the three that stay")
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_the_standby_takes_over_from_a_killed_server_without_a_new_schedule(
     repository: Path, tmp_path: Path, ros_domain: int, record_property: Callable[[str, object], None]

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from ros2_rfm_serving.engines.embedded.options import DEVICE
+from ros2_rfm_serving.engines.lerobot import pi_gemma
 from ros2_rfm_serving.errors import ModelError
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -75,8 +75,8 @@ def load(model: str, options: LeRobotOptions, models_folder: Path) -> Checkpoint
     _require(folder, CONFIG, WEIGHTS, PREPROCESSOR, POSTPROCESSOR)
     config = _config(model, options, folder)
     names, rate_hz = _names_and_rate(model, options, config.action_feature.shape[0])
-    _require_transformers(config.type)
     try:
+        pi_gemma.provide(config.type)
         policy = get_policy_class(config.type)(config)
         _load_weights(policy, folder / WEIGHTS)
         before, after = make_pre_post_processors(config, str(folder), preprocessor_overrides=_overrides(options, folder))
@@ -118,11 +118,6 @@ def _require(folder: Path, *names: str) -> None:
         if not (folder / name).is_file():
             older = "; LeRobot's migrate_policy_normalization makes it for older checkpoints" if name == PREPROCESSOR else ""
             raise ModelError(f"{folder}: not a LeRobot checkpoint, {name} is missing{older}")
-
-
-def _require_transformers(kind: str) -> None:
-    if kind in ("pi0", "pi05", "pi0_fast") and find_spec("transformers.models.siglip.check") is None:
-        raise ModelError(f"LeRobot's {kind!r} needs a transformers of its own; docs/engines.md (lerobot) says how to install it")
 
 
 def _config(model: str, options: LeRobotOptions, folder: Path) -> Any:
