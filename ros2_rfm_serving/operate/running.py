@@ -90,8 +90,8 @@ def show_until_end(
                 working_s = now_s
             if options.seconds and now_s - min(working_s, started_s + STARTUP_LIMIT_S) > options.seconds:
                 return
-            done = [len(board.episodes(robot)) for robot in board.robots]
-            if until() or supervisor.gave_up or (options.episodes and min(done) >= options.episodes):
+            done = [len(board.episodes(robot)) for robot in board.robots if supervisor.still_has(robot)]
+            if until() or supervisor.is_hopeless or (options.episodes and min(done, default=0) >= options.episodes):
                 return
 
 

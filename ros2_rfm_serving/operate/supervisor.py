@@ -76,6 +76,22 @@ class Supervisor:
     def gave_up(self) -> list[Process]:
         return [process for process in self.processes if process.gave_up]
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Nothing can go on: no robot is left, or no server, or there never was a scheduler. One that worked is not missed: robots
+        and servers have its last schedule."""
+        if any(process.gave_up and process.last_exit == EXIT_CONFIGURATION for process in self._of("scheduler_node")):
+            return True
+        kinds = [self._of(executable) for executable in ("robot_node", "model_server_node")]
+        return any(of_kind and all(process.gave_up for process in of_kind) for of_kind in kinds)
+
+    def still_has(self, robot: str) -> bool:
+        """False when a process of this robot was given up."""
+        return not any(process.node.namespace == robot for process in self.gave_up)
+
+    def _of(self, executable: str) -> list[Process]:
+        return [process for process in self.processes if process.node.executable == executable]
+
     def stop(self) -> list[str]:
         """SIGINT, then SIGTERM, then SIGKILL to those that remain. Returns the names of the killed."""
         running = [p for p in self.processes if p.running is not None and p.running.poll() is None]
