@@ -22,6 +22,7 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
 from ros2_rfm_serving.factory.nodes import SUPERVISED
+from ros2_rfm_serving.ros.middleware import use_any_vendor_profile
 from ros2_rfm_serving.ros.wire.qos import Names
 
 PR_SET_PDEATHSIG = 1
@@ -61,6 +62,7 @@ def run_node(make: Callable[[], Node], args: Sequence[str] | None = None) -> Non
     ending: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _: ending.append(received))
+    use_any_vendor_profile()
     rclpy.init(args=list(args) if args is not None else None, signal_handler_options=SignalHandlerOptions.NO)
     spinner, node = executor(), None
     try:

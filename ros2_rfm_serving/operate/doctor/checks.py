@@ -15,7 +15,7 @@ from ros2_rfm_serving.operate.doctor import packages
 from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
 from ros2_rfm_serving.operate.doctor.imports import PACKAGE, imports_of, nodes
 from ros2_rfm_serving.operate.doctor.shared_memory import leftovers
-from ros2_rfm_serving.operate.shipped import shipped
+from ros2_rfm_serving.shipped import shipped
 
 HOUSE = PACKAGE.name
 QUICKSTART = {"embedded models": f"{HOUSE}.engines.embedded.engine"}
