@@ -23,6 +23,8 @@ from .server_fleet import JPEG, serving
 
 SAME_MACHINE = "<Discovery><Peers><Peer address='localhost'/></Peers></Discovery>"
 """What Cyclone DDS needs with ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST, in which ours send no multicast."""
+FRAMES = "<General><MaxMessageSize>1400B</MaxMessageSize><FragmentSize>1300B</FragmentSize></General>"
+"""And with the profiles for Wi-Fi and WAN, whose sockets take no datagram larger than an Ethernet frame."""
 DDS = "{http://www.eprosima.com}"
 
 
@@ -38,11 +40,11 @@ def node(executable: str, *arguments: str) -> Iterator[None]:
 
 
 @contextmanager
-def cyclone(repository: Path, robot: str, epoch: int) -> Iterator[dict[str, list[Any]]]:
+def cyclone(repository: Path, robot: str, epoch: int, settings: str) -> Iterator[dict[str, list[Any]]]:
     """What it has heard so far, by message."""
     heard: dict[str, list[Any]] = defaultdict(list)
     command = [sys.executable, str(repository / "test" / "ros" / "cyclone_robot.py"), str(repository / "msg"), "s1", robot]
-    environment = {**os.environ, "CYCLONEDDS_URI": SAME_MACHINE}
+    environment = {**os.environ, "CYCLONEDDS_URI": settings}
     process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin and process.stdout
 
@@ -75,6 +77,7 @@ def test_a_robot_on_cyclone_dds_hears_the_factory_and_is_served(
 ) -> None:
     if profile:
         monkeypatch.setenv(PROFILES_FILE, str(shipped("config", "dds", profile)))
+    settings = f"<Domain>{SAME_MACHINE}{FRAMES if profile else ''}</Domain>"
     factory = repository / "config" / "factory_emulated.yaml"
     with (
         node("scheduler_node", "-p", f"factory_file:={factory}"),
@@ -82,7 +85,7 @@ def test_a_robot_on_cyclone_dds_hears_the_factory_and_is_served(
         serving(tmp_path, "cyclone_bot") as (fleet, _),
     ):
         assert fleet.open("cyclone_bot").success  # by its operator: services do not cross vendors
-        with cyclone(repository, "cyclone_bot", fleet.epochs["cyclone_bot"]) as heard:
+        with cyclone(repository, "cyclone_bot", fleet.epochs["cyclone_bot"], settings) as heard:
             everything = ("Schedule", "ServerStatus", "ActionChunk") + (() if profile else ("RobotStatus",))
             fleet.wait(lambda: all(heard[kind] for kind in everything) and len(heard["ActionChunk"]) >= 3, 60, f"for {dict(heard)}")
     chunks = heard["ActionChunk"]
