@@ -1,3 +1,3 @@
-from ros2_rfm_serving.cli.main import main
+from ros2_rfm_serving.cli.start import main
 
 main()

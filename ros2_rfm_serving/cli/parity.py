@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ros2_rfm_serving.operate.engines import load_engine
 from ros2_rfm_serving.operate.inputs import CatalogueFile, JsonFlag, Profiles, console
-from ros2_rfm_serving.operate.shipped import shipped
+from ros2_rfm_serving.shipped import shipped
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.engines.base import Parity

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
-from ros2_rfm_serving.operate.shipped import shipped
 from ros2_rfm_serving.profiles import Profile, load_profiles
+from ros2_rfm_serving.shipped import shipped
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.scheduler import Solution

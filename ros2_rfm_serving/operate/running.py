@@ -116,9 +116,11 @@ def observing(board: Board, namespace: str) -> Iterator[ObserverNode]:
     import rclpy
     from rclpy.signals import SignalHandlerOptions
 
+    from ros2_rfm_serving.ros.middleware import use_any_vendor_profile
     from ros2_rfm_serving.ros.observer_node import ObserverNode
     from ros2_rfm_serving.ros.runtime import executor
 
+    use_any_vendor_profile()
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     node, spinner, ending = ObserverNode(board, namespace), executor(), threading.Event()
     spinner.add_node(node)

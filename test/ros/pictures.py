@@ -33,8 +33,29 @@ def scene(height: int = HEIGHT, width: int = WIDTH) -> np.ndarray[Any, Any]:
     return pixels
 
 
-def raw(pixels: np.ndarray[Any, Any], encoding: str, *, padding: int = 0, big_endian: bool = False) -> Any:
-    height, width = pixels.shape[:2]
+PATTERNS = ("rggb", "bggr", "gbrg", "grbg")
+
+
+def bayer(pixels: np.ndarray[Any, Any], pattern: str) -> np.ndarray[Any, Any]:
+    """What a sensor sees behind that pattern of colour filters, row by row of each two by two."""
+    mosaic = np.empty(pixels.shape[:2], np.uint8)
+    for place, colour in enumerate(pattern):
+        row, column = divmod(place, 2)
+        mosaic[row::2, column::2] = pixels[row::2, column::2, "rgb".index(colour)]
+    return mosaic
+
+
+def yuv422(pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """[H, W, 2] of (U or V, Y): UYVY by the definition of BT.601, luma from 16 to 235."""
+    red, green, blue = (pixels[:, :, channel] / 255.0 for channel in range(3))
+    y = 0.299 * red + 0.587 * green + 0.114 * blue
+    u, v = 128 + 224 * 0.564 * (blue - y), 128 + 224 * 0.713 * (red - y)
+    chroma = np.where(np.arange(pixels.shape[1]) % 2 == 0, u, v)
+    return np.rint(np.stack([chroma, 16 + 219 * y], axis=2)).astype(np.uint8)
+
+
+def raw(pixels: np.ndarray[Any, Any], encoding: str, *, padding: int = 0, big_endian: bool = False, width: int = 0) -> Any:
+    height, width = pixels.shape[0], width or pixels.shape[1]
     rows = np.ascontiguousarray(pixels).view(np.uint8).reshape(height, -1)
     padded = np.concatenate([rows, np.full((height, padding), 0xAA, np.uint8)], axis=1)
     message = Image(height=height, width=width, encoding=encoding, step=padded.shape[1], is_bigendian=int(big_endian))

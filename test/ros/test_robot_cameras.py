@@ -10,12 +10,12 @@ import pytest
 import simplejpeg
 from sensor_msgs.msg import Image
 
-from ros2_rfm_serving.ros.robot import cameras
+from ros2_rfm_serving.ros.robot import cameras, encodings
 from ros2_rfm_serving.ros.robot.cameras import CameraConfig, CameraSet
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.types import MAX_ENCODED_BYTES
 
-from .pictures import BLUE, HEIGHT, RED, WIDTH, Eye, compressed, decoded, halves, png, raw, scene, sent
+from .pictures import BLUE, HEIGHT, PATTERNS, RED, WIDTH, Eye, bayer, compressed, decoded, halves, png, raw, scene, sent, yuv422
 
 
 @pytest.mark.parametrize(
@@ -88,6 +88,113 @@ def test_an_image_is_encoded_when_sent_and_once(monkeypatch: pytest.MonkeyPatch)
     assert len(calls) == 1 and first.data is second.data and first.format == "jpeg" and first.header.frame_id == "eye"
 
 
+ALPHA = np.full((HEIGHT, WIDTH, 1), 9, np.uint8)
+BGR = scene()[:, :, ::-1]
+WIDE = scene().astype(np.uint16) * 257
+
+
+@pytest.mark.parametrize("big_endian", [False, True])
+@pytest.mark.parametrize("padding", [0, 6])
+@pytest.mark.parametrize(
+    ("encoding", "pixels"),
+    [
+        ("rgba8", np.concatenate([scene(), ALPHA], axis=2)),
+        ("bgra8", np.concatenate([BGR, ALPHA], axis=2)),
+        ("rgb16", WIDE),
+        ("bgr16", WIDE[:, :, ::-1]),
+        ("yuv422", yuv422(scene())),
+        ("uyvy", yuv422(scene())),
+        ("yuv422_yuy2", yuv422(scene())[:, :, ::-1]),
+        ("yuyv", yuv422(scene())[:, :, ::-1]),
+        *((f"bayer_{pattern}8", bayer(scene(), pattern)) for pattern in PATTERNS),
+        *((f"bayer_{pattern}16", bayer(scene(), pattern).astype(np.uint16) * 257) for pattern in PATTERNS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_red_stays_red_in_every_encoding(encoding: str, pixels: np.ndarray[Any, Any], padding: int, big_endian: bool) -> None:
+    swapped = pixels.byteswap() if big_endian and pixels.itemsize > 1 else pixels
+    message = raw(swapped, encoding, padding=padding, big_endian=big_endian, width=WIDTH)
+    left, right = halves(decoded(Eye().see(message)))
+    assert np.allclose(left, RED, atol=6) and np.allclose(right, BLUE, atol=6)
+
+
+OPENCV = {
+    "rggb": [
+        [[139, 122, 131], [58, 102, 150], [141, 137, 168], [224, 82, 181]],
+        [[134, 150, 70], [81, 185, 118], [143, 243, 166], [205, 145, 140]],
+    ],
+    "bggr": [
+        [[131, 122, 139], [150, 102, 58], [168, 137, 141], [181, 82, 224]],
+        [[70, 150, 134], [118, 185, 81], [166, 243, 143], [140, 145, 205]],
+    ],
+    "gbrg": [
+        [[54, 131, 189], [102, 104, 186], [92, 168, 182], [82, 202, 144]],
+        [[148, 102, 150], [174, 81, 197], [165, 155, 243], [157, 205, 134]],
+    ],
+    "grbg": [
+        [[189, 131, 54], [186, 104, 102], [182, 168, 92], [144, 202, 82]],
+        [[150, 102, 148], [197, 81, 174], [243, 155, 165], [134, 205, 157]],
+    ],
+}
+"""cv2.cvtColor(mosaic, cv2.COLOR_BayerBG2RGB) and its three sisters, without the border, which it makes up otherwise."""
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_bayer_mosaic_becomes_what_opencv_makes_of_it(pattern: str) -> None:
+    mosaic = [[255, 228, 34, 121, 243, 189], [6, 131, 102, 168, 82, 193], [187, 150, 81, 243, 205, 24], [236, 8, 246, 164, 231, 36]]
+    pixels = encodings.read_raw(raw(np.array(mosaic, np.uint8), f"bayer_{pattern}8"), None)
+    assert pixels.order == "RGB" and pixels.values[1:3, 1:5].tolist() == OPENCV[pattern]
+    wide = encodings.read_raw(raw(np.array(mosaic, np.uint16) * 257, f"bayer_{pattern}16"), None)
+    assert np.array_equal(wide.values, pixels.values)
+
+
+def test_the_primary_colours_of_bt_601() -> None:
+    """(Y, U, V) of a colour-bar generator at full saturation -> RGB."""
+    bars = {(235, 128, 128): (255, 255, 255), (16, 128, 128): (0, 0, 0), (82, 90, 240): (255, 0, 0), (145, 54, 34): (0, 255, 0)}
+    bars |= {(41, 240, 110): (0, 0, 255), (210, 16, 146): (255, 255, 0)}
+    for (y, u, v), colour in bars.items():
+        uyvy = raw(np.array([[[u, y], [v, y]]], np.uint8), "yuv422", width=2)
+        yuyv = raw(np.array([[[y, u], [y, v]]], np.uint8), "yuyv", width=2)
+        for message in (uyvy, yuyv):
+            assert np.allclose(encodings.read_raw(message, None).values, colour, atol=3), (y, u, v)
+
+
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_wide_grey_keeps_its_full_scale(big_endian: bool) -> None:
+    grey = np.full((HEIGHT, WIDTH), 77 * 257, ">u2" if big_endian else "<u2")
+    grey[:, WIDTH // 2 :] = 65535
+    left, right = halves(decoded(Eye(depth=None).see(raw(grey, "mono16", padding=4, big_endian=big_endian))))
+    assert np.allclose(left, 77, atol=3) and np.allclose(right, 255, atol=3)
+
+
+@pytest.mark.parametrize("big_endian", [False, True])
+def test_depth_in_metres_becomes_grey_by_its_range(big_endian: bool) -> None:
+    metres = [0.0, np.nan, -np.inf, -3.0, 0.5, 1.5, 2.5, 9.0, np.inf, 3e38]
+    depth = np.array([metres], ">f4" if big_endian else "<f4")
+    message = raw(depth, "32FC1", padding=8, big_endian=big_endian)
+    encodings.check_raw(message, (0.5, 2.5))
+    with np.errstate(all="raise"):
+        pixels = encodings.read_raw(message, (0.5, 2.5))
+    assert pixels.order == "GRAY" and pixels.values.tolist() == [[0, 0, 0, 0, 0, 128, 255, 255, 255, 255]]
+
+
+def test_any_other_encoding_goes_to_cv_bridge_where_ros_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Bridge:
+        def imgmsg_to_cv2(self, message: Any, desired: str) -> np.ndarray[Any, Any]:
+            if message.encoding != "nv12":
+                raise RuntimeError("unrecognized image encoding")
+            assert desired == "bgr8"
+            return BGR
+
+    message = raw(scene()[:, :, 0], "nv12", padding=WIDTH // 2)
+    Eye().refuse(message, "bad_encoding")
+    monkeypatch.setattr(encodings, "bridge", Bridge)
+    left, right = halves(decoded(Eye().see(message)))
+    assert np.allclose(left, RED, atol=6) and np.allclose(right, BLUE, atol=6)
+    eye = Eye()
+    assert len(eye.see(raw(scene()[:, :, 0], "nonsense")).data) == 0 and eye.refused == {"bad_encoding": 1}
+
+
 def with_fields(message: Any, **fields: Any) -> Any:
     for name, value in fields.items():
         setattr(message, name, value)
@@ -103,7 +210,12 @@ def with_fields(message: Any, **fields: Any) -> Any:
         (with_fields(raw(scene(), "rgb8"), width=0), "bad_image"),
         (with_fields(raw(scene(), "rgb8"), width=2**31, height=2**31), "image_too_large"),
         (Image(encoding="rgb8"), "bad_image"),
-        (raw(scene(), "bayer_rggb8"), "bad_encoding"),
+        (raw(scene(), "8UC3"), "bad_encoding"),
+        (raw(scene(), ""), "bad_encoding"),
+        (raw(yuv422(scene()), "yuv422", width=WIDTH - 1), "bad_image"),  # a pixel without its colour
+        (raw(bayer(scene(), "rggb")[:, :1], "bayer_rggb16"), "bad_image"),
+        (with_fields(raw(np.zeros((4, 4), np.float32), "32FC1"), step=15), "bad_image"),
+        (with_fields(raw(scene(), "rgb8"), encoding="rgba8"), "bad_image"),
         (with_fields(raw(scene()[:, :, 0], "mono8"), encoding="16UC1"), "bad_image"),
         (compressed(b"", "jpeg"), "bad_image"),
         (compressed(b"\xff\xd8\xff" + bytes(100), "jpeg"), "bad_image"),
@@ -119,6 +231,7 @@ def test_images_that_lie_are_counted_and_dropped(message: Any, counter: str) -> 
 
 def test_depth_needs_a_declared_range() -> None:
     Eye(depth=None).refuse(raw(np.zeros((4, 4), np.uint16), "16UC1"), "no_depth_range")
+    Eye(depth=None).refuse(raw(np.zeros((4, 4), np.float32), "32FC1"), "no_depth_range")
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg"])

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.faults import FaultPlan
-from ros2_rfm_serving.operate.shipped import shipped
+from ros2_rfm_serving.shipped import shipped
 
 console = Console() if Console().is_terminal else Console(width=120)
 LEVELS = ("STREAMING", "DEGRADED", "STALLED", "RECONNECTING", "CONNECTING", "DEAD")

@@ -20,8 +20,8 @@ import yaml
 
 from ros2_rfm_serving.benchmarks.network.netlink import EmulatedNetwork, emulated_network
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.operate.shipped import shipped
 from ros2_rfm_serving.ros.process import SUPERVISED
+from ros2_rfm_serving.shipped import shipped
 
 STAND_IN = "stand_in_node"
 HOSTS = {"robot": "10.77.0.1/24", "server": "10.77.0.2/24"}

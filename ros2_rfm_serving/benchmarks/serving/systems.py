@@ -13,7 +13,7 @@ import yaml
 from ros2_rfm_serving.benchmarks.serving.environments import LEROBOT, OPENPI, RAY, PeerEnvironment, python_of
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
-from ros2_rfm_serving.operate.shipped import PACKAGE, shipped
+from ros2_rfm_serving.shipped import PACKAGE, shipped
 
 SERVER, MODEL, GPU_TYPE = "bench", "bench/sleep", "EMULATED"
 MAX_BATCH_SIZE = 32

@@ -11,9 +11,9 @@ from rich.progress import Progress
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.inputs import write_text
-from ros2_rfm_serving.operate.shipped import shipped
 from ros2_rfm_serving.reproductions.files import write_rows
 from ros2_rfm_serving.reproductions.kairos.files import SWEEP, TRACES
+from ros2_rfm_serving.shipped import shipped
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.reproductions.kairos.episodes import Arms

@@ -14,12 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.operate.inputs import console
-from ros2_rfm_serving.operate.shipped import shipped
 from ros2_rfm_serving.reports.charts import require_matplotlib
 from ros2_rfm_serving.reproductions.claims import claims_table
 from ros2_rfm_serving.reproductions.files import make_folder
 from ros2_rfm_serving.reproductions.kairos.files import SWEEP, TRACES
 from ros2_rfm_serving.reproductions.runs import in_parallel
+from ros2_rfm_serving.shipped import shipped
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.reproductions.kairos.claims import Results

@@ -1,8 +1,4 @@
-"""Cameras of any robot: `Image` or `CompressedImage` in, what travels out; encoded only when sent, and only when needed.
-
-What `cv_bridge` does where ROS provides it, for the encodings that policies see: `rgb8`, `bgr8`, `mono8` and `16UC1`, with padded
-rows and either byte order.
-"""
+"""Cameras of any robot: `Image` or `CompressedImage` in, what travels out; encoded only when sent, and only when needed."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -21,11 +17,8 @@ from sensor_msgs.msg import CompressedImage
 from sensor_msgs.msg import Image as RawImage
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.types import MAX_ENCODED_BYTES, EncodedImage, Image
-
-MAX_RAW_BYTES = 64 << 20
-MAX_PIXELS = 4096 * 4096
-"""Of an image before it is made smaller."""
+from ros2_rfm_serving.ros.robot.encodings import MAX_PIXELS, Pixels, check_raw, grey_of_depth, read_raw
+from ros2_rfm_serving.types import MAX_ENCODED_BYTES, EncodedImage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,19 +30,12 @@ class CameraConfig:
     raw: bool = False
     """`sensor_msgs/Image`; False: `CompressedImage`."""
     depth_range_m: tuple[float, float] | None = None
-    """Of `16UC1` in mm: black to white; no reading (0) is black. None: the camera sends no depth."""
+    """Of depth, in either encoding: black to white; no reading is black. None: the camera sends no depth."""
 
     @property
     def message_type(self) -> type:
         message_type: type = RawImage if self.raw else CompressedImage
         return message_type
-
-
-class Pixels(NamedTuple):
-    values: Image
-    """[H, W, 3] or [H, W]"""
-    order: str
-    """RGB, BGR or GRAY"""
 
 
 class Frame(EncodedImage):
@@ -103,8 +89,8 @@ class CameraSet:
     def _frame(self, camera: CameraConfig, message: Any) -> EncodedImage:
         """Raises: `BadMessageError`."""
         if isinstance(message, RawImage):
-            check_raw(message, camera)
-            return self._lazy(camera, lambda: read_raw(message, camera))
+            check_raw(message, camera.depth_range_m)
+            return self._lazy(camera, lambda: read_raw(message, camera.depth_range_m))
         data = memoryview(message.data)
         if len(data) > MAX_ENCODED_BYTES:
             raise BadMessageError("image_too_large", f"camera {camera.name!r}: {len(data) >> 20} MB encoded")
@@ -126,47 +112,6 @@ class CameraSet:
                 return b""  # which a server refuses
 
         return Frame(camera.name, encode)
-
-
-# --- raw images -----------------------------------------------------------------------------------------------------------
-
-_BYTES = {"rgb8": 3, "bgr8": 3, "mono8": 1, "16UC1": 2}
-"""Per pixel."""
-
-
-def check_raw(message: Any, camera: CameraConfig) -> None:
-    """Raises: `BadMessageError` unless sizes, padding and encoding are what they claim to be."""
-    size, height, width, step = len(message.data), message.height, message.width, message.step
-    if size > MAX_RAW_BYTES or height * width > MAX_PIXELS:
-        raise BadMessageError("image_too_large", f"camera {camera.name!r}: {width} x {height}, {size >> 20} MB")
-    if message.encoding not in _BYTES:
-        raise BadMessageError("bad_encoding", f"camera {camera.name!r}: {message.encoding[:40]!r}; one of {', '.join(_BYTES)}")
-    if message.encoding == "16UC1" and camera.depth_range_m is None:
-        raise BadMessageError("no_depth_range", f"camera {camera.name!r} sends depth, and no range was declared for it")
-    if not height or not width or step < width * _BYTES[message.encoding] or size != height * step:
-        raise BadMessageError("bad_image", f"camera {camera.name!r}: {size} bytes, {width} x {height} in rows of {step}")
-
-
-def read_raw(message: Any, camera: CameraConfig) -> Pixels:
-    """The pixels of a message that `check_raw` let pass, without the padding of its rows."""
-    height, width, num = message.height, message.width, _BYTES[message.encoding]
-    rows = np.frombuffer(message.data, np.uint8).reshape(height, message.step)[:, : width * num]
-    if message.encoding == "16UC1":
-        depth = np.ascontiguousarray(rows).view(">u2" if message.is_bigendian else "<u2")
-        return Pixels(grey_of_depth(depth, camera), "GRAY")
-    if num == 1:
-        return Pixels(rows, "GRAY")
-    return Pixels(rows.reshape(height, width, 3), message.encoding[:3].upper())
-
-
-def grey_of_depth(depth_mm: np.ndarray[Any, Any], camera: CameraConfig) -> Image:
-    """[H, W] mm -> [H, W] grey levels."""
-    if camera.depth_range_m is None:
-        raise BadMessageError("no_depth_range", f"camera {camera.name!r} sends depth, and no range was declared for it")
-    near_mm, far_mm = (1000.0 * end_m for end_m in camera.depth_range_m)
-    level = (depth_mm.astype(np.float32) - near_mm) * (255.0 / (far_mm - near_mm))
-    grey: Image = np.clip(np.rint(level), 0, 255).astype(np.uint8)
-    return grey
 
 
 # --- compressed images ----------------------------------------------------------------------------------------------------
@@ -212,7 +157,7 @@ def read_png(data: memoryview, camera: CameraConfig) -> Pixels:
         except (OSError, SyntaxError, ValueError) as error:
             raise BadMessageError("bad_image", f"a broken PNG: {error}") from error
         if image.mode.startswith("I"):
-            return Pixels(grey_of_depth(np.asarray(image), camera), "GRAY")
+            return Pixels(grey_of_depth(np.asarray(image), camera.depth_range_m, unit_m=0.001), "GRAY")
         if image.mode == "L":
             return Pixels(np.asarray(image), "GRAY")
         return Pixels(np.asarray(image.convert("RGB")), "RGB")

@@ -18,12 +18,12 @@ from ros2_rfm_serving.benchmarks import scheduler as bench_scheduler
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError, ProfileError, RfmError, ScheduleError
 from ros2_rfm_serving.operate.inputs import load_inputs
-from ros2_rfm_serving.operate.shipped import shipped
 from ros2_rfm_serving.reports import charts
 from ros2_rfm_serving.reports.placement import allocation, names
 from ros2_rfm_serving.scheduler import POLICIES, plan_factory
 from ros2_rfm_serving.scheduler.sizing import ModelLoad, Search, demanding, reached, required_rates
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
+from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 
 P4 = str(shipped("config", "rosa", "p4.yaml"))

@@ -69,3 +69,15 @@ def test_the_readme_names_only_files_that_exist(repository: Path) -> None:
     for document in [repository / "README.md", *(repository / "docs").glob("*.md")]:
         for link in re.findall(r"\]\((?!http|#)([^)#]+)\)", document.read_text()):
             assert (document.parent / link).exists(), f"{document.name} links to {link}"
+
+
+def test_every_path_that_a_document_names_exists(repository: Path) -> None:
+    """`path/file.py` in backticks or in a command: from the repository, from the package or below a folder that the line names."""
+    documents = [repository / "README.md", repository / "CONTRIBUTING.md", *(repository / "docs").rglob("*.md")]
+    missing = []
+    for document in documents:
+        for path in set(re.findall(r"(?<![\w/.:<~-])([a-z_]\w*(?:/[\w.-]+)+\.py)\b", document.read_text())):
+            places = (repository, repository / "ros2_rfm_serving", document.parent, *(repository / "ros2_rfm_serving").iterdir())
+            if not any((place / path).is_file() for place in places):
+                missing.append(f"{document.relative_to(repository)}: {path}")
+    assert not missing

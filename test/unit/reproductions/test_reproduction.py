@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.inputs import load_inputs
-from ros2_rfm_serving.operate.shipped import shipped
 from ros2_rfm_serving.reproductions.rosa.claims import Claim, Results, Rule, claims_of, worst_and_median
 from ros2_rfm_serving.reproductions.rosa.runs import (
     ENOUGH,
@@ -29,6 +28,7 @@ from ros2_rfm_serving.reproductions.rosa.runs import (
     points_of,
     run,
 )
+from ros2_rfm_serving.shipped import shipped
 
 SHORT = Setting(seconds=5.0, seed=0, budget_s=1.0, clock=time.monotonic)
 PAGE = Path(__file__).parents[3] / "docs" / "reproductions" / "rosa"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ros2_rfm_serving.errors import ConfigurationError
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parent
 
 
 def shipped(*parts: str, package: Path = PACKAGE) -> Path:

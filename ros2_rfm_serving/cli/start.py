@@ -1,0 +1,42 @@
+"""Where `rfm` begins. `rfm doctor` works whatever is missing here; every other verb that cannot begin sends people there."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["doctor"]:
+        _doctor()
+        return
+    try:
+        from ros2_rfm_serving.cli.main import main as rfm
+    except ImportError as error:
+        print(f"error: {error}; `rfm doctor` says what is missing and how to get it", file=sys.stderr)
+        raise SystemExit(2) from None
+    rfm()
+
+
+def _doctor() -> None:
+    try:
+        import typer
+
+        from ros2_rfm_serving.cli.doctor import doctor
+
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command("doctor")(doctor)
+        app(sys.argv[2:], prog_name="rfm doctor")
+    except ImportError:  # not even what reads options and draws the table is here
+        _plain_doctor()
+
+
+def _plain_doctor() -> None:
+    from ros2_rfm_serving.operate.doctor.checks import findings
+    from ros2_rfm_serving.operate.doctor.finding import Verdict
+
+    found = list(findings())
+    for finding in found:
+        cures = [cure for cure in (finding.fix, finding.fix_in_workspace) if cure and finding.verdict is not Verdict.OK]
+        print(f"{finding.part}: {finding.verdict.value}: {finding.found}", *cures, sep="\n    ")
+    if any(finding.verdict is Verdict.MISSING for finding in found):
+        raise SystemExit(1)

@@ -1,0 +1,75 @@
+"""Which modules of other packages an executable imports when it starts, read from the source: nothing is imported for it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[2]
+"""The folder of ros2_rfm_serving."""
+
+
+def nodes() -> list[str]:
+    """The executables that are nodes: ros2_rfm_serving.ros.<name>."""
+    return sorted(file.stem for file in (PACKAGE / "ros").glob("*_node.py"))
+
+
+def imports_of(module: str, *, when_used: bool = False) -> set[str]:
+    """Dotted names of others' modules that importing ours, as `ros2_rfm_serving.ros.robot_node`, imports, however indirectly.
+
+    when_used: and those that its own functions import.
+    """
+    seen: set[str] = set()
+    waiting, others = [module], set()
+    file = _file(module)
+    if when_used and file is not None:
+        statements = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, (ast.Import, ast.ImportFrom))]
+        others = {name for name in _imported(statements) if _is_foreign(name)}
+    while waiting:
+        name = waiting.pop()
+        file = _file(name)
+        if name in seen or file is None:
+            continue
+        seen.add(name)
+        waiting += [name.rpartition(".")[0]] if "." in name else []
+        for imported in _imported(ast.parse(file.read_text()).body):
+            if imported.partition(".")[0] == PACKAGE.name:
+                waiting.append(imported)
+            elif _is_foreign(imported):
+                others.add(imported)
+    return others
+
+
+def _is_foreign(module: str) -> bool:
+    return module.partition(".")[0] not in {PACKAGE.name, *sys.stdlib_module_names}
+
+
+def _imported(body: Iterable[ast.stmt]) -> Iterator[str]:
+    """What runs at import: not the bodies of functions, not what only type checkers read, not what may fail."""
+    for statement in body:
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and statement.module:
+            yield statement.module
+            if statement.module.partition(".")[0] == PACKAGE.name:
+                yield from (f"{statement.module}.{alias.name}" for alias in statement.names)  # a module, or a name in one
+        elif isinstance(statement, ast.ClassDef) or (isinstance(statement, ast.If) and not _is_for_type_checkers(statement)):
+            yield from _imported([*statement.body, *getattr(statement, "orelse", [])])
+        elif isinstance(statement, ast.Try) and not _may_fail(statement):
+            yield from _imported(statement.body)
+
+
+def _file(module: str) -> Path | None:
+    path = PACKAGE.parent.joinpath(*module.split("."))
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def _is_for_type_checkers(statement: ast.If) -> bool:
+    return "TYPE_CHECKING" in ast.unparse(statement.test)
+
+
+def _may_fail(statement: ast.Try) -> bool:
+    caught = " ".join(ast.unparse(handler.type) for handler in statement.handlers if handler.type)
+    return "ImportError" in caught or "ModuleNotFoundError" in caught

@@ -1,0 +1,71 @@
+"""What killed processes left of Fast DDS's shared memory: it takes memory, and a half-made port keeps later processes apart."""
+
+from __future__ import annotations
+
+import fcntl
+import re
+from pathlib import Path
+
+from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
+
+_SEGMENT = re.compile(r"(fast(?:dds|rtps)_(?:port\d+|[0-9a-f]{16}))(?:_el|_sl)?$")
+_MUTEX = re.compile(r"sem\.(fast(?:dds|rtps)_port\d+)_mutex$")
+"""Of a port."""
+
+
+def leftovers(folder: Path = Path("/dev/shm"), processes: Path = Path("/proc")) -> Finding:
+    part = "Fast DDS shared memory"
+    dead, half_made = left_behind(folder, processes)
+    if not dead and not half_made:
+        return Finding(part=part, verdict=Verdict.OK, found="nothing left behind by killed processes")
+    names = sorted(half_made)
+    found = f"{len(dead)} segments of processes that have ended" + (f", half-made: {', '.join(names)}" if names else "")
+    remove = " ".join(f"{name} {name}_?l sem.{name}_mutex" for name in names)
+    cures = [*(["fastdds shm clean"] if dead else []), *([f"cd {folder} && rm -f {remove}"] if names else [])]
+    return Finding(part=part, verdict=Verdict.NOTE, found=found, fix="; ".join(cures))
+
+
+def left_behind(folder: Path, processes: Path) -> tuple[set[str], set[str]]:
+    """(segments that nobody has open any more, those that were never finished)"""
+    try:
+        names = {file.name for file in folder.iterdir()}
+    except OSError:
+        return set(), set()
+    segments = {match[1] for name in names if (match := _SEGMENT.match(name))} | {
+        m[1] for name in names if (m := _MUTEX.match(name))
+    }
+    dead = segments - _mapped(processes) - {name for name in segments if _locked(folder, name)}
+    half_made = {name for name in dead if not _size(folder / name)}
+    return dead - half_made, half_made
+
+
+def _locked(folder: Path, name: str) -> bool:
+    """Fast DDS's owner of a segment holds a lock on a file beside it for as long as it lives."""
+    for lock in (folder / f"{name}_el", folder / f"{name}_sl"):
+        try:
+            with lock.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            continue
+        except OSError:  # locked, or another user's: not ours to clean
+            return True
+    return False
+
+
+def _mapped(processes: Path) -> set[str]:
+    """Segments that a process has in its memory, of the processes that we may look at."""
+    found: set[str] = set()
+    for maps in processes.glob("[0-9]*/maps"):
+        try:
+            lines = maps.read_text(errors="replace").splitlines()
+        except OSError:  # ended meanwhile, or another user's
+            continue
+        found |= {match[1] for line in lines if (match := _SEGMENT.search(line.rpartition("/")[2]))}
+    return found
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
