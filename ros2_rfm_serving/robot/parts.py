@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
+from collections.abc import Callable
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig
 from ros2_rfm_serving.robot.conversation.conversation import Conversation
 from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity
@@ -49,6 +51,26 @@ class RobotParts:
         self._resets: tuple[EpisodeReset, ...] = ()
         self._executed: deque[float] = deque()
         self._merged: deque[float] = deque()
+
+    def prepared(self, config: RobotConfig) -> Callable[[], None]:
+        """What makes another configuration count from the next tick on. It differs in what may change of a robot at work: its name,
+        its actions, its rate, its cameras and all else that sessions have agreed upon stays, as do the task and what is queued.
+
+        Raises: `ConfigurationError` when it does not fit the robot, or where it is; then nothing has changed.
+        """
+        if config.horizon != self.config.horizon and config.horizon.policy:
+            problem = f"servers were told it with the policy {config.horizon.policy!r} when the session opened"
+            raise ConfigurationError(problem, key="execution_horizon", fix="deactivate the robot and clean it up first")
+        move = self._motor.prepared(config)
+
+        def apply() -> None:
+            self.config = config
+            move()
+            self._talk.reconfigure(config)
+            self._supervision.reconfigure(config.policy)
+            self._failsafe.reconfigure(config.failsafe)
+
+        return apply
 
     def _facts(self) -> Facts:
         """What the fail-safe state follows from."""

@@ -27,6 +27,10 @@ class Supervision:
         self._waits_for: set[str] = set()
         self.begin()
 
+    def reconfigure(self, policy: TaskPolicy) -> None:
+        """Other counts; whose answers are supervised stays."""
+        self._policy = policy
+
     def serve(self, components: Iterable[str]) -> None:
         """Those that the schedule has a route for: nobody waits for an answer of the others."""
         self._components = frozenset(components)

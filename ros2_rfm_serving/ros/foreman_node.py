@@ -4,42 +4,75 @@ from __future__ import annotations
 
 import array
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
 from rclpy.node import Node
 from rfm_serving import action, msg
 
-from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.ros.runtime import clock, fleet_names, parameter, run_node
+from ros2_rfm_serving.ros.changes import Changes
+from ros2_rfm_serving.ros.parameters import NOTHING, Spec, Values, When, declare
+from ros2_rfm_serving.ros.runtime import clock, fleet_names, run_node
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.types import TaskOutcome
 
 SILENT_AFTER_S = 10.0
+BUSY_PAUSE_S = 2.0
+"""Before a robot that works for somebody else, or is not active, is asked again."""
+NAME = "foreman"
+NEVER_DONE = (TaskOutcome.BUSY, TaskOutcome.PREEMPTED, TaskOutcome.INACTIVE, TaskOutcome.REJECTED)
+"""Ends of goals that say nothing about the task."""
+SPECS = {
+    "robots": Spec([""], "Robots to keep at work"),
+    "episodes": Spec(0, "Tasks per robot, then stop; 0: without end", 0, when=When.ANY),
+    "time_budget_s": Spec(0.0, "Time for a task; 0: the robot's default", 0.0, 1e9, when=When.ANY),
+    "end_on_score": Spec(False, "End a task when the simulator's score says success (for evaluation of policies)"),
+    "pause_s": Spec(0.5, "Between two tasks of a robot", 0.01, 1e6, when=When.ANY),
+    "results_file": Spec("", "Results are appended there, one JSON object a line; empty: nowhere"),
+}
+
+
+class Work(NamedTuple):
+    """What may change while they work: from the next task on."""
+
+    episodes: int
+    budget_s: float
+    pause_s: float
 
 
 class ForemanNode(Node):
     def __init__(self) -> None:
         super().__init__("foreman")
-        self._robots = [robot for robot in parameter(self, "robots", [""], "Robots to keep at work") if robot]
-        if not self._robots:
-            raise ConfigurationError("names no robot", key="robots", fix="write robots: [arm_1, arm_2]")
-        self._episodes = parameter(self, "episodes", 0, "Tasks per robot, then stop; 0: without end")
-        self._budget_s = parameter(self, "time_budget_s", 0.0, "Time for a task; 0: the robot's default")
-        self._until_success = parameter(
-            self, "end_on_score", False, "End a task when the simulator's score says success (for evaluation of policies)"
-        )
-        self._pause_s = parameter(self, "pause_s", 0.5, "Between two tasks of a robot")
-        results = parameter(self, "results_file", "", "Results are appended there, one JSON object a line; empty: nowhere")
+        declared = declare(self, SPECS)
+        values = Values(self, SPECS)
+        results = values.text("results_file")
         self._results = Path(results) if results else None
         names = fleet_names(self)
-        self._jobs = {robot: _Job(self, robot, names) for robot in self._robots}
-        if self._until_success:
+        self._jobs = {robot: _Job(self, robot, names) for robot in values.distinct("robots")}
+        if values.flag("end_on_score"):
             for robot, job in self._jobs.items():
                 self.create_subscription(msg.EpisodeScore, names.robot(robot, "world/score"), job.on_score, qos.SCORE)
-        every(self, self._pause_s, self._give_work)
+        self._work = self._read(NOTHING)
+        self._timer = every(self, self._work.pause_s, self._give_work)
+        Changes(self, declared, self._accept)
+
+    def _read(self, changed: Mapping[str, Any]) -> Work:
+        values = Values(self, SPECS, changed=changed)
+        return Work(values.integer("episodes"), values.number("time_budget_s"), values.number("pause_s"))
+
+    def _accept(self, changed: Mapping[str, Any]) -> Callable[[], None]:
+        work = self._read(changed)
+
+        def apply() -> None:
+            self._work = work
+            self.destroy_timer(self._timer)
+            self._timer = every(self, work.pause_s, self._give_work)
+
+        return apply
 
     def record(self, robot: str, result: Any, steps: int) -> None:
         """steps: to the simulator's success; 0: it was none."""
@@ -54,8 +87,8 @@ class ForemanNode(Node):
             if job.is_lost(clock()):
                 self.get_logger().warning(f"{job.robot} fell silent during its task; it gets a new one")
                 job.abandon()
-            if job.idle and (not self._episodes or job.done < self._episodes):
-                job.start(self._budget_s)
+            if job.idle and clock() >= job.not_before_s and (not self._work.episodes or job.done < self._work.episodes):
+                job.start(self._work.budget_s)
 
 
 class _Job:
@@ -65,6 +98,8 @@ class _Job:
         self.robot, self.idle, self.done, self._steps = robot, True, 0, 0
         self._node, self._attempt, self._heard_s = node, 0, 0.0
         self._goal: Any = None
+        self.not_before_s = 0.0
+        """When the robot may be asked again."""
         self._client = ActionClient(node, action.ExecuteTask, names.robot(robot, "execute_task"))
 
     def start(self, budget_s: float) -> None:
@@ -73,7 +108,7 @@ class _Job:
         self.idle, self._heard_s, self._steps = False, clock(), 0
         self._attempt += 1
         attempt = self._attempt
-        goal = action.ExecuteTask.Goal(time_budget_s=budget_s, reset=True)
+        goal = action.ExecuteTask.Goal(time_budget_s=budget_s, reset=True, requester=NAME)
         sending = self._client.send_goal_async(goal, lambda _: self._on_feedback(attempt))
         sending.add_done_callback(lambda future: self._on_answer(attempt, future.result()))
 
@@ -109,18 +144,24 @@ class _Job:
         self.abandon()
         if answer is None:
             return
-        self.done += 1
         result = answer.result
+        if result.error_code in NEVER_DONE:
+            self.not_before_s = clock() + BUSY_PAUSE_S
+            log = self._node.get_logger()
+            say = log.warning if result.error_code == TaskOutcome.REJECTED else log.debug
+            say(f"{self.robot}: {result.error_msg}", throttle_duration_sec=60.0)
+            return
+        self.done += 1
         self._node.record(self.robot, result, self._steps)
         how = {GoalStatus.STATUS_SUCCEEDED: "succeeded", GoalStatus.STATUS_CANCELED: "canceled"}.get(answer.status, "aborted")
-        self._node.get_logger().info(
+        self._node.get_logger().debug(
             f"{self.robot}: episode {result.episode} {how} after {result.duration_s:.1f} s, {result.executed_steps} actions, "
             f"{result.held_steps} held{': ' if result.error_msg else ''}{result.error_msg}"
         )
 
 
 def main() -> None:
-    run_node(ForemanNode, __doc__)
+    run_node(ForemanNode, __doc__, SPECS)
 
 
 if __name__ == "__main__":

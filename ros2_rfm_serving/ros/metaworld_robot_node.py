@@ -7,7 +7,9 @@ arm therefore moves at a quarter of its natural speed: declared in every score a
 
 from __future__ import annotations
 
+import functools
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from rfm_serving import msg
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.factory.descriptor import Interface
-from ros2_rfm_serving.ros.parameters import Spec, Values, choice, declare
+from ros2_rfm_serving.ros.changes import Changes
+from ros2_rfm_serving.ros.parameters import Spec, Values, When, choice, declare
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, run_node
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import qos
@@ -36,17 +39,28 @@ SPECS = {
 GRIPPER = ACTION_NAMES.index("gripper")
 
 
+SPECS = {
+    "robot": Spec("", "Robot name; empty: the last part of the namespace"),
+    "task": Spec("reach", "Meta-World task", choices=tuple(TASKS)),
+    "seed": Spec(0, "Of the first episode's randomisation; episode k uses seed + k", 0, 2**31, when=When.ANY),
+    "control_rate_hz": Spec(20.0, "Control periods per second of wall time", 0.1, 1000.0),
+    "camera_rate_hz": Spec(5.0, "Frames per second of wall time", 0.01, 1000.0, when=When.ANY),
+    "image_size_px": Spec(96, "Width and height of the images", 8, 2048),
+    "interface": Spec("native", "native, or foreign: as if it were somebody else's robot", choices=("native", "foreign")),
+}
+
+
 class MetaworldRobotNode(Node):
     def __init__(self) -> None:
         super().__init__("metaworld_robot")
-        declare(self, SPECS)
-        values = Values(self, SPECS)
+        declared, values = declare(self, SPECS), Values(self, SPECS)
         self._robot = values.text("robot") or self.get_namespace().rsplit("/", 1)[-1] or "robot"
-        self._task, self._seed = values.text("task"), values.integer("seed")
-        rate_hz, camera_rate_hz = values.number("control_rate_hz"), values.number("camera_rate_hz")
+        self._task = values.text("task")
+        rate_hz = values.number("control_rate_hz")
         self._period_s = 1.0 / rate_hz
-        self._frame_every = max(1, round(rate_hz / camera_rate_hz))
+        self._look(values)
         self._arm = MetaworldArm(self._task, image_size_px=values.integer("image_size_px"))
+        Changes(self, declared, self._accept)
         self._seed_now = self._seed
         self._episode = self._steps = self._tick_count = self._late = self._overwritten = 0
         self._success = self._finished = False
@@ -66,6 +80,14 @@ class MetaworldRobotNode(Node):
         self.create_service(Trigger, name("reset"), self._on_reset)
         every(self, self._period_s, self._on_period)
         self.get_logger().info(f"{self._task} at {rate_hz:g} Hz, time scale {PHYSICS_STEP_S / self._period_s:g}, seed {self._seed}")
+
+    def _accept(self, changed: Mapping[str, Any]) -> Callable[[], None]:
+        return functools.partial(self._look, Values(self, SPECS, changed=changed))
+
+    def _look(self, values: Values) -> None:
+        """What may change while it runs."""
+        self._seed = values.integer("seed")
+        self._frame_every = max(1, round(values.number("control_rate_hz") / values.number("camera_rate_hz")))
 
     def _on_command(self, action: Array | None) -> None:
         if action is None:

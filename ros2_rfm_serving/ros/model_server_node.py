@@ -13,21 +13,23 @@ import functools
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.errors import BadMessageError, ModelError, RfmError
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError, RfmError
+from ros2_rfm_serving.ros.changes import Changes
+from ros2_rfm_serving.ros.parameters import declare
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, run_node
-from ros2_rfm_serving.ros.server import settings as server_params
 from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
 from ros2_rfm_serving.ros.server.infer_door import InferDoor
 from ros2_rfm_serving.ros.server.intake import Intake
 from ros2_rfm_serving.ros.server.loading import Loaded, Loading
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
+from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams, server_params
 from ros2_rfm_serving.ros.server.websocket_settings import open_gateway
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
@@ -53,7 +55,8 @@ class ModelServerNode(LifecycleNode):
     def __init__(self, *, owns_process: bool = False) -> None:
         """owns_process: the node may end it when its engine hangs, so that whoever supervises it starts it again."""
         super().__init__("model_server")
-        self._params = server_params.declare(self)
+        declared = declare(self, SPECS)
+        self._params = server_params(self)
         self._name = self._params.server
         self._names = fleet_names(self)
         self._owns_process = owns_process
@@ -67,7 +70,9 @@ class ModelServerNode(LifecycleNode):
         self._worker: EngineThreads | None = None
         self._state, self._detail = msg.ServerStatus.LOADING, "no model placed here yet"
         self._replies = ReplyTopics(self, self._names)
+        self._refetch_timer: Any = None
         self._open_graph()
+        Changes(self, declared, self._accept, configured=lambda: bool(self._loaded or self._loading))
         self._loading_timer = every(self, LOADING_PERIOD_S, self._look_at_loading)
         if self._params.autostart and self._params.model:
             self._load_and_serve()
@@ -94,8 +99,50 @@ class ModelServerNode(LifecycleNode):
         self._infer = InferDoor(self, name(self._name, "infer"), self._serving)
         self._gateway = open_gateway(self, self._serving, self._params.decode_threads)
         every(self, qos.STATUS_PERIOD_S, self._tend)
+        self._time_refetches()
+
+    # --- parameters ---
+
+    def _accept(self, changed: Mapping[str, Any]) -> Callable[[], None]:
+        """What follows from other parameters, between two batches. Raises: `ConfigurationError`."""
+        params = server_params(self, changed)
+        sizes = changed.keys() & {"batch_size", "max_sessions"}
+        if sizes:
+            self._check_sizes(params, sizes)
+        return functools.partial(self._take, params, resize=bool(sizes))
+
+    def _check_sizes(self, params: ServerParams, sizes: Set[str]) -> None:
+        """Raises: `ConfigurationError`."""
+        if self._loading:
+            raise ConfigurationError("cannot change while a model is being loaded", key=min(sizes), fix="try again in a while")
+        if self._loaded is None:
+            return
+        if not params.model:
+            raise ConfigurationError("counts only with `model`: the schedule says it", key=min(sizes), fix="call /rfm/replan")
+        if "max_sessions" in sizes and not params.max_sessions:
+            problem, fix = "0 needs the speed to be measured anew", "give a number, or deactivate the node and clean it up first"
+            raise ConfigurationError(problem, key="max_sessions", fix=fix)
+        if params.batch_size > self._loaded.engine.max_batch_size:
+            problem = f"{params.batch_size} is more than the {self._loaded.engine.max_batch_size} that the engine can run"
+            raise ConfigurationError(problem, key="batch_size", fix="give fewer")
+
+    def _take(self, params: ServerParams, *, resize: bool) -> None:
+        self._params = params
+        if not self._loaded:  # the next one to be loaded
+            self._placement = params.placed(self._schedule.placement_of(self._name) if self._schedule else None)
+        elif self._server is not None:
+            self._server.reconfigure(params.ruled(self._server.config))
+            if resize:
+                self._resize(self._server, self._worker, params.batch_size, params.max_sessions)
+        self._time_refetches()
+
+    def _time_refetches(self) -> None:
+        """Looks for stale observations a few times within the time after which they are."""
+        if self._refetch_timer is not None:
+            self.destroy_timer(self._refetch_timer)
+            self._refetch_timer = None
         if self._params.refetch_after_s:
-            every(self, max(self._params.refetch_after_s / REFETCH_LOOKS, 0.005), self._refetch)
+            self._refetch_timer = every(self, max(self._params.refetch_after_s / REFETCH_LOOKS, 0.005), self._refetch)
 
     # --- lifecycle ---
 
@@ -114,6 +161,7 @@ class ModelServerNode(LifecycleNode):
             self._set_state(msg.ServerStatus.FAILED, str(loading.outcome))
             return FAILURE
         self._loaded = loading.outcome
+        self._loaded.server.reconfigure(self._params.ruled(self._loaded.server.config))  # parameters may have changed meanwhile
         contract, sessions = self._loaded.server.contract, self._loaded.server.snapshot(clock()).max_sessions
         emulated = ", EMULATED" if contract.emulated else ""
         self.get_logger().info(f"{contract.model} ready in {self._loaded.took_s:.1f} s, for up to {sessions} sessions{emulated}")
@@ -128,7 +176,7 @@ class ModelServerNode(LifecycleNode):
         if self._schedule is not None:
             self._expect_robots(self._schedule, self._server)
         if self._placement is not None and not self._params.model:  # it may have grown while the model was loaded
-            self._resize(self._server, self._worker, self._placement)
+            self._resize(self._server, self._worker, self._placement.batch_size, self._placement.max_sessions)
         self._set_state(msg.ServerStatus.READY, "")
         return SUCCESS
 
@@ -223,7 +271,7 @@ class ModelServerNode(LifecycleNode):
             return
         present = before is not None and _same_model(before, placement)
         if present and self._server is not None and self._worker is not None:
-            self._resize(self._server, self._worker, placement)
+            self._resize(self._server, self._worker, placement.batch_size, placement.max_sessions)
             self._expect_robots(schedule, self._server)
         elif not (present and self._loading):
             self._load_and_serve()
@@ -234,16 +282,16 @@ class ModelServerNode(LifecycleNode):
             if self._name in (route.server, route.standby):
                 self._replies.expect(route.robot, server.reply_kind(route.component))
 
-    def _resize(self, server: ModelServer, worker: EngineThreads, placement: Placement) -> None:
-        """On the engine's thread: other batches may have to be compiled."""
+    def _resize(self, server: ModelServer, worker: EngineThreads | None, batch_size: int, max_sessions: int) -> None:
+        """On the engine's thread, if it runs: other batches may have to be compiled."""
 
         def resize() -> None:
             try:
-                server.resize(placement.batch_size, placement.max_sessions)
+                server.resize(batch_size, max_sessions)
             except ModelError as error:
                 self.get_logger().error(f"{self._name} keeps its batch size: {error}")
 
-        worker.call(resize)
+        worker.call(resize) if worker else resize()
 
     def _on_observation(self, data: bytes) -> None:
         if self._intake is not None:
@@ -339,6 +387,7 @@ class ModelServerNode(LifecycleNode):
         """A batch that does not end ends the process: its engine cannot be asked to stop."""
         limit_s = self._params.hung_after_s
         if not limit_s:
+            faulthandler.cancel_dump_traceback_later()
             return
         if self._owns_process:  # a thread of C that needs no interpreter, should that be stuck
             faulthandler.dump_traceback_later(FROZEN_FACTOR * limit_s, exit=True)
@@ -374,7 +423,7 @@ def _refused(response: Any, code: int, problem: str) -> Any:
 
 
 def main() -> None:
-    run_node(functools.partial(ModelServerNode, owns_process=True), __doc__)
+    run_node(functools.partial(ModelServerNode, owns_process=True), __doc__, SPECS)
 
 
 if __name__ == "__main__":

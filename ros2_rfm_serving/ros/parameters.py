@@ -1,6 +1,7 @@
-"""Declaring many ROS parameters with descriptions and ranges, and reading them as what they should be.
+"""Declaring many ROS parameters with types, descriptions and ranges, and reading them as what they should be.
 
 A parameter of a node with several robots counts for all of them, unless `<robot>.<name>` says otherwise for one.
+`changes.py` is what may change of them later.
 """
 
 from __future__ import annotations
@@ -9,16 +10,28 @@ import difflib
 import enum
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
-from rclpy.exceptions import InvalidParameterValueException
 from rclpy.node import Node
+from rclpy.parameter import Parameter
 
 from ros2_rfm_serving.errors import ConfigurationError
 
 E = TypeVar("E", bound=enum.Enum)
 _LARGEST_INTEGER = 2**63 - 1
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""No change."""
+
+
+class When(enum.Enum):
+    """A parameter may change."""
+
+    ANY = "at any time"
+    UNCONFIGURED = "while its node is not configured"
+    START = "with a restart of its node"
+    """It is read-only."""
 
 
 class Spec(NamedTuple):
@@ -29,21 +42,46 @@ class Spec(NamedTuple):
     low: float = -math.inf
     high: float = math.inf
     choices: tuple[str, ...] = ()
+    when: When = When.START
 
     @property
     def wanted(self) -> str:
         """In words, for people."""
         if self.choices:
             return f"one of {', '.join(choice or '(empty)' for choice in self.choices)}"
-        if isinstance(self.default, list):
-            return "a list of strings" if self.default else "a list of numbers"
-        kind = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}[type(self.default)]
         ends = [f"at least {self.low:g}"] * math.isfinite(self.low) + [f"at most {self.high:g}"] * math.isfinite(self.high)
-        return " ".join([kind, " and ".join(ends)]).strip()
+        return " ".join([_KINDS[self.type], " and ".join(ends)]).strip()
 
-    def descriptor(self) -> Any:
-        """Dynamically typed, so that `20` does for `20.0`; `Values` checks what it is."""
-        described = ParameterDescriptor(description=self.description, additional_constraints=self.wanted, dynamic_typing=True)
+    @property
+    def type(self) -> Parameter.Type:
+        if isinstance(self.default, list):
+            return Parameter.Type.STRING_ARRAY if self.default else Parameter.Type.DOUBLE_ARRAY
+        return Parameter.Type.from_parameter_value(self.default)
+
+    def parameter(self, name: str, value: Any) -> Parameter[Any]:
+        """This value as a parameter: `20` does for `20.0`, and a list of nothing for one of whatever belongs in it."""
+        if self.type is Parameter.Type.DOUBLE and type(value) is int:
+            value = float(value)
+        elif isinstance(self.default, list) and not isinstance(value, str | int | float) and value is not None:
+            value = [float(part) if type(part) is int and self.type is Parameter.Type.DOUBLE_ARRAY else part for part in value]
+        return Parameter(name, self.type, value) if self._holds(value) else Parameter(name, value=value)
+
+    def problem(self, value: Any) -> str:
+        """What is wrong with this value by itself; empty: nothing."""
+        if not self._holds(value) or (isinstance(value, float) and math.isnan(value)):
+            return f"not {_KINDS[self.type].replace('true or false', 'a truth value')}"
+        if self.choices and value not in self.choices:
+            near = difflib.get_close_matches(value, self.choices, 1)
+            return "unknown" + (f", did you mean {near[0]!r}?" if near else "")
+        if isinstance(value, int | float) and not self.low <= value <= self.high:
+            return "out of range"
+        return ""
+
+    def descriptor(self) -> ParameterDescriptor:
+        constraints = f"{self.wanted}; changes {self.when.value}"
+        described = ParameterDescriptor(
+            description=self.description, additional_constraints=constraints, read_only=self.when is When.START
+        )
         bounded = math.isfinite(self.low) or math.isfinite(self.high)
         if bounded and type(self.default) is int:
             high = int(self.high) if math.isfinite(self.high) else _LARGEST_INTEGER
@@ -52,22 +90,57 @@ class Spec(NamedTuple):
             described.floating_point_range = [FloatingPointRange(from_value=self.low, to_value=self.high)]
         return described
 
+    def _holds(self, value: Any) -> bool:
+        """A truth value is an integer to Python, and not to ROS."""
+        return bool(self.type.check(value)) and isinstance(value, bool) is (self.type is Parameter.Type.BOOL)
+
+
+_KINDS = {
+    Parameter.Type.BOOL: "true or false",
+    Parameter.Type.INTEGER: "an integer",
+    Parameter.Type.DOUBLE: "a number",
+    Parameter.Type.STRING: "a string",
+    Parameter.Type.STRING_ARRAY: "a list of strings",
+    Parameter.Type.DOUBLE_ARRAY: "a list of numbers",
+}
+
 
 def choice(default: enum.Enum, description: str) -> Spec:
     return Spec(default.value, description, choices=tuple(member.value for member in type(default)))
 
 
-def declare(node: Node, specs: Mapping[str, Spec], robot: str = "") -> None:
-    """All parameters; of a `robot`, those that its own section of the parameter file has. Raises: `ConfigurationError`."""
+def declare(node: Node, specs: Mapping[str, Spec], robot: str = "") -> dict[str, Spec]:
+    """All parameters; of a `robot`, those that its own section of the parameter file has. Returns them by their full names.
+
+    Raises: `ConfigurationError`.
+    """
+    declared = {}
     for name, spec in specs.items():
         full = f"{robot}.{name}" if robot else name
-        if node.has_parameter(full) or (robot and full not in _overrides(node)):
+        if robot and not (node.has_parameter(full) or full in _overrides(node)):
             continue
-        try:
-            node.declare_parameter(full, spec.default, spec.descriptor())
-        except InvalidParameterValueException as error:
-            value = _overrides(node)[full].value
-            raise ConfigurationError(f"{value!r} is out of range", key=full, fix=f"give {spec.wanted}") from error
+        declared[full] = spec
+        if not node.has_parameter(full):
+            _declare(node, full, spec)
+    return declared
+
+
+def _declare(node: Node, name: str, spec: Spec) -> None:
+    overrides = _overrides(node)
+    if name in overrides:
+        overrides[name] = spec.parameter(name, overrides[name].value)
+        if problem := spec.problem(overrides[name].value):
+            value = overrides[name].value
+            raise ConfigurationError(f"{problem} (it is {value!r})", key=name, fix=f"give {spec.wanted}")
+    value = overrides[name].value if name in overrides else spec.default
+    if value == []:  # of what, rclpy could not tell
+        described = spec.descriptor()
+        read_only, described.read_only = described.read_only, False
+        node.declare_parameter(name, spec.type, described, ignore_override=True)
+        node.set_parameters([Parameter(name, spec.type, [])])
+        described.read_only = read_only
+    else:
+        node.declare_parameter(name, value, spec.descriptor(), ignore_override=True)
 
 
 def unknown(node: Node) -> list[str]:
@@ -79,10 +152,13 @@ def unknown(node: Node) -> list[str]:
 
 
 class Values:
-    """Reads declared parameters. Every method raises `ConfigurationError`, which names the parameter, its value and the fix."""
+    """Reads declared parameters, or what they would be with `changed`, by full name.
 
-    def __init__(self, node: Node, specs: Mapping[str, Spec], robot: str = "") -> None:
-        self._node, self._specs, self._robot = node, specs, robot
+    Every method raises `ConfigurationError`, which names the parameter, its value and the fix.
+    """
+
+    def __init__(self, node: Node, specs: Mapping[str, Spec], robot: str = "", changed: Mapping[str, Any] = NOTHING) -> None:
+        self._node, self._specs, self._robot, self._changed = node, specs, robot, changed
 
     def wrong(self, name: str, problem: str, fix: str = "") -> ConfigurationError:
         """An error about this parameter."""
@@ -91,40 +167,22 @@ class Values:
         )
 
     def flag(self, name: str) -> bool:
-        value = self._raw(name)
-        if not isinstance(value, bool):
-            raise self.wrong(name, "not a truth value")
-        return value
+        return bool(self._checked(name))
 
     def integer(self, name: str) -> int:
-        value = self._raw(name)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.wrong(name, "not an integer")
-        return int(self._within(name, value))
+        return int(self._checked(name))
 
     def number(self, name: str) -> float:
-        value = self._raw(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-            raise self.wrong(name, "not a number")
-        return self._within(name, float(value))
+        return float(self._checked(name))
 
     def text(self, name: str) -> str:
-        value = self._raw(name)
-        if not isinstance(value, str):
-            raise self.wrong(name, "not a string")
-        if self._specs[name].choices and value not in self._specs[name].choices:
-            near = difflib.get_close_matches(value, self._specs[name].choices, 1)
-            raise self.wrong(name, "unknown" + (f", did you mean {near[0]!r}?" if near else ""))
-        return value
+        return str(self._checked(name))
 
     def choice(self, name: str, kind: type[E]) -> E:
         return kind(self.text(name))
 
     def texts(self, name: str) -> tuple[str, ...]:
-        value = self._raw(name)
-        if isinstance(value, str) or not all(isinstance(part, str) for part in value):
-            raise self.wrong(name, "not a list of strings")
-        return tuple(part for part in value if part)
+        return tuple(part for part in self._checked(name) if part)
 
     def distinct(self, name: str) -> tuple[str, ...]:
         texts = self.texts(name)
@@ -133,10 +191,7 @@ class Values:
         return texts
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        value = self._raw(name)
-        if isinstance(value, str | int | float) or not all(type(part) in (int, float) for part in value):
-            raise self.wrong(name, "not a list of numbers")
-        return tuple(float(part) for part in value)
+        return tuple(self._checked(name))
 
     def pairs(self, name: str) -> dict[str, str]:
         """A list of `key=value`."""
@@ -164,12 +219,14 @@ class Values:
         return own if self._robot and self._node.has_parameter(own) else name
 
     def _raw(self, name: str) -> Any:
-        value = self._node.get_parameter(self._key(name)).value
-        return self._specs[name].default if value is None else value
+        key = self._key(name)
+        value = self._changed[key] if key in self._changed else self._node.get_parameter(key).value
+        return self._specs[name].parameter(key, value).value
 
-    def _within(self, name: str, value: float) -> float:
-        if not self._specs[name].low <= value <= self._specs[name].high:
-            raise self.wrong(name, "out of range")
+    def _checked(self, name: str) -> Any:
+        value = self._raw(name)
+        if problem := self._specs[name].problem(value):
+            raise self.wrong(name, problem)
         return value
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.exceptions import ParameterException
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
-from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.errors import ConfigurationError, RfmError
+from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.ros.changes import Changes
 from ros2_rfm_serving.ros.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.faulty import Faults
-from ros2_rfm_serving.ros.parameters import unknown
+from ros2_rfm_serving.ros.parameters import NOTHING, Spec, unknown
 from ros2_rfm_serving.ros.robot.body import RobotBody
 from ros2_rfm_serving.ros.robot.declared import SPECS
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers, later
-from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
-from ros2_rfm_serving.ros.robot.status_watch import StatusWatch
+from ros2_rfm_serving.ros.robot.settings import RobotSettings, declare_robot, robot_settings
 from ros2_rfm_serving.ros.runtime import fleet_names, logged, parameter, run_node
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire.session_messages import check_name
@@ -39,13 +42,52 @@ class RobotHost(LifecycleNode):
         self._servers: Servers | None = None
         self._diagnostics: Diagnostics | None = None
         self._faults: Faults | None = None
-        self._watch = StatusWatch(self)
+        self._specs: dict[str, Spec] = {}
+        with contextlib.suppress(ConfigurationError):  # configure says it
+            self._specs.update(self._declare())
+        Changes(self, self._specs, self._accept, configured=lambda: bool(self._robots))
         if parameter(self, "autostart", True, "Configure and activate by itself"):
             self._start_timer = every(self, 0.01, self._start_once)
 
-    def _settings(self) -> list[RobotSettings]:
-        """From the parameters. Raises: `ConfigurationError`."""
+    def _settings(self, changed: Mapping[str, Any] = NOTHING) -> list[RobotSettings]:
+        """As the parameters say, or would with `changed`. Raises: `ConfigurationError`."""
         raise NotImplementedError
+
+    # --- parameters ---
+
+    def _declare(self) -> dict[str, Spec]:
+        """By full name. Raises: `ConfigurationError`."""
+        return declare_robot(self)
+
+    def _checked(self, changed: Mapping[str, Any]) -> list[RobotSettings]:
+        """Settings of robots that could be made. Raises: `ConfigurationError`."""
+        settings = self._settings(changed)
+        for one in settings:
+            RobotBrain(one.config)
+        return settings
+
+    def _accept(self, changed: Mapping[str, Any]) -> Callable[[], None]:
+        """All robots change or none. A node that cannot be configured as it is may be mended one parameter after the other."""
+        try:
+            settings = self._checked(changed)
+        except ConfigurationError:
+            if self._robots or self._can_be_configured():
+                raise
+            settings = []
+        prepared = [robot.prepared(one) for robot, one in zip(self._robots, settings, strict=False)]
+
+        def apply() -> None:
+            for change in prepared:
+                change()
+
+        return apply
+
+    def _can_be_configured(self) -> bool:
+        try:
+            self._checked(NOTHING)
+        except ConfigurationError:
+            return False
+        return True
 
     # --- lifecycle ---
 
@@ -96,6 +138,7 @@ class RobotHost(LifecycleNode):
             self.trigger_activate()
 
     def _make(self) -> None:
+        self._specs.update(self._declare())
         settings = self._settings()
         for one in settings:
             check_name("robot", one.config.name)
@@ -133,8 +176,8 @@ class RobotNode(RobotHost):
     def __init__(self) -> None:
         super().__init__("robot")
 
-    def _settings(self) -> list[RobotSettings]:
-        return [robot_settings(self, self.get_namespace().rsplit("/", 1)[-1] or "robot")]
+    def _settings(self, changed: Mapping[str, Any] = NOTHING) -> list[RobotSettings]:
+        return [robot_settings(self, self.get_namespace().rsplit("/", 1)[-1] or "robot", changed=changed)]
 
 
 def main() -> None:

@@ -146,8 +146,9 @@ def logged(transition: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def parameter(node: Node, name: str, default: T, description: str) -> T:
-    """Declares a parameter with its description and returns its value."""
-    value: T = node.declare_parameter(name, default, ParameterDescriptor(description=description)).value
+    """Declares a parameter that only a restart changes, with its description, and returns its value."""
+    described = ParameterDescriptor(description=description, additional_constraints="changes with a restart", read_only=True)
+    value: T = node.declare_parameter(name, default, described).value
     return value
 
 

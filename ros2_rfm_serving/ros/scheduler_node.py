@@ -6,7 +6,9 @@ the background, and that schedule is published only if it gains more than moving
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ from rfm_serving import msg, srv
 from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot, load_factory
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.ros.runtime import fleet_names, parameter, run_node, share
+from ros2_rfm_serving.ros.changes import Changes
+from ros2_rfm_serving.ros.parameters import Spec, Values, When, declare
+from ros2_rfm_serving.ros.runtime import fleet_names, run_node, share
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
-from ros2_rfm_serving.scheduler import Fleet, start_fleet
+from ros2_rfm_serving.scheduler import POLICIES, Fleet, start_fleet
 from ros2_rfm_serving.types import Schedule
 
 EPOCH_ORIGIN_S = 1_700_000_000
@@ -29,15 +33,24 @@ REPEAT_PERIOD_S = 2.0
 BACKGROUND_PERIOD_S = 0.5
 
 
+SPECS = {
+    "factory_file": Spec("", "Factory descriptor (YAML); /rfm/replan takes another one"),
+    "profiles_folder": Spec("", "Folder of profiles (CSV) and models.yaml; empty: the shipped one"),
+    "policy": Spec(
+        "best", "Scheduling policy, as in `rfm plan --policy`; from the next plan on", choices=tuple(POLICIES), when=When.ANY
+    ),
+}
+
+
 class SchedulerNode(Node):
     def __init__(self) -> None:
         super().__init__("scheduler")
-        file = parameter(self, "factory_file", "", "Factory descriptor (YAML)")
-        if not file:
+        declared, values = declare(self, SPECS), Values(self, SPECS)
+        self._file, folder = Path(values.text("factory_file")), values.text("profiles_folder")
+        if not values.text("factory_file"):
             raise ConfigurationError("is empty", key="factory_file", fix="name a descriptor: -p factory_file:=/my/factory.yaml")
-        self._file = Path(file)
-        folder = parameter(self, "profiles_folder", "", "Folder of profiles (CSV) and models.yaml; empty: the shipped one")
-        self._policy = parameter(self, "policy", "best", "Scheduling policy, as in `rfm plan --policy`")
+        self._policy = values.text("policy")
+        Changes(self, declared, self._follow)
         profiles = Path(folder) if folder else share() / "config" / "profiles"
         self._profile, self._catalogue = load_profiles(profiles), Catalogue.load(profiles / "models.yaml")
         self._factory = load_factory(self._file)
@@ -54,6 +67,9 @@ class SchedulerNode(Node):
         self._background: Future[Fleet] | None = None
         every(self, REPEAT_PERIOD_S, lambda: self._publisher.publish(self._message))
         every(self, BACKGROUND_PERIOD_S, self._take_background)
+
+    def _follow(self, changed: Mapping[str, Any]) -> Callable[[], None]:
+        return functools.partial(setattr, self, "_policy", changed["policy"])  # the only one that is not read-only
 
     def destroy_node(self) -> None:
         self._solver.shutdown(wait=False, cancel_futures=True)
@@ -170,7 +186,7 @@ class SchedulerNode(Node):
 
 
 def main() -> None:
-    run_node(SchedulerNode, __doc__)
+    run_node(SchedulerNode, __doc__, SPECS)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ros2_rfm_serving.server.dispatch import Dispatcher, Selection, Waiting
+from ros2_rfm_serving.server.dispatch import Dispatcher, DispatchPolicy, Selection, Waiting
 from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.server.sessions import Session, SessionKey
 from ros2_rfm_serving.server.tiers import Lane, overflow
@@ -17,6 +17,10 @@ class Mailboxes:
         """`sessions`: the histories of all that are open."""
         self._dispatcher, self._sessions = dispatcher, sessions
         self._waiting: dict[SessionKey, Waiting] = {}
+
+    def dispatch_by(self, policy: DispatchPolicy | None, batching: str) -> None:
+        """From the next selection on. None: the policy stays, with what it has learned. Raises: `ConfigurationError`."""
+        self._dispatcher = Dispatcher(policy or self._dispatcher.policy, batching)
 
     def __len__(self) -> int:
         return len(self._waiting)

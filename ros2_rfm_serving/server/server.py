@@ -146,10 +146,24 @@ class ModelServer:
             return len(self._mailboxes)
 
     def resize(self, batch_size: int, max_sessions: int) -> None:
-        """Takes new limits without touching what is open. Raises: `ModelError` when the engine cannot run such batches."""
+        """Takes new limits without touching what is open; 0 sessions: as many as before.
+
+        Raises: `ModelError` when the engine cannot run such batches.
+        """
         self._lanes[0].resize(batch_size)
         with self._lock:
-            self._sessions.max_sessions = max_sessions
+            self._sessions.max_sessions = max_sessions or self._sessions.max_sessions
+
+    def reconfigure(self, config: ServerConfig) -> None:
+        """Other rules of dispatch and sessions, between two selections; what is open, waits or runs stays. Limits: `resize`.
+
+        Raises: `ConfigurationError` for a name that is not known; then nothing has changed.
+        """
+        policy = None if config.dispatch == self.config.dispatch else dispatch_policy(config.dispatch)
+        with self._lock:
+            self._mailboxes.dispatch_by(policy, config.batching)
+            self._sessions.govern(config.sessions)
+            self.config = config
 
     def reply_kind(self, component: str) -> type[Reply]:
         return reply_kind(self.contract, component)

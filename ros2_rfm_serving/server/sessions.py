@@ -91,6 +91,13 @@ class Sessions:
     def histories(self) -> list[History]:
         return [session.history for session in self._open.values()]
 
+    def govern(self, rules: SessionRules) -> None:
+        """Other rules; sessions that are open keep what they have agreed upon, their instruction among it."""
+        if (rules.max_request_rate_hz, rules.burst) != (self.rules.max_request_rate_hz, self.rules.burst):
+            for session in self._open.values():
+                session.quota = Quota(rules.max_request_rate_hz, rules.burst)
+        self.rules = rules
+
     def open(self, request: SessionRequest, load: float) -> SessionGrant:
         """A second open by the same robot and component replaces the first (it has restarted, or lost its way).
 

@@ -57,3 +57,9 @@ class TaskOutcome(enum.IntEnum):
     """Safety kept objecting."""
     LATE = 410
     """Too many answers in a row came later than their SLO."""
+    BUSY = 411
+    """It never began: the robot has a goal that goes before it."""
+    PREEMPTED = 412
+    """A program's goal gave way to a person's."""
+    INACTIVE = 413
+    """It never began: the robot node is not active."""

@@ -13,6 +13,7 @@ import pytest
 import rclpy
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter
+from rfm_serving import action
 from sensor_msgs.msg import CompressedImage
 
 from ros2_rfm_serving.factory.nodes import parameter_file
@@ -109,9 +110,8 @@ def test_each_robot_has_a_name_a_task_and_a_session_of_its_own(make_rig: Callabl
     rig.wait(lambda: set(rig.diagnostics) == {f"{robot}: robot" for robot in NAMES}, "diagnostics of each")
     assert rig.peer.count_publishers("/diagnostics") == 1 and rig.peer.count_subscribers("/rfm/schedule") == 1
 
-    future = rig.robots["r1"].send_goal(task="sort")
-    rig.wait(future.done)
-    assert not future.result().accepted  # it is r2's
+    refused = rig.result(rig.goal("r1", task="sort"))  # it is r2's
+    assert refused.error_code == action.ExecuteTask.Result.REJECTED and "'stack'" in refused.error_msg
 
 
 def test_what_fails_in_one_robot_leaves_the_others_at_work(

@@ -121,13 +121,14 @@ def test_any_action_client_works_and_a_killed_server_means_hold_then_recovery(
     repository: Path, tmp_path: Path, ros_domain: int
 ) -> None:
     with rfm_up(repository, tmp_path, EMULATED, "--no-foreman", domain=ros_domain) as factory, client_of("idle_arm_1") as client:
-        # Goals that make no sense are rejected, and nothing moves.
-        assert not client.send(task="no_such_task").accepted
-        assert not client.send(time_budget_s=float("nan")).accepted
+        # Goals that make no sense end at once with the reason, and nothing moves.
+        for wrong in ({"task": "no_such_task"}, {"time_budget_s": float("nan")}):
+            answer = client.result(client.send(**wrong))
+            assert answer.result.error_code == ExecuteTask.Result.REJECTED and answer.result.error_msg
 
-        # A task runs; a second one is rejected meanwhile.
+        # A task runs; a second one is told so meanwhile.
         handle = client.send(reset=True, time_budget_s=200.0, instruction="stay")
-        assert handle.accepted and not client.send().accepted
+        assert handle.accepted and client.result(client.send()).result.error_code == ExecuteTask.Result.BUSY
         client.wait(lambda: working(client))
         client.wait(lambda: any(f.phase == "executing" and f.subgoal == "stay" and f.progress > 0 for f in client.feedback))
 
@@ -154,11 +155,11 @@ def test_any_action_client_works_and_a_killed_server_means_hold_then_recovery(
         assert answer.status == GoalStatus.STATUS_ABORTED and answer.result.error_code == ExecuteTask.Result.BUDGET_SPENT
         assert "1 s" in answer.result.error_msg and answer.result.episode == 2
 
-        # Two goals in one breath: one is taken, the other rejected, and the robot takes the next as ever.
+        # Two goals in one breath: one is worked on, the other told so, and the robot takes the next as ever.
         pair = [client.action.send_goal_async(ExecuteTask.Goal(time_budget_s=1.0)) for _ in range(2)]
         client.wait(lambda: all(sending.done() for sending in pair))
-        (accepted,) = [sending.result() for sending in pair if sending.result().accepted]
-        assert client.result(accepted).result.error_code == ExecuteTask.Result.BUDGET_SPENT
+        codes = sorted(client.result(sending.result()).result.error_code for sending in pair)
+        assert codes == [ExecuteTask.Result.BUDGET_SPENT, ExecuteTask.Result.BUSY]
         assert client.result(client.send(time_budget_s=1.0)).result.error_code == ExecuteTask.Result.BUDGET_SPENT
 
         # Ctrl-C stops everything.

@@ -106,10 +106,12 @@ class StandInNode(Node):
             self._asking = False
 
     def _on_result(self, done: Any) -> None:
+        self._asking = False
         result = done.result().result
+        if result.error_code in (ExecuteTask.Result.INACTIVE, ExecuteTask.Result.BUSY):
+            return  # it never began
         steps = {"executed_steps": result.executed_steps, "held_steps": result.held_steps}
         self._note("result", code=result.error_code, why=result.error_msg, **steps)
-        self._asking = False
 
     # --- what is heard ---
 

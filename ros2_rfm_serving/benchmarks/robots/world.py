@@ -64,6 +64,12 @@ class Surroundings(Node):
         robot.asked = bool(goal and goal.accepted)
         if robot.asked:
             self.at_work.add(robot.name)
+            goal.get_result_async().add_done_callback(lambda _: self._on_end(robot))
+
+    def _on_end(self, robot: _Robot) -> None:
+        """Asked again: it was not active yet."""
+        robot.asked = False
+        self.at_work.discard(robot.name)
 
     def _on_diagnostics(self, message: Any) -> None:
         for status in message.status:

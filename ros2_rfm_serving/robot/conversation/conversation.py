@@ -40,6 +40,11 @@ class Conversation:
         self._episode_start = self._started = True
         """The next request is the first of an episode; the last one was."""
 
+    def reconfigure(self, config: RobotConfig) -> None:
+        self._config = config
+        self.links.reconfigure(config)
+        self.due.reconfigure(config)
+
     def follow(self, schedule: Schedule, *, newer: bool) -> None:
         self.links.follow(schedule, newer=newer)
         self.calls.serve(link.component for link in self.links.coupled)

@@ -23,12 +23,15 @@ class Due:
         self._queue, self._links, self._calls = queue, links, calls
         self._synchronous, self._own_horizon, self._rate_hz = config.synchronous, config.execution_horizon, config.step_rate_hz
         self._conditioning, self._replaces = config.conditioning, config.replace_queue
-
         self._buffer_steps = config.failsafe.buffer_time_s * config.step_rate_hz
         self.waits = config.synchronous
         """It holds while the next chunk is computed: declared so, or because the model cannot bridge the delay."""
         self.too_slow = ""
         """Why it waits although it was not declared so."""
+
+    def reconfigure(self, config: RobotConfig) -> None:
+        self._own_horizon = config.execution_horizon
+        self._buffer_steps = config.failsafe.buffer_time_s * config.step_rate_hz
 
     def ask_s(self, link: Link, step_ends_s: float) -> float:
         """From when on an open link with nothing in flight is to be asked; infinite: not before something else happens.

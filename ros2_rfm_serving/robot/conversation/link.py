@@ -109,8 +109,13 @@ class Link:
         if route:
             self._period_s = 1.0 / route.max_rate_hz if paced else 0.0
             self.slo_s = route.slo_s or math.inf
-            # A slow model's requests may take as long as it was declared, twice.
-            self._limit_s = max(self.config.request_timeout_s, 2.0 * route.slo_s)
+            self.reconfigure(self.config)
+
+    def reconfigure(self, config: LinkConfig) -> None:
+        """From the next request on."""
+        self.config = config
+        # A slow model's requests may take as long as it was declared, twice.
+        self._limit_s = max(config.request_timeout_s, 2.0 * self.route.slo_s if self.route else 0.0)
 
     def place(self, model: str) -> None:
         """The schedule says which model answers; another one than before is meant."""

@@ -26,6 +26,13 @@ class Links:
         self._servers = Presence(config.server_timeout_s)
         self.failovers = 0
 
+    def reconfigure(self, config: RobotConfig) -> None:
+        """Open sessions stay: what they have agreed upon is not among what may change."""
+        self._config = config
+        self._servers.reconfigure(config.server_timeout_s)
+        for link in self.all:
+            link.reconfigure(config.link)
+
     def get(self, component: str) -> Link | None:
         return self._links.get(component)
 

@@ -28,6 +28,10 @@ class Presence:
         self.ready: set[str] = set()
         self.lost: set[str] = set()
 
+    def reconfigure(self, timeout_s: float) -> None:
+        """From the next word of each server on."""
+        self._timeout_s = timeout_s
+
     def expect(self, server: str) -> None:
         """A route names it: from the next `silent` on it has `timeout_s` to be heard of."""
         if server not in self._silent_at_s and server not in self.lost:

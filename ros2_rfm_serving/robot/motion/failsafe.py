@@ -68,6 +68,9 @@ class FailSafe:
         self.offline_since_s = math.inf
         """Of a task that is without a server; inf: not so."""
 
+    def reconfigure(self, config: FailSafeConfig) -> None:
+        self._config = config
+
     @property
     def dead_s(self) -> float:
         """When being offline becomes being DEAD."""

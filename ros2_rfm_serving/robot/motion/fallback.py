@@ -116,6 +116,10 @@ class FallbackLadder:
         """Something was commanded since it last stood."""
         return self._now is not None
 
+    def go_on_from(self, before: FallbackLadder) -> None:
+        """Takes the place of another one: a robot that is going down that begins this one anew, from where it is."""
+        self._now, self._last, self._before = before._now, before._last, before._before
+
     def stop_command(self) -> Array | None:
         """What makes the robot stand if it is the last thing that it is told; None: nothing needs to be said."""
         return self._stop

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -14,6 +16,9 @@ from ros2_rfm_serving.robot.motion.fallback import FallbackLadder
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
+
+_SHAPE = ("limits", "fallback", "safe_pose", "safe_pose_gain")
+"""Of a configuration: what ladder and limits consist of."""
 
 
 class Motor:
@@ -37,10 +42,7 @@ class Motor:
         self._step_s = 1.0 / config.step_rate_hz
         self._parts = config.interpolation
         self._interpolator = Interpolator(config.interpolation)
-        limited = config.limits != Limits() or config.interpolation > 1
-        self._shaper = (
-            CommandShaper(config.limits, config.command_type, len(config.action_names), self._period_s) if limited else None
-        )
+        self._shaper = _shaper(config)
         self._observed_s = -math.inf
         """When the observation behind the step under way was taken."""
         self._at_seam = False
@@ -51,6 +53,25 @@ class Motor:
         """The last command."""
         self._at_rest = True
         """Nothing was commanded in the last period: what follows sets out from standing."""
+
+    def prepared(self, config: RobotConfig) -> Callable[[], None]:
+        """What makes other limits, another ladder and another pace count from the next command on; the motion goes on.
+
+        Raises: `ConfigurationError` when they do not fit the robot, or where it is; then nothing has changed.
+        """
+        if all(getattr(config, name) == getattr(self._config, name) for name in _SHAPE):
+            return partial(setattr, self, "_config", config)
+        ladder, shaper = FallbackLadder(config), _shaper(config)
+        if shaper is not None:
+            shaper.go_on_from(self._shaper.last if self._shaper else self._last, self._shaper)
+
+        def apply() -> None:
+            ladder.go_on_from(self.ladder)
+            self.ladder, self._shaper, self._config = ladder, shaper, config
+            unfit = shaper.unfit(self.queue.rows) if shaper else np.zeros(self.queue.depth, bool)
+            self.queue.refuse(unfit)
+
+        return apply
 
     # --- chunks ---
 
@@ -216,3 +237,10 @@ class Motor:
         self._at_rest = False
         self._last = self._shaper.shape(command) if self._shaper else command
         return self._last
+
+
+def _shaper(config: RobotConfig) -> CommandShaper | None:
+    """None: nothing limits this robot's commands. Raises: `ConfigurationError`."""
+    if config.limits == Limits() and config.interpolation == 1:
+        return None
+    return CommandShaper(config.limits, config.command_type, len(config.action_names), 1.0 / config.control_rate_hz)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import CommandType
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import Array
@@ -55,6 +56,23 @@ class CommandShaper:
         self._last: Values | None = np.clip(np.asarray(rest, np.float64), self._lower, self._upper) if known else None
         self._step = np.zeros(self._num_actions)
         self._target = self._last
+
+    def go_on_from(self, last: Array | None, before: CommandShaper | None) -> None:
+        """Takes the place of another one (None: there was none) after the command `last`, without a jump.
+
+        Raises: `ConfigurationError` when position commands would have to jump to be within these limits. Velocities and
+        displacements are within them at once: somebody wants the robot to be slower.
+        """
+        if last is None:
+            return
+        inside = np.clip(np.asarray(last, np.float64), self._lower, self._upper)
+        if self._moves and (np.abs(inside - last) > 0.0).any():
+            problem = f"the last command, [{', '.join(f'{value:g}' for value in last)}], lies outside of them"
+            raise ConfigurationError(problem, key="limits", fix="move the robot inside first")
+        self._last = self._target = inside
+        if before is not None and before._target is not None:
+            self._target = np.clip(before._target, self._lower, self._upper)
+            self._step = np.clip(before._step, -self._max_step, self._max_step)
 
     def problem(self, action: Array) -> str:
         """Why this action must not be executed, as the name of a counter; empty: it may."""

@@ -31,7 +31,7 @@ from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
-from ros2_rfm_serving.types import Reply, TaskOutcome, TaskPhase
+from ros2_rfm_serving.types import Reply, RobotState, TaskOutcome, TaskPhase
 
 T = TypeVar("T")
 WATCHDOG_PERIODS = 2.0
@@ -72,6 +72,20 @@ class RobotBody:
         self.punctuality.restart()
         seconds = self._period_s if self._by_timer else WATCHDOG_PERIODS * self._period_s
         self._timer = every(self._node, seconds, self._on_timer)
+
+    def prepared(self, settings: RobotSettings) -> Callable[[], None]:
+        """What makes other settings count from the next control period on; they differ in what may change of a robot at work.
+
+        Raises: `ConfigurationError`; then nothing has changed.
+        """
+        change_brain = self.brain.prepared(settings.config)
+
+        def apply() -> None:
+            change_brain()
+            self.settings, self._door.instruction = settings, settings.instruction
+            self._cameras.encode(settings.io.jpeg_quality, settings.io.max_image_size_px)
+
+        return apply
 
     def deactivate(self, reason: str) -> None:
         """Stops at once: the task ends, nothing is commanded any more but a stand."""
@@ -279,7 +293,9 @@ class RobotBody:
         self._status.publish(status)
         if changed:
             why = brain.stop_reason or reason
-            self._node.get_logger().info(f"{self.name}: {state.name}, {phase.name.lower()}{': ' if why else ''}{why}")
+            needs_people = state is RobotState.DEAD or phase is TaskPhase.WAITING
+            say = self._node.get_logger().warning if needs_people else self._node.get_logger().debug
+            say(f"{self.name}: {state.name}, {phase.name.lower()}{': ' if why else ''}{why}")
             self._report(diagnosis(status, brain, self.punctuality, self.errors))
         self._told, self._told_s = told, now_s
 

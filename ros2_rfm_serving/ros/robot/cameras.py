@@ -61,8 +61,12 @@ class CameraSet:
         """max_size_px: of the longer side; a larger image is made smaller, its proportions kept."""
         self._cameras = {camera.name: camera for camera in cameras}
         self._refused = refused
-        self._quality, self._max_size_px = jpeg_quality, max_size_px
+        self.encode(jpeg_quality, max_size_px)
         self.forget()
+
+    def encode(self, jpeg_quality: int, max_size_px: int) -> None:
+        """From the next image on."""
+        self._quality, self._max_size_px = jpeg_quality, max_size_px
 
     def forget(self) -> None:
         self._newest: dict[str, tuple[EncodedImage, float]] = {}

@@ -1,4 +1,5 @@
-"""Every parameter of a robot: default, description, range. `robot_params.py` reads them, docs/integrate.md explains them."""
+"""Every parameter of a robot: default, description, range, and when it may change. `settings.py` reads them, docs/integrate.md
+explains them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import enum
 import math
 
 from ros2_rfm_serving.robot.config import CommandType, Compatibility, FailSafeConfig, LinkConfig, RobotConfig, TaskPolicy
-from ros2_rfm_serving.ros.parameters import Spec, choice
+from ros2_rfm_serving.ros.parameters import Spec, When, choice
 from ros2_rfm_serving.ros.robot.joints import StatePart
 from ros2_rfm_serving.ros.robot.sinks import TRAJECTORY_FIELDS, SinkKind
 from ros2_rfm_serving.types import Conditioning, Guidance, Horizon
@@ -154,4 +155,19 @@ TASKS = {
     "on_max_violation": choice(_POLICY.on_max_violation, "When there are that many of either"),
 }
 
-SPECS = {**CONTRACT, **EXECUTION, **COMMANDS, **SENSORS, **SAFETY, **TASKS}
+LIVE = {
+    *("instruction", "component_prompts", "execution_horizon", "blend_steps"),
+    *(name for name in COMMANDS if name.startswith(("limits.", "safe_pose")) or name == "fallback"),
+    *("jpeg_quality", "max_image_size_px", "max_sensor_skew_s"),
+    *(SAFETY.keys() - {"link.counts_first_latency", "link.longest_latency"}),
+    *(TASKS.keys() - {"component_fallbacks", "safe_words"}),
+}
+"""May change while the robot works, between two control periods. All others are agreed with a server when a session opens, are how
+the robot is on the graph, or are what a run has been decided by from its beginning."""
+
+
+def _timed(name: str, spec: Spec) -> Spec:
+    return spec._replace(when=When.ANY if name in LIVE else When.UNCONFIGURED)
+
+
+SPECS = {name: _timed(name, spec) for name, spec in {**CONTRACT, **EXECUTION, **COMMANDS, **SENSORS, **SAFETY, **TASKS}.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from ros2_rfm_serving.robot.config import (
     TaskPolicy,
 )
 from ros2_rfm_serving.robot.limits import Limits
-from ros2_rfm_serving.ros.parameters import Values, declare
+from ros2_rfm_serving.ros.parameters import NOTHING, Spec, Values, declare
 from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.io import IoConfig, io_config, per_action
 from ros2_rfm_serving.types import Conditioning, Fallback, Guidance, Horizon, PrefixSchedule
@@ -37,14 +38,14 @@ class RobotSettings:
     instruction: str
 
 
-def robot_settings(node: Node, name: str, *, one_of_many: bool = False) -> RobotSettings:
-    """Declares the parameters of a robot, where that has not been done, and reads them.
+def robot_settings(node: Node, name: str, *, one_of_many: bool = False, changed: Mapping[str, Any] = NOTHING) -> RobotSettings:
+    """Declares the parameters of a robot, where that has not been done, and reads them, as they would be with `changed`.
 
     name: unless the parameter `robot` has another. one_of_many: this is its name, and `<name>.<parameter>` comes before
     `<parameter>`. Raises: `ConfigurationError`, which names the parameter, its value and the fix.
     """
     declare_robot(node, name if one_of_many else "")
-    values = Values(node, SPECS, name if one_of_many else "")
+    values = Values(node, SPECS, name if one_of_many else "", changed)
     config = _robot_config(values, name if one_of_many else values.text("robot") or name)
     return RobotSettings(
         config=config,
@@ -55,11 +56,9 @@ def robot_settings(node: Node, name: str, *, one_of_many: bool = False) -> Robot
     )
 
 
-def declare_robot(node: Node, robot: str = "") -> None:
+def declare_robot(node: Node, robot: str = "") -> dict[str, Spec]:
     """The parameters that all robots of a node share, and those that `robot` has for itself. Raises: `ConfigurationError`."""
-    declare(node, SPECS)
-    if robot:
-        declare(node, SPECS, robot)
+    return declare(node, SPECS) | (declare(node, SPECS, robot) if robot else {})
 
 
 # --- the brain's ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from rclpy.action import CancelResponse, GoalResponse
+from rclpy.action import CancelResponse
 from rclpy.node import Node
 from rfm_serving import action
 from std_srvs.srv import Trigger
@@ -25,6 +25,10 @@ RESET_TIMEOUT_S = 30.0
 class TaskDoor:
     """One goal at a time, from its acceptance to its result. `tend` is called once per control period.
 
+    Every goal is accepted, since only one that was accepted can tell its client how it ended: one that cannot be worked on ends
+    at once, with a code and the reason. A person's goal (`requester` is empty) ends that of a program, which gives way; of two
+    persons, or two programs, who came first stays.
+
     `stop` brings the robot to a stand at once; `forget_readings` after the scene was changed under it.
     """
 
@@ -41,29 +45,31 @@ class TaskDoor:
         stop: Callable[[], None],
     ) -> None:
         self.open = False
-        """Goals are accepted."""
-        self.busy = False
-        """From the acceptance of a goal to its result."""
-        self._node, self._brain, self._task, self._instruction = node, brain, task, instruction
+        """Tasks are worked on."""
+        self.instruction = instruction
+        """Of goals without one of their own."""
+        self._node, self._brain, self._task = node, brain, task
         self._forget_readings, self._stop = forget_readings, stop
         self._goal: tuple[Any, TaskRun] | None = None
+        self._untold = 0
+        """Results that are about to be told, on the executor."""
         self._resetting = -1
         """Attempt whose reset is under way or over."""
         self._reset_since_s, self._reset_asked = 0.0, False
         self._fed_back_s = -1.0
         self._reset = node.create_client(Trigger, reset_name)
         self._action = PatientActionServer(
-            node,
-            action.ExecuteTask,
-            action_name,
-            begin=self._begin,
-            goal_callback=self._may_accept,
-            cancel_callback=self._on_cancel,
+            node, action.ExecuteTask, action_name, begin=self._begin, cancel_callback=self._on_cancel
         )
 
     def destroy(self) -> None:
         self._action.destroy()
         self._node.destroy_client(self._reset)
+
+    @property
+    def busy(self) -> bool:
+        """From the acceptance of a goal until its client was told its result."""
+        return self._goal is not None or self._untold > 0
 
     def tend(self, now_s: float) -> None:
         """Reset, cancellation, feedback and the end of the goal."""
@@ -85,12 +91,49 @@ class TaskDoor:
         self._brain.cancel(outcome, message, now_s)
         self.tend(now_s)
 
-    def _may_accept(self, request: Any) -> GoalResponse:
-        """One task at a time, and only this robot's."""
-        known = request.task in ("", self._task)
-        sane = np.isfinite(request.time_budget_s) and request.time_budget_s >= 0
-        short = len(request.instruction) <= MAX_INSTRUCTION_CHARACTERS
-        return GoalResponse.ACCEPT if self.open and not self.busy and known and sane and short else GoalResponse.REJECT
+    # --- goals come and go ---
+
+    def _begin(self, goal: Any) -> None:
+        outcome, problem = self._refusal(goal.request)
+        if problem:
+            self._refuse(goal, outcome, problem)
+            return
+        if self._goal is not None:
+            self._preempt(f"preempted by a goal of {_who(goal.request)}", clock())
+        wanted = TaskGoal(
+            task=self._task,
+            instruction=goal.request.instruction or self.instruction,
+            time_budget_s=goal.request.time_budget_s or self._brain.config.default_budget_s,
+            reset=goal.request.reset,
+        )
+        self._goal, self._resetting = (goal, self._brain.start(wanted, clock())), -1
+
+    def _refusal(self, request: Any) -> tuple[TaskOutcome, str]:
+        """Why this goal cannot be worked on now; empty: it can."""
+        if not self.open:
+            return TaskOutcome.INACTIVE, "the robot node is not active: it takes no tasks"
+        if problem := self._wrong(request):
+            return TaskOutcome.REJECTED, problem
+        holder = self._goal[0].request if self._goal else None
+        if holder is not None and (request.requester or not holder.requester):
+            fix = "wait, cancel that goal, or call rfm/abort"
+            return TaskOutcome.BUSY, f"the robot works on a goal of {_who(holder)}; {fix}"
+        return TaskOutcome.NONE, ""
+
+    def _wrong(self, request: Any) -> str:
+        if request.task not in ("", self._task):
+            return f"no task {request.task[:64]!r}: this robot's is {self._task!r}; leave it empty"
+        if not (np.isfinite(request.time_budget_s) and request.time_budget_s >= 0):
+            return f"time_budget_s is {request.time_budget_s:g}; give seconds, or 0 for the robot's own budget"
+        if len(request.instruction) > MAX_INSTRUCTION_CHARACTERS:
+            return f"an instruction of {len(request.instruction)} characters; at most {MAX_INSTRUCTION_CHARACTERS}"
+        return ""
+
+    def _preempt(self, why: str, now_s: float) -> None:
+        """The robot is told to stand before it turns to somebody else's task; nothing of the last one is executed any more."""
+        self._brain.cancel(TaskOutcome.PREEMPTED, why, now_s)
+        self._stop()
+        self.tend(now_s)
 
     def _on_cancel(self, goal: Any) -> CancelResponse:
         """Stops now and not at the next tick; the goal's state changes after this, and its result follows."""
@@ -102,29 +145,39 @@ class TaskDoor:
         self._brain.cancel(TaskOutcome.CANCELED, "canceled by the client", now_s)
         self._stop()
 
-    def _begin(self, goal: Any) -> None:
-        request = goal.request
-        wanted = TaskGoal(
-            task=self._task,
-            instruction=request.instruction or self._instruction,
-            time_budget_s=request.time_budget_s or self._brain.config.default_budget_s,
-            reset=request.reset,
-        )
-        self._goal, self._resetting, self.busy = (goal, self._brain.start(wanted, clock())), -1, True
+    # --- how they end ---
 
     def _end(self, goal: Any, result: TaskResult) -> None:
         self._brain.finish()
         self._goal = None
-        self._action.end(goal, lambda _: self._told(goal, result))
+        self._untold += 1
+        how = "succeeded" if result.outcome is TaskOutcome.NONE else f"ended with {result.outcome.name}"
+        self._node.get_logger().info(
+            f"{self._brain.config.name}: episode {result.episode} of {_who(goal.request)} {how} after {result.duration_s:.1f} s, "
+            f"{result.executed_steps} actions, {result.held_steps} held{': ' if result.message else ''}{result.message}"
+        )
+        self._action.end(goal, lambda _: self._told(goal, result.outcome, self._message(result)))
 
-    def _told(self, goal: Any, result: TaskResult) -> Any:
-        self.busy = False
-        if result.outcome is TaskOutcome.CANCELED and goal.is_cancel_requested:
+    def _refuse(self, goal: Any, outcome: TaskOutcome, problem: str) -> None:
+        """A program tries again and again, and knows why."""
+        log = self._node.get_logger()
+        say = log.debug if goal.request.requester else log.warning
+        say(f"{self._brain.config.name}: a goal of {_who(goal.request)} is not worked on, {outcome.name}: {problem}")
+        self._untold += 1
+        message = action.ExecuteTask.Result(error_code=int(outcome), error_msg=problem)
+        self._action.end(goal, lambda _: self._told(goal, outcome, message))
+
+    def _told(self, goal: Any, outcome: TaskOutcome, message: Any) -> Any:
+        if outcome is TaskOutcome.CANCELED and goal.is_cancel_requested:
             goal.canceled()
-        elif result.outcome is TaskOutcome.NONE:
+        elif outcome is TaskOutcome.NONE:
             goal.succeed()
         else:
             goal.abort()
+        self._untold -= 1
+        return message
+
+    def _message(self, result: TaskResult) -> Any:
         return action.ExecuteTask.Result(
             error_code=int(result.outcome),
             error_msg=result.message,
@@ -138,6 +191,8 @@ class TaskDoor:
             mean_squared_jerk=self._brain.smoothness.mean_squared_jerk.tolist(),
             retries=result.retries,
         )
+
+    # --- while one is worked on ---
 
     def _tend_reset(self, run: TaskRun, now_s: float) -> None:
         """Asks once per attempt, when the service is there; without an answer the task ends."""
@@ -167,6 +222,10 @@ class TaskDoor:
             queue_depth=self._brain.queue_depth,
             staleness_s=self._brain.staleness_s,
         )
+
+
+def _who(request: Any) -> str:
+    return str(request.requester[:64]) or "a person"
 
 
 class PeoplesDoor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import traceback
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -82,10 +83,18 @@ class InferDoor:
         try:
             self._submit(goal, robot)
         except RfmError as error:
-            if robot in self._waiting:
-                self._finish(robot, error)
-            else:
-                self._action.end(goal, functools.partial(_told, error))
+            self._refuse(goal, robot, error)
+        except Exception:  # without a result its client would wait for ever
+            self._node.get_logger().error(f"a goal of infer failed:\n{traceback.format_exc()}")
+            self._refuse(goal, robot, ModelError("the goal could not be read; the server's log says why"))
+
+    def _refuse(self, goal: Any, robot: str, error: RfmError) -> None:
+        """It never ran, and its client is told why."""
+        self._node.get_logger().warning(f"a goal of infer is refused: {error}", throttle_duration_sec=5.0)
+        if robot in self._waiting:
+            self._finish(robot, error)
+        else:
+            self._action.end(goal, functools.partial(_told, error))
 
     def _submit(self, goal: Any, robot: str) -> None:
         """Raises: `RfmError`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ from rclpy.node import Node
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.ros.runtime import parameter, share
+from ros2_rfm_serving.ros.parameters import NOTHING, Spec, Values, When
+from ros2_rfm_serving.ros.runtime import share
 from ros2_rfm_serving.server import ServerConfig, SessionRules
+from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, Dispatcher
+from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
+from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.types import Placement
 
 UNLIMITED = 65_535
@@ -93,14 +98,17 @@ class ServerParams:
         return replace(self.engine_spec(placement), entry=entry)
 
     def server_config(self, placement: Placement, max_sessions: int) -> ServerConfig:
-        return ServerConfig(
-            name=self.server,
-            batch_size=placement.batch_size,
-            max_sessions=max_sessions,
+        first_epoch = 1 + secrets.randbelow(1 << 30)
+        config = ServerConfig(name=self.server, batch_size=placement.batch_size, max_sessions=max_sessions, first_epoch=first_epoch)
+        return self.ruled(config)
+
+    def ruled(self, config: ServerConfig) -> ServerConfig:
+        """With the rules that may change while it serves."""
+        return replace(
+            config,
             dispatch=self.dispatch,
             batching=self.batching,
             refetch_after_s=self.refetch_after_s or math.inf,
-            first_epoch=1 + secrets.randbelow(1 << 30),
             sessions=SessionRules(
                 max_request_rate_hz=self.max_request_rate_hz or math.inf,
                 burst=self.request_burst,
@@ -112,39 +120,52 @@ class ServerParams:
         )
 
 
-def declare(node: Node) -> ServerParams:
-    def value(name: str, default: Any, description: str) -> Any:
-        return parameter(node, name, default, description)
+def _live(*arguments: Any, **more: Any) -> Spec:
+    return Spec(*arguments, **more)._replace(when=When.ANY)
 
-    def folder(name: str, holds: str, shipped: str) -> Path:
-        given = value(f"{name}_folder", "", f"Folder of {holds}; empty: the shipped one")
-        return Path(given) if given else share() / shipped
 
-    return ServerParams(
-        server=value("server", "server_1", "Name of this server, as in the schedule"),
-        model=value("model", "", "Model to serve whatever the schedule says; empty: follow the schedule"),
-        batch_size=value("batch_size", 1, "Largest batch, with `model`"),
-        max_sessions=value("max_sessions", 0, "Sessions admitted, with `model`; 0: as many as the measured speed allows"),
-        session_rate_hz=value("session_rate_hz", 0.0, "Requests of one session that `max_sessions: 0` counts on; 0: two a chunk"),
-        gpu_type=value("gpu_type", "CPU", "GPU type of this machine, with `model`"),
-        profiles_folder=folder("profiles", "profiles (CSV) and models.yaml", "config/profiles"),
-        models_folder=folder("models", "model bundles", "models"),
-        threads=value("threads", 1, "CPU threads of the engine"),
-        autostart=value("autostart", True, "Configure and activate by itself"),
-        dispatch=value("dispatch", "best", "Whose request runs next: fifo, least_attained, wait_ratio, deadline, best"),
-        batching=value("batching", "fixed", "How many run together: fixed, saturation, wait"),
-        refetch_after_s=value("refetch_after_s", 0.0, "Older observations are asked for again if that costs nothing; 0: never"),
-        overflow_url=value("overflow_url", "", "Another server of the model, for what this one cannot answer in time"),
-        overflow_round_trip_s=value("overflow_round_trip_s", 0.0, "Network's share of its latency"),
-        overflow_token_env=value("overflow_token_env", "", "Environment variable with the token for it; empty: none"),
-        max_request_rate_hz=value("max_request_rate_hz", 100.0, "Of one session; more is refused and counted; 0: no limit"),
-        request_burst=value("request_burst", 20, "Requests of one session that may come at once"),
-        absent_grace_s=value("absent_grace_s", 10.0, "The session of a robot that left the graph is closed after this long"),
-        idle_timeout_s=value("idle_timeout_s", 600.0, "A session that asked for nothing is closed after this long; 0: never"),
-        instruction=value("instruction", "", "The only instruction that is served; empty: any"),
-        strict_rate=value("strict_rate", False, "Refuse robots with another control rate than the demonstrations'; else warn"),
-        check_parity=value("check_parity", False, "Compare the model with its reference, and do not serve if it differs"),
-        decode_threads=value("decode_threads", 1, "Threads that decode camera images"),
-        hung_after_s=value("hung_after_s", 10.0, "The process ends, to be started again, when a batch takes longer; 0: never"),
-        drain_timeout_s=value("drain_timeout_s", 5.0, "For what runs and waits to be finished on SIGINT or SIGTERM"),
-    )
+def _at_configure(*arguments: Any, **more: Any) -> Spec:
+    return Spec(*arguments, **more)._replace(when=When.UNCONFIGURED)
+
+
+SPECS = {
+    "server": Spec("server_1", "Name of this server, as in the schedule"),
+    "autostart": Spec(True, "Configure and activate by itself"),
+    "model": _at_configure("", "Model to serve whatever the schedule says; empty: follow the schedule"),
+    "batch_size": _live(1, "Largest batch, with `model`", 1, UNLIMITED),
+    "max_sessions": _live(0, "Sessions admitted, with `model`; 0: as many as the measured speed allows", 0, 1_000_000),
+    "session_rate_hz": _at_configure(0.0, "Requests of one session that `max_sessions: 0` counts on; 0: two a chunk", 0.0, 1e6),
+    "gpu_type": _at_configure("CPU", "GPU type of this machine, with `model`"),
+    "profiles_folder": _at_configure("", "Folder of profiles (CSV) and models.yaml; empty: the shipped one"),
+    "models_folder": _at_configure("", "Folder of model bundles; empty: the shipped one"),
+    "threads": _at_configure(1, "CPU threads of the engine", 1, 4096),
+    "overflow_url": _at_configure("", "Another server of the model, for what this one cannot answer in time"),
+    "overflow_round_trip_s": _at_configure(0.0, "Network's share of its latency", 0.0, 1e6),
+    "overflow_token_env": _at_configure("", "Environment variable with the token for it; empty: none"),
+    "check_parity": _at_configure(False, "Compare the model with its reference, and do not serve if it differs"),
+    "decode_threads": _at_configure(1, "Threads that decode camera images", 1, 256),
+    "dispatch": _live("best", f"Whose request runs next: {', '.join(DISPATCH_POLICIES)}, or one that another package adds"),
+    "batching": _live("fixed", "How many run together", choices=tuple(BATCHINGS)),
+    "refetch_after_s": _live(0.0, "Older observations are asked for again if that costs nothing; 0: never", 0.0, 1e6),
+    "max_request_rate_hz": _live(100.0, "Of one session; more is refused and counted; 0: no limit", 0.0, 1e6),
+    "request_burst": _live(20, "Requests of one session that may come at once", 1, 1_000_000),
+    "absent_grace_s": _live(10.0, "The session of a robot that left the graph is closed after this long", 0.0, 1e9),
+    "idle_timeout_s": _live(600.0, "A session that asked for nothing is closed after this long; 0: never", 0.0, 1e9),
+    "instruction": _live("", "The only instruction that is served, in sessions that open from then on; empty: any"),
+    "strict_rate": _live(False, "Refuse robots with another control rate than the demonstrations'; else warn"),
+    "hung_after_s": _live(10.0, "The process ends, to be started again, when a batch takes longer; 0: never", 0.0, 1e6),
+    "drain_timeout_s": _live(5.0, "For what runs and waits to be finished on SIGINT or SIGTERM", 0.0, 1e6),
+}
+FOLDERS = {"profiles_folder": "config/profiles", "models_folder": "models"}
+"""Where the shipped ones are."""
+
+
+def server_params(node: Node, changed: Mapping[str, Any] = NOTHING) -> ServerParams:
+    """As declared on the node, or as they would be with `changed`. Raises: `ConfigurationError`."""
+    values = Values(node, SPECS, changed=changed)
+    read = {bool: values.flag, int: values.integer, float: values.number, str: values.text}
+    fields: dict[str, Any] = {name: read[type(spec.default)](name) for name, spec in SPECS.items()}
+    for name, shipped in FOLDERS.items():
+        fields[name] = Path(fields[name]) if fields[name] else share() / shipped
+    Dispatcher(dispatch_policy(fields["dispatch"]), fields["batching"])  # whether there is such a policy
+    return ServerParams(**fields)

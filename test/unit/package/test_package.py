@@ -65,17 +65,66 @@ def test_the_interfaces_are_all_built(repository: Path) -> None:
     assert listed == {f"{f.parent.name}/{f.name}" for d in ("msg", "srv", "action") for f in (repository / d).iterdir()}
 
 
-def test_the_readme_names_only_files_that_exist(repository: Path) -> None:
-    for document in [repository / "README.md", *(repository / "docs").glob("*.md")]:
-        for link in re.findall(r"\]\((?!http|#)([^)#]+)\)", document.read_text()):
-            assert (document.parent / link).exists(), f"{document.name} links to {link}"
+PAGED = ("docs", "models", "examples", "config", "test")
+SLUG = re.compile(r"[^\w\- ]")
+
+
+def documents(repository: Path) -> list[Path]:
+    """All pages of the repository, those of environments and builds left out."""
+    return [*repository.glob("*.md"), *(page for room in PAGED for page in (repository / room).rglob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {SLUG.sub("", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_every_link_of_every_page_leads_somewhere(repository: Path) -> None:
+    pages = documents(repository)
+    assert len(pages) > 15
+    broken = []
+    for page in pages:
+        for link in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", page.read_text()):
+            file, _, anchor = link.partition("#")
+            target = (page.parent / file) if file else page
+            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+                broken.append(f"{page.relative_to(repository)}: {link}")
+    assert not broken, broken
+
+
+def test_every_page_that_is_named_exists(repository: Path) -> None:
+    """Also without a link, as in `docs/rtc.md`."""
+    missing = []
+    for page in documents(repository):
+        for name in set(re.findall(r"(?<![\w/.])docs/[\w/-]+\.md", page.read_text())):
+            if not (repository / name).exists():
+                missing.append(f"{page.relative_to(repository)}: {name}")
+    assert not missing, missing
+
+
+def test_every_extra_that_is_named_exists(repository: Path) -> None:
+    """In messages, pages and the table of what may be missing."""
+    from ros2_rfm_serving.engines.registry import EXTRAS
+
+    extras = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    sources = [*documents(repository), *(repository / "ros2_rfm_serving").rglob("*.py"), *(repository / "launch").glob("*.py")]
+    named = {
+        extra.strip(): source
+        for source in sources
+        for group in re.findall(r"ros2-rfm-serving\[([\w, -]+)\]", source.read_text())
+        for extra in group.split(",")
+    }
+    assert len(named) > 5
+    assert not {extra: str(source) for extra, source in named.items() if extra not in extras}
+    assert set(EXTRAS.values()) <= extras.keys()
 
 
 def test_every_path_that_a_document_names_exists(repository: Path) -> None:
     """`path/file.py` in backticks or in a command: from the repository, from the package or below a folder that the line names."""
-    documents = [repository / "README.md", repository / "CONTRIBUTING.md", *(repository / "docs").rglob("*.md")]
     missing = []
-    for document in documents:
+    for document in documents(repository):
         for path in set(re.findall(r"(?<![\w/.:<~-])([a-z_]\w*(?:/[\w.-]+)+\.py)\b", document.read_text())):
             places = (repository, repository / "ros2_rfm_serving", document.parent, *(repository / "ros2_rfm_serving").iterdir())
             if not any((place / path).is_file() for place in places):

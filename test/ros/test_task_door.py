@@ -1,0 +1,151 @@
+"""Who gets a robot to work, who has to wait, and that everybody is told why."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import rclpy
+from action_msgs.msg import GoalStatus
+from rclpy.lifecycle import TransitionCallbackReturn
+from rfm_serving import action
+from sensor_msgs.msg import CompressedImage
+from std_srvs.srv import Trigger
+
+from ros2_rfm_serving.ros.foreman_node import ForemanNode
+from ros2_rfm_serving.ros.robot_node import RobotNode
+from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS
+from test.ros.robot_rig import Rig
+from test.unit.fakes import JPEG, schedule
+
+Result = action.ExecuteTask.Result
+PARAMETERS = [
+    "robot:state_size:=3",
+    "robot:cameras:=[front]",
+    "robot:action_names:=['x','y']",
+    "robot:control_rate_hz:=50.0",
+    "robot:command_type:=velocity",
+    "robot:fallback:=[zero]",
+    "robot:task:=stack",
+    "robot:autostart:=false",
+    "robot:robot:=r1",
+    "foreman:robots:=[r1]",
+    "foreman:pause_s:=0.1",
+]
+
+
+class DoorRig(Rig):
+    """The robot `r1`, its sensors and a server."""
+
+    def __init__(self) -> None:
+        self.node = RobotNode()
+        super().__init__(self.node, "r1")
+        self.robot = self.robots["r1"]
+        self.image = self.peer.create_publisher(CompressedImage, "/r1/camera/front/image/compressed", qos.SENSOR)
+        self.frame = CompressedImage(format="jpeg")
+        convert.put(self.frame, "data", array.array("B", JPEG))
+        assert self.node.trigger_configure() == TransitionCallbackReturn.SUCCESS
+        self.peer.create_timer(0.02, self._sense)
+        self.schedule.publish(convert.schedule_to(schedule(), "f"))
+
+    def _sense(self) -> None:
+        self.image.publish(self.frame)
+        self.robot.sense()
+
+    def answer(self, **goal: Any) -> Any:
+        """How a goal ended, and what its client was told."""
+        future = self.goal("r1", **goal).get_result_async()
+        return self.wait(lambda: future.done() and future.result(), "the result")
+
+    def moves(self) -> None:
+        self.robot.commands.clear()
+        self.wait(lambda: self.robot.commands and np.any(self.robot.commands[-1]), "an action")
+
+
+@pytest.fixture
+def rig(ros_domain: int) -> Iterator[DoorRig]:
+    rclpy.init(args=["--ros-args", *[part for given in PARAMETERS for part in ("-p", given)]])
+    made = DoorRig()
+    yield made
+    made.close()
+    rclpy.try_shutdown()
+
+
+def test_a_goal_that_cannot_be_worked_on_ends_with_a_code_and_the_reason(rig: DoorRig) -> None:
+    wrong: list[tuple[dict[str, Any], int, str]] = [
+        ({"task": "sort"}, Result.REJECTED, "no task 'sort': this robot's is 'stack'"),
+        ({"time_budget_s": float("nan")}, Result.REJECTED, "time_budget_s is nan"),
+        ({"time_budget_s": -1.0}, Result.REJECTED, "time_budget_s is -1"),
+        ({"instruction": "x" * (MAX_INSTRUCTION_CHARACTERS + 1)}, Result.REJECTED, "characters; at most"),
+        ({}, Result.BUSY, "works on a goal of a person"),
+        ({"requester": "foreman"}, Result.BUSY, "works on a goal of a person"),
+    ]
+    told = rig.answer()
+    assert told.status == GoalStatus.STATUS_ABORTED
+    assert told.result.error_code == Result.INACTIVE and "not active" in told.result.error_msg
+    rig.node.trigger_activate()
+    handle = rig.goal("r1", time_budget_s=600.0)
+    rig.moves()
+    for goal, code, reason in wrong:
+        told = rig.answer(**goal)
+        assert told.status == GoalStatus.STATUS_ABORTED
+        assert told.result.error_code == code and reason in told.result.error_msg, (goal, told.result)
+    rig.moves()
+    handle.cancel_goal_async()
+    assert rig.result(handle).error_code == Result.CANCELED
+    assert rig.answer(time_budget_s=0.2).result.error_code == Result.BUDGET_SPENT
+
+
+def test_a_persons_goal_stops_a_programs_and_begins_when_the_robot_was_told_to_stand(rig: DoorRig) -> None:
+    rig.node.trigger_activate()
+    filling = rig.goal("r1", time_budget_s=600.0, requester="night shift")
+    told = rig.answer(requester="foreman")
+    assert told.result.error_code == Result.BUSY and "night shift" in told.result.error_msg
+    rig.moves()
+    rig.robot.commands.clear()
+    person = rig.goal("r1", time_budget_s=600.0, instruction="now this")
+    result = rig.result(filling)
+    assert result.error_code == Result.PREEMPTED and result.error_msg == "preempted by a goal of a person"
+    assert result.executed_steps > 0 and result.episode == 1
+    rig.wait(lambda: any(not np.any(command) for command in rig.robot.commands), "a command to stand")
+    rig.wait(lambda: rig.server.observations[-1].instruction == "now this", "the person's task")
+    rig.moves()
+    person.cancel_goal_async()
+    assert rig.result(person).episode == 2
+
+
+def test_the_foreman_gives_way_and_goes_on_when_the_person_is_done(rig: DoorRig) -> None:
+    rig.node.trigger_activate()
+    foreman = ForemanNode()
+    rig.nodes.append(foreman)
+    rig.executor.add_node(foreman)
+    job = foreman._jobs["r1"]
+    body = rig.node._robots[0]
+    rig.peer.create_service(Trigger, "/r1/reset", done)
+    rig.moves()
+    person = rig.goal("r1", time_budget_s=600.0)
+    rig.wait(lambda: job.idle, "a foreman who was told")
+    assert body.brain.episode == 2 and job.done == 0
+    rig.spin(3.0)  # longer than the foreman waits before asking again
+    assert body.brain.episode == 2 and job.done == 0
+    person.cancel_goal_async()
+    assert rig.result(person).error_code == Result.CANCELED
+    rig.wait(lambda: body.brain.episode == 3 and not job.idle, "the foreman's next task")
+
+
+def done(request: Any, response: Any) -> Any:
+    response.success = True
+    return response
+
+
+def test_an_episode_is_one_line_of_the_log(rig: DoorRig, capfd: pytest.CaptureFixture[str]) -> None:
+    rig.node.trigger_activate()
+    capfd.readouterr()
+    for _ in range(3):
+        assert rig.answer(time_budget_s=0.3).result.error_code == Result.BUDGET_SPENT
+    lines = [line for line in capfd.readouterr().err.splitlines() if "r1" in line]
+    assert len(lines) == 3 and all("BUDGET_SPENT" in line for line in lines), lines
