@@ -66,6 +66,7 @@ PACKAGES = {
     "picows": Package("picows>=2.3", None, "gateway"),
     "safetensors": Package("safetensors>=0.4", None, "torch"),
     "torch": Package("torch>=2.4", "python3-torch", "torch"),
+    "transformers": Package("lerobot[smolvla]>=0.4.4,<0.5", None, "lerobot"),
     "vllm": Package("vllm>=0.12", None, "vllm"),
 }
 """By the name that is imported."""

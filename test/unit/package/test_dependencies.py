@@ -65,8 +65,9 @@ def test_every_executable_of_setup_cfg_is_looked_at(repository: Path) -> None:
     setup.read(repository / "setup.cfg")
     scripts = dict(line.split(" = ") for line in setup["options.entry_points"]["console_scripts"].strip().splitlines())
     assert scripts.pop("rfm").startswith("ros2_rfm_serving.cli.")
+    assert scripts and set(scripts) <= set(nodes())
     for name, target in scripts.items():
-        assert executables()[name] == target.partition(":")[0]
+        assert target == f"ros2_rfm_serving.ros.executables:{name}" and executables()[name] == f"ros2_rfm_serving.ros.{name}"
     assert {module for module in [*QUICKSTART.values(), *FEATURES.values()] if ".engines." in module} == {
         path.partition(":")[0] for name, path in ENGINES.items() if name != "emulated"
     }
