@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.duration import Duration
 from rclpy.node import Node
 
 TOPIC = "/diagnostics"
@@ -23,6 +24,10 @@ class Diagnostics:
         array = DiagnosticArray(status=list(statuses))
         array.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(array)
+
+    def flush(self) -> None:
+        """Before the process ends: what was published last has arrived, where anybody listens."""
+        self._publisher.wait_for_all_acked(Duration(seconds=PERIOD_S))
 
     def destroy(self) -> None:
         self._node.destroy_timer(self._timer)

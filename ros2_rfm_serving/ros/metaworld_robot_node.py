@@ -15,8 +15,10 @@ from rclpy.node import Node
 from rfm_serving import msg
 from std_srvs.srv import Trigger
 
+from ros2_rfm_serving.ros.own_name import name_parameter
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, parameter, run_node
 from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.wire.convert import stamped
 from ros2_rfm_serving.ros.worlds.metaworld import make_interface
 from ros2_rfm_serving.types import Array
 from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, PHYSICS_STEP_S, MetaworldArm
@@ -27,7 +29,7 @@ GRIPPER = ACTION_NAMES.index("gripper")
 class MetaworldRobotNode(Node):
     def __init__(self) -> None:
         super().__init__("metaworld_robot")
-        self._robot = parameter(self, "robot", self.get_namespace().rsplit("/", 1)[-1] or "robot", "Robot name")
+        self._robot = name_parameter(self, "robot", self.get_namespace().rsplit("/", 1)[-1])
         self._task = parameter(self, "task", "reach", "Meta-World task: reach, push, pick-place, door-open")
         self._seed = parameter(self, "seed", 0, "Of the first episode's randomisation; episode k uses seed + k")
         rate_hz = parameter(self, "control_rate_hz", 20.0, "Control periods per second of wall time")
@@ -132,7 +134,7 @@ class MetaworldRobotNode(Node):
             overwritten_commands=self._overwritten,
         )
         score.header.frame_id = self._robot
-        self._score.publish(score)
+        self._score.publish(stamped(score, self))
 
     def stop(self) -> None:
         self._arm.close()

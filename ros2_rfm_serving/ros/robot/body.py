@@ -109,7 +109,8 @@ class RobotBody:
             self._failed()
 
     def diagnosis(self) -> DiagnosticStatus:
-        return diagnosis(self._status_message(clock()), self.brain, self.punctuality, self.errors)
+        now_s = clock()
+        return diagnosis(self._status_message(now_s), self.brain, self.punctuality, self.errors, now_s)
 
     # --- what it is made of ---
 
@@ -283,8 +284,8 @@ class RobotBody:
         if changed:
             why = brain.stop_reason or reason
             self._node.get_logger().info(f"{self.name}: {state.name}, {phase.name.lower()}{': ' if why else ''}{why}")
-            self._report(diagnosis(status, brain, self.punctuality, self.errors))
+            self._report(diagnosis(status, brain, self.punctuality, self.errors, now_s))
         self._told, self._told_s = told, now_s
 
     def _status_message(self, now_s: float) -> Any:
-        return status_message(self.brain, self.settings.task, now_s)
+        return convert.stamped(status_message(self.brain, self.settings.task, now_s), self._node)

@@ -14,6 +14,7 @@ from rclpy.node import Node
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
 from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.ros.own_name import name_parameter
 from ros2_rfm_serving.ros.runtime import parameter, share
 from ros2_rfm_serving.server import ServerConfig, SessionRules
 from ros2_rfm_serving.types import Placement
@@ -113,6 +114,8 @@ class ServerParams:
 
 
 def declare(node: Node) -> ServerParams:
+    """Raises: `ConfigurationError`, `BadMessageError` for a name that is none."""
+
     def value(name: str, default: Any, description: str) -> Any:
         return parameter(node, name, default, description)
 
@@ -121,7 +124,7 @@ def declare(node: Node) -> ServerParams:
         return Path(given) if given else share() / shipped
 
     return ServerParams(
-        server=value("server", "server_1", "Name of this server, as in the schedule"),
+        server=name_parameter(node, "server"),
         model=value("model", "", "Model to serve whatever the schedule says; empty: follow the schedule"),
         batch_size=value("batch_size", 1, "Largest batch, with `model`"),
         max_sessions=value("max_sessions", 0, "Sessions admitted, with `model`; 0: as many as the measured speed allows"),

@@ -26,6 +26,7 @@ SERVER_STATUS = _profile(
     liveliness_lease_duration=Duration(seconds=LIVELINESS_LEASE_S),
     deadline=Duration(seconds=4 * STATUS_PERIOD_S),
 )
+NAME_CLAIM = _profile(ReliabilityPolicy.RELIABLE, 1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 ROBOT_STATUS = _profile(ReliabilityPolicy.RELIABLE, 1)
 OBSERVATION_SENT = _profile(ReliabilityPolicy.RELIABLE, 1)
 """The reader decides: to one that takes best effort this is best effort, to one across a bad network what is lost is sent again,
