@@ -45,7 +45,7 @@ class Followers:
         self._waiting: list[Future] = []
         self._looks = node.create_timer(LOOK_PERIOD_S, self._look)
         self._looks.cancel()
-        node.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE)
+        node.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
 
     def expect(self, schedule: Schedule) -> None:
         """This schedule is published next."""

@@ -72,6 +72,7 @@ class ModelServerNode(LifecycleNode):
         self._replies = ReplyTopics(self, self._names)
         self._open_graph()
         self._diagnostics = Diagnostics(self, lambda: (self._diagnosis(), self._own_name.diagnosis()))
+        self._own_name.report = self._diagnostics.publish
         self._loading_timer = self.create_timer(LOADING_PERIOD_S, self._look_at_loading)
         if self._params.autostart and self._params.model:
             self._load_and_serve()
@@ -82,7 +83,7 @@ class ModelServerNode(LifecycleNode):
         self._status = self.create_publisher(
             msg.ServerStatus, name(self._name, "status"), qos.SERVER_STATUS, qos_overriding_options=overridable
         )
-        self.create_subscription(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE)
+        self.create_subscription(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
         self.create_subscription(
             msg.Observation,
             name(self._name, "observation"),

@@ -19,7 +19,7 @@ class ObserverNode(Node):
         super().__init__("rfm_observer", enable_rosout=False, start_parameter_services=False)
         self._board = board
         names = self._names = qos.Names(fleet_namespace)
-        self.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE)
+        self.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
         for server in board.servers:
             self.create_subscription(msg.ServerStatus, names.server(server, "status"), self._on_server, qos.SERVER_STATUS)
         for robot in board.robots:

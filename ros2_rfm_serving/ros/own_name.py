@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
@@ -18,9 +18,9 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.diagnostics import Diagnostics, key_values
 from ros2_rfm_serving.ros.runtime import clock, parameter
 from ros2_rfm_serving.ros.wire import convert, qos
-from ros2_rfm_serving.types.names import CLAIM_S, SETTLED_AFTER_S, ClaimStage, NameClaim
+from ros2_rfm_serving.types.names import CLAIM_S, LATE_S, SETTLED_AFTER_S, ClaimStage, NameClaim
 
-LOOK_PERIOD_S = 0.02
+LOOK_PERIOD_S = 0.1
 
 
 def name_parameter(node: Node, kind: str, otherwise: str = "") -> str:
@@ -44,8 +44,12 @@ class OwnName:
         self.kind, self.name = kind, name
         self._node, self._claim = node, NameClaim(1 + secrets.randbelow(2**64 - 1))
         self._publisher = node.create_publisher(msg.NameClaim, topic, qos.NAME_CLAIM)
-        self._subscription = node.create_subscription(msg.NameClaim, topic, self._on_claim, qos.NAME_CLAIM)
+        self._subscription = node.create_subscription(msg.NameClaim, topic, self._on_claim, qos.NAME_CLAIM_HEARD)
         self._timer: object = None
+        self.report: Callable[[DiagnosticStatus], None] = lambda status: None
+        """For what must be said at once."""
+        self._heard = False
+        """Anybody else."""
         self._tell()
 
     @property
@@ -56,8 +60,14 @@ class OwnName:
     def problem(self) -> str:
         return f"another process is {self.kind} {self.name!r} already"
 
+    @property
+    def awaits_word(self) -> bool:
+        """Somebody else is on its topic and has not been heard yet: busy, or killed a moment ago."""
+        return not self._heard and self._node.count_publishers(self._publisher.topic_name) > 1
+
     def look(self) -> None:
-        """Takes what has been heard, without an executor."""
+        """Asks again, and takes what has been heard, without an executor."""
+        self._tell()
         while (taken := self._subscription.handle.take_message(msg.NameClaim, False)) is not None:
             self._hear(taken[0])
 
@@ -98,7 +108,10 @@ class OwnName:
 
     def _hear(self, message: msg.NameClaim) -> None:
         before = len(self._claim.intruders)
+        self._heard = self._heard or message.process != self._claim.process
         self._claim.hear(message.process, message.stage, clock())
+        if message.process != self._claim.process and not self.lost and self._claim.stage is not ClaimStage.CLAIMED:
+            self._tell()  # it is latched, but the latched sample has been seen to come seconds late
         if len(self._claim.intruders) > before:
             self._node.get_logger().error(f"another process wants to be {self.kind} {self.name!r} as well; it is refused")
 
@@ -106,25 +119,25 @@ class OwnName:
         self._hear(message)
         if self.lost:
             self._node.get_logger().fatal(f"{self.problem}; this one ends")
+            self.report(self.diagnosis())
             raise SystemExit(self.problem)
 
 
 def claim(node: Node, kind: str, topics: Iterable[tuple[str, str]]) -> list[OwnName]:
-    """(name, topic) of all that this node wants to be called. Takes `CLAIM_S`; nothing may be offered under a name before.
+    """(name, topic) of all that this node wants to be called. Takes `CLAIM_S`, at most `LATE_S`; nothing may be offered before.
 
     Raises: `ConfigurationError` when somebody else has one of them; `/diagnostics` has said so then.
     """
     names = [OwnName(node, kind, name, topic) for name, topic in topics]
     diagnostics = Diagnostics(node, lambda: ())  # now, so that it is known by the time that it is needed
-    end_s = clock() + CLAIM_S
-    while clock() < end_s:
+    begin_s = clock()
+    while (looked_s := clock() - begin_s) < CLAIM_S or (looked_s < LATE_S and any(name.awaits_word for name in names)):
         for name in names:
             name.look()
         time.sleep(LOOK_PERIOD_S)
     lost = [name for name in names if name.lost]
     if lost:
-        diagnostics.publish(*[name.diagnosis() for name in lost])
-        diagnostics.flush()
+        diagnostics.last_words(*[name.diagnosis() for name in lost])
         for name in names:
             name.destroy()
     diagnostics.destroy()

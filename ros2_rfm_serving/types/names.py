@@ -7,7 +7,9 @@ import math
 
 CLAIM_S = 1.0
 """For whoever has the name, or wants it too, to be heard of."""
-SETTLED_AFTER_S = 10.0
+LATE_S = 3.0
+"""For the word of somebody who is known to be there."""
+SETTLED_AFTER_S = 2.0
 INTRUDER_SHOWN_S = 30.0
 """For so long people are told of a process that wanted the name."""
 

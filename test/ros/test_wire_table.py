@@ -23,7 +23,10 @@ from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 
 from .test_scheduler_node import FACTORY
 
-EVERY_NODE = r"/(rosout|parameter_events)|.*/(get|set|list|describe)_parameter\w*|.*/set_parameters_atomically|.*/(get_type_description|get_logger_levels|set_logger_levels)"
+EVERY_NODE = (
+    r"/(rosout|parameter_events)|.*/(get|set|list|describe)_parameter\w*|.*/set_parameters_atomically"
+    r"|.*/(get_type_description|get_logger_levels|set_logger_levels)"
+)
 LIFECYCLE = r".*/(transition_event|change_state|get_state|get_available_\w+|get_transition_graph)"
 ACTIONS = r".*/_action/\w+"
 

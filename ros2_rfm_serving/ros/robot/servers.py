@@ -68,7 +68,7 @@ class Servers:
         self._users: dict[str, list[ServedRobot]] = defaultdict(list)
         """Server -> robots with a route to it."""
         on_schedule = faults.passing(self._on_schedule, Direction.DOWN, reliable=True)
-        self._schedule = node.create_subscription(msg.Schedule, names.schedule, on_schedule, qos.SCHEDULE)
+        self._schedule = node.create_subscription(msg.Schedule, names.schedule, on_schedule, qos.SCHEDULE_HEARD)
 
     def __contains__(self, server: str) -> bool:
         return server in self._servers
