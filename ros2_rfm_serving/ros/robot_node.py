@@ -105,8 +105,8 @@ class RobotHost(LifecycleNode):
         self._faults = self._faults or Faults(self)
         self._servers = Servers(self, self._names, self._robots, self._faults)
         self._diagnostics = Diagnostics(self, self._diagnoses)
-        for name in self._own_names:
-            name.report = self._diagnostics.publish
+        for own in self._own_names:
+            own.report = self._diagnostics.publish
         for one in settings:
             self._robots.append(RobotBody(self, one, self._names, self._servers, self._diagnostics.publish))
 
