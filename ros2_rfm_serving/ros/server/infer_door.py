@@ -84,7 +84,7 @@ class InferDoor:
             if robot in self._waiting:
                 self._finish(robot, error)
             else:
-                self._action.end(goal, functools.partial(_told, error))
+                self._action.end(goal, functools.partial(_told, self._node, error))
 
     def _submit(self, goal: Any, robot: str) -> None:
         """Raises: `RfmError`."""
