@@ -146,7 +146,7 @@ def _brain(mode: str, load: Load) -> RobotBrain:
         predicted_p99_s=0.0,
     )
     route = Route(robot=ROBOT, component=SYSTEM1, server=SERVER, max_rate_hz=2.0 * load.control_rate_hz, slo_s=0.0)
-    brain.follow(Schedule(epoch=1, placements=(placement,), routes=(route,), predicted_actions_hz=0.0, policy="bench"))
+    brain.follow(Schedule(epoch=1, placements=(placement,), routes=(route,), predicted_actions_hz=0.0, policy="bench"), 0.0)
     brain.server_seen(SERVER, True, 0.0)
     brain.start(TaskGoal(task="bench", instruction="go on", time_budget_s=1e9, reset=False), 0.0)
     return brain

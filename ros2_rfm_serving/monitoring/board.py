@@ -25,6 +25,8 @@ class RobotRow:
     phase: str = ""
     task: str = ""
     verdict: str = ""
+    scheduler: int = 0
+    """Whose schedule it follows."""
     schedule_epoch: int = 0
     server: str = ""
     """Of System 1, in use."""
@@ -60,6 +62,7 @@ class ServerRow:
     load: float = 0.0
     served: int = 0
     superseded: int = 0
+    refetched: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     seen_s: float = -math.inf
     ready_s: float = -math.inf
@@ -84,7 +87,7 @@ class Board:
         self.schedule_epoch = 0
         self.predicted_actions_hz = 0.0
         self._scores: dict[str, dict[tuple[int, int], Score]] = defaultdict(dict)
-        self._streamed: dict[str, tuple[str, int]] = {}
+        self._streamed: dict[str, tuple[str, tuple[int, int]]] = {}
 
     def score(self, robot: str, episode: int, score: Score) -> None:
         """The newest word on an episode. Episode 0 is the world before its first reset: nobody worked on it."""
@@ -94,9 +97,10 @@ class Board:
     def streams(self, robot: str, now_s: float) -> None:
         """A robot says that it streams from its row's server. Another one than before, under the same schedule, is a failover."""
         row = self.robots[robot]
-        before, epoch = self._streamed.get(robot, ("", 0))
-        self._streamed[robot] = (row.server, row.schedule_epoch)
-        if before in self.servers and before != row.server and epoch == row.schedule_epoch:
+        schedule = (row.scheduler, row.schedule_epoch)
+        before, followed = self._streamed.get(robot, ("", schedule))
+        self._streamed[robot] = (row.server, schedule)
+        if before in self.servers and before != row.server and followed == schedule:
             row.failovers.append(Failover(before, row.server, now_s - self.servers[before].ready_s))
 
     def episodes(self, robot: str) -> list[Score]:

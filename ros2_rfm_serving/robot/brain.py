@@ -21,6 +21,7 @@ from ros2_rfm_serving.types import (
     Array,
     Chunk,
     Fallback,
+    Heard,
     Plan,
     Reply,
     RequestId,
@@ -40,14 +41,14 @@ class RobotBrain(RobotParts):
 
     # --- what the world tells ---
 
-    def follow(self, schedule: Schedule) -> bool:
-        """Takes a schedule; an older one than the current is refused and counted."""
-        if schedule.epoch < self.schedule_epoch:
-            self.refused["stale_schedule"] += 1
-            return False
-        newer, self.schedule_epoch = schedule.epoch > self.schedule_epoch, schedule.epoch
-        self._talk.follow(schedule, newer=newer)
-        return True
+    def follow(self, schedule: Schedule, now_s: float) -> Heard:
+        """Takes a schedule, or refuses and counts it: an older one, or another scheduler's while the one that is followed lives."""
+        heard = self.following.hear(schedule, now_s)
+        if heard.taken:
+            self._talk.follow(schedule, newer=heard is not Heard.REPEATED)
+        else:
+            self.refused[heard.value] += 1
+        return heard
 
     def server_seen(self, server: str, ready: bool, now_s: float) -> bool:
         """A status message of a server arrived. True when it changes anything: tick."""

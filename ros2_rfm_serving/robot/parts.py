@@ -15,7 +15,7 @@ from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.robot.task import TaskRun
-from ros2_rfm_serving.types import RobotState, TaskPhase
+from ros2_rfm_serving.types import Following, RobotState, TaskPhase
 
 
 class RobotParts:
@@ -25,7 +25,7 @@ class RobotParts:
         """Raises: `ConfigurationError` when limits or fallback ladder do not fit the robot."""
         self.config = config
         self.refused: Counter[str] = Counter()
-        self.schedule_epoch = 0
+        self.following = Following()
         self.episode = 0
         self.task: TaskRun | None = None
         self.paused = False

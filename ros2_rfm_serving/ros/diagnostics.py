@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.duration import Duration
 from rclpy.node import Node
 
+from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.ros.timers import every
 
 TOPIC = "/diagnostics"
 PERIOD_S = 1.0
+LAST_WORDS_S = 4.0
 
 
 class Diagnostics:
@@ -25,6 +29,14 @@ class Diagnostics:
         array = DiagnosticArray(status=list(statuses))
         array.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(array)
+
+    def last_words(self, *statuses: DiagnosticStatus) -> None:
+        """Before the process ends: waits for somebody who listens, and until they have arrived; at most for `LAST_WORDS_S`."""
+        end_s = clock() + LAST_WORDS_S
+        while not self._publisher.get_subscription_count() and clock() < end_s:
+            time.sleep(0.02)
+        self.publish(*statuses)
+        self._publisher.wait_for_all_acked(Duration(seconds=max(0.1, end_s - clock())))
 
     def destroy(self) -> None:
         self._node.destroy_timer(self._timer)

@@ -19,10 +19,12 @@ from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.factory.descriptor import Interface
 from ros2_rfm_serving.ros.changes import Changes
+from ros2_rfm_serving.ros.own_name import named
 from ros2_rfm_serving.ros.parameters import Spec, Values, When, choice, declare
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, run_node
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.wire.convert import stamped
 from ros2_rfm_serving.ros.worlds.metaworld import make_interface
 from ros2_rfm_serving.types import Array
 from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, PHYSICS_STEP_S, TASKS, MetaworldArm
@@ -54,7 +56,7 @@ class MetaworldRobotNode(Node):
     def __init__(self) -> None:
         super().__init__("metaworld_robot")
         declared, values = declare(self, SPECS), Values(self, SPECS)
-        self._robot = values.text("robot") or self.get_namespace().rsplit("/", 1)[-1] or "robot"
+        self._robot = named("robot", values.text("robot") or self.get_namespace().rsplit("/", 1)[-1])
         self._task = values.text("task")
         rate_hz = values.number("control_rate_hz")
         self._period_s = 1.0 / rate_hz
@@ -164,7 +166,7 @@ class MetaworldRobotNode(Node):
             overwritten_commands=self._overwritten,
         )
         score.header.frame_id = self._robot
-        self._score.publish(score)
+        self._score.publish(stamped(score, self))
 
     def stop(self) -> None:
         self._arm.close()

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import faulthandler
 import functools
-import math
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError, RfmError
 from ros2_rfm_serving.ros.changes import Changes
+from ros2_rfm_serving.ros.diagnostics import Diagnostics
+from ros2_rfm_serving.ros.following import describe, say
+from ros2_rfm_serving.ros.own_name import claim
 from ros2_rfm_serving.ros.parameters import declare
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, run_node
 from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
@@ -30,12 +34,13 @@ from ros2_rfm_serving.ros.server.intake import Intake
 from ros2_rfm_serving.ros.server.loading import Loaded, Loading
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams, server_params
+from ros2_rfm_serving.ros.server.status import diagnosis, status_message
 from ros2_rfm_serving.ros.server.websocket_settings import open_gateway
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.types import Placement, Reply, RequestId, Schedule
+from ros2_rfm_serving.types import Following, Heard, Placement, Reply, RequestId, Schedule, ServerState
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 RETRY_PERIOD_S = 10.0
@@ -61,18 +66,21 @@ class ModelServerNode(LifecycleNode):
         self._names = fleet_names(self)
         self._owns_process = owns_process
         self._placement: Placement | None = self._params.placed(None)
-        self._schedule_epoch = 0
-        self._schedule: Schedule | None = None
+        self._following = Following()
+        self._refused: Counter[str] = Counter()
         self._failed_s = 0.0
         self._loading: Loading | None = None
         self._loaded: Loaded | None = None
         self._intake: Intake | None = None
         self._worker: EngineThreads | None = None
-        self._state, self._detail = msg.ServerStatus.LOADING, "no model placed here yet"
+        self._state, self._detail = ServerState.LOADING, "no model placed here yet"
+        (self._own_name,) = claim(self, "server", [(self._name, self._names.server(self._name, "name"))])
         self._replies = ReplyTopics(self, self._names)
         self._refetch_timer: Any = None
         self._open_graph()
         Changes(self, declared, self._accept, configured=lambda: bool(self._loaded or self._loading))
+        self._diagnostics = Diagnostics(self, lambda: (self._diagnosis(), self._own_name.diagnosis()))
+        self._own_name.report = self._diagnostics.publish
         self._loading_timer = every(self, LOADING_PERIOD_S, self._look_at_loading)
         if self._params.autostart and self._params.model:
             self._load_and_serve()
@@ -83,7 +91,7 @@ class ModelServerNode(LifecycleNode):
         self._status = self.create_publisher(
             msg.ServerStatus, name(self._name, "status"), qos.SERVER_STATUS, qos_overriding_options=overridable
         )
-        self.create_subscription(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE)
+        self.create_subscription(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
         self.create_subscription(
             msg.Observation,
             name(self._name, "observation"),
@@ -158,7 +166,7 @@ class ModelServerNode(LifecycleNode):
         self._loading = None
         if not isinstance(loading.outcome, Loaded):
             self._failed_s = clock()
-            self._set_state(msg.ServerStatus.FAILED, str(loading.outcome))
+            self._set_state(ServerState.FAILED, str(loading.outcome))
             return FAILURE
         self._loaded = loading.outcome
         self._loaded.server.reconfigure(self._params.ruled(self._loaded.server.config))  # parameters may have changed meanwhile
@@ -173,22 +181,22 @@ class ModelServerNode(LifecycleNode):
         log = self.get_logger().error
         self._worker = EngineThreads(self._server, self._publish, log)
         self._intake = Intake(self._server, self._worker.wake, self._complain, log, self._params.decode_threads)
-        if self._schedule is not None:
-            self._expect_robots(self._schedule, self._server)
+        if self._following.schedule is not None:
+            self._expect_robots(self._following.schedule, self._server)
         if self._placement is not None and not self._params.model:  # it may have grown while the model was loaded
             self._resize(self._server, self._worker, self._placement.batch_size, self._placement.max_sessions)
-        self._set_state(msg.ServerStatus.READY, "")
+        self._set_state(ServerState.READY, "")
         return SUCCESS
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._set_state(msg.ServerStatus.DRAINING, "deactivated")
+        self._set_state(ServerState.DRAINING, "deactivated")
         self._stop_threads()
         return SUCCESS
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         self._loaded = None
         self._replies.clear()
-        self._set_state(msg.ServerStatus.LOADING, "no model loaded")
+        self._set_state(ServerState.LOADING, "no model loaded")
         return SUCCESS
 
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -197,7 +205,7 @@ class ModelServerNode(LifecycleNode):
 
     def drain(self) -> None:
         """The process is about to end: no new sessions, no new requests; `drained` when what runs and waits is finished."""
-        self._set_state(msg.ServerStatus.DRAINING, "shutting down")
+        self._set_state(ServerState.DRAINING, "shutting down")
         if self._server:
             self._server.drain()
         self.drain_ends_s = clock() + self._params.drain_timeout_s
@@ -219,7 +227,7 @@ class ModelServerNode(LifecycleNode):
         return self._loaded.server if self._loaded else None
 
     def _load(self, placement: Placement) -> Loading:
-        self._set_state(msg.ServerStatus.LOADING, f"loading {placement.model}")
+        self._set_state(ServerState.LOADING, f"loading {placement.model}")
         self._loading_timer.reset()
         return Loading(self._params, placement, self.get_logger().error)
 
@@ -256,15 +264,21 @@ class ModelServerNode(LifecycleNode):
         try:
             schedule = convert.schedule_from(message)
         except BadMessageError as error:
+            self._refused[error.kind] += 1
             self.get_logger().warning(f"refused a schedule: {error}")
             return
-        if schedule.epoch < self._schedule_epoch:
-            self.get_logger().warning(f"refused schedule {schedule.epoch}: {self._schedule_epoch} is in force")
+        before = describe(self._following.schedule)
+        heard = self._following.hear(schedule, clock())
+        say(self, self._name, heard, schedule, before)
+        if not heard.taken:
+            self._refused[heard.value] += 1
             return
-        retry = self._state == msg.ServerStatus.FAILED and clock() - self._failed_s > RETRY_PERIOD_S
-        if schedule.epoch == self._schedule_epoch and not retry:
-            return  # the scheduler repeats it
-        self._schedule_epoch, self._schedule = schedule.epoch, schedule
+        retry = self._state == ServerState.FAILED and clock() - self._failed_s > RETRY_PERIOD_S
+        if heard is not Heard.REPEATED or retry:
+            self._follow(schedule)
+            self._publish_status()  # the scheduler waits to hear that it is followed
+
+    def _follow(self, schedule: Schedule) -> None:
         placement, before = self._params.placed(schedule.placement_of(self._name)), self._placement
         self._placement = placement
         if placement is None or self._params.model or not self._params.autostart:
@@ -304,7 +318,7 @@ class ModelServerNode(LifecycleNode):
 
     def _serving(self) -> tuple[ModelServer, Callable[[], None]] | None:
         """For the doors; None: nothing new is taken."""
-        ready = self._state == msg.ServerStatus.READY
+        ready = self._state == ServerState.READY
         return (self._server, self._worker.wake) if ready and self._server and self._worker else None
 
     def _on_open(self, request: Any, response: Any) -> Any:
@@ -363,9 +377,12 @@ class ModelServerNode(LifecycleNode):
                 self._server.refused["publish_failed"] += 1
                 self.get_logger().warning(problem, throttle_duration_sec=5.0)
 
-    def _set_state(self, state: int, detail: str) -> None:
+    def _set_state(self, state: ServerState, detail: str) -> None:
+        changed = state != self._state
         self._state, self._detail = state, detail
         self._publish_status()
+        if changed:
+            self._diagnostics.publish(self._diagnosis())
 
     def _tend(self) -> None:
         """Twice a second: is the engine alive, are the robots, and what everybody is told."""
@@ -391,26 +408,23 @@ class ModelServerNode(LifecycleNode):
             return
         if self._owns_process:  # a thread of C that needs no interpreter, should that be stuck
             faulthandler.dump_traceback_later(FROZEN_FACTOR * limit_s, exit=True)
-        if self._state == msg.ServerStatus.HUNG and self._owns_process:
+        if self._state == ServerState.HUNG and self._owns_process:
             faulthandler.dump_traceback(file=sys.stderr)
             os._exit(EXIT_HUNG)
-        if self._worker and self._worker.busy_s(clock()) > limit_s and self._state != msg.ServerStatus.HUNG:
+        if self._worker and self._worker.busy_s(clock()) > limit_s and self._state != ServerState.HUNG:
             self.get_logger().error(f"the engine has been busy with one batch for more than {limit_s:g} s")
-            self._set_state(msg.ServerStatus.HUNG, "the engine does not come back")
+            self._set_state(ServerState.HUNG, "the engine does not come back")
 
     def _publish_status(self) -> None:
         if self._server and self._server.last_engine_error:
             self.get_logger().error(f"the engine failed: {self._server.last_engine_error}", throttle_duration_sec=5.0)
-        status = msg.ServerStatus(state=self._state, detail=self._detail, schedule_epoch=self._schedule_epoch)
-        status.header.frame_id = self._name
-        status.latency_p50_s = status.latency_p99_s = math.nan
-        if self._server:
-            contract, snapshot = self._server.contract, self._server.snapshot(clock())
-            status.model, status.model_hash, status.emulated = contract.model, contract.model_hash, contract.emulated
-            for name in status.get_fields_and_field_types().keys() & vars(snapshot).keys():
-                value = getattr(snapshot, name)
-                setattr(status, name, convert.counters_to(value) if name == "refused" else value)
-        self._status.publish(status)
+        self._status.publish(convert.stamped(self._status_message(), self))
+
+    def _status_message(self) -> Any:
+        return status_message(self._name, self._state, self._detail, self._following, self._refused, self._server, clock())
+
+    def _diagnosis(self) -> DiagnosticStatus:
+        return diagnosis(self._status_message(), self._following, clock())
 
 
 def _same_model(one: Placement, other: Placement) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Any
 
 from rclpy.node import Node
@@ -10,17 +11,7 @@ from rfm_serving import msg
 from ros2_rfm_serving.monitoring.board import Board, Score
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.ros.wire import qos
-from ros2_rfm_serving.types import RobotState, TaskPhase
-
-SERVER_STATES = {
-    msg.ServerStatus.LOADING: "loading",
-    msg.ServerStatus.READY: "ready",
-    msg.ServerStatus.DRAINING: "draining",
-    msg.ServerStatus.FAILED: "failed",
-}
-
-ROBOT_STATES = {int(state): state.name for state in RobotState}
-TASK_PHASES = {int(phase): phase.name.lower() for phase in TaskPhase}
+from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
 
 
 class ObserverNode(Node):
@@ -28,7 +19,7 @@ class ObserverNode(Node):
         super().__init__("rfm_observer", enable_rosout=False, start_parameter_services=False)
         self._board = board
         names = self._names = qos.Names(fleet_namespace)
-        self.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE)
+        self.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
         for server in board.servers:
             self.create_subscription(msg.ServerStatus, names.server(server, "status"), self._on_server, qos.SERVER_STATUS)
         for robot in board.robots:
@@ -51,9 +42,9 @@ class ObserverNode(Node):
         if row is None:
             return
         _copy(message, row)
-        row.state = SERVER_STATES.get(message.state, "?")
+        row.state = _named(ServerState, message.state).lower()
         row.seen_s = clock()
-        if message.state == msg.ServerStatus.READY:
+        if message.state == ServerState.READY:
             row.ready_s = row.seen_s
 
     def _on_robot(self, message: Any) -> None:
@@ -61,9 +52,9 @@ class ObserverNode(Node):
         if row is None:
             return
         _copy(message, row)
-        row.state, row.phase = ROBOT_STATES.get(message.state, "?"), TASK_PHASES.get(message.phase, "?")
+        row.state, row.phase = _named(RobotState, message.state), _named(TaskPhase, message.phase).lower()
         row.seen_s = clock()
-        if message.state == msg.RobotStatus.STREAMING:
+        if message.state == RobotState.STREAMING:
             self._board.streams(message.header.frame_id, row.seen_s)
 
     def _on_score(self, message: Any) -> None:
@@ -75,6 +66,11 @@ class ObserverNode(Node):
         row.late_ticks, row.overwritten_commands = message.late_ticks, message.overwritten_commands
         score = Score(message.task, message.seed, message.success, message.steps, message.finished)
         self._board.score(robot, message.episode, score)
+
+
+def _named(words: type[enum.IntEnum], number: int) -> str:
+    """As a state of a newer wire is shown that this one does not know: by its number."""
+    return words(number).name if number in set(words) else str(number)
 
 
 def _copy(message: Any, row: Any) -> None:

@@ -16,6 +16,7 @@ from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.ros.changes import Changes
 from ros2_rfm_serving.ros.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.faulty import Faults
+from ros2_rfm_serving.ros.own_name import OwnName, claim, nameless
 from ros2_rfm_serving.ros.parameters import NOTHING, Spec, unknown
 from ros2_rfm_serving.ros.robot.body import RobotBody
 from ros2_rfm_serving.ros.robot.declared import SPECS
@@ -41,6 +42,7 @@ class RobotHost(LifecycleNode):
         self._robots: list[RobotBody] = []
         self._servers: Servers | None = None
         self._diagnostics: Diagnostics | None = None
+        self._own_names: list[OwnName] = []
         self._faults: Faults | None = None
         self._specs: dict[str, Spec] = {}
         with contextlib.suppress(ConfigurationError):  # configure says it
@@ -144,14 +146,19 @@ class RobotHost(LifecycleNode):
             check_name("robot", one.config.name)
         for name in unknown(self):
             self.get_logger().warning(f"no parameter is named {name}")
+        self._own_names = claim(
+            self, "robot", [(one.config.name, self._names.robot(one.config.name, "rfm/name")) for one in settings]
+        )
         self._faults = self._faults or Faults(self)
         self._servers = Servers(self, self._names, self._robots, self._faults, self._watch)
         self._diagnostics = Diagnostics(self, self._diagnoses)
+        for own in self._own_names:
+            own.report = self._diagnostics.publish
         for one in settings:
             self._robots.append(RobotBody(self, one, self._names, self._servers, self._diagnostics.publish))
 
     def _diagnoses(self) -> list[DiagnosticStatus]:
-        found: list[DiagnosticStatus] = []
+        found = [name.diagnosis() for name in self._own_names]
         for robot in self._robots:
             robot.safely(lambda one: found.append(one.diagnosis()), robot)
         return found
@@ -163,21 +170,25 @@ class RobotHost(LifecycleNode):
         for robot in self._robots:
             robot.destroy()
         self._robots.clear()
-        for shared in (self._servers, self._diagnostics):
+        for shared in (self._servers, self._diagnostics, *self._own_names):
             if shared is not None:
                 shared.destroy()
         self._servers = self._diagnostics = None
+        self._own_names = []
         later(self, 2.0 * FAREWELL_S, gc.collect)  # rclpy's action servers are reference cycles: on the graph until collected
 
 
 class RobotNode(RobotHost):
-    """One robot: `robot`, else the namespace, is its name."""
+    """One robot: `robot`, else the last part of the namespace, is its name."""
 
     def __init__(self) -> None:
         super().__init__("robot")
 
     def _settings(self, changed: Mapping[str, Any] = NOTHING) -> list[RobotSettings]:
-        return [robot_settings(self, self.get_namespace().rsplit("/", 1)[-1] or "robot", changed=changed)]
+        settings = robot_settings(self, self.get_namespace().rsplit("/", 1)[-1], changed=changed)
+        if not settings.config.name:
+            raise nameless("robot")
+        return [settings]
 
 
 def main() -> None:

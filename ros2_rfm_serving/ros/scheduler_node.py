@@ -7,9 +7,11 @@ the background, and that schedule is published only if it gains more than moving
 from __future__ import annotations
 
 import functools
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,16 @@ from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot, load_factory
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.changes import Changes
+from ros2_rfm_serving.ros.diagnostics import Diagnostics
+from ros2_rfm_serving.ros.followers import Followers
 from ros2_rfm_serving.ros.parameters import Spec, Values, When, declare
 from ros2_rfm_serving.ros.runtime import fleet_names, run_node, share
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.scheduler import POLICIES, Fleet, start_fleet
 from ros2_rfm_serving.types import Schedule
+from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
 
-EPOCH_ORIGIN_S = 1_700_000_000
-REPEAT_PERIOD_S = 2.0
-"""Of the schedule in force. It is latched too, but a node that was just starting has been seen to miss the latched sample."""
 BACKGROUND_PERIOD_S = 0.5
 
 
@@ -59,13 +61,14 @@ class SchedulerNode(Node):
         self.create_service(srv.AdmitRobot, names.admit_robot, self._admit)
         self.create_service(srv.ReleaseRobot, names.release_robot, self._release)
         self.create_service(srv.Replan, names.replan, self._replan)
-        # Epochs rise across restarts as well: those who follow an older schedule would refuse a smaller one. Only compared, never
-        # read as a time.
-        self._fleet = self._planned(self._factory, self._factory.robots, int(time.time()) - EPOCH_ORIGIN_S, None)
+        self._identity = 1 + secrets.randbelow(2**64 - 1)
+        self._followers = Followers(self, names, self._identity)
+        self._fleet = self._planned(self._factory, self._factory.robots, 1, None)
         self._publish(self._fleet)
+        self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis(self._fleet.schedule),))
         self._solver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solver")
         self._background: Future[Fleet] | None = None
-        every(self, REPEAT_PERIOD_S, lambda: self._publisher.publish(self._message))
+        every(self, REPEAT_PERIOD_S, self._repeat)
         every(self, BACKGROUND_PERIOD_S, self._take_background)
 
     def _follow(self, changed: Mapping[str, Any]) -> Callable[[], None]:
@@ -90,8 +93,9 @@ class SchedulerNode(Node):
 
     def _publish(self, fleet: Fleet) -> None:
         schedule, self._fleet = fleet.schedule, fleet
-        self._message = convert.schedule_to(schedule, self._factory.name)
-        self._publisher.publish(self._message)
+        self._message = convert.schedule_to(replace(schedule, scheduler=self._identity), self._factory.name)
+        self._followers.expect(schedule)
+        self._repeat()
         for placement in schedule.placements:
             self.get_logger().info(
                 f"epoch {schedule.epoch}: {placement.server} hosts {placement.model}, batch {placement.batch_size}, "
@@ -99,9 +103,13 @@ class SchedulerNode(Node):
             )
         self.get_logger().info(f"epoch {schedule.epoch}: {schedule.predicted_actions_hz:.1f} action predictions/s predicted")
 
-    # --- services ---
+    def _repeat(self) -> None:
+        """It is latched too, but that tells nobody that its scheduler lives."""
+        self._publisher.publish(convert.stamped(self._message, self))
 
-    def _admit(self, request: Any, response: Any) -> Any:
+    # --- services: answered when the servers follow, or not ---
+
+    async def _admit(self, request: Any, response: Any) -> Any:
         try:
             convert.check_name("robot", request.robot)
         except RfmError as error:
@@ -116,34 +124,34 @@ class SchedulerNode(Node):
             fleet = self._fleet.admit(robot)
         except ScheduleError as error:
             self.get_logger().info(f"{robot.name!r} does not fit the placement ({error}): planning the whole factory anew")
-            return self._globally(response, self._factory, [*robots, robot])
-        return self._locally(response, fleet, f"admitted {robot.name!r}; no other route changes")
+            return await self._globally(response, self._factory, [*robots, robot])
+        return await self._locally(response, fleet, f"admitted {robot.name!r}; no other route changes")
 
-    def _release(self, request: Any, response: Any) -> Any:
+    async def _release(self, request: Any, response: Any) -> Any:
         try:
             fleet = self._fleet.release(request.robot)
         except ScheduleError as error:
             return self._refuse(response, 100, str(error))
-        return self._locally(response, fleet, f"released {request.robot!r}; no other route changes")
+        return await self._locally(response, fleet, f"released {request.robot!r}; no other route changes")
 
-    def _replan(self, request: Any, response: Any) -> Any:
+    async def _replan(self, request: Any, response: Any) -> Any:
         """With another descriptor come its robots; without one, those of now stay."""
         try:
             factory = load_factory(Path(request.factory_file) if request.factory_file else self._file)
         except RfmError as error:
             return self._refuse(response, error.code, str(error))
         present = [robot for robot in self._fleet.robots if robot.task in factory.tasks]
-        return self._globally(response, factory, factory.robots if request.factory_file else present)
+        return await self._globally(response, factory, factory.robots if request.factory_file else present)
 
-    def _locally(self, response: Any, fleet: Fleet, what: str) -> Any:
+    async def _locally(self, response: Any, fleet: Fleet, what: str) -> Any:
         self.get_logger().info(what)
         self._publish(fleet)
         if fleet.robots:
             robots, epoch, previous = list(fleet.robots), fleet.schedule.epoch + 1, fleet.schedule
             self._background = self._solver.submit(self._planned, self._factory, robots, epoch, previous)
-        return self._accept(response)
+        return await self._answer(response)
 
-    def _globally(self, response: Any, factory: Factory, robots: list[Robot]) -> Any:
+    async def _globally(self, response: Any, factory: Factory, robots: list[Robot]) -> Any:
         previous = self._fleet.schedule
         try:
             fleet = self._planned(factory, robots, previous.epoch + 1, previous)
@@ -151,7 +159,7 @@ class SchedulerNode(Node):
             return self._refuse(response, error.code, str(error))
         self._factory, self._background = factory, None
         self._publish(fleet)
-        return self._accept(response)
+        return await self._answer(response)
 
     def _take_background(self) -> None:
         """Goes over to the schedule planned in the background if it is still of this fleet, and worth it."""
@@ -174,8 +182,12 @@ class SchedulerNode(Node):
         if migration.worth_it:
             self._publish(fleet)
 
-    def _accept(self, response: Any) -> Any:
-        response.success, response.schedule_epoch = True, self._fleet.schedule.epoch
+    async def _answer(self, response: Any) -> Any:
+        """A schedule that is published is not in force yet: somebody else's may be."""
+        epoch = self._fleet.schedule.epoch
+        if problem := await self._followers.take(epoch):
+            return self._refuse(response, ScheduleError.code, f"schedule {epoch} is published, and {problem}")
+        response.success, response.schedule_epoch = True, epoch
         return response
 
     def _refuse(self, response: Any, code: int, problem: str) -> Any:

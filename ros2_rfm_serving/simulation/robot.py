@@ -89,9 +89,9 @@ class SimulatedRobot:
 
     def join(self) -> None:
         self._there = True
-        self.brain.follow(self._schedule)
-        self._react()
         now_s = self._events.now_s
+        self.brain.follow(self._schedule, now_s)
+        self._react()
         if self._arrivals:
             self._events.at(now_s + self._arriving.expovariate(self._arrivals.rate_hz), self._task_arrives)
         else:

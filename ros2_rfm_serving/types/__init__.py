@@ -1,4 +1,5 @@
-"""The nouns every room shares: frozen dataclasses over numpy. No behaviour beyond what follows from the data.
+"""The nouns every room shares: frozen dataclasses over numpy. No behaviour beyond what follows from the data,
+and two rules that everybody keeps alike: whose schedule counts (`following.py`), and who bears a name (`names.py`).
 
 Spaces: *robot space* is what the robot executes; *model space* is what the policy was trained on (normalised). Arrays are
 float32 unless said otherwise. T: chunk length in control steps; A: number of actions; S: state size.
@@ -32,6 +33,10 @@ from ros2_rfm_serving.types.contracts import (
     SessionGrant,
     SessionRequest,
 )
+from ros2_rfm_serving.types.following import (
+    Following,
+    Heard,
+)
 from ros2_rfm_serving.types.messages import (
     Chunk,
     EncodedImage,
@@ -45,6 +50,10 @@ from ros2_rfm_serving.types.messages import (
     Served,
     Verdict,
 )
+from ros2_rfm_serving.types.names import (
+    ClaimStage,
+    NameClaim,
+)
 from ros2_rfm_serving.types.schedule import (
     Placement,
     Route,
@@ -53,6 +62,7 @@ from ros2_rfm_serving.types.schedule import (
 from ros2_rfm_serving.types.states import (
     Fallback,
     RobotState,
+    ServerState,
     TaskOutcome,
     TaskPhase,
 )
@@ -60,12 +70,15 @@ from ros2_rfm_serving.types.states import (
 __all__ = [
     "Array",
     "Chunk",
+    "ClaimStage",
     "Conditioning",
     "EncodedImage",
     "EngineReply",
     "ExecutionReport",
     "Fallback",
+    "Following",
     "Guidance",
+    "Heard",
     "Horizon",
     "Image",
     "InferenceRequest",
@@ -76,6 +89,7 @@ __all__ = [
     "NO_ROWS",
     "NO_UPDATES",
     "NO_VALUES",
+    "NameClaim",
     "ObservationRequest",
     "OutputKind",
     "Placement",
@@ -91,6 +105,7 @@ __all__ = [
     "SYSTEM2",
     "Schedule",
     "Served",
+    "ServerState",
     "Serving",
     "SessionGrant",
     "SessionRequest",

@@ -43,10 +43,13 @@ class Route:
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     epoch: int
+    """Counted from 1 by its scheduler."""
     placements: tuple[Placement, ...]
     routes: tuple[Route, ...]
     predicted_actions_hz: float
     policy: str
+    scheduler: int = 0
+    """Who made it: drawn at random when a scheduler starts; 0: one without a name."""
 
     def routes_of(self, robot: str) -> dict[str, Route]:
         return {route.component: route for route in self.routes if route.robot == robot}

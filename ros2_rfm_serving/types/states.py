@@ -1,4 +1,4 @@
-"""How a robot and its task are."""
+"""How a robot, its task and a server are."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ class RobotState(enum.IntEnum):
     STALLED = 3
     RECONNECTING = 4
     DEAD = 5
+
+
+class ServerState(enum.IntEnum):
+    LOADING = 0
+    """Or no model is placed there yet."""
+    READY = 1
+    DRAINING = 2
+    FAILED = 3
+    """The model could not be loaded."""
+    HUNG = 4
+    """The engine does not come back."""
 
 
 class Fallback(enum.Enum):

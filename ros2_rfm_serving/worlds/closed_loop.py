@@ -60,7 +60,7 @@ class _Loop:
         self._tick = 0
         self.fresh = False
         """A chunk came of which nothing has been executed."""
-        self.brain.follow(_schedule(engine.contract.model))
+        self.brain.follow(_schedule(engine.contract.model), self.now_s)
 
     @property
     def now_s(self) -> float:

@@ -134,7 +134,7 @@ def test_what_fails_in_one_robot_leaves_the_others_at_work(
             rig.acts(robot.name)
         assert [robot.errors for robot in others] == [0, 0]
         rig.diagnostics.clear()
-        rig.wait(lambda: len(rig.diagnostics) == len(others), "diagnostics of the others")
+        rig.wait(lambda: all(f"{robot.name}: robot" in rig.diagnostics for robot in others), "diagnostics of the others")
     rig.acts(broken.name)
 
 

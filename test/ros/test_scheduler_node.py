@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
+from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.runtime import executor
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.types import ServerState
 
 # Every robot must get 2.2 actions/s, and within 30 ms the model is measured up to some ten requests/s: a handful of robots fits.
 FACTORY = """
@@ -37,7 +40,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.scheduler, self.server, self.robot, self.peer = SchedulerNode(), ModelServerNode(), RobotNode(), Node("peer")
-        self.nodes = (self.scheduler, self.server, self.robot, self.peer)
+        self.nodes = [self.scheduler, self.server, self.robot, self.peer]
         self._executor = executor()
         for node in self.nodes:
             self._executor.add_node(node)
@@ -48,6 +51,9 @@ class Rig:
         self.peer.create_subscription(msg.ServerStatus, "/rfm/servers/server_1/status", self._on_server, qos.SERVER_STATUS)
         self.peer.create_subscription(msg.RobotStatus, "/arm_1/rfm/status", self._on_robot, qos.ROBOT_STATUS)
         self.rival = self.peer.create_publisher(msg.Schedule, "/rfm/schedule", qos.SCHEDULE)
+        self.diagnostics: dict[str, Any] = {}
+        """By the status' name: the newest."""
+        self.peer.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         self._clients = {
             kind: self.peer.create_client(kind, f"/rfm/{name}")
             for kind, name in (
@@ -62,6 +68,27 @@ class Rig:
         self.server.stop()
         for node in self.nodes:
             node.destroy_node()
+
+    def start_scheduler(self) -> None:
+        self.scheduler = SchedulerNode()
+        self.nodes.append(self.scheduler)
+        self._executor.add_node(self.scheduler)
+
+    def restart_scheduler(self) -> None:
+        self._executor.remove_node(self.scheduler)
+        self.nodes.remove(self.scheduler)
+        self.scheduler.destroy_node()
+        self.start_scheduler()
+
+    def diagnosis(self, name: str) -> Any:
+        self.wait(lambda: name in self.diagnostics)
+        return self.diagnostics[name]
+
+    def values(self, name: str) -> dict[str, str]:
+        return {value.key: value.value for value in self.diagnosis(name).values}
+
+    def _on_diagnostics(self, message: Any) -> None:
+        self.diagnostics.update({status.name: status for status in message.status})
 
     def _on_schedule(self, message: Any) -> None:
         self.schedules.append(message)
@@ -182,21 +209,82 @@ def test_a_new_plan_from_a_bad_file_is_refused_and_from_a_good_one_published(rig
     assert [r.robot for r in rig.schedule(epoch + 1).routes] == ["arm_1", "arm_2", "arm_3"]
 
 
-def test_server_and_robot_follow_the_newest_schedule_and_refuse_older_ones(rig: Rig) -> None:
-    epoch = rig.schedules[-1].epoch
-    rig.wait(lambda: rig.server_status and rig.server_status.schedule_epoch == epoch)
-    rig.wait(lambda: rig.robot_status and rig.robot_status.schedule_epoch == epoch)
-    rig.wait(lambda: rig.server_status.state == msg.ServerStatus.READY and rig.server_status.emulated)
+def follows(status: Any, schedule: Any) -> bool:
+    return bool(status) and (status.scheduler, status.schedule_epoch) == (schedule.scheduler, schedule.epoch)
 
-    # Another scheduler with an older idea of the factory: nobody follows.
-    stale = msg.Schedule(epoch=epoch - 1, policy="old", placements=rig.schedules[-1].placements)
-    stale.placements[0].model = "emulated/instant"
-    rig.rival.publish(stale)
-    rig.wait(lambda: any(c.name == "stale_schedule" for c in rig.robot_status.refused))
-    rig.turn(1.0)
-    assert rig.robot_status.schedule_epoch == epoch and rig.server_status.schedule_epoch == epoch
-    assert "arm-policy" in rig.server_status.model
 
-    # Admission moves both to the newer one.
-    answer = rig.call(srv.AdmitRobot, robot="late", task="arm")
-    rig.wait(lambda: rig.server_status.schedule_epoch == rig.robot_status.schedule_epoch == answer.schedule_epoch)
+def counted(status: Any, kind: str) -> int:
+    return next((counter.count for counter in status.refused if counter.name == kind), 0)
+
+
+def forged(schedule: Any, **changes: Any) -> Any:
+    """A copy with another model everywhere, and what else is changed."""
+    made = msg.Schedule(**{**fields(schedule), "policy": "forged", **changes})
+    made.placements = [msg.Placement(**{**fields(p), "model": "emulated/instant"}) for p in schedule.placements]
+    return made
+
+
+@pytest.fixture
+def running(rig: Rig) -> Rig:
+    rig.wait(lambda: follows(rig.server_status, rig.schedules[-1]) and follows(rig.robot_status, rig.schedules[-1]))
+    rig.wait(lambda: rig.server_status.state == ServerState.READY and rig.server_status.emulated)
+    return rig
+
+
+def test_server_and_robot_follow_the_newest_schedule_and_refuse_older_and_others(running: Rig) -> None:
+    in_force = running.schedules[-1]
+    assert in_force.scheduler and in_force.epoch == 1, "counted from 1 by an identity of its own"
+    answer = running.call(srv.AdmitRobot, robot="late", task="arm")
+    assert answer.success and answer.schedule_epoch == 2
+    running.rival.publish(in_force)  # a replay
+    running.rival.publish(forged(in_force, scheduler=66, epoch=4294967295))
+    running.wait(lambda: counted(running.robot_status, "rival_schedule") and counted(running.server_status, "rival_schedule"))
+    running.rival.publish(in_force)
+    running.wait(lambda: counted(running.robot_status, "stale_schedule") and counted(running.server_status, "stale_schedule"))
+    in_force = running.schedule(2)
+    assert follows(running.server_status, in_force) and follows(running.robot_status, in_force)
+    assert "arm-policy" in running.server_status.model
+    running.wait(lambda: running.diagnosis("scheduler: schedule").message == TWO_SCHEDULERS)
+    for name in ("server_1: server", "arm_1: robot"):
+        assert running.values(name)["scheduler"] == f"{in_force.scheduler:x}"
+        running.wait(lambda name=name: running.values(name)["rival_schedulers"] == "1")
+
+
+def test_a_schedule_from_the_future_in_its_schedulers_name_wedges_nobody(running: Rig) -> None:
+    in_force = running.schedules[-1]
+    running.rival.publish(forged(in_force, epoch=4294967295))
+    running.wait(lambda: running.server_status.schedule_epoch == running.robot_status.schedule_epoch == 4294967295)
+    running.wait(lambda: follows(running.server_status, in_force) and follows(running.robot_status, in_force), seconds=30.0)
+    running.wait(lambda: running.server_status.state == ServerState.READY and "arm-policy" in running.server_status.model)
+    answer = running.call(srv.Replan)
+    assert answer.success, answer.error_msg
+    running.wait(lambda: running.server_status.schedule_epoch == running.robot_status.schedule_epoch == answer.schedule_epoch)
+    running.wait(lambda: running.values("scheduler: schedule").get("schedules forged") == "1")
+    running.wait(lambda: running.values("server_1: server").get("scheduler_takeovers") == "1")
+
+
+def test_a_restarted_scheduler_takes_over_and_until_then_its_answers_wait(running: Rig) -> None:
+    before = running.schedules[-1]
+    running.restart_scheduler()
+    answer = running.call(srv.Replan)
+    assert answer.success, answer.error_msg
+    assert running.server_status.scheduler not in (0, before.scheduler)
+    running.wait(lambda: running.robot_status.scheduler == running.server_status.scheduler)
+    running.wait(lambda: running.values("server_1: server")["scheduler_takeovers"] == "1")
+
+
+def test_who_is_not_followed_says_so(running: Rig) -> None:
+    """A second scheduler beside the one in force."""
+    followed = running.schedules[-1].scheduler
+    running.start_scheduler()
+    asked = running._executor.create_task(running.scheduler._replan, srv.Replan.Request(), srv.Replan.Response())
+    running.wait(asked.done)  # the service itself would be answered by either of the two
+    answer = asked.result()
+    assert not answer.success and f"server_1 follows another scheduler, {followed:x}" in answer.error_msg, answer
+    running.turn(6.0)
+    assert running.server_status.scheduler == running.robot_status.scheduler == followed
+
+
+def test_what_has_a_header_says_when_it_was_sent(running: Rig) -> None:
+    for message in (running.schedules[-1], running.server_status, running.robot_status):
+        assert abs(message.header.stamp.sec - time.time()) < 60.0, message

@@ -295,7 +295,7 @@ def test_a_model_server_opens_its_door_and_ends_with_it(ros_domain: int, monkeyp
     monkeypatch.setenv("RFM_TEST_TOKEN", TOKEN)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    given = {"model": "emulated/arm-policy", "gpu_type": "EMULATED", "batch_size": 4, "max_sessions": 4}
+    given = {"server": "s1", "model": "emulated/arm-policy", "gpu_type": "EMULATED", "batch_size": 4, "max_sessions": 4}
     given |= {"gateway_port": port, "gateway_token_env": "RFM_TEST_TOKEN", "gateway_names": ["observation/image=front"]}
     arguments = [
         argument for name, value in given.items() for argument in ("-p", f"{name}:={str(value).replace(chr(39), chr(34))}")

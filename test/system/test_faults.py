@@ -213,7 +213,7 @@ def test_without_a_scheduler_everybody_goes_on(
 ) -> None:
     with factory(repository, tmp_path) as (floor, witness):
         begin_task(witness)
-        epoch, held, seen = witness.robot.schedule_epoch, witness.robot.held_ticks, len(witness.states)
+        followed, held, seen = witness.robot.scheduler, witness.robot.held_ticks, len(witness.states)
         floor.kill("scheduler_node")
         before = len(witness.chunks)
         witness.watch(SCHEDULER_AWAY_S)
@@ -221,9 +221,9 @@ def test_without_a_scheduler_everybody_goes_on(
         record_property("held_without_scheduler", witness.robot.held_ticks - held)
         assert len(witness.chunks) > before + 3, "the robot is not served any more"
         online = {RobotStatus.STREAMING, RobotStatus.DEGRADED, RobotStatus.STALLED}  # a busy machine may be late
-        assert set(witness.states[seen:]) <= online and witness.robot.schedule_epoch == epoch
+        assert set(witness.states[seen:]) <= online and witness.robot.scheduler == followed
         floor.start("scheduler_node")
-        witness.wait(lambda: witness.robot.schedule_epoch > epoch)
+        witness.wait(lambda: witness.robot.scheduler != followed)
         witness.wait(witness.at_work)
         witness.more_chunks(3)
 

@@ -93,7 +93,7 @@ class BenchRobots(Node):
             predicted_p99_s=0.0,
         )
         route = Route(robot=name, component=SYSTEM1, server=self._server, max_rate_hz=100.0, slo_s=0.0)
-        brain.follow(Schedule(epoch=1, placements=(placement,), routes=(route,), predicted_actions_hz=0.0, policy="bench"))
+        brain.follow(Schedule(epoch=1, placements=(placement,), routes=(route,), predicted_actions_hz=0.0, policy="bench"), clock())
         brain.start(TaskGoal(task="bench", instruction="reach the red goal", time_budget_s=1e9, reset=False), clock())
         return brain
 

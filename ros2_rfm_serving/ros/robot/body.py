@@ -120,7 +120,8 @@ class RobotBody:
             self._failed()
 
     def diagnosis(self) -> DiagnosticStatus:
-        return diagnosis(self._status_message(clock()), self.brain, self.punctuality, self.errors)
+        now_s = clock()
+        return diagnosis(self._status_message(now_s), self.brain, self.punctuality, self.errors, now_s)
 
     # --- what it is made of ---
 
@@ -296,8 +297,8 @@ class RobotBody:
             needs_people = state is RobotState.DEAD or phase is TaskPhase.WAITING
             say = self._node.get_logger().warning if needs_people else self._node.get_logger().debug
             say(f"{self.name}: {state.name}, {phase.name.lower()}{': ' if why else ''}{why}")
-            self._report(diagnosis(status, brain, self.punctuality, self.errors))
+            self._report(diagnosis(status, brain, self.punctuality, self.errors, now_s))
         self._told, self._told_s = told, now_s
 
     def _status_message(self, now_s: float) -> Any:
-        return status_message(self.brain, self.settings.task, now_s)
+        return convert.stamped(status_message(self.brain, self.settings.task, now_s), self._node)

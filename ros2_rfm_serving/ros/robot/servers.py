@@ -14,11 +14,12 @@ from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.ros.faulty import Faults
+from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.robot.status_watch import Hearing, StatusWatch
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos, session_messages
-from ros2_rfm_serving.types import ObservationRequest, Schedule, SessionRequest
+from ros2_rfm_serving.types import Heard, ObservationRequest, Schedule, ServerState, SessionRequest
 
 FAREWELL_S = 0.2
 """For the answers of the last calls; then the clients go."""
@@ -67,13 +68,13 @@ class Servers:
         self._users: dict[str, list[ServedRobot]] = defaultdict(list)
         """Server -> robots with a route to it."""
         on_schedule = faults.passing(self._on_schedule, Direction.DOWN, reliable=True)
-        self._schedule = node.create_subscription(msg.Schedule, names.schedule, on_schedule, qos.SCHEDULE)
+        self._schedule = node.create_subscription(msg.Schedule, names.schedule, on_schedule, qos.SCHEDULE_HEARD)
 
     def __contains__(self, server: str) -> bool:
         return server in self._servers
 
     def send(self, server: str, request: ObservationRequest) -> None:
-        self._servers[server].send(convert.observation_to(request))
+        self._servers[server].send(convert.stamped(convert.observation_to(request), self._node))
 
     def call(self, server: str, service: type, request: Any) -> Any:
         """The future of the answer; None: the service is not there (yet)."""
@@ -102,13 +103,17 @@ class Servers:
                 robot.brain.refused[error.kind] += 1
             self._node.get_logger().warning(f"refused a schedule: {error}")
             return
+        now_s = clock()
         for robot in self._robots:
-            robot.safely(self._follow, robot, schedule)
+            robot.safely(self._follow, robot, schedule, now_s)
 
-    def _follow(self, robot: ServedRobot, schedule: Schedule) -> None:
-        if not robot.brain.follow(schedule):
-            in_force = robot.brain.schedule_epoch
-            self._node.get_logger().warning(f"{robot.name}: refused schedule {schedule.epoch}: {in_force} is in force")
+    def _follow(self, robot: ServedRobot, schedule: Schedule, now_s: float) -> None:
+        following = robot.brain.following
+        before = describe(following.schedule)
+        heard = robot.brain.follow(schedule, now_s)
+        if heard is not Heard.REPEATED:
+            say(self._node, robot.name, heard, schedule, before)
+        if not heard.taken:
             return
         routes = schedule.routes_of(robot.name).values()
         for server in {server for route in routes for server in (route.server, route.standby) if server}:
@@ -136,10 +141,10 @@ class Servers:
     def _on_status(self, message: Any) -> None:
         server, now_s = message.header.frame_id, clock()
         for robot in self._users.get(server, ()):
-            if message.state == msg.ServerStatus.LOADING:
+            if message.state == ServerState.LOADING:
                 robot.safely(robot.brain.server_loads, server, now_s)
             else:
-                robot.safely(robot.brain.server_seen, server, message.state == msg.ServerStatus.READY, now_s)
+                robot.safely(robot.brain.server_seen, server, message.state == ServerState.READY, now_s)
 
     def _on_liveliness(self, server: str, event: Any) -> None:
         for robot in self._users[server]:

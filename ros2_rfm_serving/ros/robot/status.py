@@ -10,7 +10,9 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rfm_serving import msg
 
 from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.ros import following
 from ros2_rfm_serving.ros.diagnostics import key_values
+from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.types import RobotState, TaskPhase
 
@@ -28,7 +30,7 @@ LEVELS = {
     RobotState.DEAD: DiagnosticStatus.ERROR,
 }
 FIGURES = (
-    *("schedule_epoch", "server", "episode", "queue_depth", "staleness_s", "action_rate_hz", "chunk_rate_hz"),
+    *("server", "episode", "queue_depth", "staleness_s", "action_rate_hz", "chunk_rate_hz"),
     *("round_trip_p50_s", "round_trip_p99_s", "held_ticks", "retries"),
 )
 """Fields of the status that diagnostics repeat."""
@@ -82,7 +84,8 @@ def status_message(brain: RobotBrain, task: str, now_s: float) -> Any:
         instruction=brain.instruction,
         verdict=run.verdict if run else "",
         episode=brain.episode,
-        schedule_epoch=brain.schedule_epoch,
+        scheduler=brain.following.scheduler,
+        schedule_epoch=brain.following.epoch,
         server=brain.system1_server,
         queue_depth=brain.queue_depth,
         staleness_s=brain.staleness_s,
@@ -101,7 +104,7 @@ def status_message(brain: RobotBrain, task: str, now_s: float) -> Any:
     return status
 
 
-def diagnosis(status: Any, brain: RobotBrain, punctuality: Punctuality, errors: int) -> DiagnosticStatus:
+def diagnosis(status: Any, brain: RobotBrain, punctuality: Punctuality, errors: int, now_s: float) -> DiagnosticStatus:
     """`<robot>: robot`: OK when it streams, WARN when it manages, ERROR when it stands still or waits for a person."""
     state, phase = RobotState(status.state), TaskPhase(status.phase)
     level, message = LEVELS[state], status.reason or state.name.lower()
@@ -109,11 +112,14 @@ def diagnosis(status: Any, brain: RobotBrain, punctuality: Punctuality, errors: 
         level, message = DiagnosticStatus.ERROR, f"waits for a person: {status.stop_reason}"
     elif level == DiagnosticStatus.OK and (phase is TaskPhase.STOPPED or status.paused):
         level, message = DiagnosticStatus.WARN, status.stop_reason or "paused"
+    elif level == DiagnosticStatus.OK and brain.following.num_rivals(now_s):
+        level, message = DiagnosticStatus.WARN, TWO_SCHEDULERS
     p50_s, p99_s = punctuality.late_s(0.5, 0.99)
     values = {
         "state": state.name,
         "phase": phase.name.lower(),
         "paused": status.paused,
+        **following.values(brain.following, now_s),
         **{name: getattr(status, name) for name in FIGURES},
         "ticks": punctuality.ticks,
         "missed_periods": punctuality.missed,

@@ -94,7 +94,7 @@ class InferDoor:
         if robot in self._waiting:
             self._finish(robot, error)
         else:
-            self._action.end(goal, functools.partial(_told, error))
+            self._action.end(goal, functools.partial(_told, self._node, error))
 
     def _submit(self, goal: Any, robot: str) -> None:
         """Raises: `RfmError`."""
@@ -117,10 +117,10 @@ class InferDoor:
         if waiting is None:
             return  # it was canceled meanwhile
         waiting.server.close_session(robot, waiting.component, waiting.epoch)
-        self._action.end(waiting.goal, functools.partial(_told, outcome))
+        self._action.end(waiting.goal, functools.partial(_told, self._node, outcome))
 
 
-def _told(outcome: Reply | RfmError, goal: Any) -> Any:
+def _told(node: Node, outcome: Reply | RfmError, goal: Any) -> Any:
     """How the goal ends, and what its client is told."""
     result = action.Infer.Result()
     if isinstance(outcome, RfmError):
@@ -131,7 +131,7 @@ def _told(outcome: Reply | RfmError, goal: Any) -> Any:
             goal.abort()
         return result
     told = convert.as_verdict(outcome) if isinstance(outcome, Plan) else outcome
-    setattr(result, "chunk" if isinstance(told, Chunk) else "judgement", convert.reply_to(told))
+    setattr(result, "chunk" if isinstance(told, Chunk) else "judgement", convert.stamped(convert.reply_to(told), node))
     goal.succeed()
     return result
 

@@ -17,6 +17,7 @@ class ReplyTopics:
 
     def __init__(self, node: Node, names: qos.Names) -> None:
         self._node, self._names = node, names
+        self._ros_clock = node.get_clock().handle  # a sixth of what `Clock.now` costs
         self._replies: dict[tuple[str, type], Any] = {}
         """(robot, type of message) -> publisher"""
         self._refetches: dict[str, Any] = {}
@@ -32,7 +33,7 @@ class ReplyTopics:
     def send(self, reply: Reply) -> str:
         """What is wrong; empty: it is on its way. A full or broken writer must not keep the others from their replies."""
         try:
-            self.expect(reply.id.robot, type(reply)).publish(cdr.reply_to(reply))
+            self.expect(reply.id.robot, type(reply)).publish(cdr.reply_to(reply, self._ros_clock.get_now().nanoseconds))
         except RuntimeError as error:
             return f"{reply.id.robot}: {error}"
         return ""

@@ -15,6 +15,7 @@ from rclpy.node import Node
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
 from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.ros.own_name import named
 from ros2_rfm_serving.ros.parameters import NOTHING, Spec, Values, When
 from ros2_rfm_serving.ros.runtime import share
 from ros2_rfm_serving.server import ServerConfig, SessionRules
@@ -129,7 +130,7 @@ def _at_configure(*arguments: Any, **more: Any) -> Spec:
 
 
 SPECS = {
-    "server": Spec("server_1", "Name of this server, as in the schedule"),
+    "server": Spec("", "Name of this server, as in the schedule; it must be given"),
     "autostart": Spec(True, "Configure and activate by itself"),
     "model": _at_configure("", "Model to serve whatever the schedule says; empty: follow the schedule"),
     "batch_size": _live(1, "Largest batch, with `model`", 1, UNLIMITED),
@@ -167,5 +168,6 @@ def server_params(node: Node, changed: Mapping[str, Any] = NOTHING) -> ServerPar
     fields: dict[str, Any] = {name: read[type(spec.default)](name) for name, spec in SPECS.items()}
     for name, shipped in FOLDERS.items():
         fields[name] = Path(fields[name]) if fields[name] else share() / shipped
+    fields["server"] = named("server", fields["server"])
     Dispatcher(dispatch_policy(fields["dispatch"]), fields["batching"])  # whether there is such a policy
     return ServerParams(**fields)

@@ -38,8 +38,8 @@ T = TypeVar("T")
 LITTLE_ENDIAN, BIG_ENDIAN = b"\x00\x01", b"\x00\x00"
 HEADER = LITTLE_ENDIAN + b"\x00\x00"
 """Representation and options."""
-STAMP = bytes(8)
-"""Of a `std_msgs/Header` that nobody reads."""
+NO_STAMP, STAMP = bytes(8), struct.Struct("<iI")
+"""Of a `std_msgs/Header`: seconds and nanoseconds. Nothing here reads one of another machine."""
 U32, TENSOR = struct.Struct("<I"), struct.Struct("<III")
 EPOCH_TO_STAMP = (struct.Struct("<II4xQq"), struct.Struct("<IIQq"))
 """session_epoch, episode, sequence, stamp_ns, from a multiple of 8 or 4 behind it."""
@@ -77,7 +77,7 @@ class Reader:
         return self._data[begin : end - 1].decode("utf-8", "replace")
 
     def frame_id(self) -> str:
-        self._at = ((self._at + 3) & -4) + len(STAMP)
+        self._at = ((self._at + 3) & -4) + STAMP.size
         return self.text()
 
     def octets(self) -> memoryview:
@@ -205,17 +205,18 @@ def _served(queue_wait_s: float, inference_s: float, batch_size: int, superseded
     )
 
 
-def observation_to(request: ObservationRequest) -> bytes:
+def observation_to(request: ObservationRequest, ros_ns: int = 0) -> bytes:
+    """ros_ns: ROS time now, for the header."""
     images: list[bytes | memoryview] = []
     size = 0
     for image in request.images:
-        before = _padding(size) + _texts(image.camera, image.format, stamped=True) + U32.pack(len(image.data))
+        before = _padding(size) + NO_STAMP + _texts(image.camera, image.format) + U32.pack(len(image.data))
         images += (before, image.data)
         size += len(before) + len(image.data)
     report = request.report
     return b"".join(
         (
-            _start(request.id.robot, request.id, request.stamp_ns),
+            _start(request.id.robot, request.id, request.stamp_ns, ros_ns),
             _texts(request.instruction),
             _floats(request.state),
             U32.pack(len(request.images)),
@@ -228,19 +229,21 @@ def observation_to(request: ObservationRequest) -> bytes:
     )
 
 
-def reply_to(reply: Reply) -> bytes:
-    """A chunk by hand, the rare others by the generated code."""
+def reply_to(reply: Reply, ros_ns: int = 0) -> bytes:
+    """A chunk by hand, the rare others by the generated code. ros_ns: ROS time now, for the header."""
     if isinstance(reply, Chunk):
-        return _chunk_to(reply)
-    data: bytes = serialize_message(convert.reply_to(reply))
+        return _chunk_to(reply, ros_ns)
+    message = convert.reply_to(reply)
+    message.header.stamp.sec, message.header.stamp.nanosec = divmod(ros_ns, 1_000_000_000)
+    data: bytes = serialize_message(message)
     return data
 
 
-def _chunk_to(chunk: Chunk) -> bytes:
+def _chunk_to(chunk: Chunk, ros_ns: int) -> bytes:
     served = chunk.served
     return b"".join(
         (
-            _start(chunk.server, chunk.id, chunk.stamp_ns),
+            _start(chunk.server, chunk.id, chunk.stamp_ns, ros_ns),
             _model(chunk.model_hash, chunk.emulated, chunk.action_names),
             _tensor(chunk.chunk_model),
             _tensor(chunk.chunk_robot),
@@ -258,17 +261,17 @@ def _chunk_to(chunk: Chunk) -> bytes:
     )
 
 
-def _start(frame_id: str, request: RequestId, stamp_ns: int) -> bytes:
+def _start(frame_id: str, request: RequestId, stamp_ns: int, ros_ns: int) -> bytes:
     """What both messages begin with, to a multiple of 8."""
-    before = HEADER + _texts(frame_id, request.robot, request.component, stamped=True)
+    before = HEADER + STAMP.pack(*divmod(ros_ns, 1_000_000_000)) + _texts(frame_id, request.robot, request.component)
     layout = EPOCH_TO_STAMP[len(before) // 4 % 2]
     return before + layout.pack(request.session_epoch, request.episode, request.sequence, stamp_ns)
 
 
 @functools.lru_cache(maxsize=1024)
-def _texts(*texts: str, stamped: bool = False) -> bytes:
-    """From a multiple of 4 to one. stamped: the first is a `frame_id`."""
-    data = STAMP if stamped else b""
+def _texts(*texts: str) -> bytes:
+    """From a multiple of 4 to one."""
+    data = b""
     for text in texts:
         encoded = text.encode()
         data += U32.pack(len(encoded) + 1) + encoded + b"\x00"

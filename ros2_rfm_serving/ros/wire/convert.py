@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import numpy as np
+from rclpy.node import Node
 from rfm_serving import msg
 from sensor_msgs.msg import CompressedImage
 
@@ -55,6 +56,12 @@ def packed(values: Array) -> array.array[float]:
 def put(message: Any, field: str, values: array.array[Any]) -> None:
     """Makes `values` the bulk field of a message without a copy; the type code must be the field's."""
     setattr(message, f"_{field}", values)
+
+
+def stamped(message: Any, node: Node) -> Any:
+    """With the ROS time at which it is sent, for tools: nothing here reads a stamp of another machine."""
+    message.header.stamp = node.get_clock().now().to_msg()
+    return message
 
 
 def tensor_from(message: Any) -> Array:
@@ -279,8 +286,11 @@ def schedule_from(message: Any) -> Schedule:
         check_name("robot", name)
     if any(p.batch_size < 1 or p.max_sessions < 1 for p in message.placements):
         raise BadMessageError("bad_schedule", "a placement has no batch size or admits no session")
+    if not message.epoch:
+        raise BadMessageError("bad_schedule", "its epoch is 0: they are counted from 1")
     return Schedule(
         epoch=message.epoch,
+        scheduler=message.scheduler,
         policy=message.policy,
         predicted_actions_hz=message.predicted_actions_hz,
         placements=tuple(
@@ -315,6 +325,7 @@ def schedule_from(message: Any) -> Schedule:
 def schedule_to(schedule: Schedule, factory: str) -> Any:
     return msg.Schedule(
         epoch=schedule.epoch,
+        scheduler=schedule.scheduler,
         factory=factory,
         policy=schedule.policy,
         predicted_actions_hz=schedule.predicted_actions_hz,

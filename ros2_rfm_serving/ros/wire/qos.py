@@ -19,6 +19,8 @@ def _profile(reliability: ReliabilityPolicy, depth: int, **more: object) -> QoSP
 
 
 SCHEDULE = _profile(ReliabilityPolicy.RELIABLE, 1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+SCHEDULE_HEARD = _profile(ReliabilityPolicy.RELIABLE, 32, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+"""With room for those of others: they must not push out the word of the scheduler that is followed."""
 SERVER_STATUS = _profile(
     ReliabilityPolicy.RELIABLE,
     1,
@@ -26,6 +28,9 @@ SERVER_STATUS = _profile(
     liveliness_lease_duration=Duration(seconds=LIVELINESS_LEASE_S),
     deadline=Duration(seconds=4 * STATUS_PERIOD_S),
 )
+NAME_CLAIM = _profile(ReliabilityPolicy.RELIABLE, 1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+NAME_CLAIM_HEARD = _profile(ReliabilityPolicy.RELIABLE, 16, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+"""With room for one's own word beside those of others."""
 ROBOT_STATUS = _profile(ReliabilityPolicy.RELIABLE, 1)
 OBSERVATION_SENT = _profile(ReliabilityPolicy.RELIABLE, 1)
 """The reader decides: to one that takes best effort this is best effort, to one across a bad network what is lost is sent again,

@@ -48,7 +48,7 @@ class Rig:
         return tick
 
     def connect(self, epoch: int = 5) -> Rig:
-        self.brain.follow(schedule())
+        self.brain.follow(schedule(), self.now_s)
         (opening,) = self.tick().opens
         assert opening[0] == "s1" and opening[1].action_names == NAMES
         self.brain.session_opened("system1", "s1", grant(epoch), self.now_s)
@@ -87,7 +87,7 @@ def world(config: RobotConfig = FAILING, **slos_s: float) -> World:
     """With a task from the start. slos_s: by component; those that are not named have none and are not asked."""
     routes = {name: (100.0 if name == "system1" else 4.0, slo_s) for name, slo_s in {"system1": 0.0, **slos_s}.items()}
     made = World(config, FaultPlan(), 0, routes)
-    made.brain.follow(made.schedule())
+    made.brain.follow(made.schedule(), made.now_s)
     begin(made)
     return made
 

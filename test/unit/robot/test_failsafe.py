@@ -34,7 +34,7 @@ def latency(seconds: float) -> Callable[[World], None]:
 
 def unschedule(made: World) -> None:
     made.routes.clear()
-    made.brain.follow(made.schedule())
+    made.brain.follow(made.schedule(), made.now_s)
 
 
 def pause(made: World) -> None:
@@ -170,7 +170,7 @@ def a_person_accepts_it(made: World) -> None:
 
 
 def a_schedule_means_it(made: World) -> None:
-    made.brain.follow(made.schedule(model="other"))
+    made.brain.follow(made.schedule(model="other"), made.now_s)
 
 
 def the_right_one_returns(made: World) -> None:
@@ -187,8 +187,8 @@ def test_what_leads_out(leads_out: Callable[[World], None]) -> None:
 
 def test_a_repeated_schedule_does_not_mean_another_model() -> None:
     made = on_another_model()
-    made.brain.follow(made.schedule(newer=False))
-    made.brain.follow(made.schedule())
+    made.brain.follow(made.schedule(newer=False), made.now_s)
+    made.brain.follow(made.schedule(), made.now_s)
     made.run(2.0)
     assert made.brain.state is RobotState.DEAD
 
@@ -206,7 +206,7 @@ def test_a_pause_does_not_accept_another_model() -> None:
 def test_no_action_of_a_model_is_left_when_another_one_answers() -> None:
     made = told([1.0])
     assert made.brain.queue_depth > 0
-    made.brain.follow(made.schedule(model="other"))
+    made.brain.follow(made.schedule(model="other"), made.now_s)
     lose(made)
     return_(made, "other")
     made.conditions.latency_s = FOREVER_S

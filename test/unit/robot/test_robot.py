@@ -115,13 +115,13 @@ def test_old_sensor_readings_send_no_request() -> None:
 
 def test_an_older_schedule_is_refused() -> None:
     brain = RobotBrain(CONFIG)
-    assert brain.follow(schedule(epoch=2)) and not brain.follow(schedule(epoch=1))
+    assert brain.follow(schedule(epoch=2), 0.0).taken and not brain.follow(schedule(epoch=1), 0.1).taken
     assert brain.refused["stale_schedule"] == 1
 
 
 def test_a_server_with_other_actions_is_not_used() -> None:
     rig = Rig()
-    rig.brain.follow(schedule())
+    rig.brain.follow(schedule(), 0.0)
     rig.tick()
     rig.brain.session_opened("system1", "s1", grant(contract=replace(CONTRACT, action_names=("y", "x"))), rig.now_s)
     rig.tick()
@@ -187,7 +187,7 @@ class BrainMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.rig = Rig()
-        self.rig.brain.follow(schedule())
+        self.rig.brain.follow(schedule(), 0.0)
         self.sent: list[ObservationRequest] = []
         self.epoch = 10
         self.episode_of_value: dict[float, tuple[int, float]] = {}

@@ -69,7 +69,7 @@ class Floor:
         self.log: list[tuple[float, str, ObservationRequest]] = []
         self.commands: list[float] = []
         self._due: list[tuple[float, ObservationRequest]] = []
-        self.brain.follow(routes)
+        self.brain.follow(routes, 0.0)
 
     def run(self, seconds: float) -> Floor:
         for _ in range(round(seconds / PERIOD_S)):
@@ -211,13 +211,13 @@ def test_a_standby_is_kept_until_a_newer_schedule_or_its_own_loss() -> None:
     floor.run(1)
     floor.dead = frozenset()
     floor.run(1)
-    floor.brain.follow(plant(standby=True))  # the scheduler repeats it
+    floor.brain.follow(plant(standby=True), floor.now_s)  # the scheduler repeats it
     assert floor.run(1).brain.system1_server == "spare"
-    floor.brain.follow(plant(standby=True, epoch=2))
+    floor.brain.follow(plant(standby=True, epoch=2), floor.now_s)
     assert floor.run(1).brain.system1_server == "s1"
     floor.dead = frozenset({"s1"})
     floor.brain.server_lost("s1", floor.now_s)
-    floor.brain.follow(plant(standby=True, epoch=3))
+    floor.brain.follow(plant(standby=True, epoch=3), floor.now_s)
     assert floor.run(1).brain.system1_server == "spare", "a newer schedule calls nobody back to a server that is lost"
     floor.dead = frozenset({"spare"})
     floor.brain.server_lost("spare", floor.now_s)
@@ -232,7 +232,7 @@ def test_a_robot_that_comes_after_the_loss_finds_the_standby() -> None:
 
 def test_a_session_that_is_being_opened_when_a_task_begins_is_still_given_up() -> None:
     brain = RobotBrain(CONFIG)
-    brain.follow(schedule())
+    brain.follow(schedule(), 0.0)
     brain.server_seen("s1", True, 0.0)
     assert brain.tick(sensors(0.0), 0.0).opens
     brain.start(GOAL, 0.1)
@@ -273,7 +273,7 @@ class Sparse:
         self.latest: dict[str, ObservationRequest] = {}
         self.opening: list[tuple[str, str]] = []
         self.ticks = 0
-        self.brain.follow(plant(standby=True, rates={"safety": 0.5}))
+        self.brain.follow(plant(standby=True, rates={"safety": 0.5}), 0.0)
 
     def event(self, what: str, now_s: float) -> None:
         brain = self.brain
@@ -295,7 +295,7 @@ class Sparse:
             brain.finish()
         elif what == "schedule":
             self.epoch += 1
-            brain.follow(plant(standby=True, epoch=self.epoch, rates={"safety": 0.5}))
+            brain.follow(plant(standby=True, epoch=self.epoch, rates={"safety": 0.5}), now_s)
 
     def advance(self, now_s: float) -> None:
         if not self.always and self.brain.next_tick_s(now_s) > now_s:

@@ -17,7 +17,7 @@ from ros2_rfm_serving.robot import RobotConfig, TaskGoal
 from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung, TaskPolicy
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.motion.failsafe import ALLOWED
-from ros2_rfm_serving.types import Conditioning, Fallback, RobotState, TaskOutcome, TaskPhase
+from ros2_rfm_serving.types import Conditioning, Fallback, Heard, RobotState, TaskOutcome, TaskPhase
 from test.unit.robot.robot_shadow import Shadow
 from test.unit.robot.robot_world import COMPONENTS, HOME, NAMES, SPARE, World
 
@@ -135,7 +135,7 @@ class RobotMachine(RuleBasedStateMachine):
         self.shadow = Shadow(self.world)
         self.brain = self.world.brain
         self.state = self.brain.state
-        self.brain.follow(self.world.schedule())
+        self.brain.follow(self.world.schedule(), self.world.now_s)
         self.period(10)
         self.task("start")
         self.period(5)
@@ -226,7 +226,7 @@ class RobotMachine(RuleBasedStateMachine):
             if not host.up or host.model_hash != "hash":
                 host.restart("hash")
         self.world.conditions.opens = "granted"
-        self.brain.follow(self.world.schedule())
+        self.brain.follow(self.world.schedule(), self.world.now_s)
         self.run(20, 0.03, "safe", "ongoing", 0.0, 1.0)
 
     @rule(how=st.sampled_from(["refused", "contract", "lost", "late", "granted"]), server=st.sampled_from([HOME, SPARE]))
@@ -246,16 +246,20 @@ class RobotMachine(RuleBasedStateMachine):
         world, routes = self.world, dict(self.world.routes)
         world.standby = standby
         world.routes = {name: route for name, route in routes.items() if name != dropped}
-        assert self.brain.follow(world.schedule(newer=newer, model=model, home=home))
+        before = self.brain.following.schedule
+        told = world.schedule(newer=newer, model=model, home=home)
+        heard = self.brain.follow(told, world.now_s)
+        expected = {Heard.NEWER} if newer else {Heard.REPEATED} if told == before else {Heard.STALE, Heard.TAKEOVER}
+        assert heard in expected, "an epoch means one schedule, while that is repeated"
         world.routes = routes
 
     @rule()
     def old_schedule(self) -> None:
         world, before = self.world, self.brain.refused["stale_schedule"]
         world.schedule_epoch += 1
-        self.brain.follow(world.schedule(newer=False))
+        self.brain.follow(world.schedule(newer=False), world.now_s)
         world.schedule_epoch -= 1
-        assert not self.brain.follow(world.schedule(newer=False))
+        assert not self.brain.follow(world.schedule(newer=False), world.now_s).taken
         assert self.brain.refused["stale_schedule"] == before + 1
         world.schedule_epoch += 1
 

@@ -108,7 +108,7 @@ def test_asking_again_gives_no_more_time() -> None:
 def test_a_session_is_asked_for_with_the_horizon_and_the_slo() -> None:
     horizon = Horizon(policy="confidence", threshold=0.3, min_steps=2)
     rig = Rig(replace(CONFIG, horizon=horizon))
-    rig.brain.follow(schedule())
+    rig.brain.follow(schedule(), rig.now_s)
     ((_, opening),) = rig.tick().opens
     assert opening.horizon == horizon and opening.action_names == NAMES
     assert opening.slo_s == (schedule().routes[0].slo_s if math.isfinite(schedule().routes[0].slo_s) else 0.0)

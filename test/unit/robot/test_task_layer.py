@@ -83,7 +83,7 @@ def test_a_verdict_that_is_late_is_none_even_between_two_control_periods(compone
 def test_a_robot_asked_as_fast_as_it_answers_passes_again_and_again() -> None:
     made = robot({"safety": RESEND}, slos_s={"safety": 0.2})
     made.routes["safety"] = (math.inf, 0.2)
-    made.brain.follow(made.schedule())
+    made.brain.follow(made.schedule(), made.now_s)
     made.conditions.latency_s = 0.15
     made.run(10.0)
     assert made.brain.violations == {} and phase(made) is TaskPhase.EXECUTING

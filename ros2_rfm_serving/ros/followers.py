@@ -1,0 +1,119 @@
+"""Who follows a scheduler, as far as the scheduler hears: what its services answer, and what it says in `/diagnostics`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.node import Node
+from rclpy.task import Future
+from rfm_serving import msg
+
+from ros2_rfm_serving.ros.diagnostics import key_values
+from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.types import Schedule
+from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
+
+SILENT_SERVER_S = 4 * qos.STATUS_PERIOD_S
+"""A server of which nothing was heard for this long is not waited for."""
+PATIENCE_S = SILENT_AFTER_S + 2 * REPEAT_PERIOD_S
+"""For a schedule to be followed: a scheduler that has just started takes over when its predecessor has been silent."""
+LOOK_PERIOD_S = 0.1
+
+
+@dataclass(frozen=True)
+class _Follower:
+    scheduler: int
+    epoch: int
+    heard_s: float
+
+
+class Followers:
+    """Of the scheduler `identity`: the servers of its schedule. Others that publish schedules are heard here, too."""
+
+    def __init__(self, node: Node, names: qos.Names, identity: int) -> None:
+        self._node, self._names, self._identity = node, names, identity
+        self._servers: dict[str, Any] = {}
+        """Those of the schedule: their subscriptions."""
+        self._since_s: dict[str, float] = {}
+        self._followers: dict[str, _Follower] = {}
+        self._epoch = self._foreign = self._forged = 0
+        self._foreign_s = -SILENT_AFTER_S
+        self._waiting: list[Future] = []
+        self._looks = every(node, LOOK_PERIOD_S, self._look)
+        self._looks.cancel()
+        node.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+
+    def expect(self, schedule: Schedule) -> None:
+        """This schedule is published next."""
+        self._epoch = schedule.epoch
+        servers = {placement.server for placement in schedule.placements}
+        for server in self._servers.keys() - servers:
+            self._node.destroy_subscription(self._servers.pop(server))
+            self._followers.pop(server, None)
+        for server in servers - self._servers.keys():
+            topic, self._since_s[server] = self._names.server(server, "status"), clock()
+            self._servers[server] = self._node.create_subscription(msg.ServerStatus, topic, self._on_status, qos.SERVER_STATUS)
+
+    async def take(self, epoch: int) -> str:
+        """Waits until all servers that are there follow this schedule, or a newer one. What is in the way; empty: they do."""
+        end_s = clock() + PATIENCE_S
+        while (problem := self._problem(epoch)) and clock() < end_s:
+            change: Future = Future(executor=self._node.executor)
+            self._waiting.append(change)
+            self._looks.reset()
+            await change
+        return problem
+
+    def diagnosis(self, schedule: Schedule) -> DiagnosticStatus:
+        """`scheduler: schedule`."""
+        level, message = DiagnosticStatus.OK, f"schedule {schedule.epoch} is followed"
+        if clock() - self._foreign_s < SILENT_AFTER_S:
+            level, message = DiagnosticStatus.WARN, TWO_SCHEDULERS
+        elif problem := self._problem(schedule.epoch):
+            level, message = DiagnosticStatus.WARN, problem
+        values = {
+            "schedule_epoch": schedule.epoch,
+            "scheduler": f"{self._identity:x}",
+            "schedules of other schedulers": self._foreign,
+            "schedules forged": self._forged,
+        }
+        return DiagnosticStatus(level=level, name="scheduler: schedule", message=message, values=key_values(values))
+
+    def _problem(self, epoch: int) -> str:
+        """Who does not follow; empty: everybody who is there does."""
+        since_s = clock() - SILENT_SERVER_S
+        there = {server: one for server, one in self._followers.items() if one.heard_s > since_s}
+        if unheard := sorted(server for server in self._servers.keys() - self._followers if self._since_s[server] > since_s):
+            return f"nothing is heard of {', '.join(unheard)} yet"
+        if strayed := sorted(server for server, one in there.items() if one.scheduler != self._identity):
+            return f"{', '.join(strayed)} follows another scheduler, {there[strayed[0]].scheduler:x}"
+        if late := sorted(server for server, one in there.items() if one.epoch < epoch):
+            return f"{', '.join(late)} still follows schedule {there[late[0]].epoch}"
+        return ""
+
+    def _on_status(self, message: Any) -> None:
+        server = message.header.frame_id
+        if server in self._servers:
+            self._followers[server] = _Follower(message.scheduler, message.schedule_epoch, clock())
+            self._look()
+
+    def _on_schedule(self, message: Any) -> None:
+        log = self._node.get_logger()
+        if message.scheduler != self._identity:
+            self._foreign, self._foreign_s = self._foreign + 1, clock()
+            log.warning(f"{TWO_SCHEDULERS}: {message.scheduler:x}", throttle_duration_sec=SILENT_AFTER_S)
+        elif message.epoch > self._epoch:
+            self._forged += 1
+            log.error(f"somebody publishes schedules in this scheduler's name: {message.epoch}, this one is at {self._epoch}")
+
+    def _look(self) -> None:
+        """Whoever waits looks again."""
+        self._looks.cancel()
+        waiting, self._waiting = self._waiting, []
+        for change in waiting:
+            change.set_result(None)

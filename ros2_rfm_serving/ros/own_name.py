@@ -1,0 +1,148 @@
+"""The names of servers and robots: given, and borne by one process alone.
+
+A name is looked for before anything is offered under it. Who has it says so on a topic of its own, latched, so that a process that
+is busy is heard too, and one that was killed is not.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.node import Node
+from rfm_serving import msg
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.ros.diagnostics import Diagnostics, key_values
+from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.types.names import CLAIM_S, LATE_S, SETTLED_AFTER_S, ClaimStage, NameClaim
+
+LOOK_PERIOD_S = 0.1
+
+
+def named(kind: str, name: str) -> str:
+    """`name`. Raises: `ConfigurationError` when it is empty: a name that nobody gave would be somebody's; `BadMessageError`."""
+    if not name:
+        raise nameless(kind)
+    return convert.check_name(kind, name)
+
+
+def nameless(kind: str) -> ConfigurationError:
+    return ConfigurationError(
+        "is empty; nothing is called anything by default", key=kind, fix=f"give it: -p {kind}:=<name as in the schedule>"
+    )
+
+
+class OwnName:
+    """One name on the graph. Ends the process when it turns out that another one has it, and has it with more right."""
+
+    def __init__(self, node: Node, kind: str, name: str, topic: str) -> None:
+        self.kind, self.name = kind, name
+        self._node, self._claim = node, NameClaim(1 + secrets.randbelow(2**64 - 1))
+        self._publisher = node.create_publisher(msg.NameClaim, topic, qos.NAME_CLAIM)
+        self._subscription = node.create_subscription(msg.NameClaim, topic, self._on_claim, qos.NAME_CLAIM_HEARD)
+        self._timer: object = None
+        self.report: Callable[[DiagnosticStatus], None] = lambda status: None
+        """For what must be said at once."""
+        self._heard = False
+        """Anybody else."""
+        self._tell()
+
+    @property
+    def lost(self) -> bool:
+        return self._claim.lost
+
+    @property
+    def problem(self) -> str:
+        return f"another process is {self.kind} {self.name!r} already"
+
+    @property
+    def awaits_word(self) -> bool:
+        """Somebody else is on its topic and has not been heard yet: busy, or killed a moment ago."""
+        return not self._heard and self._node.count_publishers(self._publisher.topic_name) > 1
+
+    def look(self) -> None:
+        """Asks again, and takes what has been heard, without an executor."""
+        self._tell()
+        while (taken := self._subscription.handle.take_message(msg.NameClaim, False)) is not None:
+            self._hear(taken[0])
+
+    def hold(self) -> None:
+        """Nobody has objected: from now on the executor listens."""
+        self._rise(ClaimStage.HELD)
+        self._timer = every(self._node, SETTLED_AFTER_S, self._settle)
+
+    def diagnosis(self) -> DiagnosticStatus:
+        """`<name>: name`."""
+        level, message = DiagnosticStatus.OK, "nobody else has it"
+        if self.lost:
+            level, message = DiagnosticStatus.ERROR, self.problem
+        elif self._claim.is_disputed(clock()):
+            level, message = DiagnosticStatus.WARN, f"another process wants to be {self.kind} {self.name!r} as well"
+        values = key_values({"processes refused": len(self._claim.intruders), "process": f"{self._claim.process:x}"})
+        return DiagnosticStatus(level=level, name=f"{self.name}: name", message=message, hardware_id=self.name, values=values)
+
+    def destroy(self) -> None:
+        self._node.destroy_subscription(self._subscription)
+        self._node.destroy_publisher(self._publisher)
+        if self._timer is not None:
+            self._node.destroy_timer(self._timer)
+
+    def _settle(self) -> None:
+        self._node.destroy_timer(self._timer)
+        self._timer = None
+        self._rise(ClaimStage.SETTLED)
+
+    def _rise(self, stage: ClaimStage) -> None:
+        self._claim.stage = stage
+        self._tell()
+
+    def _tell(self) -> None:
+        message = msg.NameClaim(stage=int(self._claim.stage), process=self._claim.process)
+        message.header.frame_id = self.name
+        self._publisher.publish(convert.stamped(message, self._node))
+
+    def _hear(self, message: msg.NameClaim) -> None:
+        before = len(self._claim.intruders)
+        self._heard = self._heard or message.process != self._claim.process
+        self._claim.hear(message.process, message.stage, clock())
+        if message.process != self._claim.process and not self.lost and self._claim.stage is not ClaimStage.CLAIMED:
+            self._tell()  # it is latched, but the latched sample has been seen to come seconds late
+        if len(self._claim.intruders) > before:
+            self._node.get_logger().error(f"another process wants to be {self.kind} {self.name!r} as well; it is refused")
+
+    def _on_claim(self, message: msg.NameClaim) -> None:
+        self._hear(message)
+        if self.lost:
+            self._node.get_logger().fatal(f"{self.problem}; this one ends")
+            self.report(self.diagnosis())
+            raise SystemExit(self.problem)
+
+
+def claim(node: Node, kind: str, topics: Iterable[tuple[str, str]]) -> list[OwnName]:
+    """(name, topic) of all that this node wants to be called. Takes `CLAIM_S`, at most `LATE_S`; nothing may be offered before.
+
+    Raises: `ConfigurationError` when somebody else has one of them; `/diagnostics` has said so then.
+    """
+    names = [OwnName(node, kind, name, topic) for name, topic in topics]
+    diagnostics = Diagnostics(node, lambda: ())  # now, so that it is known by the time that it is needed
+    begin_s = clock()
+    while (looked_s := clock() - begin_s) < CLAIM_S or (looked_s < LATE_S and any(name.awaits_word for name in names)):
+        for name in names:
+            name.look()
+        time.sleep(LOOK_PERIOD_S)
+    lost = [name for name in names if name.lost]
+    if lost:
+        diagnostics.last_words(*[name.diagnosis() for name in lost])
+        for name in names:
+            name.destroy()
+    diagnostics.destroy()
+    if lost:
+        raise ConfigurationError(lost[0].problem, key=kind, fix="give each process a name of its own, or end the other one")
+    for name in names:
+        name.hold()
+    return names

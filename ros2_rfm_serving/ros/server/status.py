@@ -1,0 +1,67 @@
+"""What a model server tells of itself: its status message, and the same for `/diagnostics`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rfm_serving import msg
+
+from ros2_rfm_serving.ros import following
+from ros2_rfm_serving.ros.diagnostics import key_values
+from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
+from ros2_rfm_serving.ros.wire import convert
+from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.types import Following, ServerState
+
+LEVELS = {
+    ServerState.LOADING: DiagnosticStatus.WARN,
+    ServerState.READY: DiagnosticStatus.OK,
+    ServerState.DRAINING: DiagnosticStatus.WARN,
+    ServerState.FAILED: DiagnosticStatus.ERROR,
+    ServerState.HUNG: DiagnosticStatus.ERROR,
+}
+FIGURES = (
+    *("model", "emulated", "sessions", "max_sessions", "waiting", "dispatch", "batch_size", "mean_batch_size"),
+    *("request_rate_hz", "latency_p50_s", "latency_p99_s", "load", "served", "superseded", "refetched"),
+)
+"""Fields of the status that diagnostics repeat."""
+
+
+def status_message(
+    name: str, state: ServerState, detail: str, followed: Following, refused: Counter[str], server: ModelServer | None, now_s: float
+) -> Any:
+    """refused: by the node, before there was a server or outside of it."""
+    status = msg.ServerStatus(
+        state=int(state),
+        detail=detail,
+        scheduler=followed.scheduler,
+        schedule_epoch=followed.epoch,
+        refused=convert.counters_to(refused),
+    )
+    status.header.frame_id = name
+    status.latency_p50_s = status.latency_p99_s = math.nan
+    if server:
+        contract, snapshot = server.contract, server.snapshot(now_s)
+        status.model, status.model_hash, status.emulated = contract.model, contract.model_hash, contract.emulated
+        for field in status.get_fields_and_field_types().keys() & vars(snapshot).keys() - {"refused"}:
+            setattr(status, field, getattr(snapshot, field))
+        status.refused = convert.counters_to(refused + Counter(snapshot.refused))
+    return status
+
+
+def diagnosis(status: Any, followed: Following, now_s: float) -> DiagnosticStatus:
+    """`<server>: server`: OK when it serves, WARN when it does not yet or two schedulers tell it what to serve, else ERROR."""
+    state, name = ServerState(status.state), status.header.frame_id
+    level, message = LEVELS[state], status.detail or state.name.lower()
+    if level == DiagnosticStatus.OK and followed.num_rivals(now_s):
+        level, message = DiagnosticStatus.WARN, TWO_SCHEDULERS
+    values = {
+        "state": state.name,
+        **following.values(followed, now_s),
+        **{field: getattr(status, field) for field in FIGURES},
+        **{f"refused {counter.name}": counter.count for counter in status.refused},
+    }
+    return DiagnosticStatus(level=level, name=f"{name}: server", message=message, hardware_id=name, values=key_values(values))

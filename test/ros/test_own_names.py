@@ -1,0 +1,138 @@
+"""A name is given, and belongs to one process: a second one refuses to start, and both say so."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.node import Node
+from rfm_serving import msg, srv
+
+from ros2_rfm_serving.ros.runtime import executor
+from ros2_rfm_serving.ros.wire import qos
+
+SERVER = ("model_server_node", "server:=s1", "model:=emulated/instant", "gpu_type:=EMULATED")
+ROBOT = ("robot_node", "robot:=arm_1")
+
+
+class Floor(Node):
+    """Starts processes, and hears what they say of themselves."""
+
+    def __init__(self) -> None:
+        super().__init__("test_floor")
+        self.states: list[int] = []
+        self.told: dict[str, list[Any]] = {}
+        """By the name of a diagnostic status."""
+        self.processes: list[subprocess.Popen[str]] = []
+        self.create_subscription(msg.ServerStatus, "/rfm/servers/s1/status", self._on_status, qos.SERVER_STATUS)
+        self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 100)
+        self.describe = self.create_client(srv.DescribeServer, "/rfm/servers/s1/describe")
+        self._executor = executor()
+        self._executor.add_node(self)
+
+    def start(self, module: str, *parameters: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-W", "ignore", "-m", f"ros2_rfm_serving.ros.{module}", "--ros-args"]
+        for parameter in parameters:
+            command += ["-p", parameter]
+        process = subprocess.Popen(command, start_new_session=True, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        self.processes.append(process)
+        return process
+
+    def wait(self, until: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            if found := until():
+                return found
+            self._executor.spin_once(timeout_sec=0.05)
+        raise AssertionError(f"waited in vain for {what}")
+
+    def said(self, name: str, words: str, level: bytes) -> bool:
+        return any(words in status.message and status.level == level for status in self.told.get(name, ()))
+
+    def close(self) -> None:
+        self._executor.shutdown()
+        self.destroy_node()
+        for process in self.processes:
+            process.terminate()
+            process.communicate(timeout=30)
+
+    def _on_status(self, message: Any) -> None:
+        self.states.append(message.state)
+
+    def _on_diagnostics(self, message: Any) -> None:
+        for status in message.status:
+            self.told.setdefault(status.name, []).append(status)
+
+
+@pytest.fixture
+def floor(ros_domain: int) -> Iterator[Floor]:
+    rclpy.init()
+    made = Floor()
+    try:
+        yield made
+    finally:
+        made.close()
+        rclpy.try_shutdown()
+
+
+def error_of(process: subprocess.Popen[str]) -> str:
+    """What a process that refuses to start says."""
+    _, error = process.communicate(timeout=60)
+    assert process.returncode not in (0, None)
+    return error
+
+
+@pytest.mark.parametrize(("module", "kind"), [("model_server_node", "server"), ("metaworld_robot_node", "robot")])
+def test_nothing_has_a_name_that_nobody_gave(floor: Floor, module: str, kind: str) -> None:
+    error = error_of(floor.start(module, "autostart:=true"))
+    assert f"{kind}: is empty" in error and f"-p {kind}:=<name" in error
+
+
+def test_a_robot_without_a_name_is_not_configured(floor: Floor) -> None:
+    process = floor.start("robot_node")
+    assert process.stderr is not None
+    line = next(line for line in process.stderr if "cannot be configured" in line)
+    assert "robot: is empty" in line and "-p robot:=<name" in line
+
+
+def test_a_second_server_of_a_name_refuses_to_start_and_both_say_so(floor: Floor) -> None:
+    first = floor.start(*SERVER)
+    floor.wait(lambda: floor.states and floor.states[-1] == msg.ServerStatus.READY, "the first")
+    floor.states.clear()
+    second = floor.start(*SERVER)
+    floor.wait(lambda: second.poll() is not None, "the end of the second")
+    assert "another process is server 's1' already" in error_of(second)
+    floor.wait(lambda: floor.said("s1: name", "wants to be server 's1' as well", DiagnosticStatus.WARN), "the first to say so")
+    floor.wait(lambda: floor.said("s1: name", "is server 's1' already", DiagnosticStatus.ERROR), "the second to say so")
+    assert first.poll() is None and set(floor.states) == {msg.ServerStatus.READY}, "nothing was offered under the name"
+    assert floor.count_publishers("/rfm/servers/s1/status") == 1
+
+    first.kill()  # whoever dies has no name any more, whatever the graph still shows
+    third = floor.start(*SERVER)
+    floor.states.clear()
+    floor.wait(lambda: floor.states and floor.states[-1] == msg.ServerStatus.READY, "its successor")
+    assert third.poll() is None
+
+
+def test_of_two_that_start_together_one_is_left(floor: Floor) -> None:
+    both = [floor.start(*SERVER) for _ in range(2)]
+    floor.wait(lambda: any(process.poll() is not None for process in both), "the end of one")
+    floor.wait(lambda: floor.states and floor.states[-1] == msg.ServerStatus.READY, "the other one")
+    assert [process.poll() is None for process in both].count(True) == 1
+
+
+def test_a_second_robot_of_a_name_is_not_configured_and_both_say_so(floor: Floor) -> None:
+    first = floor.start(*ROBOT)
+    floor.wait(lambda: floor.told.get("arm_1: robot"), "the first")
+    second = floor.start(*ROBOT)
+    floor.wait(lambda: floor.said("arm_1: name", "is robot 'arm_1' already", DiagnosticStatus.ERROR), "the second to say so")
+    floor.wait(lambda: floor.said("arm_1: name", "wants to be robot 'arm_1' as well", DiagnosticStatus.WARN), "the first to say so")
+    assert first.poll() is None
+    floor.wait(lambda: floor.count_publishers("/arm_1/rfm/status") == 1, "one robot")
+    assert second.poll() != 0

@@ -1,0 +1,11 @@
+"""Only one place makes timers: it knows which clock they are to follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def test_no_timer_follows_the_wall_clock_or_a_simulated_one(repository: Path) -> None:
+    sources = (repository / "ros2_rfm_serving").rglob("*.py")
+    makers = {file.name for file in sources if ".create_timer(" in file.read_text() or ".create_rate(" in file.read_text()}
+    assert makers == {"timers.py"}
