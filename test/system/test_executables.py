@@ -59,7 +59,15 @@ def test_two_or_three_signals_at_any_moment_are_one(
 
 @pytest.mark.timeout(200)
 def test_ctrl_c_in_a_terminal_pressed_twice_stops_the_installed_rfm_up(repository: Path, tmp_path: Path, ros_domain: int) -> None:
-    command = [str(PREFIX / "bin" / "rfm"), "up", str(repository / "config" / "factory_emulated.yaml"), "--logs", str(tmp_path)]
+    command = [
+        str(PREFIX / "bin" / "rfm"),
+        "up",
+        str(repository / "config" / "factory_emulated.yaml"),
+        "--logs",
+        str(tmp_path),
+        "--log-level",
+        "debug",
+    ]
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)

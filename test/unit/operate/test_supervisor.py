@@ -1,0 +1,66 @@
+"""When a factory whose processes keep failing is over, and when it goes on without them."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ros2_rfm_serving.factory.nodes import NodeSpec
+from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.operate.running import Options, show_until_end
+from ros2_rfm_serving.operate.supervisor import Supervisor
+from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION
+
+
+def factory(folder: Path) -> Supervisor:
+    robots = [NodeSpec(name=name, executable="robot_node", namespace=name) for name in ("arm_1", "arm_2")]
+    worlds = [NodeSpec(name=f"{name}_world", executable="metaworld_robot_node", namespace=name) for name in ("arm_1", "arm_2")]
+    servers = [NodeSpec(name=name, executable="model_server_node") for name in ("server_1", "server_2")]
+    others = [NodeSpec(name="scheduler", executable="scheduler_node"), NodeSpec(name="foreman", executable="foreman_node")]
+    return Supervisor([*others, *servers, *worlds, *robots], folder)
+
+
+def give_up(supervisor: Supervisor, *names: str, code: int = 1) -> None:
+    for process in supervisor.processes:
+        if process.node.name in names:
+            process.gave_up, process.last_exit = True, code
+
+
+@pytest.mark.parametrize(
+    ("names", "code", "over"),
+    [
+        ((), 0, False),
+        (("arm_1",), 1, False),
+        (("arm_1", "arm_2"), 1, True),
+        (("arm_1_world", "server_1", "foreman"), 1, False),
+        (("server_1", "server_2"), 1, True),
+        (("scheduler",), 1, False),
+        (("scheduler",), EXIT_CONFIGURATION, True),
+        (("server_1",), EXIT_CONFIGURATION, False),
+    ],
+)
+def test_a_factory_is_over_when_nobody_is_left_who_could_serve_or_be_served(
+    tmp_path: Path, names: tuple[str, ...], code: int, over: bool
+) -> None:
+    supervisor = factory(tmp_path)
+    give_up(supervisor, *names, code=code)
+    assert supervisor.is_hopeless is over
+
+
+def test_a_robot_without_its_world_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--episodes` ends with the robots that are left."""
+    supervisor, board = factory(tmp_path), Board(["arm_1", "arm_2"], ["server_1", "server_2"])
+    give_up(supervisor, "arm_1_world")
+    monkeypatch.setattr(Supervisor, "watch", lambda self: [])
+    monkeypatch.setattr(Board, "episodes", lambda self, robot: [True] * 3 if robot == "arm_2" else [])
+    looks: list[Any] = []
+
+    def give_in() -> bool:
+        looks.append(None)
+        return len(looks) > 20
+
+    show_until_end("test", supervisor, board, Options(episodes=3), threading.Event(), give_in)
+    assert len(looks) == 1
