@@ -83,7 +83,9 @@ class Followers:
         """Who does not follow; empty: everybody who is there does."""
         since_s = clock() - SILENT_SERVER_S
         there = {server: one for server, one in self._followers.items() if one.heard_s > since_s}
-        if unheard := sorted(server for server in self._servers.keys() - self._followers if self._since_s[server] > since_s):
+        if unheard := sorted(
+            server for server in self._servers.keys() - self._followers if self._since_s[server] > clock() - SILENT_AFTER_S
+        ):
             return f"nothing is heard of {', '.join(unheard)} yet"
         if strayed := sorted(server for server, one in there.items() if one.scheduler != self._identity):
             return f"{', '.join(strayed)} follows another scheduler, {there[strayed[0]].scheduler:x}"

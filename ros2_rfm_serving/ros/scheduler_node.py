@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rclpy.clock import Clock
+from rclpy.clock_type import ClockType
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
@@ -51,8 +53,9 @@ class SchedulerNode(Node):
         self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis(self._fleet.schedule),))
         self._solver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solver")
         self._background: Future[Fleet] | None = None
-        self.create_timer(REPEAT_PERIOD_S, self._repeat)
-        self.create_timer(BACKGROUND_PERIOD_S, self._take_background)
+        steady = Clock(clock_type=ClockType.STEADY_TIME)  # whoever is silent while the system's time steps back is taken for dead
+        self.create_timer(REPEAT_PERIOD_S, self._repeat, clock=steady)
+        self.create_timer(BACKGROUND_PERIOD_S, self._take_background, clock=steady)
 
     def destroy_node(self) -> None:
         self._solver.shutdown(wait=False, cancel_futures=True)
