@@ -13,7 +13,6 @@ from rfm_serving import msg
 from ros2_rfm_serving.ros.diagnostics import key_values
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.runtime import clock
-from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.types import Schedule
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
@@ -22,7 +21,6 @@ SILENT_SERVER_S = 4 * qos.STATUS_PERIOD_S
 """A server of which nothing was heard for this long is not waited for."""
 PATIENCE_S = SILENT_AFTER_S + 2 * REPEAT_PERIOD_S
 """For a schedule to be followed: a scheduler that has just started takes over when its predecessor has been silent."""
-LOOK_PERIOD_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,6 @@ class Followers:
         self._epoch = self._foreign = self._forged = 0
         self._foreign_s = -SILENT_AFTER_S
         self._waiting: list[Future] = []
-        self._looks = every(node, LOOK_PERIOD_S, self._look)
-        self._looks.cancel()
         node.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
 
     def expect(self, schedule: Schedule) -> None:
@@ -65,7 +61,6 @@ class Followers:
         while (problem := self._problem(epoch)) and clock() < end_s:
             change: Future = Future(executor=self._node.executor)
             self._waiting.append(change)
-            self._looks.reset()
             await change
         return problem
 
@@ -88,7 +83,9 @@ class Followers:
         """Who does not follow; empty: everybody who is there does."""
         since_s = clock() - SILENT_SERVER_S
         there = {server: one for server, one in self._followers.items() if one.heard_s > since_s}
-        if unheard := sorted(server for server in self._servers.keys() - self._followers if self._since_s[server] > since_s):
+        if unheard := sorted(
+            server for server in self._servers.keys() - self._followers if self._since_s[server] > clock() - SILENT_AFTER_S
+        ):
             return f"nothing is heard of {', '.join(unheard)} yet"
         if strayed := sorted(server for server, one in there.items() if one.scheduler != self._identity):
             return f"{', '.join(strayed)} follows another scheduler, {there[strayed[0]].scheduler:x}"
@@ -100,7 +97,7 @@ class Followers:
         server = message.header.frame_id
         if server in self._servers:
             self._followers[server] = _Follower(message.scheduler, message.schedule_epoch, clock())
-            self._look()
+            self.look()
 
     def _on_schedule(self, message: Any) -> None:
         log = self._node.get_logger()
@@ -111,9 +108,8 @@ class Followers:
             self._forged += 1
             log.error(f"somebody publishes schedules in this scheduler's name: {message.epoch}, this one is at {self._epoch}")
 
-    def _look(self) -> None:
-        """Whoever waits looks again."""
-        self._looks.cancel()
+    def look(self) -> None:
+        """Whoever waits looks again: when a server tells something, and now and then, for those that tell nothing."""
         waiting, self._waiting = self._waiting, []
         for change in waiting:
             change.set_result(None)

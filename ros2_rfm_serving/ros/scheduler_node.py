@@ -106,6 +106,7 @@ class SchedulerNode(Node):
     def _repeat(self) -> None:
         """It is latched too, but that tells nobody that its scheduler lives."""
         self._publisher.publish(convert.stamped(self._message, self))
+        self._followers.look()
 
     # --- services: answered when the servers follow, or not ---
 

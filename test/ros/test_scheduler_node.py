@@ -273,16 +273,24 @@ def test_a_restarted_scheduler_takes_over_and_until_then_its_answers_wait(runnin
     running.wait(lambda: running.values("server_1: server")["scheduler_takeovers"] == "1")
 
 
-def test_who_is_not_followed_says_so(running: Rig) -> None:
-    """A second scheduler beside the one in force."""
-    followed = running.schedules[-1].scheduler
-    running.start_scheduler()
-    asked = running._executor.create_task(running.scheduler._replan, srv.Replan.Request(), srv.Replan.Response())
-    running.wait(asked.done)  # the service itself would be answered by either of the two
-    answer = asked.result()
-    assert not answer.success and f"server_1 follows another scheduler, {followed:x}" in answer.error_msg, answer
-    running.turn(6.0)
-    assert running.server_status.scheduler == running.robot_status.scheduler == followed
+def test_a_replan_that_a_server_does_not_follow_fails_and_names_it(running: Rig) -> None:
+    """server_2 does not run in this rig: here it is somebody who follows another scheduler."""
+    status = msg.ServerStatus(scheduler=0x42, schedule_epoch=7)
+    status.header.frame_id = "server_2"
+    strayed = running.peer.create_publisher(msg.ServerStatus, "/rfm/servers/server_2/status", qos.SERVER_STATUS)
+    running.peer.create_timer(0.5, lambda: strayed.publish(status))
+    running.wait(lambda: "server_2 follows another scheduler, 42" in running.diagnosis("scheduler: schedule").message)
+    answer = running.call(srv.Replan)
+    assert not answer.success and "server_2 follows another scheduler, 42" in answer.error_msg and answer.error_code == 120, answer
+
+
+def test_a_rival_that_lives_moves_nobody_while_the_scheduler_that_is_followed_lives(running: Rig) -> None:
+    in_force = running.schedules[-1]
+    rival = forged(in_force, scheduler=66, epoch=4294967295)
+    for _ in range(8):
+        running.rival.publish(rival)
+        running.turn(1.0)
+    assert follows(running.server_status, in_force) and follows(running.robot_status, in_force)
 
 
 def test_what_has_a_header_says_when_it_was_sent(running: Rig) -> None:
