@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +10,9 @@ from pathlib import Path
 import pytest
 
 
-def rfm(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def rfm(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", *arguments]
-    environment = {**os.environ, **environment}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_check_names_file_line_key_and_fix(repository: Path, tmp_path: Path) -> None:
@@ -91,9 +89,9 @@ def test_help_has_examples(repository: Path, command: str) -> None:
     assert command in ("", "bench") or "Example" in done.stdout
 
 
+@pytest.mark.alone
 def test_train_makes_bundles_from_nothing(repository: Path, tmp_path: Path) -> None:
-    little = ("--episodes", "2", "--steps", "100", "--judge-steps", "100")
-    done = rfm("train", "all", "--out", str(tmp_path), *little, cwd=repository, OMP_NUM_THREADS="1")  # beside other tests
+    done = rfm("train", "all", "--out", str(tmp_path), "--episodes", "2", "--steps", "100", "--judge-steps", "100", cwd=repository)
     assert done.returncode == 0, done.stderr
     for name in ("metaworld_flow", "metaworld_judge"):
         assert {f.name for f in (tmp_path / name).iterdir()} >= {"config.json", "model.safetensors", "training_log.csv"}
