@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,7 +56,8 @@ def test_a_robot_without_its_world_is_not_waited_for(tmp_path: Path, monkeypatch
     supervisor, board = factory(tmp_path), Board(["arm_1", "arm_2"], ["server_1", "server_2"])
     give_up(supervisor, "arm_1_world")
     monkeypatch.setattr(Supervisor, "watch", lambda self: [])
-    monkeypatch.setattr(Board, "episodes", lambda self, robot: [True] * 3 if robot == "arm_2" else [])
+    score = SimpleNamespace(success=True)
+    monkeypatch.setattr(Board, "episodes", lambda self, robot: [score] * 3 if robot == "arm_2" else [])
     looks: list[Any] = []
 
     def give_in() -> bool:
