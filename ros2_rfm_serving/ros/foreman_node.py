@@ -13,6 +13,7 @@ from rclpy.action import ActionClient
 from rclpy.node import Node
 from rfm_serving import action, msg
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.changes import Changes
 from ros2_rfm_serving.ros.parameters import NOTHING, Spec, Values, When, declare
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, run_node
@@ -52,7 +53,10 @@ class ForemanNode(Node):
         results = values.text("results_file")
         self._results = Path(results) if results else None
         names = fleet_names(self)
-        self._jobs = {robot: _Job(self, robot, names) for robot in values.distinct("robots")}
+        robots = values.distinct("robots")
+        if not robots:
+            raise ConfigurationError("names no robot", key="robots", fix="write robots: [arm_1, arm_2]")
+        self._jobs = {robot: _Job(self, robot, names) for robot in robots}
         if values.flag("end_on_score"):
             for robot, job in self._jobs.items():
                 self.create_subscription(msg.EpisodeScore, names.robot(robot, "world/score"), job.on_score, qos.SCORE)

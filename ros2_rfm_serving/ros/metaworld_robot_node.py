@@ -80,7 +80,7 @@ class MetaworldRobotNode(Node):
         self._interface = make_interface(values.text("interface"), self, name, self._on_command, self._period_s)
         self._score = self.create_publisher(msg.EpisodeScore, name("world/score"), qos.SCORE)
         self.create_service(Trigger, name("reset"), self._on_reset)
-        every(self, self._period_s, self._on_period)
+        self._timer = every(self, self._period_s, self._on_period)
         self.get_logger().info(f"{self._task} at {rate_hz:g} Hz, time scale {PHYSICS_STEP_S / self._period_s:g}, seed {self._seed}")
 
     def _accept(self, changed: Mapping[str, Any]) -> Callable[[], None]:
@@ -169,6 +169,7 @@ class MetaworldRobotNode(Node):
         self._score.publish(stamped(score, self))
 
     def stop(self) -> None:
+        self.destroy_timer(self._timer)  # another period would open the renderer anew
         self._arm.close()
 
 

@@ -22,6 +22,7 @@ from ros2_rfm_serving.ros.robot.body import RobotBody
 from ros2_rfm_serving.ros.robot.declared import SPECS
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers, later
 from ros2_rfm_serving.ros.robot.settings import RobotSettings, declare_robot, robot_settings
+from ros2_rfm_serving.ros.robot.status_watch import StatusWatch
 from ros2_rfm_serving.ros.runtime import fleet_names, logged, parameter, run_node
 from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire.session_messages import check_name
@@ -44,6 +45,7 @@ class RobotHost(LifecycleNode):
         self._diagnostics: Diagnostics | None = None
         self._own_names: list[OwnName] = []
         self._faults: Faults | None = None
+        self._watch = StatusWatch(self)
         self._specs: dict[str, Spec] = {}
         with contextlib.suppress(ConfigurationError):  # configure says it
             self._specs.update(self._declare())

@@ -1,5 +1,9 @@
 """Timers of a node. They follow the machine's monotonic clock: a ROS timer follows the wall clock, or `/clock`, which are set back,
-jump and stand still, and a robot's status, its presence and its stand with them."""
+jump and stand still, and a robot's status, its presence and its stand with them.
+
+The events executor runs a thread per clock. Timers that share one were seen to miss a turn when others on it come and go, so
+those of which a process has few get a clock each; those that come with every robot share `ONE_FOR_ALL`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,9 @@ from rclpy.clock import Clock
 from rclpy.clock_type import ClockType
 from rclpy.node import Node
 
-STEADY = Clock(clock_type=ClockType.STEADY_TIME)
-"""One for all timers of a process: the events executor runs a thread per clock."""
+ONE_FOR_ALL = Clock(clock_type=ClockType.STEADY_TIME)
 
 
-def every(node: Node, period_s: float, callback: Callable[[], object]) -> Any:
+def every(node: Node, period_s: float, callback: Callable[[], object], *, clock: Clock | None = None) -> Any:
     """The timer; `node.destroy_timer` ends it."""
-    return node.create_timer(period_s, callback, clock=STEADY)
+    return node.create_timer(period_s, callback, clock=clock or Clock(clock_type=ClockType.STEADY_TIME))

@@ -29,7 +29,7 @@ from ros2_rfm_serving.ros.robot.sinks import make_sink
 from ros2_rfm_serving.ros.robot.status import Punctuality, diagnosis, status_message
 from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
 from ros2_rfm_serving.ros.runtime import clock
-from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.timers import ONE_FOR_ALL, every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import Reply, RobotState, TaskOutcome, TaskPhase
 
@@ -71,7 +71,7 @@ class RobotBody:
         self._active = self._door.open = True
         self.punctuality.restart()
         seconds = self._period_s if self._by_timer else WATCHDOG_PERIODS * self._period_s
-        self._timer = every(self._node, seconds, self._on_timer)
+        self._timer = every(self._node, seconds, self._on_timer, clock=ONE_FOR_ALL)
 
     def prepared(self, settings: RobotSettings) -> Callable[[], None]:
         """What makes other settings count from the next control period on; they differ in what may change of a robot at work.

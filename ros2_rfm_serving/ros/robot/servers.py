@@ -17,7 +17,7 @@ from ros2_rfm_serving.ros.faulty import Faults
 from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.robot.status_watch import Hearing, StatusWatch
 from ros2_rfm_serving.ros.runtime import clock
-from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.timers import ONE_FOR_ALL, every
 from ros2_rfm_serving.ros.wire import convert, qos, session_messages
 from ros2_rfm_serving.types import Heard, ObservationRequest, Schedule, ServerState, SessionRequest
 
@@ -33,7 +33,7 @@ def later(node: Node, seconds: float, callback: Callable[[], object]) -> None:
         if node.destroy_timer(timer):  # else it had expired twice before it was looked at
             callback()
 
-    timer = every(node, seconds, call)
+    timer = every(node, seconds, call, clock=ONE_FOR_ALL)
 
 
 class ServedRobot(Protocol):
