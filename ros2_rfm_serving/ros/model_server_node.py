@@ -416,6 +416,8 @@ class ModelServerNode(LifecycleNode):
             self._set_state(ServerState.HUNG, "the engine does not come back")
 
     def _publish_status(self) -> None:
+        if self._own_name.lost:  # the status of that name is somebody else's
+            return
         if self._server and self._server.last_engine_error:
             self.get_logger().error(f"the engine failed: {self._server.last_engine_error}", throttle_duration_sec=5.0)
         self._status.publish(convert.stamped(self._status_message(), self))
