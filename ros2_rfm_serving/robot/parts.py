@@ -10,6 +10,7 @@ from ros2_rfm_serving.robot.conversation.conversation import Conversation
 from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity
 from ros2_rfm_serving.robot.motion.failsafe import Facts, FailSafe
 from ros2_rfm_serving.robot.motion.motion import Motor
+from ros2_rfm_serving.robot.motion.pace import Pace
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.robot.task import TaskRun
@@ -32,6 +33,8 @@ class RobotParts:
         self.held_ticks = 0
         self._motor = Motor(config, self.refused)
         self._queue = self._motor.queue
+        self._holds = Pace(1.0 / config.control_rate_hz)
+        """Control periods without an action, which are counted as such."""
         self._supervision = Supervision(config.policy)
         self._talk = Conversation(config, self._motor, self._supervision, self.refused)
         self._links = self._talk.links
