@@ -145,8 +145,8 @@ class RobotConfig:
     """No action is executed whose observation is older (Remote-RTC §9.2)."""
     max_observation_age_s: float = 0.5
     """No request is sent with older sensor readings."""
-    max_sensor_skew_s: float = math.inf
-    """No request is sent with readings further apart."""
+    max_sensor_skew_s: float = 0.3
+    """No request is sent with readings further apart: enough for a camera of 5 Hz; inf: not checked."""
     failsafe: FailSafeConfig = field(default_factory=FailSafeConfig)
     policy: TaskPolicy = field(default_factory=TaskPolicy)
     server_timeout_s: float = 2.0
@@ -156,8 +156,8 @@ class RobotConfig:
     prompts: dict[str, str] = field(default_factory=dict)
     """Per component, from the descriptor; the task's instruction replaces System 1's."""
     tick_is_step: bool = True
-    """Every tick is a control step, as where the sensors give the rhythm. False: ticks may come at any time, and an action
-    lasts one control period from the tick that commanded it."""
+    """A tick is a control step unless it comes too early to be one, as where sensors or a timer give the rhythm. False: ticks come
+    whenever there is something to do, and an action lasts one step from the very tick that commanded it."""
     link: LinkConfig = field(default_factory=LinkConfig)
 
     @property
@@ -172,10 +172,10 @@ class Sensors(NamedTuple):
     state: Array
     """[S]"""
     state_s: float
-    """When they were received, on the robot's clock."""
+    """When it was measured, on the robot's clock: by its stamps, or else received."""
     images: tuple[EncodedImage, ...]
     images_s: float
-    """When the oldest of them was received."""
+    """When the oldest of them was taken."""
     skew_s: float = 0.0
     """Between the oldest and the newest reading."""
     positions: Array | None = None

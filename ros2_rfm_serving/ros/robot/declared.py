@@ -102,7 +102,9 @@ SENSORS = {
     "action_joints": Spec([""], "A joint per action: its measured position; empty: not known"),
     "action_state": Spec([], "Per action: where in the state its measured position is"),
     "max_observation_age_s": Spec(0.5, "No request goes out with older readings", 0.001, LARGE),
-    "max_sensor_skew_s": Spec(math.inf, "No request goes out with readings further apart", 0.0),
+    "max_sensor_skew_s": Spec(
+        _default("max_sensor_skew_s"), "No request goes out with readings further apart; .inf: not checked", 0.0
+    ),
 }
 
 _FAILSAFE = {
