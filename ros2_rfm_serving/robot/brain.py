@@ -207,6 +207,7 @@ class RobotBrain(RobotParts):
     def _interrupt(self) -> None:
         """What was planned before it is over; what follows begins with a new observation, from where the robot is then."""
         self._motor.interrupt()
+        self._talk.abandon(SYSTEM1)
         self._had_chunk, self._needs_chunk_since_s = False, math.inf
 
     def abort(self, now_s: float) -> str:
@@ -304,7 +305,6 @@ class RobotBrain(RobotParts):
             return
         rules.stops_anew = False
         self._interrupt()
-        self._talk.abandon(SYSTEM1)
         if rules.wants_plan:
             rules.wants_plan = False
             self._talk.forget(SYSTEM2)
@@ -351,10 +351,10 @@ class RobotBrain(RobotParts):
         """Nobody knows where the robot is: it stands, at once, and nothing of what was planned is executed after that."""
         if self.executing:
             self._count_held(now_s)
-        if not self._motor.ladder.moved:
-            return None
-        self._interrupt()
-        return self._motor.stop_command()
+            waits_since_s = min(self._needs_chunk_since_s, now_s)
+            self._interrupt()
+            self._needs_chunk_since_s = waits_since_s
+        return self._motor.stop_command() if self._motor.ladder.moved else None
 
     def _count_held(self, now_s: float) -> None:
         """A control period without an action."""
