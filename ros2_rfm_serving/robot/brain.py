@@ -133,11 +133,14 @@ class RobotBrain(RobotParts):
             return "wrong_actions"
         executed = self._queue.mark - answered.mark
         # The clock may be a step behind what has been executed: a request goes out just before a step begins.
-        real_delay = max(executed, steps_of(now_s - answered.sent_s, self.config.step_rate_hz))
+        delay = steps_of(now_s - answered.sent_s, self.config.step_rate_hz)
+        real_delay, moved = max(executed, delay), min(executed, delay)
+        self._talk.due.answered(system1, delay, moved)
+        if moved > self._talk.due.bridged(system1):
+            return "delay_not_bridged"  # whatever the delay usually is; asked anew, it may stand meanwhile
         problem = self._motor.take(chunk, answered.mark, answered.observed_s, real_delay=real_delay)
         if problem:
             return problem
-        self._talk.due.answered(system1)
         self._merged.append(now_s)
         self._served = self._had_chunk = True
         self._needs_chunk_since_s = math.inf
@@ -354,6 +357,7 @@ class RobotBrain(RobotParts):
             waits_since_s = min(self._needs_chunk_since_s, now_s)
             self._interrupt()
             self._needs_chunk_since_s = waits_since_s
+            self._talk.no_request = self._talk.no_request or "no state in time"
         return self._motor.stop_command() if self._motor.ladder.moved else None
 
     def _count_held(self, now_s: float) -> None:

@@ -43,7 +43,9 @@ class LinkConfig:
     counts_first_latency: bool = False
     """The first inference of a session, which may include a warm-up, counts as any other (LeRobot's older behaviour)."""
     longest_latency: bool = False
-    """The latency to expect is the longest ever (LeRobot's older behaviour); else the window's median."""
+    """The latency to expect is the longest ever (LeRobot's older behaviour)."""
+    window_maximum: bool = False
+    """The latency to expect is the longest of the last 100; without both, their median."""
 
 
 class Motion(enum.Enum):

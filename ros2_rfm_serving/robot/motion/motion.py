@@ -17,6 +17,10 @@ from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
 
 
+STANDS_AFTER_PERIODS = 1.3
+"""Without a command, a robot that was told nothing counts as standing: less is the jitter of one that moves."""
+
+
 class Motor:
     """Every command leaves through here, within limits. `queue` holds what is to be executed."""
 
@@ -53,6 +57,8 @@ class Motor:
         """The last command."""
         self._at_rest = True
         """Nothing was commanded in the last period: what follows sets out from standing."""
+        self._held = False
+        """Nothing was to be commanded when last asked: once that has lasted for a moment, it stands."""
         self._interrupted = False
         """Hands may have been on the robot since the last action."""
         self._owed_s = 0.0
@@ -131,6 +137,7 @@ class Motor:
         """[A] the next action of the queue, or the first part of the way to it; None: it must not be executed.
         positions: [A] measured, where a robot that stands sets out from."""
         if not self._set_out(positions, now_s, anew=self._interrupted):
+            self.step_ends_s = now_s + (0.0 if self._config.tick_is_step else self._period_s)
             return None
         self._interrupted = False
         observed_s = self.queue.observed_s
@@ -185,8 +192,7 @@ class Motor:
             command = None
         if command is not None:
             command = self._limited(command, now_s)
-        elif not self._at_rest:
-            self._stand()
+        self._held = command is None
         self.ladder.went(command)
         self.smoothness.held(command)
         return command
@@ -227,7 +233,10 @@ class Motor:
         """A robot that stands, or whose last command is long ago, sets out from where it is measured to be, whatever it was told
         before. False: it must not, because nobody knows where that is, or because its limits are out of reach from there."""
         moves = self._config.command_type is CommandType.POSITION
-        anew = moves and (anew or self.pace.since_s(now_s) > max(self._config.max_observation_age_s, 2.0 * self._step_s))
+        silent_s = self.pace.since_s(now_s)
+        anew = moves and (anew or silent_s > max(self._config.max_observation_age_s, 2.0 * self._step_s))
+        if self._held and silent_s > STANDS_AFTER_PERIODS * self._period_s:
+            self._stand()
         if not (self._at_rest or anew) or self._shaper is None:
             return True
         known = self._known(positions) if moves else None
@@ -260,7 +269,7 @@ class Motor:
 
     def _limited(self, command: Array, now_s: float) -> Array:
         elapsed_s = math.inf if self._at_rest else self.pace.elapsed_s(now_s)
-        self._at_rest = False
+        self._at_rest = self._held = False
         self._last = self._shaper.shape(command, elapsed_s) if self._shaper else command
         self.pace.began(now_s)
         return self._last

@@ -119,7 +119,8 @@ _LINK = {
     "initial_backoff_s": "Before a session is asked for again, the first time",
     "max_backoff_s": "And at most",
     "counts_first_latency": "A session's first inference counts as latency though it may include a warm-up",
-    "longest_latency": "The latency to expect is the longest ever; false: the window's median",
+    "longest_latency": "The latency to expect is the longest ever; false: see link.window_maximum",
+    "window_maximum": "The latency to expect is the longest of the last 100; false: their median",
 }
 
 

@@ -51,6 +51,7 @@ REFUSALS = (
     "bad_shape",
     "non_finite",
     "unexpected_reply",
+    "delay_not_bridged",
 )
 """Counters of replies that are dropped."""
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ros2_rfm_serving.robot import RobotConfig
-from ros2_rfm_serving.robot.config import CommandType, Motion, Rung
+from ros2_rfm_serving.robot.config import CommandType, LinkConfig, Motion, Rung
 from ros2_rfm_serving.robot.limits import Limits
-from test.unit.fakes import NAMES
+from test.unit.fakes import CONTRACT, NAMES
 from test.unit.robot.floor import Floor
 
 POSITION = RobotConfig(
@@ -131,6 +131,25 @@ def test_a_clock_that_is_set_costs_a_moment(step_s: float) -> None:
     made.driver.clock_s += step_s
     made.run(1.5)
     assert made.run(5.0) > 90
+
+
+# --- the network ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window_maximum", [False, True])
+def test_no_chunk_takes_over_later_than_its_model_bridges(window_maximum: bool) -> None:
+    """Mostly quick, now and then slow: the median knows nothing of that."""
+    made = working(replace(POSITION, link=LinkConfig(window_maximum=window_maximum)))
+    bridged, merged = CONTRACT.max_inference_delay_steps, []
+    take = made.brain._queue.merge
+    made.brain._queue.merge = lambda *args, **named: merged.append(take(*args, **named)) or merged[-1]  # type: ignore[method-assign, func-returns-value]
+    for _ in range(60):
+        made.latency_s = made.rng.choice([0.05, 0.05, 0.05, 0.45])
+        made.run(0.5)
+    assert len(merged) > 40 and max(merged) <= bridged + 1, "with the step that began with the request"
+    assert made.published.count > 300, "it goes on"
+    if not window_maximum:
+        assert made.brain.refused["delay_not_bridged"] > 3
 
 
 # --- a day ---------------------------------------------------------------------------------------------------------------------
