@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ros2_rfm_serving.robot.gate import GateConfig
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import (
     Array,
@@ -137,6 +138,8 @@ class RobotConfig:
     """[0, 1): share of the second such call that is owed when an episode begins, so that a fleet does not plan in step."""
     command_type: CommandType = CommandType.DELTA
     limits: Limits = field(default_factory=Limits)
+    gate: GateConfig = field(default_factory=GateConfig)
+    """What is looked for in a whole chunk before its first row moves anything."""
     fallback: tuple[Rung, ...] = (Rung(Motion.HOLD),)
     """What is done without an action to execute."""
     safe_pose: tuple[float, ...] = ()

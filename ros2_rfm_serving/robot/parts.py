@@ -70,7 +70,7 @@ class RobotParts:
             stalled_since_s=self._needs_chunk_since_s,
             stalls_after_s=self._stalls_after_s,
             failing_since_s=failing_s,
-            warning=due.too_slow,
+            warning=self._motor.gate.units or due.too_slow,
             no_request=self._talk.no_request,
         )
 
@@ -104,6 +104,11 @@ class RobotParts:
     def stop_reason(self) -> str:
         """Why the task is STOPPED or WAITING; empty: it is not."""
         return self._supervision.stopped if self.task is not None else ""
+
+    @property
+    def gate_warnings(self) -> Counter[str]:
+        """Chunks that were executed although the gate found something, by the check."""
+        return self._motor.gate_warnings
 
     @property
     def violations(self) -> Counter[str]:

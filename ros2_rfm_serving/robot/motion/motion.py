@@ -11,11 +11,11 @@ from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.robot.motion.fallback import FallbackLadder
+from ros2_rfm_serving.robot.motion.gate import ChunkGate
 from ros2_rfm_serving.robot.motion.pace import Pace
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
-
 
 STANDS_AFTER_PERIODS = 1.3
 """Without a command, a robot that was told nothing counts as standing: less is the jitter of one that moves."""
@@ -28,6 +28,15 @@ class Motor:
         """Raises: `ConfigurationError` when limits or ladder do not fit the robot."""
         self.queue = ActionQueue(len(config.action_names), replace=config.replace_queue, compatibility=config.compatibility)
         self.ladder = FallbackLadder(config)
+        self.gate = ChunkGate(
+            config.gate,
+            config.limits,
+            len(config.action_names),
+            1.0 / config.step_rate_hz,
+            order=1 if config.command_type is CommandType.POSITION else 0,
+        )
+        self.gate_warnings: Counter[str] = Counter()
+        """Chunks that were executed although the gate found something."""
         self.smoothness = Smoothness(config.command_type, len(config.action_names))
         self.staleness_s = math.nan
         """Age of the observation behind the last executed action."""
@@ -73,6 +82,11 @@ class Motor:
             return "bad_shape"
         if not (np.isfinite(robot).all() and np.isfinite(model).all()):
             return "non_finite"
+        rows = robot[min(max(real_delay, 0), max(self.queue.mark - mark, 0)) :] if self._config.replace_queue else robot
+        refused, warned = self.gate.admit(rows, None if self._at_rest or not self._config.replace_queue else self._last)
+        self.gate_warnings.update(warned)
+        if refused:
+            return refused
         self.queue.merge(model, robot, mark, observed_s, real_delay=real_delay, horizon=chunk.execution_horizon)
         self._at_seam = True
         if self._shaper:
@@ -164,7 +178,7 @@ class Motor:
 
     def _periods(self, now_s: float, length_s: float) -> int:
         """Rows, or parts of a step, that this command stands for: more than one where the robot always ticks more slowly than it
-        was declared to, so that a motion takes the time that it was meant to take. A displacement is made once, whatever the time."""
+        was declared to, so that a motion takes the time that it was meant to. A displacement is made once, whatever the time."""
         if self._config.command_type is CommandType.DELTA or self._at_rest or not self._config.tick_is_step:
             self._owed_s = 0.0
             return 1

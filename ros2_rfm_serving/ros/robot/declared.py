@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import math
 
 from ros2_rfm_serving.robot.config import CommandType, Compatibility, FailSafeConfig, LinkConfig, RobotConfig, TaskPolicy
+from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.ros.parameters import Spec, choice
 from ros2_rfm_serving.ros.robot.joints import StatePart
 from ros2_rfm_serving.ros.robot.sinks import TRAJECTORY_FIELDS, SinkKind
@@ -85,6 +85,43 @@ COMMANDS = {
     "command_offset": Spec([], "Per action; empty: 0"),
 }
 
+_GATE = {
+    "jump": "A chunk's first row, from the last command: off, warn (count it) or refuse (drop the chunk)",
+    "max_jump": "Per action, in its units",
+    "velocity": "Between a chunk's rows: off, warn or refuse",
+    "max_velocity": "Per action and second; of displacements: per step",
+    "acceleration": "Between a chunk's rows: off, warn or refuse",
+    "max_acceleration": "Per action and second squared",
+    "jerk": "Between a chunk's rows: off, warn or refuse",
+    "max_jerk": "Per action and second cubed",
+    "workspace": "Rows outside of gate.workspace_lower and gate.workspace_upper: off, warn or refuse",
+    "workspace_lower": "Per action",
+    "workspace_upper": "Per action",
+    "clamped": "Too many of the first hundred chunks' values are beyond the limits, so the units are wrong: off, warn or refuse",
+    "max_clamped": "Share of those values",
+    "statistics": "Values too far from the actions that the model was trained on: off, warn or refuse",
+    "action_mean": "Per action, from the model's bundle",
+    "action_std": "Per action, from the model's bundle",
+    "max_deviations": "Standard deviations from the mean",
+}
+
+
+def _gate() -> dict[str, Spec]:
+    """A parameter per field, with the field's own default."""
+    specs: dict[str, Spec] = {}
+    for field in dataclasses.fields(GateConfig):
+        default, description = field.default, _GATE[field.name]
+        if isinstance(default, GateMode):
+            specs[f"gate.{field.name}"] = choice(default, description)
+        elif isinstance(default, float):
+            specs[f"gate.{field.name}"] = Spec(default, description, 0.0, LARGE)
+        else:
+            specs[f"gate.{field.name}"] = Spec([], description)
+    return specs
+
+
+GATE = _gate()
+
 SENSORS = {
     "camera_topics": Spec([""], "camera=topic; otherwise camera/<name>/image/compressed or camera/<name>/image_raw"),
     "camera_type": Spec("compressed", "Messages of the cameras", choices=("compressed", "image")),
@@ -157,4 +194,4 @@ TASKS = {
     "on_max_violation": choice(_POLICY.on_max_violation, "When there are that many of either"),
 }
 
-SPECS = {**CONTRACT, **EXECUTION, **COMMANDS, **SENSORS, **SAFETY, **TASKS}
+SPECS = {**CONTRACT, **EXECUTION, **COMMANDS, **GATE, **SENSORS, **SAFETY, **TASKS}

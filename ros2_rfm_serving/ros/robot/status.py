@@ -168,6 +168,7 @@ def diagnosis(status: Any, brain: RobotBrain, punctuality: Punctuality, rhythm: 
         "state_rate_misfit": rhythm.misfit,
         "callback_errors": errors,
         **{f"{before.name} to {after.name}": count for (before, after), count in sorted(brain.state_changes.items())},
+        **{f"warned {name}": count for name, count in sorted(brain.gate_warnings.items())},
         **{f"refused {counter.name}": counter.count for counter in status.refused},
     }
     name = brain.config.name

@@ -215,7 +215,11 @@ class Shadow:
         long_ago = self.world.now_s - self._told_s > max(self.config.max_observation_age_s, 2.0 / self.config.step_rate_hz)
         if self._prev is not None and not (began and self._hands) and not long_ago:
             starts += [(self._prev[:2], speed, self._elapsed_s()) for speed in self._speeds_xy]
-        if (self._may_stand or self._hands or long_ago) and readings.positions is not None and np.isfinite(readings.positions).all():
+        if (
+            (self._may_stand or self._hands or long_ago)
+            and readings.positions is not None
+            and np.isfinite(readings.positions).all()
+        ):
             starts.append((np.clip(readings.positions[:2], self.lower, self.upper), np.zeros(2), self.period_s))
         speeds = []
         for start, speed, time_s in starts:
