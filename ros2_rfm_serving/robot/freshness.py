@@ -1,7 +1,7 @@
 """How old a reading is: by when it was taken, as its driver says, and not only by when it came.
 
-A driver that repeats its last frame, or whose messages pile up somewhere, is heard as often as a good one. Its stamps tell. They are
-compared with one another alone: another machine's clock, or one that is wrong, is as good as ours.
+A driver that repeats its last frame, or whose messages pile up somewhere, is heard as often as a good one. Its stamps tell. They
+are compared with one another alone: another machine's clock, or one that is wrong, is as good as ours.
 """
 
 from __future__ import annotations

@@ -266,7 +266,8 @@ class Link:
     def delay_steps(self, step_rate_hz: float) -> int:
         """Inference delay to expect, in steps: the window's median, rounded up, unless the configuration says otherwise.
 
-        Not the longest by default: rows beyond the execution horizon bridge a late chunk, while every row of a prefix is one decision older.
+        Not the longest by default: rows beyond the execution horizon bridge a late chunk, while every row of a prefix is one
+        decision older.
         """
         return steps_of(self.latencies.expected_s(), step_rate_hz) if len(self.latencies) else 1
 
