@@ -200,9 +200,10 @@ class RobotBrain(RobotParts):
         waits = self._supervision.needs_person and self.task is not None and self.task.active
         if not (self.paused or waits or mismatch):
             return "it is neither paused nor waiting for a person"
+        if not self.paused:  # a pause says nothing about models
+            self._links.unpin()  # the person has seen which model is there
         self.paused = False
         self._interrupt()
-        self._links.unpin()  # the person has seen which model is there
         if waits:
             self._supervision.resume()
         return ""

@@ -71,5 +71,5 @@ class GateConfig:
         for field in fields(self):
             values = getattr(self, field.name)
             if isinstance(values, tuple) and values and len(values) != num_actions:
-                problem = f"{len(values)} values for {num_actions} actions"
+                problem = f"{len(values)} values for {num_actions} actions ({', '.join(map(str, values))})"
                 raise ConfigurationError(problem, key=f"gate.{field.name}", fix="give one per action, in their order")

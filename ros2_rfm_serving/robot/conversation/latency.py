@@ -12,8 +12,8 @@ WINDOW = 100
 class Latencies:
     """The last `WINDOW` round trips, s, network included. What is expected is asked for more often than it changes.
 
-    window_maximum: expect the longest of the window in place of its median. longest: the longest ever; a single slow one then counts
-    for good.
+    window_maximum: expect the longest of the window in place of its median. longest: the longest ever; a single slow one then
+    counts for good.
     """
 
     def __init__(self, *, longest: bool = False, window_maximum: bool = False) -> None:

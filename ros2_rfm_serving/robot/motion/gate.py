@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.robot.limits import Limits
@@ -19,6 +20,9 @@ JUDGED_AFTER = 3
 """Chunks before that is done: a single one may begin in a corner."""
 MARGIN = 0.1
 """Of a column's range: a policy that was trained up to its limits is a little beyond them half of the time."""
+
+
+Values = npt.NDArray[np.float64]
 
 
 class ChunkGate:
@@ -84,7 +88,7 @@ class ChunkGate:
             if _beyond(values - np.array(config.action_mean), most):
                 yield "statistics"
 
-    def _count(self, values: Array) -> None:
+    def _count(self, values: Values) -> None:
         if self._chunks >= FIRST_CHUNKS:
             return
         self._chunks += 1
@@ -95,5 +99,5 @@ class ChunkGate:
         return self._chunks >= JUDGED_AFTER and self._clamped > self._config.max_clamped * self._values
 
 
-def _beyond(values: Array, most: tuple[float, ...]) -> bool:
+def _beyond(values: Values, most: tuple[float, ...]) -> bool:
     return bool(most) and bool((np.abs(values) > np.array(most) + 1e-9).any())

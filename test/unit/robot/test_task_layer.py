@@ -192,6 +192,18 @@ def test_a_paused_robot_asks_and_executes_nothing_and_then_begins_anew() -> None
     assert made.brain.resume(made.now_s) == "it is neither paused nor waiting for a person"
 
 
+def test_a_mere_pause_accepts_no_other_model() -> None:
+    made = robot({})
+    made.run(1.0)
+    made.brain.pause(made.now_s)
+    for name, server in made.servers.items():
+        server.restart("other")
+        made.brain.server_lost(name, made.now_s)
+    made.run(1.0)
+    assert made.brain.resume(made.now_s) == "" and not any(command is not None for command in made.run(1.0))
+    assert made.brain.state is RobotState.DEAD
+
+
 def test_after_a_pause_safety_has_to_pass_it_again_and_nobody_was_late() -> None:
     made = robot({"safety": PERSON}, slos_s={"safety": 0.2}, max_consecutive_safety_replan=1)
     made.run(2.0)
