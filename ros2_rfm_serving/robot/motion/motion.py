@@ -247,9 +247,11 @@ class Motor:
         """A robot that stands, or whose last command is long ago, sets out from where it is measured to be, whatever it was told
         before. False: it must not, because nobody knows where that is, or because its limits are out of reach from there."""
         moves = self._config.command_type is CommandType.POSITION
-        silent_s = self.pace.since_s(now_s)
+        silent_s, stands_s = self.pace.since_s(now_s), STANDS_AFTER_PERIODS * self._period_s
+        if self._shaper and self._shaper.moves and silent_s <= stands_s:
+            anew = False  # on its way down the ladder: nobody's hands are on it, and its speed must not end at once
         anew = moves and (anew or silent_s > max(self._config.max_observation_age_s, 2.0 * self._step_s))
-        if self._held and silent_s > STANDS_AFTER_PERIODS * self._period_s:
+        if self._held and silent_s > stands_s:
             self._stand()
         if not (self._at_rest or anew) or self._shaper is None:
             return True

@@ -61,6 +61,11 @@ class CommandShaper:
         return bool((outside <= self._reach).all())
 
     @property
+    def moves(self) -> bool:
+        """The last position commands went somewhere."""
+        return bool(self._velocity.any())
+
+    @property
     def at_rest(self) -> bool:
         """The last command was zero, or none has been given."""
         return self._last is None or not self._last.any()

@@ -134,7 +134,7 @@ class Published:
         dt_s, period_s, zero = self._elapsed_s(now_s), self._period_s, np.zeros(len(NAMES))
         ways = []
         silent = self.last is None or now_s - self.last[0] > 1.3 * period_s
-        if self.last and not self.interrupted:
+        if self.last and (not self.interrupted or (not silent and any(speed.any() for speed in self.last[2]))):
             ways += [(self.last[1], speed, dt_s) for speed in self.last[2]]
         if (silent or self.interrupted) and measured is not None:
             ways += [(np.clip(measured, self._lower, self._upper), zero, period_s)]

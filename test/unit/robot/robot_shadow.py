@@ -225,7 +225,8 @@ class Shadow:
         readings, starts = self.world.readings, []
         assert readings is not None
         long_ago = self.world.now_s - self._told_s > max(self.config.max_observation_age_s, 2.0 / self.config.step_rate_hz)
-        if self._prev is not None and not (began and self._hands) and not long_ago:
+        moving = any(speed.any() for speed in self._speeds_xy) and self.world.now_s - self._told_s <= 1.3 * self.period_s
+        if self._prev is not None and not (began and self._hands and not moving) and not long_ago:
             starts += [(self._prev[:2], speed, self._elapsed_s()) for speed in self._speeds_xy]
         if (
             (self._may_stand or self._hands or long_ago)

@@ -173,7 +173,7 @@ def trouble(made: Floor) -> None:
         driver.mood = rng.choice(["silent", "repeats", "loops", "unstamped", "good"])
     elif what == "pause":
         made.pause()
-        made.run(rng.uniform(0.0, 2.0))
+        made.run(rng.uniform(0.2, 2.0))  # until it stands: nobody reaches into its motion
         made.push(rng.uniform(-1.0, 1.0))
     elif what == "push":
         stands = made.published.last is not None and made.now_s - made.published.last[0] > 0.6
