@@ -129,7 +129,8 @@ class Shadow:
     def _check_alone(self, server: str, request: ObservationRequest) -> None:
         """One in flight per component: the last is answered, late, or over."""
         component, before = request.id.component, self._latest.get(request.id.component)
-        if before is None or component == "system2" or self._was_stopped:  # a stop asks for a new plan, and anew after it
+        goes_with_stops = component in ("system1", "system2") and self.config.policy.fallbacks
+        if before is None or goes_with_stops:  # a stop asks both anew, whatever is in flight
             return
         patience_s = min(self.config.link.request_timeout_s, self.world.routes[component][1] or math.inf)
         told = before.request.id
