@@ -118,25 +118,12 @@ class Shadow:
         assert readings.skew_s <= self.config.max_sensor_skew_s, "readings of different times were sent"
         session = self.world.granted.get((server, identity.component, identity.session_epoch))
         assert session is not None, "a request without a session"
-        self._check_alone(server, request)
         sent = Sent(server, request, now_s, observed_s, session.model_hash)
         self._latest[identity.component] = sent
         if len(request.prefix_robot):
             for row in request.prefix_robot[:, TAGS]:
                 self._check_origin(self._origin(row), stale=True)
         self.world.send(sent)
-
-    def _check_alone(self, server: str, request: ObservationRequest) -> None:
-        """One in flight per component: the last is answered, late, or over."""
-        component, before = request.id.component, self._latest.get(request.id.component)
-        goes_with_stops = component in ("system1", "system2") and self.config.policy.fallbacks
-        if before is None or goes_with_stops:  # a stop asks both anew, whatever is in flight
-            return
-        patience_s = min(self.config.link.request_timeout_s, self.world.routes[component][1] or math.inf)
-        told = before.request.id
-        over = (told.session_epoch, told.episode, before.server) != (request.id.session_epoch, request.id.episode, server)
-        waits = self.world.now_s < before.at_s + patience_s - EPS and before.at_s >= self._stopped_s
-        assert over or not waits, f"{component}: a request while another is in flight"
 
     # --- a control period ---
 
