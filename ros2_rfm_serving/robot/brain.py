@@ -134,11 +134,14 @@ class RobotBrain(RobotParts):
             return "wrong_actions"
         executed = self._queue.mark - answered.mark
         # The clock may be a step behind what has been executed: a request goes out just before a step begins.
-        real_delay = max(executed, steps_of(now_s - answered.sent_s, self.config.step_rate_hz))
+        delay = steps_of(now_s - answered.sent_s, self.config.step_rate_hz)
+        real_delay, moved = max(executed, delay), min(executed, delay)
+        self._talk.due.answered(system1, delay, moved)
+        if moved > self._talk.due.bridged(system1):
+            return "delay_not_bridged"  # whatever the delay usually is; asked anew, it may stand meanwhile
         problem = self._motor.take(chunk, answered.mark, answered.observed_s, real_delay=real_delay)
         if problem:
             return problem
-        self._talk.due.answered(system1)
         self._merged.append(now_s)
         self._served = self._had_chunk = True
         self._needs_chunk_since_s = math.inf
@@ -186,8 +189,9 @@ class RobotBrain(RobotParts):
         return self._motor.stop_command()
 
     def pause(self, now_s: float) -> None:
-        """Nothing is asked or executed until `resume`; what is queued stays, and grows old. Safety has to pass it anew."""
+        """Nothing is asked or executed until `resume`; what was planned is over. Safety has to pass it anew."""
         self.paused = True
+        self._interrupt()
         self._talk.abandon()
         self._supervision.pause()
 
@@ -197,11 +201,19 @@ class RobotBrain(RobotParts):
         waits = self._supervision.needs_person and self.task is not None and self.task.active
         if not (self.paused or waits or mismatch):
             return "it is neither paused nor waiting for a person"
+        if not self.paused:  # a pause says nothing about models
+            self._links.unpin()  # the person has seen which model is there
         self.paused = False
-        self._links.unpin()  # the person has seen which model is there
+        self._interrupt()
         if waits:
             self._supervision.resume()
         return ""
+
+    def _interrupt(self) -> None:
+        """What was planned before it is over; what follows begins with a new observation, from where the robot is then."""
+        self._motor.interrupt()
+        self._talk.abandon(SYSTEM1)
+        self._had_chunk, self._needs_chunk_since_s = False, math.inf
 
     def abort(self, now_s: float) -> str:
         """A person ends the task. Returns why not; empty: it ends."""
@@ -212,26 +224,31 @@ class RobotBrain(RobotParts):
 
     # --- the control period ---
 
-    def tick(self, sensors: Sensors | None, now_s: float, *, may_act: bool = True) -> Tick:
-        """Once per control period: watchdogs, sessions, requests, then the next action.
+    def is_period(self, now_s: float) -> bool:
+        """A control period may begin: until then a tick commands and asks nothing."""
+        return self._motor.is_period(now_s)
 
-        may_act: False when no new state came in time: everything goes on, but nothing is commanded blindly.
+    def tick(self, sensors: Sensors | None, now_s: float, *, may_act: bool = True) -> Tick:
+        """As often as anything ticks: watchdogs, sessions, requests, then, once per control period, the next action.
+
+        may_act: False when no new state came in time: everything goes on, but nothing is commanded blindly, except a stand once the
+        last state is older than `max_observation_age_s`.
         """
         self._watch(now_s)
         self._opened = False
         opens = self._links.opens(now_s)
         requests: Requests = ()
-        task = self.task
+        task, between = self.task, may_act and not self.is_period(now_s)
         if task is not None and task.active:
             self._supervise(task, now_s)
             if task.active and not self.paused:
                 self._motor.drop_stale_step(now_s)
                 if self._motor.is_between_steps(now_s) and self._talk.due.may_pop():
                     self._motor.drop_stale(now_s)
-                if task.phase is not TaskPhase.WAITING:
+                if task.phase is not TaskPhase.WAITING and not between:
                     told = Instructions(self.instruction, task.goal.instruction)
                     requests = self._talk.ask(sensors, told, self.episode, self._motor.step_ends_s, now_s)
-        command = self._command(sensors, now_s, may_act=may_act)
+        command = None if between else self._command(sensors, now_s, may_act=may_act)
         self._judge(now_s)
         resets, self._resets = self._resets, ()
         return Tick(command, requests, opens, resets)
@@ -292,9 +309,7 @@ class RobotBrain(RobotParts):
         if not rules.stops_anew:
             return
         rules.stops_anew = False
-        self._motor.discard()
-        self._talk.abandon(SYSTEM1)
-        self._had_chunk, self._needs_chunk_since_s = False, math.inf
+        self._interrupt()
         if rules.wants_plan:
             rules.wants_plan = False
             self._talk.forget(SYSTEM2)
@@ -324,8 +339,9 @@ class RobotBrain(RobotParts):
     def _command(self, sensors: Sensors | None, now_s: float, *, may_act: bool) -> Array | None:
         """[A] of this control period; None: nothing is to be said."""
         task, motor = self.task, self._motor
-        fresh = sensors is not None and may_act and now_s - sensors.state_s <= self.config.max_observation_age_s
-        positions = sensors.positions if sensors is not None and fresh else None  # others say nothing about where it is
+        if sensors is None or now_s - sensors.state_s > self.config.max_observation_age_s:
+            return self._stand_blind(now_s)
+        positions = sensors.positions
         if task is None or not task.active:
             return self._rest(task, positions, now_s)
         if task.phase is not TaskPhase.EXECUTING or self.paused:
@@ -333,15 +349,32 @@ class RobotBrain(RobotParts):
         if not may_act:
             return None
         if not motor.is_between_steps(now_s):
-            return motor.go_on()
+            return motor.go_on(now_s)
         return self._step(task, positions, now_s)
+
+    def _stand_blind(self, now_s: float) -> Array | None:
+        """Nobody knows where the robot is: it stands, at once, and nothing of what was planned is executed after that."""
+        if self.executing:
+            self._count_held(now_s)
+            waits_since_s = min(self._needs_chunk_since_s, now_s)
+            self._interrupt()
+            self._needs_chunk_since_s = waits_since_s
+            self._talk.no_request = self._talk.no_request or "no state in time"
+        return self._motor.stop_command() if self._motor.ladder.moved else None
+
+    def _count_held(self, now_s: float) -> None:
+        """A control period without an action."""
+        if self.task is None or not self._holds.is_due(now_s):
+            return
+        self._holds.began(now_s)
+        self.held_ticks += 1
+        self.task.held_steps += 1
+        self.task.waiting_steps += not self._had_chunk
 
     def _step(self, task: TaskRun, positions: Array | None, now_s: float) -> Array | None:
         motor, due = self._motor, self._talk.due
         if not due.may_pop():
-            self.held_ticks += 1
-            task.held_steps += 1
-            task.waiting_steps += not self._had_chunk
+            self._count_held(now_s)
             self._needs_chunk_since_s = min(self._needs_chunk_since_s, now_s)
             return motor.fall_back(positions, now_s)
         action = motor.step(positions, now_s)

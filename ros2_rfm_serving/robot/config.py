@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ros2_rfm_serving.robot.gate import GateConfig
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import (
     Array,
@@ -43,7 +44,9 @@ class LinkConfig:
     counts_first_latency: bool = False
     """The first inference of a session, which may include a warm-up, counts as any other (LeRobot's older behaviour)."""
     longest_latency: bool = False
-    """The latency to expect is the longest ever (LeRobot's older behaviour); else the window's median."""
+    """The latency to expect is the longest ever (LeRobot's older behaviour)."""
+    window_maximum: bool = False
+    """The latency to expect is the longest of the last 100; without both, their median."""
 
 
 class Motion(enum.Enum):
@@ -135,6 +138,8 @@ class RobotConfig:
     """[0, 1): share of the second such call that is owed when an episode begins, so that a fleet does not plan in step."""
     command_type: CommandType = CommandType.DELTA
     limits: Limits = field(default_factory=Limits)
+    gate: GateConfig = field(default_factory=GateConfig)
+    """What is looked for in a whole chunk before its first row moves anything."""
     fallback: tuple[Rung, ...] = (Rung(Motion.HOLD),)
     """What is done without an action to execute."""
     safe_pose: tuple[float, ...] = ()
@@ -145,8 +150,8 @@ class RobotConfig:
     """No action is executed whose observation is older (Remote-RTC §9.2)."""
     max_observation_age_s: float = 0.5
     """No request is sent with older sensor readings."""
-    max_sensor_skew_s: float = math.inf
-    """No request is sent with readings further apart."""
+    max_sensor_skew_s: float = 0.3
+    """No request is sent with readings further apart: enough for a camera of 5 Hz; inf: not checked."""
     failsafe: FailSafeConfig = field(default_factory=FailSafeConfig)
     policy: TaskPolicy = field(default_factory=TaskPolicy)
     server_timeout_s: float = 2.0
@@ -156,8 +161,8 @@ class RobotConfig:
     prompts: dict[str, str] = field(default_factory=dict)
     """Per component, from the descriptor; the task's instruction replaces System 1's."""
     tick_is_step: bool = True
-    """Every tick is a control step, as where the sensors give the rhythm. False: ticks may come at any time, and an action
-    lasts one control period from the tick that commanded it."""
+    """A tick is a control step unless it comes too early to be one, as where sensors or a timer give the rhythm. False: ticks come
+    whenever there is something to do, and an action lasts one step from the very tick that commanded it."""
     link: LinkConfig = field(default_factory=LinkConfig)
 
     @property
@@ -172,10 +177,10 @@ class Sensors(NamedTuple):
     state: Array
     """[S]"""
     state_s: float
-    """When they were received, on the robot's clock."""
+    """When it was measured, on the robot's clock: by its stamps, or else received."""
     images: tuple[EncodedImage, ...]
     images_s: float
-    """When the oldest of them was received."""
+    """When the oldest of them was taken."""
     skew_s: float = 0.0
     """Between the oldest and the newest reading."""
     positions: Array | None = None

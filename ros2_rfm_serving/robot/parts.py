@@ -12,6 +12,7 @@ from ros2_rfm_serving.robot.conversation.conversation import Conversation
 from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity
 from ros2_rfm_serving.robot.motion.failsafe import Facts, FailSafe
 from ros2_rfm_serving.robot.motion.motion import Motor
+from ros2_rfm_serving.robot.motion.pace import Pace
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.robot.task import TaskRun
@@ -34,6 +35,8 @@ class RobotParts:
         self.held_ticks = 0
         self._motor = Motor(config, self.refused)
         self._queue = self._motor.queue
+        self._holds = Pace(1.0 / config.control_rate_hz)
+        """Control periods without an action, which are counted as such."""
         self._supervision = Supervision(config.policy)
         self._talk = Conversation(config, self._motor, self._supervision, self.refused)
         self._links = self._talk.links
@@ -89,7 +92,7 @@ class RobotParts:
             stalled_since_s=self._needs_chunk_since_s,
             stalls_after_s=self._stalls_after_s,
             failing_since_s=failing_s,
-            warning=due.too_slow,
+            warning=self._motor.gate.units or due.too_slow,
             no_request=self._talk.no_request,
         )
 
@@ -123,6 +126,11 @@ class RobotParts:
     def stop_reason(self) -> str:
         """Why the task is STOPPED or WAITING; empty: it is not."""
         return self._supervision.stopped if self.task is not None else ""
+
+    @property
+    def gate_warnings(self) -> Counter[str]:
+        """Chunks that were executed although the gate found something, by the check."""
+        return self._motor.gate_warnings
 
     @property
     def violations(self) -> Counter[str]:

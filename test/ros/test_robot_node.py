@@ -175,8 +175,9 @@ def test_a_cancel_stops_the_robot_before_its_next_tick(make_rig: Callable[..., R
     assert rig.result(handle).error_code == action.ExecuteTask.Result.CANCELED
 
 
-def test_a_robot_whose_sensors_fall_silent_is_told_to_stand(make_rig: Callable[..., RobotRig]) -> None:
-    rig = make_rig("command_type:=velocity", "fallback:=[zero]", "max_observation_age_s:=0.2")
+@pytest.mark.parametrize("tick", ["state", "timer"])
+def test_a_robot_whose_sensors_fall_silent_is_told_to_stand(make_rig: Callable[..., RobotRig], tick: str) -> None:
+    rig = make_rig("command_type:=velocity", "fallback:=[zero]", "max_observation_age_s:=0.2", f"tick:={tick}")
     rig.bring_up()
     handle = rig.work()
     rig.starve()
@@ -186,6 +187,16 @@ def test_a_robot_whose_sensors_fall_silent_is_told_to_stand(make_rig: Callable[.
     assert not np.any(rig.robot.commands)
     handle.cancel_goal_async()  # a task ends without sensors too
     assert rig.result(handle).error_code == action.ExecuteTask.Result.CANCELED
+
+
+def test_of_more_states_than_control_periods_some_begin_none_and_that_is_said(make_rig: Callable[..., RobotRig]) -> None:
+    rig = make_rig("control_rate_hz:=5.0")  # ten times as many states come
+    rig.bring_up()
+    rig.work()
+    rig.robot.commands.clear()
+    rig.spin(3.0)
+    assert 3 <= len(rig.robot.commands) <= 18
+    rig.wait(lambda: "begin no control period" in rig.values("r1").get("state_rate_misfit", ""), "the misfit")
 
 
 def test_people_pause_resume_and_abort(make_rig: Callable[..., RobotRig]) -> None:

@@ -120,6 +120,7 @@ def test_the_example_of_the_documentation_is_a_robot(ros: None, repository: Path
 
 
 POSITIONS = "measured positions"
+TWIST = ["x=linear.x", "y=angular.z"]
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"control_rate_hz": 0.0}, "control_rate_hz", "out of range"),
     ({"control_rate_hz": "fast"}, "control_rate_hz", "not a number"),
@@ -162,7 +163,14 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"sink": "twist", "twist_axes": ["x=linear.x"]}, "twist_axes", "every action"),
     ({"sink": "twist", "twist_axes": ["x=linear.x", "y=linear.x"]}, "twist_axes", "every action"),
     ({"sink": "twist", "twist_axes": ["x=linear.x", "y=up"]}, "twist_axes", "every action"),
-    ({"sink": "trajectory", "command_type": "delta"}, "trajectory_field", "delta commands"),
+    ({"sink": "trajectory", "command_type": "delta"}, "command_type", "takes each number as a velocity"),
+    ({"sink": "trajectory", "trajectory_field": "velocities"}, "command_type", "takes each number as a velocity"),
+    ({"sink": "trajectory", "trajectory_field": "effort"}, "trajectory_field", "no effort stop a robot"),
+    ({"sink": "twist", "twist_axes": TWIST, "command_type": "delta"}, "command_type", "a twist takes each number as a velocity"),
+    ({"command_type": "velocity", "fallback": ["zero"], "command_offset": [0.3, 0.0]}, "command_offset", "velocity 0.3, 0"),
+    ({"gate.jump": "refuse"}, "gate.max_jump", "has nothing to compare with"),
+    ({"gate.jerk": "refuses"}, "gate.jerk", "did you mean 'refuse'"),
+    ({"gate.max_velocity": [1.0]}, "gate.max_velocity", "1 values for 2 actions"),
     ({"sink_joints": ["a"]}, "sink_joints", "1 for 2 actions"),
     ({"command_scale": [1.0, 2.0, 3.0]}, "command_scale", "3 for 2 actions"),
     ({"component_fallbacks": ["safety=pray"]}, "component_fallbacks", "no fallback 'pray'"),

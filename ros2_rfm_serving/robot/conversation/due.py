@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.conversation.calls import CoupledCalls
@@ -49,18 +50,25 @@ class Due:
         """An action is there to be executed."""
         return self._queue.depth > 0 and not (self.waits and self._horizon_is_over())
 
-    def answered(self, link: Link) -> None:
-        """System 1 answered: is its delay still one that the model can bridge?"""
-        contract = link.contract
-        if self._synchronous or contract is None:
+    def answered(self, link: Link, delay_steps: int, executed_steps: int) -> None:
+        """System 1 answered after so many steps, of which the robot executed some: are that, and the delay to expect, ones that the
+        model can bridge? Once it is slow, an answer in time ends that, whether or not the robot stood meanwhile."""
+        if self._synchronous or link.contract is None:
             return
-        bridged = contract.chunk_length - 1
-        if self._conditioning is Conditioning.PREFIX:
-            bridged = contract.max_inference_delay_steps
-        delay = link.delay_steps(self._rate_hz)
+        bridged = self.bridged(link)
+        counts = executed_steps > bridged or self.waits
+        delay = max(link.delay_steps(self._rate_hz), delay_steps if counts else 0)
         slow = delay > bridged
         self.too_slow = f"the inference delay, {delay} steps, is more than the {bridged} that the model can bridge" if slow else ""
         self.waits = slow
+
+    def bridged(self, link: Link) -> int:
+        """Steps that may be executed between a request and its chunk, for the chunk to go on from them."""
+        if link.contract is None or not self._replaces:
+            return sys.maxsize
+        if self._conditioning is Conditioning.PREFIX:
+            return link.contract.max_inference_delay_steps
+        return link.contract.chunk_length - 1
 
     def forget(self) -> None:
         """Another session: its delay is not known yet."""

@@ -12,12 +12,13 @@ WINDOW = 100
 class Latencies:
     """The last `WINDOW` round trips, s, network included. What is expected is asked for more often than it changes.
 
-    longest: expect the longest ever in place of the window's median; a single slow one then counts for good.
+    window_maximum: expect the longest of the window in place of its median. longest: the longest ever; a single slow one then
+    counts for good.
     """
 
-    def __init__(self, *, longest: bool = False) -> None:
+    def __init__(self, *, longest: bool = False, window_maximum: bool = False) -> None:
         self._latest: deque[float] = deque(maxlen=WINDOW)
-        self._longest = longest
+        self._longest, self._window_maximum = longest, window_maximum
         self._longest_s = 0.0
         self._expected_s: float | None = math.nan
 
@@ -43,5 +44,6 @@ class Latencies:
     def expected_s(self) -> float:
         """NaN while there is none."""
         if self._expected_s is None:
-            self._expected_s = self._longest_s if self._longest else statistics.median(self._latest)
+            of_window = max if self._window_maximum else statistics.median
+            self._expected_s = self._longest_s if self._longest else of_window(self._latest)
         return self._expected_s

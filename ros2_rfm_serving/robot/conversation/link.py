@@ -94,7 +94,7 @@ class Link:
     _limit_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.latencies = Latencies(longest=self.config.longest_latency)
+        self.latencies = Latencies(longest=self.config.longest_latency, window_maximum=self.config.window_maximum)
 
     # --- where ---
 
@@ -269,9 +269,10 @@ class Link:
         return answered
 
     def delay_steps(self, step_rate_hz: float) -> int:
-        """Inference delay to expect, in steps: the window's median, rounded up.
+        """Inference delay to expect, in steps: the window's median, rounded up, unless the configuration says otherwise.
 
-        Not the longest: rows beyond the execution horizon bridge a late chunk, while every row of a prefix is one decision older.
+        Not the longest by default: rows beyond the execution horizon bridge a late chunk, while every row of a prefix is one
+        decision older.
         """
         return steps_of(self.latencies.expected_s(), step_rate_hz) if len(self.latencies) else 1
 

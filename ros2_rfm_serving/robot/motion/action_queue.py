@@ -95,15 +95,17 @@ class ActionQueue:
         self._skip(dropped)
         return dropped
 
-    def pop(self) -> tuple[Array | None, bool]:
-        """The next action, [A] in robot space, and whether there was one: (None, True) is one that must not be executed."""
+    def pop(self, rows: int = 1) -> tuple[Array | None, bool]:
+        """The next action, [A] in robot space, and whether there was one: (None, True) is one that must not be executed.
+        rows: that it stands for, the last of which it is; no more than there are."""
         if not self.depth:
             return None, False
-        row = self._next
-        self._skip(1)
-        self._older_rows -= 1
-        self._popped += 1
-        self.executed_of_chunk += 1
+        rows = min(rows, self.depth)
+        self._skip(rows)
+        row = self._next - 1
+        self._older_rows -= rows
+        self._popped += rows
+        self.executed_of_chunk += rows
         if self._unfit is not None and self._unfit[row]:
             return None, True
         action: Array = self._robot[row]

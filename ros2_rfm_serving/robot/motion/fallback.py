@@ -97,7 +97,6 @@ class FallbackLadder:
         self.has_pose = any(rung.motion is Motion.SAFE_POSE for rung in self._rungs)
         self._pose_rungs = (Rung(Motion.SAFE_POSE),) if self.has_pose else self._rungs
         self._pose = np.array(config.safe_pose, np.float32)
-        self._max_step = np.array(config.limits.max_velocity, np.float32) / config.control_rate_hz
         self._stop = np.zeros(len(config.action_names), np.float32) if self._kind is CommandType.VELOCITY else None
         self._now: Array | None = None
         """[A] what the robot was last told; None: it stands"""
@@ -128,6 +127,10 @@ class FallbackLadder:
         """An action was executed: the ladder begins anew from there."""
         self._before, self._last, self._now = self._last, command, command
         self._active = self._rung = None
+
+    def forget_motion(self) -> None:
+        """It sets out anew: how it moved before says nothing about how it runs on."""
+        self._before = None
 
     def rest(self) -> None:
         """The robot stands: nothing more is to be said."""
@@ -195,16 +198,12 @@ class FallbackLadder:
         return moved
 
     def _towards_pose(self, positions: Array | None) -> Array | None:
-        """Position commands go there in steps of the velocity limit; the others are driven by what is left to go."""
-        if self._kind is CommandType.POSITION:
-            start = self._last if self._last is not None else positions
-            if start is None:
-                return self._stop
-            self._reached = bool(np.allclose(start, self._pose, atol=1e-4))
-            nearer: Array = start + np.clip(self._pose - start, -self._max_step, self._max_step)
-            return nearer
+        """Position commands are the pose itself, as fast as the limits allow; the others are driven by what is left to go."""
         if positions is None:
             return self._stop
+        if self._kind is CommandType.POSITION:
+            self._reached = self._now is not None and bool(np.allclose(self._now, self._pose, atol=1e-4))
+            return self._pose
         error = self._pose - positions
         self._reached = bool((np.abs(error) < POSE_TOLERANCE).all())
         return error * np.float32(self._gain)

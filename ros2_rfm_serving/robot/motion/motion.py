@@ -13,12 +13,16 @@ from ros2_rfm_serving.robot.config import CommandType, RobotConfig
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.robot.motion.fallback import FallbackLadder
+from ros2_rfm_serving.robot.motion.gate import ChunkGate
+from ros2_rfm_serving.robot.motion.pace import Pace
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
 
 _SHAPE = ("limits", "fallback", "safe_pose", "safe_pose_gain")
 """Of a configuration: what ladder and limits consist of."""
+STANDS_AFTER_PERIODS = 1.3
+"""Without a command, a robot that was told nothing counts as standing: less is the jitter of one that moves."""
 
 
 class Motor:
@@ -28,6 +32,9 @@ class Motor:
         """Raises: `ConfigurationError` when limits or ladder do not fit the robot."""
         self.queue = ActionQueue(len(config.action_names), replace=config.replace_queue, compatibility=config.compatibility)
         self.ladder = FallbackLadder(config)
+        self.gate = _gate(config)
+        self.gate_warnings: Counter[str] = Counter()
+        """Chunks that were executed although the gate found something."""
         self.smoothness = Smoothness(config.command_type, len(config.action_names))
         self.staleness_s = math.nan
         """Age of the observation behind the last executed action."""
@@ -39,6 +46,7 @@ class Motor:
         """When the last action began to be executed."""
         self._config, self._refused = config, refused
         self._period_s = 1.0 / config.control_rate_hz
+        self.pace = Pace(self._period_s)
         self._step_s = 1.0 / config.step_rate_hz
         self._parts = config.interpolation
         self._interpolator = Interpolator(config.interpolation)
@@ -53,6 +61,12 @@ class Motor:
         """The last command."""
         self._at_rest = True
         """Nothing was commanded in the last period: what follows sets out from standing."""
+        self._held = False
+        """Nothing was to be commanded when last asked: once that has lasted for a moment, it stands."""
+        self._interrupted = False
+        """Hands may have been on the robot since the last action."""
+        self._owed_s = 0.0
+        """Time that commands stand for beyond the rows that were executed: less than a step."""
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
         """What makes other limits, another ladder and another pace count from the next command on; the motion goes on.
@@ -61,13 +75,13 @@ class Motor:
         """
         if all(getattr(config, name) == getattr(self._config, name) for name in _SHAPE):
             return partial(setattr, self, "_config", config)
-        ladder, shaper = FallbackLadder(config), _shaper(config)
+        ladder, shaper, gate = FallbackLadder(config), _shaper(config), _gate(config)
         if shaper is not None:
             shaper.go_on_from(self._shaper.last if self._shaper else self._last, self._shaper)
 
         def apply() -> None:
             ladder.go_on_from(self.ladder)
-            self.ladder, self._shaper, self._config = ladder, shaper, config
+            self.ladder, self._shaper, self.gate, self._config = ladder, shaper, gate, config
             unfit = shaper.unfit(self.queue.rows) if shaper else np.zeros(self.queue.depth, bool)
             self.queue.refuse(unfit)
 
@@ -82,6 +96,11 @@ class Motor:
             return "bad_shape"
         if not (np.isfinite(robot).all() and np.isfinite(model).all()):
             return "non_finite"
+        rows = robot[min(max(real_delay, 0), max(self.queue.mark - mark, 0)) :] if self._config.replace_queue else robot
+        refused, warned = self.gate.admit(rows, None if self._at_rest or not self._config.replace_queue else self._last)
+        self.gate_warnings.update(warned)
+        if refused:
+            return refused
         self.queue.merge(model, robot, mark, observed_s, real_delay=real_delay, horizon=chunk.execution_horizon)
         self._at_seam = True
         if self._shaper:
@@ -119,22 +138,38 @@ class Motor:
         self.queue.clear()
         self._interpolator.clear()
 
+    def interrupt(self) -> None:
+        """People, or a stop, come between: what was planned is over, and the next action sets out from where the robot is then."""
+        self.discard()
+        self._interrupted = True
+
     # --- control periods ---
 
     def is_between_steps(self, now_s: float) -> bool:
         """The last action is over, the next may begin."""
         return not self._interpolator.pending and (self._config.tick_is_step or now_s >= self.step_ends_s)
 
-    def go_on(self) -> Array | None:
+    def is_period(self, now_s: float) -> bool:
+        """A command may go out. Where ticks are no steps, `is_between_steps` decides alone."""
+        return not self._config.tick_is_step or self.pace.is_due(now_s)
+
+    def go_on(self, now_s: float) -> Array | None:
         """[A] the next part of a step under way; None: nothing is to be said until its end."""
-        part = self._interpolator.next()
-        return None if part is None else self._shaped(part)
+        if not self._interpolator.pending:
+            return None
+        part = self._interpolator.next(self._periods(now_s, self._period_s))
+        assert part is not None
+        return self._shaped(part, now_s)
 
     def step(self, positions: Array | None, now_s: float) -> Array | None:
         """[A] the next action of the queue, or the first part of the way to it; None: it must not be executed.
-        positions: [A] measured, where a robot that stands sets out from if nobody knows what it was commanded before."""
+        positions: [A] measured, where a robot that stands sets out from."""
+        if not self._set_out(positions, now_s, anew=self._interrupted):
+            self.step_ends_s = now_s + (0.0 if self._config.tick_is_step else self._period_s)
+            return None
+        self._interrupted = False
         observed_s = self.queue.observed_s
-        action, _ = self.queue.pop()
+        action, _ = self.queue.pop(self._periods(now_s, self._step_s))
         if not self._config.tick_is_step:
             self.step_ends_s = now_s + self._step_s
         self._began_s = now_s
@@ -144,7 +179,6 @@ class Motor:
             self._refused["out_of_limits"] += 1
             return None
         self._observed_s, self.staleness_s = observed_s, now_s - observed_s
-        self._set_out(positions)
         action = self._eased(action)
         if self._parts > 1:
             if self._config.tick_is_step:  # ticks jitter: the next step begins with its tick
@@ -154,7 +188,18 @@ class Motor:
             part = self._interpolator.next()
             assert part is not None
             action = part
-        return self._shaped(action)
+        return self._shaped(action, now_s)
+
+    def _periods(self, now_s: float, length_s: float) -> int:
+        """Rows, or parts of a step, that this command stands for: more than one where the robot always ticks more slowly than it
+        was declared to, so that a motion takes the time that it was meant to. A displacement is made once, whatever the time."""
+        if self._config.command_type is CommandType.DELTA or self._at_rest or not self._config.tick_is_step:
+            self._owed_s = 0.0
+            return 1
+        covered_s = self.pace.covered_s(now_s) + self._owed_s
+        num = max(1, int(covered_s / length_s + 1e-6))
+        self._owed_s = min(max(0.0, covered_s - num * length_s), length_s)
+        return num
 
     def _eased(self, action: Array) -> Array:
         """[A] Over the first steps of a chunk an ever larger part of the way from the last command to the action, so that nothing
@@ -171,11 +216,11 @@ class Motor:
         """[A] what the ladder says for this period; None: nothing."""
         self._interpolator.clear()
         command = self.ladder.command(self._known(positions), now_s, to_pose=to_pose)
+        if command is not None and not self._set_out(positions, now_s):
+            command = None
         if command is not None:
-            self._set_out(positions)
-            command = self._limited(command)
-        elif not self._at_rest:
-            self._stand()
+            command = self._limited(command, now_s)
+        self._held = command is None
         self.ladder.went(command)
         self.smoothness.held(command)
         return command
@@ -194,49 +239,76 @@ class Motor:
 
     def hand_over(self) -> Array | None:
         """[A] what makes the robot stand, so that somebody else may move it."""
-        command = self.stop_command()
-        self._forget_start()
-        return command
+        self._interrupted = True
+        return self.stop_command()
 
     def begin(self) -> None:
-        """A new episode. A robot that stood may have been moved since."""
+        """A new episode. The robot may have been moved since the last one."""
         self._interpolator.clear()
+        self._interrupted = True
         self.step_ends_s, self.staleness_s = -math.inf, math.nan
         self._began_s, self.chunk_began_s = -math.inf, math.inf
         self.smoothness.begin()
-        if not self.ladder.moved:
-            self._forget_start()
+
+    # --- where it sets out from ---
 
     def _stand(self) -> None:
-        if self._shaper:
-            self._shaper.start(self._shaper.last)
-        self._at_rest = True
-
-    def _forget_start(self) -> None:
         if self._shaper:
             self._shaper.start(None)
         self._at_rest = True
 
-    def _set_out(self, positions: Array | None) -> None:
-        if self._at_rest and self._shaper and self._shaper.last is None:
-            self._shaper.start(self._known(positions))
+    def _set_out(self, positions: Array | None, now_s: float, *, anew: bool = False) -> bool:
+        """A robot that stands, or whose last command is long ago, sets out from where it is measured to be, whatever it was told
+        before. False: it must not, because nobody knows where that is, or because its limits are out of reach from there."""
+        moves = self._config.command_type is CommandType.POSITION
+        silent_s, stands_s = self.pace.since_s(now_s), STANDS_AFTER_PERIODS * self._period_s
+        if self._shaper and self._shaper.moves and silent_s <= stands_s:
+            anew = False  # on its way down the ladder: nobody's hands are on it, and its speed must not end at once
+        anew = moves and (anew or silent_s > max(self._config.max_observation_age_s, 2.0 * self._step_s))
+        if self._held and silent_s > stands_s:
+            self._stand()
+        if not (self._at_rest or anew) or self._shaper is None:
+            return True
+        known = self._known(positions) if moves else None
+        if self._shaper.needs_position and (problem := self._unfit_start(known)):
+            self._refused[problem] += 1
+            return False
+        self._shaper.start(known)
+        self.ladder.forget_motion()
+        self._at_rest = True
+        return True
+
+    def _unfit_start(self, known: Array | None) -> str:
+        """Why no command may set out from there, as the name of a counter; empty: it may."""
+        if known is None:
+            return "position_unknown"
+        assert self._shaper is not None
+        return "" if self._shaper.is_in_reach(known) else "position_out_of_limits"
 
     def _known(self, positions: Array | None) -> Array | None:
         """What was measured, if it can be used."""
         fits = positions is not None and np.shape(positions) == (len(self._config.action_names),) and np.isfinite(positions).all()
         return positions if fits else None
 
-    def _shaped(self, command: Array) -> Array:
-        command = self._limited(command)
+    def _shaped(self, command: Array, now_s: float) -> Array:
+        command = self._limited(command, now_s)
         self.ladder.commanded(command)
         self.smoothness.commanded(command, at_seam=self._at_seam)
         self._at_seam = False
         return command
 
-    def _limited(self, command: Array) -> Array:
-        self._at_rest = False
-        self._last = self._shaper.shape(command) if self._shaper else command
+    def _limited(self, command: Array, now_s: float) -> Array:
+        elapsed_s = math.inf if self._at_rest else self.pace.elapsed_s(now_s)
+        self._at_rest = self._held = False
+        self._last = self._shaper.shape(command, elapsed_s) if self._shaper else command
+        self.pace.began(now_s)
         return self._last
+
+
+def _gate(config: RobotConfig) -> ChunkGate:
+    """Raises: `ConfigurationError`."""
+    order = 1 if config.command_type is CommandType.POSITION else 0
+    return ChunkGate(config.gate, config.limits, len(config.action_names), 1.0 / config.step_rate_hz, order=order)
 
 
 def _shaper(config: RobotConfig) -> CommandShaper | None:

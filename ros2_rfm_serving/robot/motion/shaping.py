@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,13 +16,16 @@ Values = npt.NDArray[np.float64]
 
 _UNLIMITED = 1e30
 """Beyond any robot, and finite, so that sums and quotients of it are."""
+_SHORTEST_S = 1e-6
+"""Between two commands: what follows at once may move by next to nothing."""
 
 
 class CommandShaper:
-    """Keeps the commands of one robot within its limits, whatever it is asked for. One call of `shape` per control period.
+    """Keeps the commands of one robot within its limits, whatever it is asked for, and however often.
 
-    The limits of velocity and acceleration count from the commands before; after a pause in which the robot stood still, call
-    `start`. Position commands never come closer to a limit than the distance in which they can still brake before it.
+    The limits of velocity and acceleration are per second and count from the command before; after a pause in which the robot
+    stood still, call `start`. Position commands never come closer to a limit than the distance in which they can still brake
+    before it, whatever time lies between the commands that follow.
     """
 
     def __init__(self, limits: Limits, command_type: CommandType, num_actions: int, period_s: float) -> None:
@@ -33,15 +38,33 @@ class CommandShaper:
         self._refused_below = np.minimum(lower, lower.astype(np.float32)) - limits.tolerance
         self._refused_above = np.maximum(upper, upper.astype(np.float32)) + limits.tolerance
         self._lower, self._upper = -_rounded_down(-lower), _rounded_down(upper)
-        self._max_step = _column(limits.max_velocity, num_actions) * period_s
-        self._max_change = _column(limits.max_acceleration, num_actions) * (period_s**2 if self._moves else period_s)
+        self._period_s = period_s
+        self._max_velocity = _column(limits.max_velocity, num_actions)
+        self._max_acceleration = _column(limits.max_acceleration, num_actions)
         self._bounded = bool(limits.max_acceleration or (self._moves and limits.max_velocity))
+        self._reach = self._max_velocity * period_s + limits.tolerance
         self.start(None)
 
     @property
     def last(self) -> Array | None:
         """[A] the last command, or the position to start from; None: neither is known."""
         return None if self._last is None else self._last.astype(np.float32)
+
+    @property
+    def needs_position(self) -> bool:
+        """Its limits count from where the robot is."""
+        return self._moves and self._bounded
+
+    def is_in_reach(self, position: Array) -> bool:
+        """The limits begin within one control period's way, and `tolerance`, of this position: from further out any command
+        would be a jump."""
+        outside = np.maximum(self._lower - position, position - self._upper)
+        return bool((outside <= self._reach).all())
+
+    @property
+    def moves(self) -> bool:
+        """The last position commands went somewhere."""
+        return bool(self._velocity.any())
 
     @property
     def at_rest(self) -> bool:
@@ -54,7 +77,8 @@ class CommandShaper:
         rest = position if self._moves else np.zeros(self._num_actions)
         known = rest is not None and np.shape(rest) == (self._num_actions,) and bool(np.isfinite(rest).all())
         self._last: Values | None = np.clip(np.asarray(rest, np.float64), self._lower, self._upper) if known else None
-        self._step = np.zeros(self._num_actions)
+        self._velocity = np.zeros(self._num_actions)
+        """Of position commands, per second."""
         self._target = self._last
 
     def go_on_from(self, last: Array | None, before: CommandShaper | None) -> None:
@@ -72,7 +96,7 @@ class CommandShaper:
         self._last = self._target = inside
         if before is not None and before._target is not None:
             self._target = np.clip(before._target, self._lower, self._upper)
-            self._step = np.clip(before._step, -self._max_step, self._max_step)
+            self._velocity = np.clip(before._velocity, -self._max_velocity, self._max_velocity)
 
     def problem(self, action: Array) -> str:
         """Why this action must not be executed, as the name of a counter; empty: it may."""
@@ -88,44 +112,48 @@ class CommandShaper:
         """[n] which of n finite actions, [n, A], `problem` would refuse."""
         return np.asarray(((rows < self._refused_below) | (rows > self._refused_above)).any(axis=1))
 
-    def shape(self, target: Array) -> Array:
-        """[A] the command for this control period on the way to `target`, which `problem` found nothing wrong with."""
+    def shape(self, target: Array, elapsed_s: float = math.inf) -> Array:
+        """[A] the command on the way to `target`, which `problem` found nothing wrong with. elapsed_s: since the last command; more
+        than one control period counts as one, as a pause must not become a jump."""
+        dt_s = min(max(elapsed_s, _SHORTEST_S), self._period_s)
         wanted: Values = np.clip(target.astype(np.float64), self._lower, self._upper)
         if self._last is None:
             self._target = wanted
         elif self._bounded:
-            wanted = self._move(wanted) if self._moves else self._turn(wanted)
+            wanted = self._move(wanted, dt_s) if self._moves else self._turn(wanted, dt_s)
         self._last = wanted
         return wanted.astype(np.float32)
 
-    def _turn(self, wanted: Values) -> Values:
+    def _turn(self, wanted: Values, dt_s: float) -> Values:
         """Velocity and delta commands: no faster from one to another than the acceleration allows."""
         assert self._last is not None
-        return np.clip(wanted, self._last - self._max_change, self._last + self._max_change)
+        max_change = self._max_acceleration * dt_s
+        return np.clip(wanted, self._last - max_change, self._last + max_change)
 
-    def _move(self, wanted: Values) -> Values:
+    def _move(self, wanted: Values, dt_s: float) -> Values:
         """Position commands: as fast as their own motion and a limited approach to it, and slow enough to brake at the limits."""
         assert self._last is not None and self._target is not None
-        low, high = -self._max_step, self._max_step
+        low, high = -self._max_velocity * dt_s, self._max_velocity * dt_s
         feed, behind = wanted - self._target, self._target - self._last
-        near, below, above = self._approach(np.array([np.abs(behind), self._last - self._lower, self._upper - self._last]))
+        near, below, above = self._approach(np.array([np.abs(behind), self._last - self._lower, self._upper - self._last]), dt_s)
         step = np.minimum(np.maximum(feed, low), high) + np.sign(behind) * near
-        low = np.maximum(np.maximum(low, self._step - self._max_change), -below)
-        high = np.minimum(np.minimum(high, self._step + self._max_change), above)
+        drift, max_change = self._velocity * dt_s, self._max_acceleration * dt_s**2
+        low = np.maximum(np.maximum(low, drift - max_change), -below)
+        high = np.minimum(np.minimum(high, drift + max_change), above)
         moved: Values = self._last + np.minimum(np.maximum(step, low), high)
         moved = np.minimum(np.maximum(moved, self._lower), self._upper)
-        self._step, self._target = moved - self._last, wanted
+        self._velocity, self._target = (moved - self._last) / dt_s, wanted
         return moved
 
-    def _approach(self, room: Values) -> Values:
-        """Largest step per period from which braking by `max_change` per period still ends within `room`.
+    def _approach(self, room: Values, dt_s: float) -> Values:
+        """Largest step from which braking still ends within `room`.
 
-        A step u, in units of `max_change` a, and those after it travel a (u + (u - 1) + ...) = a ((n + 1) u - n (n + 1) / 2) with
-        n = floor(u); solved for u where that is the room.
+        A velocity v for dt, and braking after that however the time is cut, travel v dt + v^2 / 2a at most; solved for v where that
+        is the room, and without a difference of large numbers.
         """
-        ratio = room / self._max_change
-        n = np.floor((np.sqrt(1.0 + 8.0 * ratio) - 1.0) / 2.0)
-        return self._max_change * (ratio / (n + 1.0) + n / 2.0)
+        room = np.maximum(room, 0.0)
+        velocity = 2.0 * room / (dt_s + np.sqrt(dt_s**2 + 2.0 * room / self._max_acceleration))
+        return velocity * dt_s
 
 
 class Interpolator:
@@ -149,11 +177,11 @@ class Interpolator:
         """A new target, `steps` calls of `next` away. last: [A] the command before; None: the target at once, every time."""
         self._from, self._target, self._left = target if last is None else last, target, self._steps
 
-    def next(self) -> Array | None:
-        """[A] the end of the next part; None: the target has been reached."""
+    def next(self, parts: int = 1) -> Array | None:
+        """[A] the end of the next part, or of several; None: the target has been reached."""
         if not self._left:
             return None
-        self._left -= 1
+        self._left = max(0, self._left - parts)
         if not self._left:
             return self._target
         rest = np.float32(self._left / self._steps)

@@ -20,13 +20,14 @@ from sensor_msgs.msg import JointState
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain, Sensors
+from ros2_rfm_serving.robot.freshness import Freshness
 from ros2_rfm_serving.ros.robot.cameras import CameraSet
 from ros2_rfm_serving.ros.robot.declared import TickSource
 from ros2_rfm_serving.ros.robot.joints import StateReader
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers, Sessions, later
 from ros2_rfm_serving.ros.robot.settings import RobotSettings
 from ros2_rfm_serving.ros.robot.sinks import make_sink
-from ros2_rfm_serving.ros.robot.status import Punctuality, diagnosis, status_message
+from ros2_rfm_serving.ros.robot.status import Punctuality, Rhythm, diagnosis, status_message
 from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.ros.timers import ONE_FOR_ALL, every
@@ -53,9 +54,10 @@ class RobotBody:
         self._period_s = 1.0 / settings.config.control_rate_hz
         self._by_timer = settings.tick is TickSource.TIMER
         self.punctuality = Punctuality(self._period_s, on_grid=self._by_timer)
+        self.rhythm = Rhythm(settings.config.control_rate_hz)
         self._active = self._drives = False
         self._timer: Any = None
-        self._ticked_s = self._acted_s = self._told_s = -1.0
+        self._ticked_s = self._told_s = -1.0
         self._told: object = None
         self._sessions = Sessions(node, servers, self)
         self._door = self._make_door()
@@ -121,7 +123,10 @@ class RobotBody:
 
     def diagnosis(self) -> DiagnosticStatus:
         now_s = clock()
-        return diagnosis(self._status_message(now_s), self.brain, self.punctuality, self.errors, now_s)
+        return self._diagnosis(self._status_message(now_s), now_s)
+
+    def _diagnosis(self, status: Any, now_s: float) -> DiagnosticStatus:
+        return diagnosis(status, self.brain, self.punctuality, self.rhythm, self.errors, now_s)
 
     # --- what it is made of ---
 
@@ -129,6 +134,7 @@ class RobotBody:
         io, refused = self.settings.io, self.brain.refused
         self._cameras = CameraSet(io.cameras, refused, jpeg_quality=io.jpeg_quality, max_size_px=io.max_image_size_px)
         self._reader = StateReader(io.state, refused)
+        self._pictures = {camera.name: Freshness(io.state.max_age_s) for camera in io.cameras}
         sink = make_sink(self._node, io.sink, self._topic(io.sink.topic), refused)
         self._sink = self._keep(sink, lambda made: made.close())
         self._status = self._keep(
@@ -149,7 +155,7 @@ class RobotBody:
         if state.needs_array:
             self._hear(state.array_message, state.array_topic, partial(self._on_state, self._reader.take_array), qos.SENSOR)
         if state.needs_joints:
-            self._hear(JointState, state.joint_topic, partial(self._on_state, self._reader.take_joints), qos.SENSOR)
+            self._hear(JointState, state.joint_topic, partial(self._on_state, self._reader.take_joints), qos.JOINTS)
         for camera in self.settings.io.cameras:
             self._hear(camera.message_type, camera.topic, partial(self._on_image, camera.name), qos.SENSOR)
 
@@ -186,11 +192,14 @@ class RobotBody:
 
     def _on_state(self, take: Callable[[Any, float], bool], message: Any) -> None:
         now_s = clock()
-        if take(message, now_s) and not self._by_timer:
-            self.tick(now_s)
+        if take(message, now_s):
+            self.rhythm.came(now_s)
+            if not self._by_timer and self.brain.is_period(now_s):
+                self.tick(now_s)
 
     def _on_image(self, camera: str, message: Any) -> None:
-        self._cameras.take(camera, message, clock())
+        stamp = message.header.stamp
+        self._cameras.take(camera, message, self._pictures[camera].taken_s(stamp.sec + 1e-9 * stamp.nanosec, clock()))
 
     def _on_reply(self, read: Callable[[Any], Reply], message: Any) -> None:
         try:
@@ -237,7 +246,6 @@ class RobotBody:
             return
         self._ticked_s = now_s
         if may_act:
-            self._acted_s = now_s
             self.punctuality.ticked(now_s)
         try:
             self._tick(now_s, may_act)
@@ -258,17 +266,17 @@ class RobotBody:
             self._sessions.reset(reset)
         self._door.tend(now_s)
         self._tell(now_s)
+        if not self._by_timer and (misfit := self.rhythm.news()):
+            self._node.get_logger().warning(f"{self.name}: {misfit}")
 
     def _on_timer(self) -> None:
         now_s = clock()
         if self._by_timer:
-            self.tick(now_s)
+            if self.brain.is_period(now_s):
+                self.tick(now_s)
         elif now_s - self._ticked_s >= 0.75 * WATCHDOG_PERIODS * self._period_s:
             self.punctuality.restart()
             self.tick(now_s, may_act=False)
-            blind = now_s - self._acted_s > self.settings.config.max_observation_age_s
-            if blind and self.brain.executing and not self.brain.paused:
-                self.stop()  # nobody knows where it is: a robot that goes on by itself must not
 
     def _send_stop(self) -> None:
         command = self.brain.stop_command()
@@ -297,7 +305,7 @@ class RobotBody:
             needs_people = state is RobotState.DEAD or phase is TaskPhase.WAITING
             say = self._node.get_logger().warning if needs_people else self._node.get_logger().debug
             say(f"{self.name}: {state.name}, {phase.name.lower()}{': ' if why else ''}{why}")
-            self._report(diagnosis(status, brain, self.punctuality, self.errors, now_s))
+            self._report(self._diagnosis(status, now_s))
         self._told, self._told_s = told, now_s
 
     def _status_message(self, now_s: float) -> Any:

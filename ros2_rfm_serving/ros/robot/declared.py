@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import math
 
 from ros2_rfm_serving.robot.config import CommandType, Compatibility, FailSafeConfig, LinkConfig, RobotConfig, TaskPolicy
+from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.ros.parameters import Spec, When, choice
 from ros2_rfm_serving.ros.robot.joints import StatePart
 from ros2_rfm_serving.ros.robot.sinks import TRAJECTORY_FIELDS, SinkKind
@@ -86,6 +86,43 @@ COMMANDS = {
     "command_offset": Spec([], "Per action; empty: 0"),
 }
 
+_GATE = {
+    "jump": "A chunk's first row, from the last command: off, warn (count it) or refuse (drop the chunk)",
+    "max_jump": "Per action, in its units",
+    "velocity": "Between a chunk's rows: off, warn or refuse",
+    "max_velocity": "Per action and second; of displacements: per step",
+    "acceleration": "Between a chunk's rows: off, warn or refuse",
+    "max_acceleration": "Per action and second squared",
+    "jerk": "Between a chunk's rows: off, warn or refuse",
+    "max_jerk": "Per action and second cubed",
+    "workspace": "Rows outside of gate.workspace_lower and gate.workspace_upper: off, warn or refuse",
+    "workspace_lower": "Per action",
+    "workspace_upper": "Per action",
+    "clamped": "Too many of the first hundred chunks' values are beyond the limits, so the units are wrong: off, warn or refuse",
+    "max_clamped": "Share of those values",
+    "statistics": "Values too far from the actions that the model was trained on: off, warn or refuse",
+    "action_mean": "Per action, from the model's bundle",
+    "action_std": "Per action, from the model's bundle",
+    "max_deviations": "Standard deviations from the mean",
+}
+
+
+def _gate() -> dict[str, Spec]:
+    """A parameter per field, with the field's own default."""
+    specs: dict[str, Spec] = {}
+    for field in dataclasses.fields(GateConfig):
+        default, description = field.default, _GATE[field.name]
+        if isinstance(default, GateMode):
+            specs[f"gate.{field.name}"] = choice(default, description)
+        elif isinstance(default, float):
+            specs[f"gate.{field.name}"] = Spec(default, description, 0.0, LARGE)
+        else:
+            specs[f"gate.{field.name}"] = Spec([], description)
+    return specs
+
+
+GATE = _gate()
+
 SENSORS = {
     "camera_topics": Spec([""], "camera=topic; otherwise camera/<name>/image/compressed or camera/<name>/image_raw"),
     "camera_type": Spec("compressed", "Messages of the cameras", choices=("compressed", "image")),
@@ -103,7 +140,9 @@ SENSORS = {
     "action_joints": Spec([""], "A joint per action: its measured position; empty: not known"),
     "action_state": Spec([], "Per action: where in the state its measured position is"),
     "max_observation_age_s": Spec(0.5, "No request goes out with older readings", 0.001, LARGE),
-    "max_sensor_skew_s": Spec(math.inf, "No request goes out with readings further apart", 0.0),
+    "max_sensor_skew_s": Spec(
+        _default("max_sensor_skew_s"), "No request goes out with readings further apart; .inf: not checked", 0.0
+    ),
 }
 
 _FAILSAFE = {
@@ -118,7 +157,8 @@ _LINK = {
     "initial_backoff_s": "Before a session is asked for again, the first time",
     "max_backoff_s": "And at most",
     "counts_first_latency": "A session's first inference counts as latency though it may include a warm-up",
-    "longest_latency": "The latency to expect is the longest ever; false: the window's median",
+    "longest_latency": "The latency to expect is the longest ever; false: see link.window_maximum",
+    "window_maximum": "The latency to expect is the longest of the last 100; false: their median",
 }
 
 
@@ -170,4 +210,6 @@ def _timed(name: str, spec: Spec) -> Spec:
     return spec._replace(when=When.ANY if name in LIVE else When.UNCONFIGURED)
 
 
-SPECS = {name: _timed(name, spec) for name, spec in {**CONTRACT, **EXECUTION, **COMMANDS, **SENSORS, **SAFETY, **TASKS}.items()}
+SPECS = {
+    name: _timed(name, spec) for name, spec in {**CONTRACT, **EXECUTION, **COMMANDS, **GATE, **SENSORS, **SAFETY, **TASKS}.items()
+}

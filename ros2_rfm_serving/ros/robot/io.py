@@ -11,6 +11,7 @@ from rclpy.exceptions import InvalidTopicNameException
 from rclpy.validate_topic_name import validate_topic_name
 
 from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig
+from ros2_rfm_serving.robot.output import check_stop
 from ros2_rfm_serving.ros.parameters import Values
 from ros2_rfm_serving.ros.robot.cameras import CameraConfig
 from ros2_rfm_serving.ros.robot.joints import JOINT_FIELDS, StateConfig, StatePart
@@ -119,7 +120,7 @@ def _sink(values: Values, config: RobotConfig) -> SinkConfig:
     num_actions, kind = len(config.action_names), values.choice("sink", SinkKind)
     if kind is SinkKind.CUSTOM and not values.text("sink_class"):
         raise values.wrong("sink_class", "a custom sink needs its class", "give it as package.module:Class")
-    return SinkConfig(
+    sink = SinkConfig(
         action_names=config.action_names,
         kind=kind,
         topic=_topic(values, "sink_topic", values.text("sink_topic")),
@@ -133,15 +134,18 @@ def _sink(values: Values, config: RobotConfig) -> SinkConfig:
         frame_id=values.text("twist_frame"),
         custom_class=values.text("sink_class"),
     )
+    what = {SinkKind.TWIST: "a twist", SinkKind.TRAJECTORY: f"a trajectory of {sink.trajectory_field}"}.get(kind, "")
+    check_stop(config.command_type, sink.meaning, sink.offset, what)
+    return sink
 
 
 def _trajectory_field(values: Values, kind: SinkKind, command_type: CommandType) -> str:
-    own = {CommandType.POSITION: "positions", CommandType.VELOCITY: "velocities", CommandType.DELTA: ""}[command_type]
+    own = "positions" if command_type is CommandType.POSITION else "velocities"
     field = values.text("trajectory_field") or own
-    if kind is SinkKind.TRAJECTORY and (not field or (field == "positions") is not (own == "positions")):
-        problem = f"{command_type.value} commands are not a trajectory's {field or 'positions'}"
-        raise values.wrong("trajectory_field", problem, "name the field that the scaled commands are")
-    return field or "positions"
+    if kind is SinkKind.TRAJECTORY and field not in ("positions", "velocities"):
+        problem = f"no {field} stop a robot: zero leaves it its velocity, or lets it fall"
+        raise values.wrong("trajectory_field", problem, "positions or velocities; or a sink of your own that knows how to stop it")
+    return field
 
 
 def _twist_axes(values: Values, actions: tuple[str, ...]) -> tuple[str, ...]:

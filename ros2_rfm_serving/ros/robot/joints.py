@@ -14,8 +14,11 @@ import numpy.typing as npt
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 
 from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.robot.freshness import Freshness
 from ros2_rfm_serving.types import Array, empty
 
+MAX_SOURCES = 64
+"""Publishers of joint states that are told apart; more are messages that name other joints every time."""
 JOINT_FIELDS = ("position", "velocity", "effort")
 
 
@@ -76,13 +79,14 @@ class StateReader:
     def __init__(self, config: StateConfig, refused: Counter[str]) -> None:
         self._config, self._refused = config, refused
         self._joints = JointReader(config) if config.needs_joints else None
+        self._sources: dict[tuple[str, ...], Freshness] = {}
         self.forget()
 
     def forget(self) -> None:
         """What was measured before a reset says nothing about the robot after it."""
         self.state: Array | None = None
         self.state_s = -math.inf
-        """When the oldest part of `state` was received."""
+        """When the oldest part of `state` was measured: by its stamp, or else received."""
         self._parts: dict[StatePart, tuple[Array, float]] = {}
         self._renewed: set[StatePart] = set()
         if self._joints:
@@ -107,7 +111,7 @@ class StateReader:
     def take_joints(self, message: Any, now_s: float) -> bool:
         assert self._joints is not None, "this robot's state has no joints"
         try:
-            complete = self._joints.take(message, now_s)
+            complete = self._joints.take(message, self._taken_s(message, now_s), now_s)
         except BadMessageError as error:
             self._refused[error.kind] += 1
             return False
@@ -115,6 +119,14 @@ class StateReader:
             return False
         values = [self._joints.values(name, self._config.joints) for name in self._config.joint_fields]
         return self._renew(StatePart.JOINTS, np.concatenate(values), now_s - self._joints.age_s(now_s))
+
+    def _taken_s(self, message: Any, now_s: float) -> float:
+        """When it was measured. Each of several publishers, known by the joints that it names, has stamps of its own."""
+        stamp = message.header.stamp
+        source = self._sources.setdefault(tuple(message.name), Freshness(self._config.max_age_s))
+        if len(self._sources) > MAX_SOURCES:
+            self._sources.clear()
+        return source.taken_s(stamp.sec + 1e-9 * stamp.nanosec, now_s)
 
     def _renew(self, part: StatePart, values: Array, received_s: float) -> bool:
         self._parts[part] = (values, received_s)
@@ -158,13 +170,14 @@ class JointReader:
         """[joints] of one field, in the model's units."""
         return self._values[name][[self._column[joint] for joint in joints]].astype(np.float32)
 
-    def take(self, message: Any, now_s: float) -> bool:
-        """True when every joint has been renewed, within the time allowed, since the last True. Raises: `BadMessageError`."""
+    def take(self, message: Any, taken_s: float, now_s: float) -> bool:
+        """True when every joint has been renewed, within the time allowed, since the last True. taken_s: when it was measured.
+        Raises: `BadMessageError`."""
         sources, columns = self._where(message.name)
         taken = {name: self._read(message, name, sources, columns) for name in self._fields} if columns else {}
         for name, values in taken.items():
             self._values[name][columns] = values
-        self._received_s[columns] = now_s
+        self._received_s[columns] = taken_s
         self._renewed.update(columns)
         if self.age_s(now_s) > self._max_age_s:
             raise BadMessageError("incomplete_state", "some joints were not heard of for too long, or never")

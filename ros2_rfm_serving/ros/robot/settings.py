@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from ros2_rfm_serving.robot.config import (
     Rung,
     TaskPolicy,
 )
+from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.ros.parameters import NOTHING, Spec, Values, declare
 from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
@@ -123,10 +124,24 @@ def _commands(values: Values, num_actions: int) -> dict[str, Any]:
     return {
         "command_type": values.choice("command_type", CommandType),
         "limits": limits,
+        "gate": _gate(values, num_actions),
         "fallback": tuple(_rung(values, rung) for rung in values.texts("fallback")),
         "safe_pose": per_action(values, "safe_pose", values.numbers, num_actions),
         "safe_pose_gain": values.number("safe_pose_gain"),
     }
+
+
+def _gate(values: Values, num_actions: int) -> GateConfig:
+    """A parameter per field, of the type that its default has."""
+    read: dict[type, Callable[[str], Any]] = {
+        GateMode: lambda name: values.choice(name, GateMode),
+        float: values.number,
+        tuple: values.numbers,
+    }
+    fields = dataclasses.fields(GateConfig)
+    gate = GateConfig(**{field.name: read[type(field.default)](f"gate.{field.name}") for field in fields})
+    gate.check(num_actions)
+    return gate
 
 
 def _rung(values: Values, text: str) -> Rung:

@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 from geometry_msgs.msg import Twist, TwistStamped
 from rclpy.duration import Duration
 from rclpy.node import Node
@@ -18,6 +17,8 @@ from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.config import CommandType
+from ros2_rfm_serving.robot.output import published
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.wire.convert import put
 from ros2_rfm_serving.types import Array
@@ -59,9 +60,18 @@ class SinkConfig:
     custom_class: str = ""
     """`package.module:Class`, a `CommandSink` made with (node, topic, this configuration)."""
 
+    @property
+    def meaning(self) -> CommandType | None:
+        """What its numbers are where they arrive, and so what stops the robot there; None: whatever the commands are."""
+        if self.kind is SinkKind.TRAJECTORY:
+            return CommandType.POSITION if self.trajectory_field == "positions" else CommandType.VELOCITY
+        return CommandType.VELOCITY if self.kind is SinkKind.TWIST else None
+
 
 class CommandSink(Protocol):
     """The two methods of a sink. Both are called on the node's one thread; neither may block.
+
+    What stops the robot is what stops commands of its `command_type`: zero for velocities, silence for positions and displacements.
 
     `send` gets every command that goes out, [A] float32 in the order of the actions, in the units of the policy, and for how
     long it is meant. `close` is called once, at cleanup: free what was made; the robot has been told to stop before.
@@ -90,14 +100,10 @@ class _TopicSink:
 
     def __init__(self, node: Node, config: SinkConfig, topic: str) -> None:
         self._node, self._config = node, config
-        num_actions = len(config.action_names)
-        self._scale = np.array(config.scale or (1.0,) * num_actions)
-        self._offset = np.array(config.offset or (0.0,) * num_actions)
         self._publisher = node.create_publisher(self.message, topic, qos.COMMAND)
 
     def send(self, command: Array, period_s: float) -> None:
-        # The sum turns a minus zero into a zero.
-        values = array.array("d", (self._scale * command + self._offset).tobytes())
+        values = array.array("d", published(command, self._config.scale, self._config.offset).tobytes())
         self._publisher.publish(self._to(values, period_s))
 
     def close(self) -> None:

@@ -18,6 +18,10 @@ from ros2_rfm_serving.types import RobotState, TaskPhase
 
 WINDOW_S = 5.0
 """Of the rates."""
+WINDOW_STATES = 40
+"""Intervals between states of which the rate is the median's."""
+FITS = 1.25
+"""A rate that is off by no more than this factor fits."""
 WINDOW_TICKS = 2048
 """Of the lateness."""
 
@@ -71,6 +75,47 @@ class Punctuality:
         return [float(late) for late in np.quantile(self._late_s, quantiles)]
 
 
+class Rhythm:
+    """How often a complete new state comes, and whether that is `control_rate_hz`."""
+
+    def __init__(self, control_rate_hz: float) -> None:
+        self._wanted_hz = control_rate_hz
+        self._intervals_s: deque[float] = deque(maxlen=WINDOW_STATES)
+        self._came_s: float | None = None
+        self._said = ""
+
+    def came(self, now_s: float) -> None:
+        if self._came_s is not None:
+            self._intervals_s.append(now_s - self._came_s)
+        self._came_s = now_s
+
+    @property
+    def rate_hz(self) -> float:
+        """Of the median interval; NaN: not known yet."""
+        median_s = float(np.median(self._intervals_s)) if len(self._intervals_s) >= WINDOW_STATES // 2 else 0.0
+        return 1.0 / median_s if median_s > 0.0 else float("nan")
+
+    @property
+    def misfit(self) -> str:
+        """How it does not fit, and what is done; empty: it fits."""
+        rate_hz = self.rate_hz
+        declared = f"the state comes at {rate_hz:.3g} Hz, control_rate_hz is {self._wanted_hz:g}"
+        if rate_hz > FITS * self._wanted_hz:
+            return f"{declared}: readings in between begin no control period"
+        if rate_hz < self._wanted_hz / FITS:
+            return f"{declared}: a control period per state; positions and velocities keep their time, displacements take longer"
+        return ""
+
+    def news(self) -> str:
+        """`misfit`, once for each way in which it does not fit."""
+        misfit = self.misfit
+        kind = misfit.rpartition(": ")[2]
+        if not misfit or kind == self._said:
+            return ""
+        self._said = kind
+        return misfit
+
+
 def status_message(brain: RobotBrain, task: str, now_s: float) -> Any:
     run = brain.task
     actions_hz, chunks_hz = brain.rates(WINDOW_S, now_s)
@@ -104,7 +149,9 @@ def status_message(brain: RobotBrain, task: str, now_s: float) -> Any:
     return status
 
 
-def diagnosis(status: Any, brain: RobotBrain, punctuality: Punctuality, errors: int, now_s: float) -> DiagnosticStatus:
+def diagnosis(
+    status: Any, brain: RobotBrain, punctuality: Punctuality, rhythm: Rhythm, errors: int, now_s: float
+) -> DiagnosticStatus:
     """`<robot>: robot`: OK when it streams, WARN when it manages, ERROR when it stands still or waits for a person."""
     state, phase = RobotState(status.state), TaskPhase(status.phase)
     level, message = LEVELS[state], status.reason or state.name.lower()
@@ -125,8 +172,11 @@ def diagnosis(status: Any, brain: RobotBrain, punctuality: Punctuality, errors: 
         "missed_periods": punctuality.missed,
         "tick_late_p50_ms": 1e3 * p50_s,
         "tick_late_p99_ms": 1e3 * p99_s,
+        "state_rate_hz": rhythm.rate_hz,
+        "state_rate_misfit": rhythm.misfit,
         "callback_errors": errors,
         **{f"{before.name} to {after.name}": count for (before, after), count in sorted(brain.state_changes.items())},
+        **{f"warned {name}": count for name, count in sorted(brain.gate_warnings.items())},
         **{f"refused {counter.name}": counter.count for counter in status.refused},
     }
     name = brain.config.name

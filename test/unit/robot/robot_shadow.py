@@ -31,9 +31,8 @@ class Shadow:
         self.kind, limits = self.config.command_type, self.config.limits
         self.period_s = 1.0 / self.config.control_rate_hz
         self.lower, self.upper = np.array(limits.lower[:2]), np.array(limits.upper[:2])
-        self.max_step = np.array(limits.max_velocity[:2] or (math.inf,) * 2) * self.period_s
-        self.max_change = np.array(limits.max_acceleration[:2] or (1e9,) * 2)
-        self.max_change *= self.period_s**2 if self.kind is CommandType.POSITION else self.period_s
+        self.max_velocity = np.array(limits.max_velocity[:2] or (math.inf,) * 2)
+        self.max_acceleration = np.array(limits.max_acceleration[:2] or (1e9,) * 2)
         self.ladder_s = sum(rung.duration_s for rung in self.config.fallback if rung.duration_s < math.inf)
         self.has_pose = any(rung.motion is Motion.SAFE_POSE for rung in self.config.fallback)
         self.actions = 0
@@ -46,12 +45,13 @@ class Shadow:
         zero = np.zeros(len(self.config.action_names), np.float32)
         self._prev = None if self.kind is CommandType.POSITION else zero
         self._zero, self._motion = zero, zero
-        self._steps_xy = [np.zeros(2)]
-        """What the last period may have moved: where it set out from may be one of two."""
-        self._may_have_been_moved, self._may_stand = True, False
+        self._speeds_xy = [np.zeros(2)]
+        """Of the last command, per second: where it set out from may be one of two."""
+        self._hands, self._may_stand = True, True
+        """People, a stop or a reset have come between: the next action sets out from where the robot is measured to be."""
         self._base, self._share = zero[TAGS], 0.0
         self._step: Step | None = None
-        self._ladder_since_s, self._ladder_ticks = math.inf, 0
+        self._ladder_since_s, self._ladder_brakes_s = math.inf, 0.0
         self._passed, self._pass_ends_s = False, -math.inf
 
     @property
@@ -71,9 +71,10 @@ class Shadow:
         """What was asked before is answered in vain; safety has to speak again."""
         self._latest.clear()
         self._passed = False
+        self.may_have_been_moved()
 
     def may_have_been_moved(self) -> None:
-        self._may_have_been_moved = True
+        self._hands, self._stopped_s = True, self.world.now_s
 
     def told_to_stand(self, command: Array | None) -> None:
         if self.kind is CommandType.VELOCITY:
@@ -83,9 +84,9 @@ class Shadow:
     def _stand(self) -> None:
         if self.kind is not CommandType.POSITION:
             self._prev = self._zero
-        self._motion, self._steps_xy = self._zero, [np.zeros(2)]
-        self._step, self._share = None, 0.0
-        self._ladder_since_s, self._ladder_ticks = math.inf, 0
+        self._motion, self._speeds_xy = self._zero, [np.zeros(2)]
+        self._step, self._share, self._may_stand = None, 0.0, True
+        self._ladder_since_s, self._ladder_brakes_s = math.inf, 0.0
 
     # --- the wire ---
 
@@ -146,10 +147,16 @@ class Shadow:
         if command is None:
             self._check_silence(may_act=may_act, executing=executing)
         else:
-            self._check_limits(command, may_act=may_act, exempt=handed_over)
+            stands = handed_over or self._blind
+            self._check_limits(command, exempt=stands)
+            if not stands:
+                self._check_motion(command[:2].astype(np.float64), began=began)
             self._check_meaning(command, began=began, executing=executing)
             self._motion = self._zero if self._prev is None else command - self._prev
-            self._prev, self._told_s, self._may_stand = command, now_s, False
+            self._prev, self._told_s, self._may_stand = command, now_s, stands
+            self._hands = self._hands and not began
+        if self._blind and executing:
+            self.may_have_been_moved()
         if handed_over:
             self.may_have_been_moved()
         for server, request in tick.requests:
@@ -167,47 +174,62 @@ class Shadow:
         if lasts and self.world.now_s >= sent.at_s + slo_s + EPS:
             self._passed = False
 
+    @property
+    def _blind(self) -> bool:
+        readings = self.world.readings
+        return readings is None or self.world.now_s - readings.state_s > self.config.max_observation_age_s
+
     def _check_silence(self, *, may_act: bool, executing: bool) -> None:
         within_step = may_act and executing and not self.config.tick_is_step and self.world.now_s < self._told_s + self.period_s
         if self.kind is CommandType.VELOCITY:
             moves = self._prev is not None and self._prev[:2].any()
-            assert not moves or not may_act or within_step, "nothing is said to a robot that moves on by itself"
+            quiet = within_step or not may_act or not self.world.period
+            assert not moves or quiet, "nothing is said to a robot that moves on by itself"
         elif within_step:
             self._may_stand = True  # or the last action is still being executed
-        else:
+        elif self.world.period:
             self._stand()
 
-    def _check_limits(self, command: Array, *, may_act: bool, exempt: bool) -> None:
+    def _check_limits(self, command: Array, *, exempt: bool) -> None:
         xy = command[:2].astype(np.float64)
+        assert self.world.period, "a command between two control periods"
         assert np.isfinite(command).all() and (xy >= self.lower - EPS).all() and (xy <= self.upper + EPS).all(), "out of limits"
         if exempt:
-            assert not command.any(), "a robot that is handed over must stand"
+            assert not command.any(), "a robot that is handed over, or sees nothing, must stand"
         elif self.kind is not CommandType.POSITION:
             assert self._prev is not None
             changes = [xy - self._prev[:2], *([xy] if self._may_stand else [])]
-            assert any((np.abs(change) <= self.max_change + EPS).all() for change in changes), "a change beyond its limit"
-        else:
-            self._check_motion(xy, may_act=may_act)
+            most = self.max_acceleration * self._elapsed_s() + EPS
+            assert any((np.abs(change) <= most).all() for change in changes), "a change beyond its limit"
 
-    def _check_motion(self, xy: Array, *, may_act: bool) -> None:
+    def _elapsed_s(self) -> float:
+        """What limits may count; a pause is no licence to jump."""
+        return min(self.world.now_s - self._told_s, self.period_s)
+
+    def _check_motion(self, xy: Array, *, began: bool) -> None:
+        """Per second, from the last command; or from where it is measured to be, which it must be after hands were on it."""
+        if self.kind is not CommandType.POSITION:
+            return
         readings, starts = self.world.readings, []
-        known = may_act and readings is not None and readings.positions is not None and np.isfinite(readings.positions).all()
-        fresh = readings is not None and self.world.now_s - readings.state_s <= self.config.max_observation_age_s
-        if self._prev is not None:
-            starts += [(self._prev[:2], step) for step in [*self._steps_xy, *([np.zeros(2)] if self._may_stand else [])]]
-        if self._may_have_been_moved and known and fresh:
-            assert readings is not None and readings.positions is not None
-            starts.append((np.clip(readings.positions[:2], self.lower, self.upper), np.zeros(2)))
-        anywhere = self._may_have_been_moved and not (known and fresh)
-
-        def is_reached_from(start: Array, step: Array) -> bool:
-            moved = xy - start
-            return bool((np.abs(moved) <= self.max_step + EPS).all() and (np.abs(moved - step) <= self.max_change + EPS).all())
-
-        reached_from = [start for start, step in starts if is_reached_from(start, step)]
-        assert anywhere or reached_from, f"{xy} is too fast or too sudden from {starts}"
-        self._steps_xy = [xy - start for start in reached_from] + ([np.zeros(2)] if anywhere else [])
-        self._may_have_been_moved = False
+        assert readings is not None
+        long_ago = self.world.now_s - self._told_s > max(self.config.max_observation_age_s, 2.0 / self.config.step_rate_hz)
+        moving = any(speed.any() for speed in self._speeds_xy) and self.world.now_s - self._told_s <= 1.3 * self.period_s
+        if self._prev is not None and not (began and self._hands and not moving) and not long_ago:
+            starts += [(self._prev[:2], speed, self._elapsed_s()) for speed in self._speeds_xy]
+        if (
+            (self._may_stand or self._hands or long_ago)
+            and readings.positions is not None
+            and np.isfinite(readings.positions).all()
+        ):
+            starts.append((np.clip(readings.positions[:2], self.lower, self.upper), np.zeros(2), self.period_s))
+        speeds = []
+        for start, speed, time_s in starts:
+            now_at = (xy - start) / time_s
+            slow = (np.abs(now_at) <= self.max_velocity + EPS / time_s).all()
+            smooth = (np.abs(now_at - speed) <= self.max_acceleration * time_s + 2 * EPS / time_s).all()
+            speeds += [now_at] if slow and smooth else []
+        assert speeds, f"{xy} is too fast or too sudden from {starts}"
+        self._speeds_xy = speeds
 
     # --- what a command is made of ---
 
@@ -219,10 +241,8 @@ class Shadow:
             self._check_action(self._step)
         elif executing and self._step is not None and self._step.part < self.config.interpolation:
             step = self._step
-            step.part += 1
-            share = step.part / self.config.interpolation
-            expected = step.start + (step.target - step.start) * np.float32(share)
-            if np.allclose(tags, expected, atol=0.05) and not self._is_over(step):
+            if (part := self._part(tags, step)) and not self._is_over(step):
+                step.part = part
                 self._check_action(step)
             else:
                 self._check_ladder(tags, command)
@@ -231,7 +251,15 @@ class Shadow:
             return
         if self._step is not None:
             self._base, self._share = tags, 1.0
-            self._ladder_since_s, self._ladder_ticks = math.inf, 0
+            self._ladder_since_s, self._ladder_brakes_s = math.inf, 0.0
+
+    def _part(self, tags: Array, step: Step) -> int:
+        """Which part of the step that is: the next, or one further where ticks are slow; 0: none."""
+        for part in range(step.part + 1, self.config.interpolation + 1):
+            way = np.float32(part / self.config.interpolation)
+            if np.allclose(tags, step.start + (step.target - step.start) * way, atol=0.05):
+                return part
+        return 0
 
     def _decode(self, tags: Array) -> Step | None:
         """Which action a step goes to, from its first part: it sets out from the last command, and while commands ease into a chunk
@@ -294,9 +322,9 @@ class Shadow:
         assert share is not None, f"something else than the ladder is commanded: {tags} after {self._share} of {self._base}"
         self._share = share
         if self.world.now_s - self._ladder_since_s >= self.ladder_s and not self.has_pose:
-            self._ladder_ticks += 1
-            most = np.maximum(0.0, self.upper - (self._ladder_ticks - 1) * self.max_change)
-            assert self._ladder_ticks == 1 or (np.abs(command[:2]) <= most + EPS).all(), "a stop that does not end"
+            most = np.maximum(0.0, self.upper - self._ladder_brakes_s * self.max_acceleration)
+            assert not self._ladder_brakes_s or (np.abs(command[:2]) <= most + EPS).all(), "a stop that does not end"
+            self._ladder_brakes_s += self._elapsed_s()
 
 
 def _is_share(values: Array, of: Array, most: float) -> float | None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ros2_rfm_serving.faults import Direction, FaultPlan, FaultyWire, corrupt
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors
-from ros2_rfm_serving.robot.config import EpisodeReset, Tick
+from ros2_rfm_serving.robot.config import CommandType, EpisodeReset, Tick
 from ros2_rfm_serving.types import (
     Array,
     EncodedImage,
@@ -51,6 +51,7 @@ REFUSALS = (
     "bad_shape",
     "non_finite",
     "unexpected_reply",
+    "delay_not_bridged",
 )
 """Counters of replies that are dropped."""
 
@@ -133,6 +134,10 @@ class World:
         self._status_s = -math.inf
         self.states: list[RobotState] = []
         """Of the control periods of `run`."""
+        self.arm = np.zeros(2, np.float32)
+        """Where x and y are: where commands and people have moved them."""
+        self.period = True
+        """The last tick was a control period."""
         self.readings: Sensors | None = None
         """Of the last tick."""
         self.granted: dict[tuple[str, str, int], Session] = {}
@@ -159,8 +164,10 @@ class World:
 
     def tick(self, *, may_act: bool = True) -> Tick:
         self.events["tick"] += 1
-        self.readings = self.sensors()
+        self.readings, self.period = self.sensors(), not may_act or self.brain.is_period(self.now_s)
         tick = self.brain.tick(self.readings, self.now_s, may_act=may_act)
+        if tick.command is not None and self.config.command_type is CommandType.POSITION:
+            self.arm = tick.command[:2].copy()
         for server, opening in tick.opens:
             self._open(server, opening)
         for reset in tick.resets:
@@ -186,7 +193,9 @@ class World:
         if kind == "none":
             return None
         old_s = now_s - self.config.max_observation_age_s - 0.1
-        positions = {"nan": np.full(len(NAMES), np.nan, np.float32), "unknown": None}.get(kind, np.zeros(len(NAMES), np.float32))
+        measured = np.zeros(len(NAMES), np.float32)
+        measured[:2] = self.arm
+        positions = {"nan": np.full(len(NAMES), np.nan, np.float32), "unknown": None}.get(kind, measured)
         return Sensors(
             state=np.zeros(3, np.float32),
             state_s=old_s if kind == "old" else now_s - 0.001,

@@ -62,8 +62,8 @@ def commands(kind: CommandType, ladder: str, ticks: int, positions: Array | None
         (POSITION, "ramp_down:0.4 hold", [5.0, 5.75, 6.25, 6.5, None]),
         (POSITION, "ramp_down:0.4", [5.0, 5.75, 6.25, 6.5, 6.5]),
         (POSITION, "repeat_last:0.2 ramp_down:0.2 hold", [4.0, 4.0, 4.0, 4.0, None]),
-        (POSITION, "safe_pose", [3.5, 3.0, 2.5, 2.0, 1.5, 1.0, 1.0]),
-        (POSITION, "hold:0.2 safe_pose", [None, None, 3.5]),
+        (POSITION, "safe_pose", [1.0, 1.0]),  # as fast as the limits allow
+        (POSITION, "hold:0.2 safe_pose", [None, None, 1.0]),
         (VELOCITY, "zero", [0.0, 0.0]),
         (VELOCITY, "repeat_last:0.2 zero", [4.0, 4.0, 0.0]),
         (VELOCITY, "ramp_down:0.4 zero", [4.0, 3.0, 2.0, 1.0, 0.0]),
@@ -79,7 +79,10 @@ def test_what_a_ladder_says(kind: CommandType, ladder: str, said: list[float | N
     assert commands(kind, ladder, len(said)) == said
 
 
-@pytest.mark.parametrize(("kind", "ladder", "said"), [(VELOCITY, "safe_pose:1 zero", 0.0), (DELTA, "safe_pose", None)])
+@pytest.mark.parametrize(
+    ("kind", "ladder", "said"),
+    [(VELOCITY, "safe_pose:1 zero", 0.0), (DELTA, "safe_pose", None), (POSITION, "safe_pose", None)],
+)
 def test_nobody_is_driven_to_a_pose_from_nowhere(kind: CommandType, ladder: str, said: float | None) -> None:
     assert commands(kind, ladder, 2, positions=None) == [said, said]
 
@@ -138,8 +141,8 @@ def motor(kind: CommandType, ladder: str, action: float, **limits: tuple[float, 
     made = Motor(config(kind, ladder, limits=bounds), Counter())
     values = np.full((40, 2), action, np.float32)
     made.take(chunk(observation(1), values), 0, 0.0, real_delay=0)
-    for _ in range(40):
-        made.step(np.zeros(2, np.float32), 0.0)
+    for tick in range(-40, 0):
+        made.step(np.zeros(2, np.float32), tick * PERIOD_S)
     return made
 
 
@@ -208,10 +211,27 @@ def test_a_position_robot_sets_out_from_where_it_is() -> None:
     assert first is not None and first[0] == pytest.approx(-0.5), "from -1, at 5 per second"
 
 
-def test_another_attempt_goes_on_from_the_last_command() -> None:
+@pytest.mark.parametrize("between", ["begin", "interrupt", "hold"])
+def test_after_an_attempt_a_stop_or_a_hold_it_sets_out_from_where_it_is(between: str) -> None:
+    """Somebody has moved it: the last command, 4, says nothing any more."""
     made = motor(POSITION, "hold", 4.0, max_velocity=(5.0, 5.0))
-    made.begin()
-    values = np.full((4, 2), -4.0, np.float32)
+    fall(made, 0.1) if between == "hold" else getattr(made, between)()
+    values = np.full((4, 2), 4.0, np.float32)
     made.take(chunk(observation(1), values), 40, 1.0, real_delay=0)
-    first = made.step(None, 1.0)
-    assert first is not None and first[0] == pytest.approx(3.5)
+    assert made.step(None, 0.2) is None and made.queue.depth == 4, "nobody knows where it is"
+    first = made.step(np.full(2, -1.0, np.float32), 0.2)
+    assert first is not None and first[0] == pytest.approx(-0.5), "from -1, at 5 per second"
+
+
+def test_the_way_to_the_safe_pose_sets_out_from_where_it_is() -> None:
+    made = motor(POSITION, "hold:0.2 safe_pose", 4.0, max_velocity=(5.0, 5.0))
+    made.fall_back(np.full(2, 4.0, np.float32), 0.0)
+    assert made.fall_back(np.full(2, -3.0, np.float32), 0.2) == pytest.approx([-2.5, -2.5])
+
+
+def test_from_far_outside_of_its_limits_no_command_is_no_jump() -> None:
+    made = motor(POSITION, "hold", 4.0, max_velocity=(5.0, 5.0))
+    made.interrupt()
+    made.take(chunk(observation(1), np.full((4, 2), 4.0, np.float32)), 40, 1.0, real_delay=0)
+    assert made.step(np.full(2, 12.0, np.float32), 0.1) is None, "9 is 3 away"
+    assert made.step(np.full(2, 9.4, np.float32), 0.1) is not None, "9 is one period away"

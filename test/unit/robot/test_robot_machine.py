@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -179,7 +180,8 @@ class RobotMachine(RuleBasedStateMachine):
     def run_well(self, ticks: int) -> None:
         """Somebody has seen to everything."""
         self.recover()
-        self.brain.resume(self.world.now_s)
+        if not self.brain.resume(self.world.now_s):
+            self.shadow.may_have_been_moved()
         if self.brain.task is not None and self.brain.task.phase is TaskPhase.RESETTING:
             self.reset_done()
         if self.brain.task is None or self.brain.task.result is not None:
@@ -265,13 +267,21 @@ class RobotMachine(RuleBasedStateMachine):
 
     # --- people and tasks ---
 
+    @rule(x=st.floats(-1.0, 1.0, width=32), y=st.floats(-1.0, 1.0, width=32))
+    def push(self, x: float, y: float) -> None:
+        """By hand, whenever a person may do that: it stands, or is held."""
+        if self.brain.paused or self.brain.stop_reason or self.brain.task is None or not self.brain._motor.ladder.moved:
+            self.world.arm = np.array([x, y], np.float32)
+        self.period(2)
+
     @rule(what=st.sampled_from(["pause", "resume", "resume", "resume", "abort"]))
     def person(self, what: str) -> None:
         if what == "pause":
             self.brain.pause(self.world.now_s)
             self.shadow.forgets()
         elif what == "resume":
-            self.brain.resume(self.world.now_s)
+            if not self.brain.resume(self.world.now_s):
+                self.shadow.may_have_been_moved()
         else:
             self.brain.abort(self.world.now_s)
         self.period(2)

@@ -181,23 +181,27 @@ def test_every_attempt_has_its_own_budget() -> None:
 # --- pause ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_paused_robot_asks_and_executes_nothing_and_then_goes_on_with_what_it_had() -> None:
+def test_a_paused_robot_asks_and_executes_nothing_and_then_begins_anew() -> None:
     made = robot({})
     made.run(1.0)
-    depth, asked = made.brain.queue_depth, len(made.sent_ids)
+    asked = len(made.sent_ids)
     made.brain.pause(made.now_s)
-    assert made.run(0.3) == [None] * 6 and len(made.sent_ids) == asked and made.brain.queue_depth == depth
-    assert made.brain.resume(made.now_s) == "" and made.run(0.05)[0] is not None
+    assert made.run(0.3) == [None] * 6 and len(made.sent_ids) == asked and made.brain.queue_depth == 0
+    assert made.brain.resume(made.now_s) == "" and made.run(0.05) == [None], "hands may have been on it"
+    assert len(made.sent_ids) == asked + 1 and made.run(0.2)[-1] is not None
     assert made.brain.resume(made.now_s) == "it is neither paused nor waiting for a person"
 
 
-def test_what_is_too_old_after_a_pause_is_not_executed() -> None:
+def test_a_mere_pause_accepts_no_other_model() -> None:
     made = robot({})
     made.run(1.0)
     made.brain.pause(made.now_s)
-    made.run(2.0)
-    made.brain.resume(made.now_s)
-    assert made.run(0.05) == [None] and made.brain.refused["stale_action"] > 0
+    for name, server in made.servers.items():
+        server.restart("other")
+        made.brain.server_lost(name, made.now_s)
+    made.run(1.0)
+    assert made.brain.resume(made.now_s) == "" and not any(command is not None for command in made.run(1.0))
+    assert made.brain.state is RobotState.DEAD
 
 
 def test_after_a_pause_safety_has_to_pass_it_again_and_nobody_was_late() -> None:

@@ -1,0 +1,75 @@
+"""What is looked for in a whole chunk before its first row moves anything, and what follows."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, fields
+
+from ros2_rfm_serving.errors import ConfigurationError
+
+
+class GateMode(enum.Enum):
+    """What follows when a check finds something."""
+
+    OFF = "off"
+    WARN = "warn"
+    """It is counted as `gate_<check>`, and executed."""
+    REFUSE = "refuse"
+    """It is counted, and dropped whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateConfig:
+    """Per check what follows, and from where on it finds something; per action column, an empty tuple checks nothing."""
+
+    jump: GateMode = GateMode.OFF
+    """From the last command to the first row."""
+    max_jump: tuple[float, ...] = ()
+    """In the action's units."""
+    velocity: GateMode = GateMode.OFF
+    """Between its rows, of positions; of the rows themselves, of velocities."""
+    max_velocity: tuple[float, ...] = ()
+    """Per second."""
+    acceleration: GateMode = GateMode.OFF
+    max_acceleration: tuple[float, ...] = ()
+    """Per second squared."""
+    jerk: GateMode = GateMode.OFF
+    max_jerk: tuple[float, ...] = ()
+    """Per second cubed."""
+    workspace: GateMode = GateMode.OFF
+    """Any row outside of these."""
+    workspace_lower: tuple[float, ...] = ()
+    workspace_upper: tuple[float, ...] = ()
+    clamped: GateMode = GateMode.REFUSE
+    """Too many of the first hundred chunks' values are clearly beyond the limits, to be clamped or refused: the units are wrong."""
+    max_clamped: float = 0.5
+    """Share of the values, [0, 1]."""
+    statistics: GateMode = GateMode.OFF
+    """Any value too far from the actions that the model was trained on."""
+    action_mean: tuple[float, ...] = ()
+    action_std: tuple[float, ...] = ()
+    """As the model's bundle says."""
+    max_deviations: float = 8.0
+    """Standard deviations."""
+
+    def check(self, num_actions: int) -> None:
+        """Raises: `ConfigurationError` when a check is on that has nothing to compare with, or not one number per action."""
+        needs = {
+            "jump": ("max_jump",),
+            "velocity": ("max_velocity",),
+            "acceleration": ("max_acceleration",),
+            "jerk": ("max_jerk",),
+            "workspace": ("workspace_lower", "workspace_upper"),
+            "statistics": ("action_mean", "action_std"),
+        }
+        for check, names in needs.items():
+            if getattr(self, check) is not GateMode.OFF and not all(getattr(self, name) for name in names):
+                problem = f"`gate.{check}` is on, and has nothing to compare with"
+                raise ConfigurationError(
+                    problem, key=f"gate.{names[0]}", fix=f"give {' and '.join(names)} per action, or set it off"
+                )
+        for field in fields(self):
+            values = getattr(self, field.name)
+            if isinstance(values, tuple) and values and len(values) != num_actions:
+                problem = f"{len(values)} values for {num_actions} actions ({', '.join(map(str, values))})"
+                raise ConfigurationError(problem, key=f"gate.{field.name}", fix="give one per action, in their order")

@@ -1,0 +1,103 @@
+"""A gate for whole chunks: what is wrong with one is said, or keeps it out, before its first row moves anything.
+
+Limits clamp row by row, and so turn nonsense into slow nonsense. The gate looks at all rows that are left of a chunk at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from ros2_rfm_serving.robot.gate import GateConfig, GateMode
+from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.types import Array
+
+FIRST_CHUNKS = 100
+"""From whose values the units of a model are judged."""
+JUDGED_AFTER = 3
+"""Chunks before that is done: a single one may begin in a corner."""
+MARGIN = 0.1
+"""Of a column's range: a policy that was trained up to its limits is a little beyond them half of the time."""
+
+
+Values = npt.NDArray[np.float64]
+
+
+class ChunkGate:
+    """Of one robot. `admit` is asked once per chunk, with the rows that would be executed."""
+
+    def __init__(self, config: GateConfig, limits: Limits, num_actions: int, step_s: float, *, order: int) -> None:
+        """order: how often an action has to be differentiated to be a velocity: 1 for positions, 0 for velocities; displacements
+        count as velocities per step. Raises: `ConfigurationError`."""
+        config.check(num_actions)
+        self._config, self._step_s, self._order = config, step_s, order
+        infinite = np.full(num_actions, np.inf)
+        lower = np.array(limits.lower) if limits.lower else -infinite
+        upper = np.array(limits.upper) if limits.upper else infinite
+        margin = np.where(np.isfinite(upper - lower), MARGIN * (upper - lower), 0.0)
+        self._lower, self._upper = lower - margin, upper + margin
+        self._chunks = self._values = self._clamped = 0
+
+    def admit(self, rows: Array, before: Array | None) -> tuple[str, tuple[str, ...]]:
+        """(the counter under which the chunk is refused; empty: it is not, the counters of what is only said).
+
+        rows: [n, A] that are left, finite. before: [A] the last command, or where the robot is; None: not known."""
+        refused, warned = "", []
+        for check in self._found(rows, before):
+            verdict = getattr(self._config, check)
+            if verdict is GateMode.REFUSE and not refused:
+                refused = f"gate_{check}"
+            elif verdict is GateMode.WARN:
+                warned.append(f"gate_{check}")
+        return refused, tuple(warned)
+
+    @property
+    def units(self) -> str:
+        """What people should know about the units of the model's actions; empty: nothing."""
+        if not self._are_units_wrong():
+            return ""
+        share = 100.0 * self._clamped / self._values
+        return f"{share:.0f} % of the first {self._chunks} chunks' values are beyond the limits: the units are wrong"
+
+    def _found(self, rows: Array, before: Array | None) -> Iterator[str]:
+        """Names of the checks that object."""
+        config, values = self._config, np.asarray(rows, np.float64)
+        if not len(values):
+            return
+        self._count(values)
+        if self._are_units_wrong():
+            yield "clamped"
+        path = values if before is None else np.concatenate([np.asarray(before, np.float64)[None], values])
+        if before is not None and _beyond(path[1] - path[0], config.max_jump):
+            yield "jump"
+        for check, most, order in (
+            ("velocity", config.max_velocity, self._order),
+            ("acceleration", config.max_acceleration, self._order + 1),
+            ("jerk", config.max_jerk, self._order + 2),
+        ):
+            if _beyond(np.diff(values, order, axis=0) / self._step_s**order, most):
+                yield check
+        middle = (np.array(config.workspace_lower) + np.array(config.workspace_upper)) / 2.0
+        half = (np.array(config.workspace_upper) - np.array(config.workspace_lower)) / 2.0
+        if len(half) and _beyond(values - middle, tuple(half)):
+            yield "workspace"
+        if config.action_std and config.action_mean:
+            most = tuple(config.max_deviations * np.array(config.action_std))
+            if _beyond(values - np.array(config.action_mean), most):
+                yield "statistics"
+
+    def _count(self, values: Values) -> None:
+        if self._chunks >= FIRST_CHUNKS:
+            return
+        self._chunks += 1
+        self._values += values.size
+        self._clamped += int(((values < self._lower) | (values > self._upper)).sum())
+
+    def _are_units_wrong(self) -> bool:
+        return self._chunks >= JUDGED_AFTER and self._clamped > self._config.max_clamped * self._values
+
+
+def _beyond(values: Values, most: tuple[float, ...]) -> bool:
+    return bool(most) and bool((np.abs(values) > np.array(most) + 1e-9).any())

@@ -1,0 +1,90 @@
+"""Whole chunks are looked at before their first row moves anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.gate import GateConfig, GateMode
+from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.robot.motion.gate import FIRST_CHUNKS, ChunkGate
+from test.unit.fakes import chunk, rows
+from test.unit.robot.robots import CONFIG, Rig, working
+
+STEP_S = 0.1
+REFUSE, WARN = GateMode.REFUSE, GateMode.WARN
+LINE = np.linspace([0.0], [0.5], 6)
+"""1 per second."""
+
+
+def gate(order: int = 1, limits: Limits | None = None, **config: object) -> ChunkGate:
+    return ChunkGate(GateConfig(**config), limits or Limits(), 1, STEP_S, order=order)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("check", "config", "good", "bad"),
+    [
+        ("jump", {"max_jump": (0.2,)}, LINE + 0.1, LINE + 0.3),
+        ("velocity", {"max_velocity": (1.1,)}, LINE, 2.0 * LINE),
+        ("acceleration", {"max_acceleration": (2.0,)}, LINE, LINE**2 * 10.0),
+        ("jerk", {"max_jerk": (5.0,)}, LINE**2, LINE**3 * 10.0),
+        ("workspace", {"workspace_lower": (-0.1,), "workspace_upper": (0.6,)}, LINE, LINE + 0.2),
+        ("statistics", {"action_mean": (0.2,), "action_std": (0.1,), "max_deviations": 4.0}, LINE, LINE + 0.2),
+    ],
+)
+def test_each_check_finds_its_fault_and_does_as_it_is_told(
+    check: str, config: dict[str, object], good: np.ndarray, bad: np.ndarray
+) -> None:
+    last = np.zeros(1, np.float32)
+    for mode, said in ((REFUSE, (f"gate_{check}", ())), (WARN, ("", (f"gate_{check}",))), (GateMode.OFF, ("", ()))):
+        made = gate(**config, **{check: mode})
+        assert made.admit(good, last) == ("", ())
+        assert made.admit(bad, last) == said
+    assert gate(**config, **{check: REFUSE}).admit(bad, None)[0] == ("" if check == "jump" else f"gate_{check}")
+
+
+def test_velocities_are_judged_as_they_are() -> None:
+    made = gate(order=0, velocity=REFUSE, max_velocity=(0.4,), acceleration=REFUSE, max_acceleration=(1.1,))
+    assert made.admit(LINE[:4], None) == ("", ())
+    assert (
+        made.admit(LINE, None)[0] == "gate_velocity"
+        and made.admit(LINE[:4] * [[1], [-1], [1], [-1]], None)[0] == "gate_acceleration"
+    )
+
+
+def test_wrong_units_are_said_and_refused_and_a_corner_is_not() -> None:
+    limits = Limits(lower=(-1.0,), upper=(1.0,), tolerance=1e9)
+    degrees, corner = gate(limits=limits), gate(limits=limits)
+    verdicts = [degrees.admit(60.0 * LINE + 10.0, None)[0] for _ in range(5)]
+    assert verdicts == ["", "", "gate_clamped", "gate_clamped", "gate_clamped"] and "100 %" in degrees.units
+    for _ in range(FIRST_CHUNKS):
+        assert corner.admit(LINE + 0.6, None) == ("", ()), "a little beyond its limits"
+    assert not corner.units
+    for _ in range(FIRST_CHUNKS):
+        assert corner.admit(60.0 * LINE, None) == ("", ()), "only the first ones tell"
+
+
+def test_a_check_with_nothing_to_compare_with_is_a_mistake() -> None:
+    with pytest.raises(ConfigurationError, match="nothing to compare with") as caught:
+        gate(jerk=REFUSE)
+    assert caught.value.key == "gate.max_jerk"
+    with pytest.raises(ConfigurationError, match="2 values for 1 actions"):
+        gate(max_jump=(1.0, 1.0))
+
+
+def answered(config: GateConfig) -> Rig:
+    """A robot whose first chunk goes from 0 to 3 in three steps."""
+    rig = working(replace(CONFIG, gate=config))
+    rig.brain.reply(chunk(rig.ask(), rows(0.0)), rig.now_s)
+    return rig
+
+
+@pytest.mark.parametrize("mode", [REFUSE, WARN])
+def test_a_robot_drops_the_chunk_or_counts_it(mode: GateMode) -> None:
+    rig = answered(GateConfig(velocity=mode, max_velocity=(2.5, 2.5)))
+    refuses = mode is REFUSE
+    assert rig.brain.refused["gate_velocity"] == refuses and rig.brain.gate_warnings["gate_velocity"] == (not refuses)
+    assert (rig.tick().command is None) == refuses
