@@ -8,6 +8,7 @@ from ros2_rfm_serving.faults import FaultPlan
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal, Tick
 from ros2_rfm_serving.robot.config import FailSafeConfig, LinkConfig
 from ros2_rfm_serving.types import (
+    Array,
     EncodedImage,
     ObservationRequest,
 )
@@ -28,9 +29,9 @@ CONFIG = RobotConfig(
 GOAL = TaskGoal(task="t", instruction="go", time_budget_s=100.0, reset=False)
 
 
-def sensors(now_s: float) -> Sensors:
+def sensors(now_s: float, positions: Array | None = None) -> Sensors:
     image = EncodedImage(camera="front", format="jpeg", data=JPEG)
-    return Sensors(state=np.zeros(3, np.float32), state_s=now_s, images=(image,), images_s=now_s)
+    return Sensors(state=np.zeros(3, np.float32), state_s=now_s, images=(image,), images_s=now_s, positions=positions)
 
 
 class Rig:
@@ -38,13 +39,15 @@ class Rig:
 
     def __init__(self, config: RobotConfig = CONFIG) -> None:
         self.brain, self.now_s = RobotBrain(config), 0.0
+        self.positions: Array | None = None
+        """Measured; None: nothing is."""
 
     def tick(self, steps: int = 1, seen: bool = True) -> Tick:
         for _ in range(steps):
             self.now_s += PERIOD_S
             if seen:
                 self.brain.server_seen("s1", True, self.now_s)
-            tick = self.brain.tick(sensors(self.now_s), self.now_s)
+            tick = self.brain.tick(sensors(self.now_s, self.positions), self.now_s)
         return tick
 
     def connect(self, epoch: int = 5) -> Rig:

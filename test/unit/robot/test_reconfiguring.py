@@ -19,8 +19,9 @@ POSITION = replace(CONFIG, command_type=CommandType.POSITION, limits=Limits(max_
 
 
 def moving(config: RobotConfig, values: np.ndarray) -> Rig:
-    """With a chunk in its queue."""
+    """With a chunk in its queue, and measured where that begins."""
     rig = working(config)
+    rig.positions = values[0]
     rig.brain.reply(chunk(rig.ask(), values), rig.now_s)
     return rig
 
