@@ -137,7 +137,7 @@ class ModelServerNode(LifecycleNode):
     def _take(self, params: ServerParams, *, resize: bool) -> None:
         self._params = params
         if not self._loaded:  # the next one to be loaded
-            self._placement = params.placed(self._schedule.placement_of(self._name) if self._schedule else None)
+            self._placement = params.placed(self._following.schedule.placement_of(self._name) if self._following.schedule else None)
         elif self._server is not None:
             self._server.reconfigure(params.ruled(self._server.config))
             if resize:

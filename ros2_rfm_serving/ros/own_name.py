@@ -17,7 +17,7 @@ from rfm_serving import msg
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.diagnostics import Diagnostics, key_values
 from ros2_rfm_serving.ros.runtime import clock
-from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.timers import ONE_FOR_ALL, every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types.names import CLAIM_S, LATE_S, SETTLED_AFTER_S, ClaimStage, NameClaim
 
@@ -74,7 +74,7 @@ class OwnName:
     def hold(self) -> None:
         """Nobody has objected: from now on the executor listens."""
         self._rise(ClaimStage.HELD)
-        self._timer = every(self._node, SETTLED_AFTER_S, self._settle)
+        self._timer = every(self._node, SETTLED_AFTER_S, self._settle, clock=ONE_FOR_ALL)
 
     def diagnosis(self) -> DiagnosticStatus:
         """`<name>: name`."""

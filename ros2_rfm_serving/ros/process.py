@@ -54,8 +54,9 @@ class Ending:
 
 
 def ignore_signals() -> None:
+    """By a handler that does nothing: with SIG_IGN Python complains of a signal that it has taken and not handed on yet."""
     for number in ENDING_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda *_: None)
 
 
 def end_with_parent() -> None:

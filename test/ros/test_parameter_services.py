@@ -276,7 +276,7 @@ class AtWork(Services):
 
 
 def test_limits_of_a_robot_at_work_change_between_two_commands(make: Callable[..., AtWork]) -> None:
-    rig = make("robot", AtWork)
+    rig = make("robot", AtWork, **{"gate.clamped": "off"})  # which refuses a model that wants to be beyond the limits all the time
     rig.work()
     assert rig.largest() > 2.0
     assert rig.set("limits.upper", [2, 2]).successful  # an integer will do, as in a file
