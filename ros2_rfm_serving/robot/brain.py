@@ -12,7 +12,7 @@ from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Ti
 from ros2_rfm_serving.robot.conversation.conversation import Instructions, Requests
 from ros2_rfm_serving.robot.conversation.link import InFlight, LinkState, ModelIdentity, Overdue, steps_of
 from ros2_rfm_serving.robot.parts import RobotParts
-from ros2_rfm_serving.robot.task import FAILED, TaskGoal, TaskRun
+from ros2_rfm_serving.robot.task import DONE, FAILED, TaskGoal, TaskRun
 from ros2_rfm_serving.types import (
     MONITOR,
     SAFETY,
@@ -120,7 +120,8 @@ class RobotBrain(RobotParts):
             if self._talk.due.waits and self._links.system1:
                 self._links.system1.allowance_s = now_s - answered.sent_s
         if isinstance(reply, Plan):
-            self.subgoal = reply.subgoals[0] if reply.subgoals else ""
+            self.num_plans += 1
+            self._work_on(reply.subgoals)
         elif isinstance(reply, Verdict):
             self._hear(component, reply.verdict, now_s)
         self._supervision.answered(component)
@@ -157,8 +158,25 @@ class RobotBrain(RobotParts):
                 return  # how it ends is decided, or up to somebody else
             if word == FAILED:
                 self._failed(now_s)
+            elif word and len(self.plan) > 1:
+                self._subgoal_done()
             elif word:
                 self.task.end(TaskOutcome.NONE, "", now_s)
+
+    def _subgoal_done(self) -> None:
+        """On to the next one of the plan. System 2 may say otherwise, once it has heard of this."""
+        self.history.note(self.subgoal, DONE)
+        self.num_subgoals_done += 1
+        self._work_on(self.plan[1:])
+        self._talk.forget(SYSTEM2)
+
+    def _work_on(self, subgoals: tuple[str, ...]) -> None:
+        """What was judged of another subgoal says nothing about the new one."""
+        if subgoals[:1] != self.plan[:1]:
+            self._talk.abandon(MONITOR)
+            if self.task is not None:
+                self.task.forget_verdicts()
+        self.plan = subgoals
 
     # --- tasks ---
 
@@ -166,6 +184,7 @@ class RobotBrain(RobotParts):
         """Begins a task in a new episode; whatever belonged to the last one is discarded. One task at a time."""
         assert self.task is None or self.task.result is not None, "the node accepts one goal at a time"
         self._begin_episode(now_s)
+        self.history.begin()
         self.task = TaskRun(goal, self.episode, now_s, self.config.verdict_votes)
         return self.task
 
@@ -228,7 +247,7 @@ class RobotBrain(RobotParts):
                 if self._motor.is_between_steps(now_s) and self._talk.due.may_pop():
                     self._motor.drop_stale(now_s)
                 if task.phase is not TaskPhase.WAITING:
-                    told = Instructions(self.instruction, task.goal.instruction)
+                    told = Instructions(self.instruction, task.goal.instruction, self._history(task, now_s))
                     requests = self._talk.ask(sensors, told, self.episode, self._motor.step_ends_s, now_s)
         command = self._command(sensors, now_s, may_act=may_act)
         self._judge(now_s)
@@ -291,6 +310,9 @@ class RobotBrain(RobotParts):
         if not rules.stops_anew:
             return
         rules.stops_anew = False
+        if rules.objection:
+            self.history.note(self.subgoal, rules.objection)
+            rules.objection = ""
         self._motor.discard()
         self._talk.abandon(SYSTEM1)
         self._had_chunk, self._needs_chunk_since_s = False, math.inf
@@ -312,11 +334,15 @@ class RobotBrain(RobotParts):
             stop = TaskPhase.WAITING if rules.needs_person else TaskPhase.STOPPED
             task.enter(stop if rules.stopped else TaskPhase.EXECUTING, now_s)
 
+    def _history(self, task: TaskRun, now_s: float) -> str:
+        return self.history.text(self.subgoal, task.elapsed_s(now_s), task.goal.time_budget_s)
+
     def _failed(self, now_s: float) -> None:
         """The monitor says so: another attempt, or the end of the task."""
         task = self.task
         assert task is not None
         if self._supervision.failed(task.attempt, "the monitor judged the task as failed"):
+            self.history.retry(self.subgoal, FAILED)
             self._begin_episode(now_s)
             task.retry(self.episode, now_s)
 
@@ -377,7 +403,7 @@ class RobotBrain(RobotParts):
         self._talk.begin_episode(now_s)
         self._supervision.begin()
         self._motor.begin()
-        self.subgoal = ""
+        self.plan = ()
         self._needs_chunk_since_s = math.inf
         self._had_chunk = False
         if self.episode > 1:

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig
 from ros2_rfm_serving.robot.conversation.conversation import Conversation
 from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity
+from ros2_rfm_serving.robot.history import ExecutionHistory
 from ros2_rfm_serving.robot.motion.failsafe import Facts, FailSafe
 from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
@@ -27,8 +28,11 @@ class RobotParts:
         self.episode = 0
         self.task: TaskRun | None = None
         self.paused = False
-        self.subgoal = ""
-        """First of the newest plan, what System 1 is told; empty: the task's own instruction."""
+        self.plan: tuple[str, ...] = ()
+        """Subgoals that are left of the newest plan, in order. The first is what System 1 is told; none: the task's own instruction."""
+        self.num_plans = self.num_subgoals_done = 0
+        self.history = ExecutionHistory()
+        """Of the task, for those who plan and judge."""
         self.held_ticks = 0
         self._motor = Motor(config, self.refused)
         self._queue = self._motor.queue
@@ -126,6 +130,11 @@ class RobotParts:
     @property
     def queue_depth(self) -> int:
         return self._queue.depth
+
+    @property
+    def subgoal(self) -> str:
+        """That is being worked on; empty: there is no plan."""
+        return self.plan[0] if self.plan else ""
 
     @property
     def instruction(self) -> str:
