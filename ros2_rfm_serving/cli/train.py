@@ -124,7 +124,7 @@ def _train_monitor(out: Path, frames: Any, training: TrainingConfig) -> None:
     log, rng = _Log(out / MONITOR, training.steps), np.random.default_rng(training.seed)
     prompts = [[draw_monitor_prompt(staged_task(rng), stage, rng) for _ in range(NUM_PROMPTS)] for stage in range(len(STAGES))]
     words = instructions.vocabulary(text for stage in prompts for text in stage)
-    config = JudgeConfig(cameras=tuple(CAMERAS), vocabulary=words, max_words=96, reads_in_order=True)
+    config = JudgeConfig(cameras=tuple(CAMERAS), vocabulary=words, max_words=112, reads_in_order=True)
     judge = train_judge(config, for_monitor(frames), prompts, training, log, _eyes())
     log.finish(bundle.save(out / MONITOR, judge))
 

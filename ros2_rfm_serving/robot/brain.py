@@ -104,6 +104,8 @@ class RobotBrain(RobotParts):
         problem = answered if isinstance(answered, str) else self._take(reply, answered, now_s)
         if problem:
             self.refused[problem] += 1
+        elif not isinstance(answered, str) and now_s - answered.sent_s <= self.slo_s(reply.id.component):
+            self.figures[reply.id.component].answered(reply)
         return not problem
 
     def _take(self, reply: Reply, answered: InFlight, now_s: float) -> str:
@@ -120,7 +122,6 @@ class RobotBrain(RobotParts):
             if self._talk.due.waits and self._links.system1:
                 self._links.system1.allowance_s = now_s - answered.sent_s
         if isinstance(reply, Plan):
-            self.num_plans += 1
             self._work_on(reply.subgoals)
         elif isinstance(reply, Verdict):
             self._hear(component, reply.verdict, now_s)
@@ -166,7 +167,6 @@ class RobotBrain(RobotParts):
     def _subgoal_done(self) -> None:
         """On to the next one of the plan. System 2 may say otherwise, once it has heard of this."""
         self.history.note(self.subgoal, DONE)
-        self.num_subgoals_done += 1
         self._work_on(self.plan[1:])
         self._talk.forget(SYSTEM2)
 
@@ -286,8 +286,10 @@ class RobotBrain(RobotParts):
         for link, found in self._links.watch(now_s):
             if found is Overdue.GIVEN_UP:
                 self.refused["request_timeout"] += 1
+                self.figures[link.component].late += link.slo_s == math.inf  # else it was late before
                 continue
             self.refused["late_answer"] += 1
+            self.figures[link.component].late += 1
             if self.task is not None and self.task.active and not self.paused:
                 self._late(link.component)
 

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-MAX_EVENTS = 4
+MAX_EVENTS = 3
 """Of one attempt, the newest; a prompt is no log."""
 MAX_FAILURES = 3
 """Of former attempts."""
-
 
 
 class ExecutionHistory:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any
 
 import numpy as np
+from rcl_interfaces.msg import SetParametersResult
 from rclpy.node import Node
 from rfm_serving import msg
 from std_srvs.srv import Trigger
@@ -19,8 +20,11 @@ from ros2_rfm_serving.ros.runtime import clock, fleet_names, parameter, run_node
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.worlds.metaworld import make_interface
 from ros2_rfm_serving.types import Array
-from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, PHYSICS_STEP_S, MetaworldArm
+from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, PHYSICS_STEP_S, STAGED_TASKS, TASKS, MetaworldArm
+from ros2_rfm_serving.worlds.obstacles import KINDS, draw_obstacle
 
+NOTHING = "nothing"
+IN_THE_WAY = (NOTHING, *KINDS)
 GRIPPER = ACTION_NAMES.index("gripper")
 
 
@@ -28,15 +32,25 @@ class MetaworldRobotNode(Node):
     def __init__(self) -> None:
         super().__init__("metaworld_robot")
         self._robot = parameter(self, "robot", self.get_namespace().rsplit("/", 1)[-1] or "robot", "Robot name")
-        self._task = parameter(self, "task", "reach", "Meta-World task: reach, push, pick-place, door-open")
+        self._task = parameter(self, "task", "reach", f"Meta-World task: {', '.join(TASKS | STAGED_TASKS)}")
         self._seed = parameter(self, "seed", 0, "Of the first episode's randomisation; episode k uses seed + k")
         rate_hz = parameter(self, "control_rate_hz", 20.0, "Control periods per second of wall time")
         camera_rate_hz = parameter(self, "camera_rate_hz", 5.0, "Frames per second of wall time")
         size_px = parameter(self, "image_size_px", 96, "Width and height of the images")
+        self._loses_workpiece = parameter(
+            self,
+            "lose_workpiece",
+            False,
+            "It comes to lie out of reach when an episode begins: nobody can finish; may be set at any time",
+        )
+        obstacle = parameter(self, "obstacle", NOTHING, f"In the cameras' way: {', '.join(IN_THE_WAY)}; may be set at any time")
         interface = parameter(self, "interface", "native", "native, or foreign: as if it were somebody else's robot")
         self._period_s = 1.0 / rate_hz
         self._frame_every = max(1, round(rate_hz / camera_rate_hz))
         self._arm = MetaworldArm(self._task, image_size_px=size_px)
+        self._stage_rng = np.random.default_rng([self._seed, 1])
+        self._put_in_the_way(obstacle)
+        self.add_on_set_parameters_callback(self._on_parameters)
         self._seed_now = self._seed
         self._episode = self._steps = self._tick_count = self._late = self._overwritten = 0
         self._success = self._finished = False
@@ -64,12 +78,32 @@ class MetaworldRobotNode(Node):
         self._overwritten += self._command is not None
         self._command = action
 
+    def _on_parameters(self, parameters: list[Any]) -> SetParametersResult:
+        """What a person does to the scene while the robot works; everything else is fixed at the start."""
+        for wanted in parameters:
+            if wanted.name == "obstacle" and wanted.value not in IN_THE_WAY:
+                return SetParametersResult(successful=False, reason=f"obstacle is one of {', '.join(IN_THE_WAY)}")
+            if wanted.name == "lose_workpiece" and not self._arm.task.has_loose_object:
+                return SetParametersResult(successful=False, reason=f"{self._task} has no workpiece that could be lost")
+        for wanted in parameters:
+            if wanted.name == "obstacle":
+                self._put_in_the_way(wanted.value)
+            elif wanted.name == "lose_workpiece":
+                self._loses_workpiece = wanted.value
+        return SetParametersResult(successful=True)
+
+    def _put_in_the_way(self, kind: str) -> None:
+        """Somewhere else, and looking different, every time."""
+        self._arm.obstacle = None if kind == NOTHING else draw_obstacle(self._stage_rng, kind)
+
     def _on_reset(self, request: Any, response: Any) -> Any:
         if self._episode and not self._finished:
             self._publish_score(finished=True)
         self._seed_now = self._seed + self._episode
         self._episode += 1
         self._arm.reset(self._seed_now)
+        if self._loses_workpiece:
+            self._arm.lose_object(self._stage_rng)
         self._steps, self._success, self._finished, self._command = 0, False, False, None
         self._held = np.zeros(len(ACTION_NAMES), np.float32)
         self._due_s = clock() + self._period_s

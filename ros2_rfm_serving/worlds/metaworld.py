@@ -90,9 +90,10 @@ STAGED_TASKS: dict[str, ArmTask] = {
         stages=("reach", "push"),
     )
 }
-"""Of two stages: the hand visits the goal while the puck still lies where it began, and then the puck is pushed there. One scene and
-one goal for both, so that nothing but the instruction says which stage it is: told to push at once, the arm moves the puck before it
-has been at the goal; told to reach alone, it never moves it."""
+"""Of two stages: the hand visits the goal while the puck still lies where it began, and then the puck is pushed there.
+
+One scene and one goal for both, so that nothing but the instruction says which stage it is: told to push at once, the arm moves the
+puck before it has been at the goal; told to reach alone, it never moves it."""
 VISIT_M = 0.08
 """From the hand to the goal: it has been there."""
 UNTOUCHED_M = 0.03

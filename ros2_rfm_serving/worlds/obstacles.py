@@ -61,7 +61,7 @@ def _hand(rng: np.random.Generator, at_m: Vector) -> tuple[_Geom, ...]:
     sleeve = rng.uniform(0.0, 1.0, 3) if rng.random() < 0.5 else rgb
     scale = rng.uniform(0.8, 1.25)
     forward = _unit(-np.append(at_m[:2] - _CENTRE_M[:2], 0.0) + rng.normal(0.0, 0.12, 3))
-    side = _unit(np.cross(forward, _unit(rng.normal(0.0, 0.4, 3) + [0.0, 0.0, 1.0])))
+    side = _unit(np.cross(forward, _unit(rng.normal([0.0, 0.0, 1.0], 0.4))))
     axes = np.stack([side, forward, np.cross(side, forward)], axis=1)
     palm = _Geom(
         shape=mujoco.mjtGeom.mjGEOM_ELLIPSOID, size_m=scale * np.array([0.042, 0.05, 0.018]), at_m=at_m, axes=axes, rgb=rgb

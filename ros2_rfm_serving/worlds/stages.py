@@ -68,7 +68,7 @@ def for_safety(frames: StageFrames) -> JudgedFrames:
 
 
 def for_monitor(frames: StageFrames) -> JudgedFrames:
-    """Is a stage done? Every frame is asked about each stage; text i is about stage i. Frames with an obstacle are left to safety."""
+    """Is a stage done? Every frame is asked about each stage; text i is about stage i. Obstacles are left to safety."""
     clear = frames.obstacle == SAFE
     images, episode, verdicts = frames.images[clear], frames.episode[clear], frames.verdicts[clear]
     return JudgedFrames(
@@ -80,7 +80,7 @@ def for_monitor(frames: StageFrames) -> JudgedFrames:
 
 
 def collect_stages(episodes: int, seed: int, progress: Callable[[int, int], None] = lambda done, total: None) -> StageFrames:
-    """Scripted experts, disturbed, of one stage after the other; every frame once as it is, every other one with an obstacle too."""
+    """Scripted experts, disturbed, of one stage after the other; half of the frames a second time, with an obstacle."""
     arm = MetaworldArm(VISIT_THEN_PUSH)
     rows = _Rows(arm, np.random.default_rng([seed, 77]))
     for episode in range(episodes):
@@ -129,7 +129,7 @@ def _run_stages(arm: MetaworldArm, rows: _Rows) -> None:
     noise = rows.rng.uniform(0.0, 0.6)
     first = 0 if rows.rng.random() < 0.8 else 1
     for stage in range(first, len(STAGES)):
-        expert, after = _expert(STAGES[stage]), 0
+        expert, after = stage_expert(STAGES[stage]), 0
         for step in range(MAX_STEPS):
             if step % FRAME_EVERY == 0:
                 rows.frame(stage)
@@ -143,7 +143,7 @@ def _run_stages(arm: MetaworldArm, rows: _Rows) -> None:
 def _lose_workpiece(arm: MetaworldArm, rows: _Rows) -> None:
     """The workpiece lies where the arm's task cannot be finished any more."""
     stage = int(rows.rng.integers(len(STAGES)))
-    expert = _expert(STAGES[stage])
+    expert = stage_expert(STAGES[stage])
     for _ in range(int(rows.rng.integers(1, 60))):
         arm.step(expert.get_action(arm.state.astype(np.float64)))
     arm.lose_object(rows.rng)
@@ -153,7 +153,8 @@ def _lose_workpiece(arm: MetaworldArm, rows: _Rows) -> None:
         rows.frame(stage, lost=True)
 
 
-def _expert(stage: str) -> Any:
+def stage_expert(stage: str) -> Any:
+    """A fresh instance of Meta-World's own scripted policy."""
     from metaworld import policies
 
     return getattr(policies, TASKS[stage].expert)()

@@ -15,9 +15,9 @@ from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.inputs import placed
 from ros2_rfm_serving.engines.embedded.judge import Judge
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
+from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.embedded.planner import Planner
 from ros2_rfm_serving.engines.embedded.planner_network import PlannerNetwork
-from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options

@@ -289,7 +289,8 @@ class JudgeNetwork(nn.Module):
     def _read(self, words: Tensor) -> Tensor:
         """[B, L] -> [B, width]"""
         if self.reader is None:
-            return self.word(words).mean(dim=1)
+            bag: Tensor = self.word(words).mean(dim=1)
+            return bag
         return after_last_word(self.reader(self.word(words))[0], words)
 
     def points(self, images: Tensor) -> Tensor:
@@ -307,7 +308,8 @@ class JudgeNetwork(nn.Module):
 def after_last_word(read: Tensor, words: Tensor) -> Tensor:
     """read: [B, L, W], words: [B, L] padded with zeros at their end -> [B, W]"""
     last = (words != 0).sum(dim=1).sub(1).clamp(min=0)
-    return read[torch.arange(len(read), device=read.device), last]
+    at_last: Tensor = read[torch.arange(len(read), device=read.device), last]
+    return at_last
 
 
 def _soft_argmax(maps: Tensor) -> Tensor:

@@ -25,9 +25,7 @@ class Planner(Engine):
         if options.dtype != "float32":
             network.cast(getattr(torch, options.dtype))
         self._index = {word: i for i, word in enumerate(network.config.vocabulary)}
-        self._contract = ModelContract(
-            model=model, model_hash=content_hash, output=OutputKind.PLAN, cameras=network.config.cameras
-        )
+        self._contract = ModelContract(model=model, model_hash=content_hash, output=OutputKind.PLAN, cameras=network.config.cameras)
 
     @property
     def contract(self) -> ModelContract:
@@ -52,9 +50,13 @@ class Planner(Engine):
     @torch.inference_mode()
     def check_parity(self) -> list[Parity]:
         """What follows from a few prompts, against the network in float64."""
-        words = self._words([" ".join(self._network.config.vocabulary[2:]), *self._network.config.subgoals])
-        exact = copy.deepcopy(self._network).cpu().double()
-        return [parity.compare("logits", self._network(words), exact(words.cpu()), self._network.word.weight.dtype)]
+        network, exact = self._network, copy.deepcopy(self._network).cpu().double()
+        words = self._words([" ".join(network.config.vocabulary[2:]), *network.config.subgoals])
+        dtype = network.word.weight.dtype
+        return [
+            parity.compare("reading", network.read(words), exact.read(words.cpu()), dtype),
+            parity.compare("logits", network(words), exact(words.cpu()), dtype),
+        ]
 
     def _words(self, texts: Sequence[str]) -> Tensor:
         """[B, L]"""

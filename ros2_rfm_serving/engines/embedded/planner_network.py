@@ -43,15 +43,19 @@ class PlannerNetwork(nn.Module):
 
     def forward(self, words: Tensor) -> Tensor:
         """words [B, L] -> logits [B, max_subgoals, choices]"""
+        logits: Tensor = self.choice(self.read(words))
+        return logits
+
+    def read(self, words: Tensor) -> Tensor:
+        """[B, L] -> what each place has taken from them, [B, max_subgoals, W]"""
         places = self.config.max_subgoals
         tokens = torch.nn.functional.pad(self.word(words), (0, 0, places, 0)) + self.position
         for block in self.blocks:
             tokens = block(tokens)
-        logits: Tensor = self.choice(tokens[:, :places])
-        return logits
+        return tokens[:, :places]
 
     def plan(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        """words [B, L] -> the likeliest choices, [B, max_subgoals], `END` after the last; and the probability of all of them, [B]."""
+        """words [B, L] -> the likeliest choices, [B, max_subgoals], `END` after the last; the probability of all of them, [B]."""
         logits = self(words).float()
         logits[:, 0, END] = -torch.inf  # a plan has a subgoal
         probability, plan = logits.softmax(dim=-1).max(dim=-1)

@@ -65,4 +65,3 @@ def _tensors(config: PlannerConfig, lessons: Sequence[Lesson]) -> tuple[Tensor, 
         row[: len(lesson.plan)] = [choices[subgoal] for subgoal in lesson.plan]
     words = instructions.encode([lesson.prompt for lesson in lessons], index, config.max_words)
     return torch.from_numpy(words), torch.from_numpy(plans)
-
