@@ -21,6 +21,7 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import BadMessageError, ModelError, RfmError
+from ros2_rfm_serving.ros.faulty import Faults
 from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, run_node
 from ros2_rfm_serving.ros.server import settings as server_params
 from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
@@ -63,7 +64,7 @@ class ModelServerNode(LifecycleNode):
         self._intake: Intake | None = None
         self._worker: EngineThreads | None = None
         self._state, self._detail = msg.ServerStatus.LOADING, "no model placed here yet"
-        self._replies = ReplyTopics(self, self._names)
+        self._replies = ReplyTopics(self, self._names, Faults(self))
         self._open_graph()
         self._loading_timer = self.create_timer(LOADING_PERIOD_S, self._look_at_loading)
         if self._params.autostart and self._params.model:
