@@ -32,7 +32,7 @@ def train(
     episodes: Annotated[int, typer.Option(min=1, help="Successful demonstrations per task")] = 200,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of the policy")] = 8000,
     judge_steps: Annotated[int, typer.Option(min=1, help="Training steps of the judge")] = 2500,
-    small_steps: Annotated[int, typer.Option(min=1, help="Training steps of safety, monitor and planner")] = 1200,
+    small_steps: Annotated[int, typer.Option(min=1, help="Training steps of safety and monitor; a third of the planner's")] = 800,
     stage_episodes: Annotated[int, typer.Option(min=10, help="Episodes of the two-stage task, for safety and monitor")] = 120,
     seed: Annotated[int, typer.Option(help="Of demonstrations, initial weights and batches")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 2,

@@ -19,6 +19,8 @@ STAGES = STAGED_TASKS[VISIT_THEN_PUSH].stages
 FRAME_EVERY = 6  # steps
 STEPS_AFTER_STAGE = 12
 MAX_STEPS = 240
+STANDS_SHARE = 0.02
+"""Of the steps: before them, the arm stands."""
 LOST_SEED = 500_000
 
 
@@ -133,11 +135,20 @@ def _run_stages(arm: MetaworldArm, rows: _Rows) -> None:
         for step in range(MAX_STEPS):
             if step % FRAME_EVERY == 0:
                 rows.frame(stage)
+            if rows.rng.random() < STANDS_SHARE:
+                _stand(arm, rows, stage)
             action = np.clip(expert.get_action(arm.state.astype(np.float64)), -1, 1) + rows.rng.normal(0.0, noise, 4)
             arm.step(action)
             after += bool(after) or (arm.visited if stage == 0 else arm.at_goal)
             if after > STEPS_AFTER_STAGE:
                 break
+
+
+def _stand(arm: MetaworldArm, rows: _Rows, stage: int) -> None:
+    """A while without a command, as after a stop or before a task: the arm's elbow sinks, which no short episode shows."""
+    for _ in range(int(rows.rng.integers(50, 400))):
+        arm.step(np.zeros(4))
+    rows.frame(stage)
 
 
 def _lose_workpiece(arm: MetaworldArm, rows: _Rows) -> None:

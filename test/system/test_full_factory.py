@@ -111,7 +111,7 @@ def test_a_hand_stops_the_arm_and_it_goes_on_by_a_new_plan_when_that_is_gone(
         one.wait(lambda: one.robot.instruction == PUSH)
         one.wait(one.is_executing)
 
-        # It stands: no later than the frame, the next question to safety and its SLO. The machine may be busy: measured, not asserted.
+        # It stands: no later than a frame, the next question to safety and its SLO. Machines may be busy: measured, not asserted.
         record_property("seconds_to_stand", one.put_a_hand_in())
         one.watch(1.0)  # commands that were under way, and the arm that follows the last one
         where_m, commands = one.hand_m, one.num_commands
