@@ -7,6 +7,7 @@ counted in `refused` and dropped. A body that does not tick periodically asks `n
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
 from ros2_rfm_serving.robot.conversation.conversation import Instructions, Requests
@@ -247,7 +248,7 @@ class RobotBrain(RobotParts):
                 if self._motor.is_between_steps(now_s) and self._talk.due.may_pop():
                     self._motor.drop_stale(now_s)
                 if task.phase is not TaskPhase.WAITING:
-                    told = Instructions(self.instruction, task.goal.instruction, self._history(task, now_s))
+                    told = Instructions(self.instruction, task.goal.instruction, partial(self._history, task, now_s))
                     requests = self._talk.ask(sensors, told, self.episode, self._motor.step_ends_s, now_s)
         command = self._command(sensors, now_s, may_act=may_act)
         self._judge(now_s)

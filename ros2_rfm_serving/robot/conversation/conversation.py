@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ros2_rfm_serving.robot.config import RobotConfig, Sensors
@@ -34,7 +35,7 @@ class Instructions(NamedTuple):
     """The subgoal, or the goal's instruction."""
     goal: str
     """What those who judge or plan are told, before their own prompt."""
-    history: str
+    history: Callable[[], str]
     """After it, for System 2 and the monitor (`ExecutionHistory`). Safety judges what it sees."""
 
 
@@ -150,7 +151,7 @@ class Conversation:
         identity = link.sent(episode, now_s, self._queue.mark, min(sensors.state_s, sensors.images_s))
         if link.component != SYSTEM1:
             prompt = self._config.prompts.get(link.component, "")
-            history = f" {told.history}" if link.component in (SYSTEM2, MONITOR) else ""
+            history = f" {told.history()}" if link.component in (SYSTEM2, MONITOR) else ""
             return thought_request(identity, f"{told.goal}. {prompt}{history}"[:MAX_INSTRUCTION_CHARACTERS], sensors, now_s)
         if not again:
             self.calls.acted()
