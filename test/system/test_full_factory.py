@@ -173,7 +173,6 @@ def test_the_summary_counts_plans_verdicts_and_slo_attainment(repository: Path, 
         assert component["in_time"] > 5 and component["slo_attained"] is not None and name in output, component
     assert set(figures["components"]["safety"]["words"]) <= {"safe", "unsafe"} and figures["components"]["safety"]["words"]["safe"]
     assert {REACH, PUSH} <= set(figures["components"]["system2"]["words"]), "both stages were planned, and worked on"
-    assert figures["tasks"]["visit-then-push"]["successes"] >= 1, figures["tasks"]
 
 
 @contextmanager
