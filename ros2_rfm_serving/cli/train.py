@@ -1,4 +1,4 @@
-"""`rfm train`: demonstrations of Meta-World's scripted experts, then the embedded policy and judge, as bundles."""
+"""`rfm train`: what Meta-World's scripted experts show, then the embedded models, as bundles."""
 
 from __future__ import annotations
 
@@ -8,22 +8,32 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+if TYPE_CHECKING:
+    from ros2_rfm_serving.engines.embedded.networks import JudgeNetwork
+    from ros2_rfm_serving.engines.embedded.training import TrainingConfig
+
 console = Console()
 
 POLICY, JUDGE = "metaworld_flow", "metaworld_judge"
+SAFETY, MONITOR, PLANNER = "metaworld_safety", "metaworld_stages", "metaworld_planner"
+WHAT = ("policy", "judge", "safety", "monitor", "planner", "all")
+NUM_LESSONS, NUM_HELD_OUT, NUM_PROMPTS = 40_000, 1000, 400
+SAFETY_PROMPTS = ("is the work area clear?", "is the workcell safe?", "safe or unsafe?")
 
 
 def train(
-    what: Annotated[str, typer.Argument(help="policy, judge or all")] = "all",
+    what: Annotated[str, typer.Argument(help="policy, judge, safety, monitor, planner or all")] = "all",
     out: Annotated[Path, typer.Option(help="Folder that gets the bundles; demonstrations are kept below it")] = Path("models"),
     episodes: Annotated[int, typer.Option(min=1, help="Successful demonstrations per task")] = 200,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of the policy")] = 8000,
     judge_steps: Annotated[int, typer.Option(min=1, help="Training steps of the judge")] = 2500,
+    small_steps: Annotated[int, typer.Option(min=1, help="Training steps of safety and monitor; a third of the planner's")] = 800,
+    stage_episodes: Annotated[int, typer.Option(min=10, help="Episodes of the two-stage task, for safety and monitor")] = 120,
     seed: Annotated[int, typer.Option(help="Of demonstrations, initial weights and batches")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 2,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the policy: a third faster, needs a C++ compiler")] = False,
@@ -39,9 +49,13 @@ def train(
     from ros2_rfm_serving.engines.embedded.training import TrainingConfig, train_judge, train_policy
     from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, CAMERAS, STATE_SIZE, TASKS
 
-    if what not in ("policy", "judge", "all"):
-        raise typer.BadParameter(f"{what!r} is not one of policy, judge, all")
+    if what not in WHAT:
+        raise typer.BadParameter(f"{what!r} is not one of {', '.join(WHAT)}")
     torch.set_num_threads(threads)
+    if what in ("safety", "monitor", "planner", "all"):
+        _train_small(what, out, small_steps, stage_episodes, seed)
+    if what not in ("policy", "judge", "all"):
+        return
     texts = [task.instructions for task in TASKS.values()]
     words = instructions.vocabulary(text for task in texts for text in task)
     data = _demonstrations(out / "demonstrations", episodes, seed, threads)
@@ -68,6 +82,93 @@ def train(
         judge_training = replace(training, steps=judge_steps, batch_size=96)
         judge = train_judge(JudgeConfig(cameras=tuple(CAMERAS), vocabulary=words), data, texts, judge_training, log)
         log.finish(bundle.save(out / JUDGE, judge))
+
+
+def _train_small(what: str, out: Path, steps: int, episodes: int, seed: int) -> None:
+    """The models of the two-stage task."""
+    from ros2_rfm_serving.engines.embedded.training import TrainingConfig
+
+    training = TrainingConfig(steps=steps, seed=seed, batch_size=64, warm_up_steps=min(100, steps), log_every=min(100, steps))
+    if what in ("planner", "all"):
+        _train_planner(out, replace(training, steps=3 * steps, learning_rate=2e-3))
+    if what in ("safety", "all"):
+        _train_safety(out, _stage_frames(out / "demonstrations", episodes, seed), training)
+    if what in ("monitor", "all"):
+        _train_monitor(out, _stage_frames(out / "demonstrations", episodes, seed), training)
+
+
+def _train_safety(out: Path, frames: Any, training: TrainingConfig) -> None:
+    from ros2_rfm_serving.engines.embedded import bundle, instructions
+    from ros2_rfm_serving.engines.embedded.networks import JudgeConfig
+    from ros2_rfm_serving.engines.embedded.training import train_judge
+    from ros2_rfm_serving.worlds.metaworld import CAMERAS
+    from ros2_rfm_serving.worlds.stages import for_safety
+
+    log = _Log(out / SAFETY, training.steps)
+    words = instructions.vocabulary(SAFETY_PROMPTS)
+    config = JudgeConfig(cameras=tuple(CAMERAS), vocabulary=words, verdicts=("safe", "unsafe"))
+    judge = train_judge(config, for_safety(frames), [SAFETY_PROMPTS], training, log, _eyes())
+    log.finish(bundle.save(out / SAFETY, judge))
+
+
+def _train_monitor(out: Path, frames: Any, training: TrainingConfig) -> None:
+    import numpy as np
+
+    from ros2_rfm_serving.engines.embedded import bundle, instructions
+    from ros2_rfm_serving.engines.embedded.networks import JudgeConfig
+    from ros2_rfm_serving.engines.embedded.training import train_judge
+    from ros2_rfm_serving.worlds.lessons import draw_monitor_prompt, staged_task
+    from ros2_rfm_serving.worlds.metaworld import CAMERAS
+    from ros2_rfm_serving.worlds.stages import STAGES, for_monitor
+
+    log, rng = _Log(out / MONITOR, training.steps), np.random.default_rng(training.seed)
+    prompts = [[draw_monitor_prompt(staged_task(rng), stage, rng) for _ in range(NUM_PROMPTS)] for stage in range(len(STAGES))]
+    words = instructions.vocabulary(text for stage in prompts for text in stage)
+    config = JudgeConfig(cameras=tuple(CAMERAS), vocabulary=words, max_words=112, reads_in_order=True)
+    judge = train_judge(config, for_monitor(frames), prompts, training, log, _eyes())
+    log.finish(bundle.save(out / MONITOR, judge))
+
+
+def _train_planner(out: Path, training: TrainingConfig) -> None:
+    import numpy as np
+
+    from ros2_rfm_serving.engines.embedded import bundle, instructions
+    from ros2_rfm_serving.engines.embedded.planner_network import PlannerConfig
+    from ros2_rfm_serving.engines.embedded.planner_training import Lesson, train_planner
+    from ros2_rfm_serving.worlds.lessons import SUBGOALS, draw_lesson
+    from ros2_rfm_serving.worlds.metaworld import CAMERAS
+
+    log, rng = _Log(out / PLANNER, training.steps), np.random.default_rng(training.seed)
+    lessons = [Lesson(*draw_lesson(rng)) for _ in range(NUM_LESSONS + NUM_HELD_OUT)]
+    words = instructions.vocabulary(lesson.prompt for lesson in lessons)
+    config = PlannerConfig(cameras=tuple(CAMERAS), vocabulary=words, subgoals=SUBGOALS)
+    planner = train_planner(config, lessons[NUM_HELD_OUT:], lessons[:NUM_HELD_OUT], training, log)
+    log.finish(bundle.save(out / PLANNER, planner))
+
+
+def _eyes() -> JudgeNetwork:
+    """The shipped judge's convolutions know these cameras."""
+    from ros2_rfm_serving.engines.embedded import bundle
+    from ros2_rfm_serving.engines.embedded.networks import JudgeNetwork
+    from ros2_rfm_serving.shipped import shipped
+
+    judge, _ = bundle.load(shipped("models", JUDGE))
+    assert isinstance(judge, JudgeNetwork)
+    return judge
+
+
+def _stage_frames(folder: Path, episodes: int, seed: int) -> Any:
+    """Collected once per number and seed; then read from disk."""
+    from ros2_rfm_serving.worlds.stages import StageFrames, collect_stages
+
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"stages-{episodes}-{seed}.npz"
+    if not file.exists():
+        partial = file.with_suffix(".partial.npz")
+        collect_stages(episodes, seed).save(str(partial))
+        partial.replace(file)
+        console.print(f"frames of the two-stage task: {episodes} episodes")
+    return StageFrames.load(str(file))
 
 
 def _demonstrations(folder: Path, episodes: int, seed: int, workers: int) -> Any:

@@ -365,7 +365,7 @@ def _task(source: YamlSource, name: object, data: object) -> Task:
             fix = f"give one of {', '.join(r.value for r in LAST_RESORTS)}"
             raise source.error((name, section, key), f"`{resort.value}` would go on as before", fix)
     if task.world and task.world.simulator is WorldKind.METAWORLD:
-        known = ("reach", "push", "pick-place", "door-open")
+        known = ("reach", "push", "pick-place", "door-open", "visit-then-push")
         if task.world.task not in known:
             raise source.error((name, "world", "task"), f"no task {task.world.task!r}", did_you_mean(task.world.task, known))
     return task

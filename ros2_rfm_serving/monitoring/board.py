@@ -19,6 +19,29 @@ class Failover:
 
 
 @dataclass
+class ComponentRow:
+    """How a component answers, since the start."""
+
+    slo_s: float = 0.0
+    """0: none declared."""
+    in_time: int = 0
+    late: int = 0
+    words: dict[str, int] = field(default_factory=dict)
+    """Answers in time by verdict, or by a plan's first subgoal."""
+
+    @property
+    def attained(self) -> float:
+        """Share of requests that were answered within the SLO; NaN: none was asked."""
+        asked = self.in_time + self.late
+        return self.in_time / asked if asked else math.nan
+
+    def __add__(self, other: ComponentRow) -> ComponentRow:
+        words = {word: self.words.get(word, 0) + other.words.get(word, 0) for word in {**self.words, **other.words}}
+        slo_s = max(self.slo_s, other.slo_s)
+        return ComponentRow(slo_s=slo_s, in_time=self.in_time + other.in_time, late=self.late + other.late, words=words)
+
+
+@dataclass
 class RobotRow:
     state: str = "-"
     reason: str = ""
@@ -42,6 +65,7 @@ class RobotRow:
     late_ticks: int = 0
     overwritten_commands: int = 0
     failovers: list[Failover] = field(default_factory=list)
+    components: dict[str, ComponentRow] = field(default_factory=dict)
     seen_s: float = -math.inf
 
 
@@ -106,6 +130,14 @@ class Board:
     def episodes(self, robot: str) -> list[Score]:
         """Episodes that are decided: succeeded, or over."""
         return [s for s in self._scores[robot].values() if s.success or s.finished]
+
+    def components(self) -> dict[str, ComponentRow]:
+        """Of all robots together."""
+        total: dict[str, ComponentRow] = defaultdict(ComponentRow)
+        for row in self.robots.values():
+            for name, component in row.components.items():
+                total[name] += component
+        return dict(sorted(total.items()))
 
     def by_task(self) -> dict[str, list[Score]]:
         tasks = defaultdict(list)

@@ -34,6 +34,11 @@ def render(board: Board, duration_s: float, logs: Path) -> list[Any]:
             str(row.late_ticks),
             str(row.overwritten_commands),
         )
+    components = Table("component", "SLO", "in time", "late", "SLO attained", "answers")
+    for name, component in board.components().items():
+        slo = f"{component.slo_s * 1e3:.0f} ms" if component.slo_s else "-"
+        attained = "-" if math.isnan(component.attained) else f"{component.attained:.1%}"
+        components.add_row(name, slo, str(component.in_time), str(component.late), attained, _counters(component.words))
     servers = Table("server", "model", "replies", "superseded", "refused", "p99")
     for name, server in board.servers.items():
         model = server.model + " (EMULATED)" * server.emulated + " (standby)" * server.standby
@@ -46,7 +51,7 @@ def render(board: Board, duration_s: float, logs: Path) -> list[Any]:
         for name, row in board.robots.items()
         for f in row.failovers
     ]
-    return [tasks, robots, servers, *failovers, line]
+    return [tasks, robots, components, servers, *failovers, line]
 
 
 def as_json(board: Board) -> str:
@@ -62,11 +67,17 @@ def as_json(board: Board) -> str:
             "steps": [s.steps for s in scores],
         }
     robots = {
-        name: {**vars(row), "failovers": [vars(f) for f in row.failovers], "episodes": len(board.episodes(name))}
+        name: {
+            **vars(row),
+            "failovers": [vars(f) for f in row.failovers],
+            "components": {component: vars(figures) for component, figures in row.components.items()},
+            "episodes": len(board.episodes(name)),
+        }
         for name, row in board.robots.items()
     }
+    components = {name: {**vars(row), "slo_attained": row.attained} for name, row in board.components().items()}
     servers = {name: vars(row) for name, row in board.servers.items()}
-    return json.dumps(_finite({"tasks": tasks, "robots": robots, "servers": servers}), indent=1) + "\n"
+    return json.dumps(_finite({"tasks": tasks, "robots": robots, "components": components, "servers": servers}), indent=1) + "\n"
 
 
 def _interval(scores: list[Score]) -> tuple[float, float]:

@@ -7,12 +7,13 @@ counted in `refused` and dropped. A body that does not tick periodically asks `n
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
 from ros2_rfm_serving.robot.conversation.conversation import Instructions, Requests
 from ros2_rfm_serving.robot.conversation.link import InFlight, LinkState, ModelIdentity, Overdue, steps_of
 from ros2_rfm_serving.robot.parts import RobotParts
-from ros2_rfm_serving.robot.task import FAILED, TaskGoal, TaskRun
+from ros2_rfm_serving.robot.task import DONE, FAILED, TaskGoal, TaskRun
 from ros2_rfm_serving.types import (
     MONITOR,
     SAFETY,
@@ -105,6 +106,8 @@ class RobotBrain(RobotParts):
         problem = answered if isinstance(answered, str) else self._take(reply, answered, now_s)
         if problem:
             self.refused[problem] += 1
+        elif not isinstance(answered, str) and now_s - answered.sent_s <= self.slo_s(reply.id.component):
+            self.figures[reply.id.component].answered(reply)
         return not problem
 
     def _take(self, reply: Reply, answered: InFlight, now_s: float) -> str:
@@ -121,7 +124,7 @@ class RobotBrain(RobotParts):
             if self._talk.due.waits and self._links.system1:
                 self._links.system1.allowance_s = now_s - answered.sent_s
         if isinstance(reply, Plan):
-            self.subgoal = reply.subgoals[0] if reply.subgoals else ""
+            self._work_on(reply.subgoals)
         elif isinstance(reply, Verdict):
             self._hear(component, reply.verdict, now_s)
         self._supervision.answered(component)
@@ -161,8 +164,24 @@ class RobotBrain(RobotParts):
                 return  # how it ends is decided, or up to somebody else
             if word == FAILED:
                 self._failed(now_s)
+            elif word and len(self.plan) > 1:
+                self._subgoal_done()
             elif word:
                 self.task.end(TaskOutcome.NONE, "", now_s)
+
+    def _subgoal_done(self) -> None:
+        """On to the next one of the plan. System 2 may say otherwise, once it has heard of this."""
+        self.history.note(self.subgoal, DONE)
+        self._work_on(self.plan[1:])
+        self._talk.forget(SYSTEM2)
+
+    def _work_on(self, subgoals: tuple[str, ...]) -> None:
+        """What was judged of another subgoal says nothing about the new one."""
+        if subgoals[:1] != self.plan[:1]:
+            self._talk.abandon(MONITOR)
+            if self.task is not None:
+                self.task.forget_verdicts()
+        self.plan = subgoals
 
     # --- tasks ---
 
@@ -170,6 +189,7 @@ class RobotBrain(RobotParts):
         """Begins a task in a new episode; whatever belonged to the last one is discarded. One task at a time."""
         assert self.task is None or self.task.result is not None, "the node accepts one goal at a time"
         self._begin_episode(now_s)
+        self.history.begin()
         self.task = TaskRun(goal, self.episode, now_s, self.config.verdict_votes)
         return self.task
 
@@ -246,7 +266,7 @@ class RobotBrain(RobotParts):
                 if self._motor.is_between_steps(now_s) and self._talk.due.may_pop():
                     self._motor.drop_stale(now_s)
                 if task.phase is not TaskPhase.WAITING and not between:
-                    told = Instructions(self.instruction, task.goal.instruction)
+                    told = Instructions(self.instruction, task.goal.instruction, partial(self._history, task, now_s))
                     requests = self._talk.ask(sensors, told, self.episode, self._motor.step_ends_s, now_s)
         command = None if between else self._command(sensors, now_s, may_act=may_act)
         self._judge(now_s)
@@ -285,8 +305,10 @@ class RobotBrain(RobotParts):
         for link, found in self._links.watch(now_s):
             if found is Overdue.GIVEN_UP:
                 self.refused["request_timeout"] += 1
+                self.figures[link.component].late += link.slo_s == math.inf  # else it was late before
                 continue
             self.refused["late_answer"] += 1
+            self.figures[link.component].late += 1
             if self.task is not None and self.task.active and not self.paused:
                 self._late(link.component)
 
@@ -309,6 +331,9 @@ class RobotBrain(RobotParts):
         if not rules.stops_anew:
             return
         rules.stops_anew = False
+        if rules.objection:
+            self.history.note(self.subgoal, rules.objection)
+            rules.objection = ""
         self._interrupt()
         if rules.wants_plan:
             rules.wants_plan = False
@@ -328,11 +353,15 @@ class RobotBrain(RobotParts):
             stop = TaskPhase.WAITING if rules.needs_person else TaskPhase.STOPPED
             task.enter(stop if rules.stopped else TaskPhase.EXECUTING, now_s)
 
+    def _history(self, task: TaskRun, now_s: float) -> str:
+        return self.history.text(self.subgoal, task.elapsed_s(now_s), task.goal.time_budget_s)
+
     def _failed(self, now_s: float) -> None:
         """The monitor says so: another attempt, or the end of the task."""
         task = self.task
         assert task is not None
         if self._supervision.failed(task.attempt, "the monitor judged the task as failed"):
+            self.history.retry(self.subgoal, FAILED)
             self._begin_episode(now_s)
             task.retry(self.episode, now_s)
 
@@ -411,7 +440,7 @@ class RobotBrain(RobotParts):
         self._talk.begin_episode(now_s)
         self._supervision.begin()
         self._motor.begin()
-        self.subgoal = ""
+        self.plan = ()
         self._needs_chunk_since_s = math.inf
         self._had_chunk = False
         if self.episode > 1:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig
 from ros2_rfm_serving.robot.conversation.conversation import Conversation
 from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity
+from ros2_rfm_serving.robot.figures import ComponentFigures
+from ros2_rfm_serving.robot.history import ExecutionHistory
 from ros2_rfm_serving.robot.motion.failsafe import Facts, FailSafe
 from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.robot.motion.pace import Pace
@@ -30,9 +32,13 @@ class RobotParts:
         self.episode = 0
         self.task: TaskRun | None = None
         self.paused = False
-        self.subgoal = ""
-        """First of the newest plan, what System 1 is told; empty: the task's own instruction."""
+        self.plan: tuple[str, ...] = ()
+        """Subgoals that are left of the newest plan. The first is what System 1 is told; none: the task's own instruction."""
+        self.history = ExecutionHistory()
+        """Of the task, for those who plan and judge."""
         self.held_ticks = 0
+        self.figures: defaultdict[str, ComponentFigures] = defaultdict(ComponentFigures)
+        """Of every component that has answered, or should have."""
         self._motor = Motor(config, self.refused)
         self._queue = self._motor.queue
         self._holds = Pace(1.0 / config.control_rate_hz)
@@ -158,6 +164,11 @@ class RobotParts:
         return self._queue.depth
 
     @property
+    def subgoal(self) -> str:
+        """That is being worked on; empty: there is no plan."""
+        return self.plan[0] if self.plan else ""
+
+    @property
     def instruction(self) -> str:
         """What System 1 is told."""
         return self.subgoal or (self.task.goal.instruction if self.task else "")
@@ -181,6 +192,11 @@ class RobotParts:
     def round_trips_s(self) -> list[float]:
         link = self._links.system1
         return link.latencies.values_s() if link else []
+
+    def slo_s(self, component: str) -> float:
+        """Infinite: it may take any time."""
+        link = self._links.get(component)
+        return link.slo_s if link else math.inf
 
     def rates(self, window_s: float, now_s: float) -> tuple[float, float]:
         """(actions executed, chunks merged) per second over the window."""

@@ -42,6 +42,8 @@ class Supervision:
         self.stopped = ""
         self.stops_anew = False
         """Since somebody last looked, and cleared it: what was planned before the stop is over."""
+        self.objection = ""
+        """Of safety, since somebody last looked, and cleared it."""
         self.to_safe_pose = self.needs_person = False
         self.ending: tuple[TaskOutcome, str] | None = None
         """How the task ends once the robot stands."""
@@ -136,6 +138,7 @@ class Supervision:
         self._unsafe += 1
         if self.ending or self.needs_person:
             return
+        self.objection = what
         if self._unsafe >= self._policy.max_consecutive_safety_replan:
             self._give_up(TaskOutcome.UNSAFE, f"{what}, {self._unsafe} in a row")
         else:

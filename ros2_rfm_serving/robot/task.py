@@ -93,9 +93,17 @@ class TaskRun:
         if self.phase in (TaskPhase.EXECUTING, TaskPhase.STOPPED) and now_s >= self.budget_ends_s:
             self.end(TaskOutcome.BUDGET_SPENT, f"not done after {self.goal.time_budget_s:g} s", now_s)
 
+    def elapsed_s(self, now_s: float) -> float:
+        """Of this attempt's budget."""
+        return max(0.0, now_s - self._executing_since_s)
+
+    def forget_verdicts(self) -> None:
+        """What is judged from now on is something else."""
+        self._votes = 0
+
     def progress(self, now_s: float) -> float:
         """Share of the time budget used, [0, 1]."""
-        return min(1.0, max(0.0, now_s - self._executing_since_s) / self.goal.time_budget_s)
+        return min(1.0, self.elapsed_s(now_s) / self.goal.time_budget_s)
 
     def end(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
         if self.result is None:

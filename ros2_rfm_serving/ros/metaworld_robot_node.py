@@ -7,7 +7,6 @@ arm therefore moves at a quarter of its natural speed: declared in every score a
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from rclpy.node import Node
 from rfm_serving import msg
 from std_srvs.srv import Trigger
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.descriptor import Interface
 from ros2_rfm_serving.ros.changes import Changes
 from ros2_rfm_serving.ros.own_name import named
@@ -27,16 +27,23 @@ from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.wire.convert import stamped
 from ros2_rfm_serving.ros.worlds.metaworld import make_interface
 from ros2_rfm_serving.types import Array
-from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, PHYSICS_STEP_S, TASKS, MetaworldArm
+from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, PHYSICS_STEP_S, STAGED_TASKS, TASKS, MetaworldArm
+from ros2_rfm_serving.worlds.obstacles import KINDS, draw_obstacle
 
+NOTHING = "nothing"
+IN_THE_WAY = (NOTHING, *KINDS)
 SPECS = {
     "robot": Spec("", "Robot name; empty: the last part of the namespace"),
-    "task": Spec("reach", "Meta-World task", choices=tuple(TASKS)),
+    "task": Spec("reach", "Meta-World task", choices=tuple(TASKS | STAGED_TASKS)),
     "seed": Spec(0, "Of the first episode's randomisation; episode k uses seed + k", 0, 2**31 - 1),
     "control_rate_hz": Spec(20.0, "Control periods per second of wall time", 0.1, 1000.0),
     "camera_rate_hz": Spec(5.0, "Frames per second of wall time", 0.01, 1000.0),
     "image_size_px": Spec(96, "Width and height of the images", 8, 4096),
     "interface": choice(Interface.NATIVE, "native, or foreign: as if it were somebody else's robot"),
+    "obstacle": Spec(NOTHING, "In the cameras' way", choices=IN_THE_WAY, when=When.ANY),
+    "lose_workpiece": Spec(
+        False, "It comes to lie out of reach when an episode begins: nobody can finish, and somebody has to notice", when=When.ANY
+    ),
 }
 GRIPPER = ACTION_NAMES.index("gripper")
 
@@ -60,8 +67,10 @@ class MetaworldRobotNode(Node):
         self._task = values.text("task")
         rate_hz = values.number("control_rate_hz")
         self._period_s = 1.0 / rate_hz
-        self._look(values)
         self._arm = MetaworldArm(self._task, image_size_px=values.integer("image_size_px"))
+        self._stage_rng = np.random.default_rng([values.integer("seed"), 1])
+        self._look(values)
+        self._put_in_the_way(values.text("obstacle"))
         Changes(self, declared, self._accept)
         self._seed_now = self._seed
         self._episode = self._steps = self._tick_count = self._late = self._overwritten = 0
@@ -84,11 +93,23 @@ class MetaworldRobotNode(Node):
         self.get_logger().info(f"{self._task} at {rate_hz:g} Hz, time scale {PHYSICS_STEP_S / self._period_s:g}, seed {self._seed}")
 
     def _accept(self, changed: Mapping[str, Any]) -> Callable[[], None]:
-        return functools.partial(self._look, Values(self, SPECS, changed=changed))
+        """Raises: `ConfigurationError`."""
+        values = Values(self, SPECS, changed=changed)
+        if values.flag("lose_workpiece") and not self._arm.task.has_loose_object:
+            raise ConfigurationError(
+                f"{self._task} has no workpiece that could be lost", key="lose_workpiece", fix="set it to false"
+            )
+
+        def apply() -> None:
+            self._look(values)
+            if "obstacle" in changed:
+                self._put_in_the_way(values.text("obstacle"))
+
+        return apply
 
     def _look(self, values: Values) -> None:
         """What may change while it runs."""
-        self._seed = values.integer("seed")
+        self._seed, self._loses_workpiece = values.integer("seed"), values.flag("lose_workpiece")
         self._frame_every = max(1, round(values.number("control_rate_hz") / values.number("camera_rate_hz")))
 
     def _on_command(self, action: Array | None) -> None:
@@ -98,12 +119,18 @@ class MetaworldRobotNode(Node):
         self._overwritten += self._command is not None
         self._command = action
 
+    def _put_in_the_way(self, kind: str) -> None:
+        """Somewhere else, and looking different, every time."""
+        self._arm.obstacle = None if kind == NOTHING else draw_obstacle(self._stage_rng, kind)
+
     def _on_reset(self, request: Any, response: Any) -> Any:
         if self._episode and not self._finished:
             self._publish_score(finished=True)
         self._seed_now = self._seed + self._episode
         self._episode += 1
         self._arm.reset(self._seed_now)
+        if self._loses_workpiece:
+            self._arm.lose_object(self._stage_rng)
         self._steps, self._success, self._finished, self._command = 0, False, False, None
         self._held = np.zeros(len(ACTION_NAMES), np.float32)
         self._due_s = clock() + self._period_s

@@ -24,6 +24,7 @@ from rfm_serving import msg, srv
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError, RfmError
 from ros2_rfm_serving.ros.changes import Changes
 from ros2_rfm_serving.ros.diagnostics import Diagnostics
+from ros2_rfm_serving.ros.faulty import Faults
 from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.own_name import claim
 from ros2_rfm_serving.ros.parameters import declare
@@ -75,7 +76,7 @@ class ModelServerNode(LifecycleNode):
         self._worker: EngineThreads | None = None
         self._state, self._detail = ServerState.LOADING, "no model placed here yet"
         (self._own_name,) = claim(self, "server", [(self._name, self._names.server(self._name, "name"))])
-        self._replies = ReplyTopics(self, self._names)
+        self._replies = ReplyTopics(self, self._names, Faults(self))
         self._refetch_timer: Any = None
         self._open_graph()
         Changes(self, declared, self._accept, configured=lambda: bool(self._loaded or self._loading))

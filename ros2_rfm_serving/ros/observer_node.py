@@ -8,7 +8,7 @@ from typing import Any
 from rclpy.node import Node
 from rfm_serving import msg
 
-from ros2_rfm_serving.monitoring.board import Board, Score
+from ros2_rfm_serving.monitoring.board import Board, ComponentRow, Score
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
@@ -73,10 +73,17 @@ def _named(words: type[enum.IntEnum], number: int) -> str:
     return words(number).name if number in set(words) else str(number)
 
 
+def _component(figures: Any) -> ComponentRow:
+    words = {word.name: word.count for word in figures.words}
+    return ComponentRow(slo_s=figures.slo_s, in_time=figures.in_time, late=figures.late, words=words)
+
+
 def _copy(message: Any, row: Any) -> None:
     """The fields that the row and the message share by name."""
     for name in vars(row):
         if name == "refused":
             row.refused = {c.name: c.count for c in message.refused}
+        elif name == "components":
+            row.components = {c.component: _component(c) for c in message.components}
         elif hasattr(message, name):
             setattr(row, name, getattr(message, name))

@@ -194,8 +194,7 @@ def _stage_lost_objects(arm: MetaworldArm, recipe: Recipe, rng: np.random.Genera
         expert = arm.expert()
         for _ in range(int(rng.integers(1, 40))):
             arm.step(expert.get_action(arm.state.astype(np.float64)))
-        side = rng.choice([-1.0, 1.0])
-        arm.throw_object((side * rng.uniform(0.24, 0.36), rng.uniform(0.5, 0.9), 0.02))
+        arm.lose_object(rng)
         for _ in range(3):
             for _ in range(int(rng.integers(2, 12))):
                 arm.step(rng.uniform(-1, 1, 4))

@@ -19,12 +19,16 @@ import numpy as np
 import numpy.typing as npt
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
+from ros2_rfm_serving.worlds.obstacles import Obstacle
+
 Array = npt.NDArray[np.float32]
 Image = npt.NDArray[np.uint8]
 
 PHYSICS_STEP_S = 0.0125
 ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "gripper")
 STATE_SIZE = 39
+HAND, WORKPIECE, GOAL = slice(0, 3), slice(4, 7), slice(36, 39)
+"""Positions in the state, m."""
 
 # Free cameras above the work area, as (azimuth, elevation in degrees, distance in m): `side` sees depth and height,
 # `front` sees the plane of the table. Meta-World's own cameras show the workpiece in two or three pixels.
@@ -40,6 +44,8 @@ class ArmTask:
     expert: str
     instructions: tuple[str, ...]
     has_loose_object: bool
+    stages: tuple[str, ...] = ()
+    """Of a task that is done by one instruction after the other: those of `TASKS`; empty: by its own alone."""
 
 
 TASKS: dict[str, ArmTask] = {
@@ -72,6 +78,26 @@ TASKS: dict[str, ArmTask] = {
         has_loose_object=False,
     ),
 }
+"""That the embedded policy was trained on."""
+
+VISIT_THEN_PUSH = "visit-then-push"
+STAGED_TASKS: dict[str, ArmTask] = {
+    VISIT_THEN_PUSH: ArmTask(
+        environment="push-v3",
+        expert="SawyerPushV3Policy",
+        instructions=("reach the red goal, then push the puck to the green goal",),
+        has_loose_object=True,
+        stages=("reach", "push"),
+    )
+}
+"""Of two stages: the hand visits the goal while the puck still lies where it began, and then the puck is pushed there.
+
+One scene and one goal for both, so that nothing but the instruction says which stage it is: told to push at once, the arm moves the
+puck before it has been at the goal; told to reach alone, it never moves it."""
+VISIT_M = 0.08
+"""From the hand to the goal: it has been there."""
+UNTOUCHED_M = 0.03
+"""That the workpiece may have moved, and still lies where it began."""
 
 
 class MetaworldArm:
@@ -82,8 +108,12 @@ class MetaworldArm:
     """
 
     def __init__(self, task: str, *, cameras: Sequence[str] = tuple(CAMERAS), image_size_px: int = 96) -> None:
-        self.task = TASKS[task]
+        self.task = (TASKS | STAGED_TASKS)[task]
         self.success = False
+        self.visited = self.at_goal = False
+        """The first of two stages has been done; what Meta-World itself calls success."""
+        self.obstacle: Obstacle | None = None
+        """Something that does not belong there: cameras see it, physics does not."""
         self.distance_m = float("nan")
         self._env: Any = ALL_V3_ENVIRONMENTS[self.task.environment]()
         self._env._partially_observable = False  # the goal is part of the standard 39-number observation
@@ -123,7 +153,8 @@ class MetaworldArm:
         """Starts a new episode whose randomisation follows from `seed` alone."""
         self._env.seed(seed)
         observation, _ = self._env.reset()
-        self._take(observation, success=False, distance_m=float("nan"))
+        self._start_m, self.visited = np.array(observation[WORKPIECE]), False
+        self._take(observation, at_goal=False, distance_m=float("nan"))
 
     def step(self, action: npt.ArrayLike) -> None:
         """Applies one action [4] (`ACTION_NAMES`, each in [-1, 1]; full scale moves the hand by 1 cm)."""
@@ -138,6 +169,8 @@ class MetaworldArm:
         images = {}
         for name, camera in self._cameras.items():
             self._renderer.update_scene(self._env.data, camera=camera)
+            if self.obstacle is not None:
+                self.obstacle.draw(self._renderer.scene)
             self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
             self._renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
             images[name] = self._renderer.render().copy()
@@ -147,6 +180,10 @@ class MetaworldArm:
         """Puts the loose workpiece at a position (m): how a workpiece that has left the reachable area is staged."""
         self._env._set_obj_xyz(np.asarray(position, np.float64))
         mujoco.mj_forward(self._env.model, self._env.data)
+
+    def lose_object(self, rng: np.random.Generator) -> None:
+        """The loose workpiece comes to lie beside the area where the task can still be finished."""
+        self.throw_object((rng.choice([-1.0, 1.0]) * rng.uniform(0.24, 0.36), rng.uniform(0.5, 0.9), 0.02))
 
     def expert(self) -> Any:
         """A fresh instance of Meta-World's own scripted policy for this task: `get_action(state) -> action`."""
@@ -159,10 +196,17 @@ class MetaworldArm:
             self._renderer.close()
             self._renderer = None
 
-    def _take(self, observation: npt.NDArray[np.float64], success: bool, distance_m: float) -> None:
+    def _take(self, observation: npt.NDArray[np.float64], at_goal: bool, distance_m: float) -> None:
         self._state = np.asarray(observation, np.float32)
-        self.success = success
+        self.visited = self.visited or self._visits()
+        self.at_goal = at_goal
+        self.success = at_goal and (self.visited or not self.task.stages)
         self.distance_m = distance_m
+
+    def _visits(self) -> bool:
+        hand, workpiece, goal = self._state[HAND], self._state[WORKPIECE], self._state[GOAL]
+        untouched = np.linalg.norm(workpiece - self._start_m) < UNTOUCHED_M
+        return bool(untouched and np.linalg.norm(hand - goal) < VISIT_M)
 
     def _joints(self) -> list[int]:
         one_dof = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)

@@ -91,7 +91,8 @@ def test_help_has_examples(repository: Path, command: str) -> None:
 
 @pytest.mark.alone
 def test_train_makes_bundles_from_nothing(repository: Path, tmp_path: Path) -> None:
-    done = rfm("train", "all", "--out", str(tmp_path), "--episodes", "2", "--steps", "100", "--judge-steps", "100", cwd=repository)
+    few = ("--episodes", "2", "--steps", "100", "--judge-steps", "100", "--small-steps", "5", "--stage-episodes", "10")
+    done = rfm("train", "all", "--out", str(tmp_path), *few, cwd=repository)
     assert done.returncode == 0, done.stderr
-    for name in ("metaworld_flow", "metaworld_judge"):
+    for name in ("metaworld_flow", "metaworld_judge", "metaworld_safety", "metaworld_stages", "metaworld_planner"):
         assert {f.name for f in (tmp_path / name).iterdir()} >= {"config.json", "model.safetensors", "training_log.csv"}

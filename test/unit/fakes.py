@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import simplejpeg
@@ -120,3 +121,10 @@ def chunk(request: ObservationRequest, values: np.ndarray | None = None, **chang
         served=SERVED,
     )
     return replace(answer, **changes)  # type: ignore[arg-type]
+
+
+def shipped_bundles() -> list[str]:
+    """Folders of models/."""
+    return sorted(
+        folder.name for folder in (Path(__file__).resolve().parents[2] / "models").iterdir() if (folder / "config.json").is_file()
+    )

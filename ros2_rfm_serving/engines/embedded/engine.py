@@ -16,6 +16,8 @@ from ros2_rfm_serving.engines.embedded.inputs import placed
 from ros2_rfm_serving.engines.embedded.judge import Judge
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
 from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
+from ros2_rfm_serving.engines.embedded.planner import Planner
+from ros2_rfm_serving.engines.embedded.planner_network import PlannerNetwork
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
@@ -28,6 +30,8 @@ def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> 
     network, content_hash = bundle.load(folder)
     if isinstance(network, FlowPolicyNetwork):
         return FlowEngine(FlowPolicy(model, network, content_hash, options), _sampling(network.config, options))
+    if isinstance(network, PlannerNetwork):
+        return Planner(model, network, content_hash, options)
     return Judge(model, network, content_hash, options)
 
 

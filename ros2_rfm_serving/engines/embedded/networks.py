@@ -248,6 +248,8 @@ class JudgeConfig:
     max_words: int = 12
     channels: int = 48
     width: int = 128
+    reads_in_order: bool = False
+    """The text as a sequence, whose end counts most: an execution history. False: as a bag of words, an instruction."""
 
 
 class JudgeNetwork(nn.Module):
@@ -267,6 +269,7 @@ class JudgeNetwork(nn.Module):
             nn.Conv2d(c, c, 3, padding=1),
         )
         self.word = nn.Embedding(len(config.vocabulary), config.width)
+        self.reader = nn.GRU(config.width, config.width, batch_first=True) if config.reads_in_order else None
         self.mlp = nn.Sequential(
             nn.Linear(3 * c * len(config.cameras) + config.width, config.width),
             nn.GELU(),
@@ -279,9 +282,16 @@ class JudgeNetwork(nn.Module):
     def forward(self, images: Tensor, words: Tensor) -> Tensor:
         """images [B, C, H, W, 3] uint8, words [B, L] -> logits [B, verdicts]"""
         b = len(images)
-        text = self.word(words).mean(dim=1)
+        text = self._read(words)
         out: Tensor = self.mlp(torch.cat([self.points(images).view(b, -1).to(text), text], dim=1))
         return out
+
+    def _read(self, words: Tensor) -> Tensor:
+        """[B, L] -> [B, width]"""
+        if self.reader is None:
+            bag: Tensor = self.word(words).mean(dim=1)
+            return bag
+        return after_last_word(self.reader(self.word(words))[0], words)
 
     def points(self, images: Tensor) -> Tensor:
         """[B, C, H, W, 3] uint8 -> [B C, 3 channels]: where each map peaks, and how high."""
@@ -293,6 +303,13 @@ class JudgeNetwork(nn.Module):
         """Weights alone: pixels, coordinates and indices keep the precision that they need (vla.cpp §4.6)."""
         for parameter in self.parameters():
             parameter.data = parameter.data.to(dtype)
+
+
+def after_last_word(read: Tensor, words: Tensor) -> Tensor:
+    """read: [B, L, W], words: [B, L] padded with zeros at their end -> [B, W]"""
+    last = (words != 0).sum(dim=1).sub(1).clamp(min=0)
+    at_last: Tensor = read[torch.arange(len(read), device=read.device), last]
+    return at_last
 
 
 def _soft_argmax(maps: Tensor) -> Tensor:

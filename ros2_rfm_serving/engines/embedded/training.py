@@ -27,7 +27,20 @@ LogRow = dict[str, float]
 Report = Callable[[LogRow], None]
 
 
-class Dataset(Protocol):
+class Frames(Protocol):
+    """What a judge learns from; shapes as in `worlds.demonstrations.Demonstrations`."""
+
+    @property
+    def images(self) -> npt.NDArray[np.uint8]: ...
+    @property
+    def verdict(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def frame_task(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def frame_episode(self) -> npt.NDArray[np.int32]: ...
+
+
+class Dataset(Frames, Protocol):
     """The arrays of demonstrations; `worlds.demonstrations.Demonstrations` documents the shapes."""
 
     @property
@@ -44,14 +57,6 @@ class Dataset(Protocol):
     def task(self) -> npt.NDArray[np.int32]: ...
     @property
     def frame(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def images(self) -> npt.NDArray[np.uint8]: ...
-    @property
-    def verdict(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def frame_task(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def frame_episode(self) -> npt.NDArray[np.int32]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +94,7 @@ def train_policy(
         network.velocity = torch.compile(network.velocity)  # type: ignore[method-assign]
         for block in network.encoder:
             block.compile()
-    optimizer, rate = _optimizer(network, training)
+    optimizer, rate = make_optimizer(network, training)
     loss_sum = 0.0
     for step in range(1, training.steps + 1):
         loss = _policy_loss(network, batches.draw())
@@ -98,7 +103,7 @@ def train_policy(
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         rate.step()
-        _update_average(average, network, min(training.ema_decay, step / (step + 10)))
+        update_average(average, network, min(training.ema_decay, step / (step + 10)))
         loss_sum += float(loss)
         if step % training.log_every == 0:
             report({"step": step, "loss": loss_sum / training.log_every, "learning_rate": float(rate.get_last_lr()[0])})
@@ -107,19 +112,29 @@ def train_policy(
 
 
 def train_judge(
-    config: JudgeConfig, data: Dataset, texts: Sequence[Sequence[str]], training: TrainingConfig, report: Report
+    config: JudgeConfig,
+    data: Frames,
+    texts: Sequence[Sequence[str]],
+    training: TrainingConfig,
+    report: Report,
+    eyes: JudgeNetwork | None = None,
 ) -> JudgeNetwork:
-    """Cross-entropy on frames; every tenth episode is held out and its accuracy reported."""
+    """Cross-entropy on frames; every tenth episode is held out and its accuracy reported.
+
+    eyes: a judge of the same cameras, whose convolutions this one sets out from.
+    """
     torch.manual_seed(training.seed)
     rng = np.random.default_rng(training.seed)
     network = JudgeNetwork(config)
+    if eyes is not None:
+        network.convolutions.load_state_dict(eyes.convolutions.state_dict())
     held_out = data.frame_episode % 10 == 9
     train_rows, test_rows = np.flatnonzero(~held_out), np.flatnonzero(held_out)
     words = _Words(config.vocabulary, config.max_words, texts)
     counts = np.bincount(data.verdict[train_rows], minlength=len(config.verdicts))
     weight = torch.tensor(np.sqrt(counts.max() / np.maximum(counts, 1)), dtype=torch.float32)
     average = copy.deepcopy(network)
-    optimizer, rate = _optimizer(network, training)
+    optimizer, rate = make_optimizer(network, training)
     loss_sum = 0.0
     for step in range(1, training.steps + 1):
         rows = rng.choice(train_rows, training.batch_size)
@@ -131,7 +146,7 @@ def train_judge(
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         rate.step()
-        _update_average(average, network, min(training.ema_decay, step / (step + 10)))
+        update_average(average, network, min(training.ema_decay, step / (step + 10)))
         loss_sum += float(loss)
         if step % training.log_every == 0:
             accuracy = judge_accuracy(average.eval(), data, test_rows, words, rng)
@@ -142,7 +157,7 @@ def train_judge(
 
 @torch.no_grad()
 def judge_accuracy(
-    network: JudgeNetwork, data: Dataset, rows: npt.NDArray[np.int64], words: _Words, rng: np.random.Generator
+    network: JudgeNetwork, data: Frames, rows: npt.NDArray[np.int64], words: _Words, rng: np.random.Generator
 ) -> LogRow:
     """Recall per verdict on the given frames, and the share of ONGOING frames taken for DONE."""
     predicted = np.concatenate(
@@ -278,7 +293,7 @@ def _jitter(images: Tensor, rng: np.random.Generator) -> Tensor:
     return images.float().mul_(gain).add_(offset).clamp_(0, 255)
 
 
-def _optimizer(
+def make_optimizer(
     network: torch.nn.Module, training: TrainingConfig
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     optimizer = torch.optim.AdamW(network.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
@@ -291,6 +306,6 @@ def _optimizer(
 
 
 @torch.no_grad()
-def _update_average(average: torch.nn.Module, network: torch.nn.Module, decay: float) -> None:
+def update_average(average: torch.nn.Module, network: torch.nn.Module, decay: float) -> None:
     for mean, value in zip(average.parameters(), network.parameters(), strict=True):
         mean.lerp_(value, 1 - decay)

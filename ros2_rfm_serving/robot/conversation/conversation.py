@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ros2_rfm_serving.robot.config import RobotConfig, Sensors
@@ -14,7 +15,17 @@ from ros2_rfm_serving.robot.conversation.links import Links
 from ros2_rfm_serving.robot.conversation.requests import action_request, thought_request
 from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.robot.supervision import Supervision
-from ros2_rfm_serving.types import SYSTEM1, Conditioning, ObservationRequest, Reply, RequestId, Schedule
+from ros2_rfm_serving.types import (
+    MAX_INSTRUCTION_CHARACTERS,
+    MONITOR,
+    SYSTEM1,
+    SYSTEM2,
+    Conditioning,
+    ObservationRequest,
+    Reply,
+    RequestId,
+    Schedule,
+)
 
 Requests = tuple[tuple[str, ObservationRequest], ...]
 
@@ -24,6 +35,8 @@ class Instructions(NamedTuple):
     """The subgoal, or the goal's instruction."""
     goal: str
     """What those who judge or plan are told, before their own prompt."""
+    history: Callable[[], str]
+    """After it, for System 2 and the monitor (`ExecutionHistory`). Safety judges what it sees."""
 
 
 class Conversation:
@@ -143,7 +156,8 @@ class Conversation:
         identity = link.sent(episode, now_s, self._queue.mark, min(sensors.state_s, sensors.images_s))
         if link.component != SYSTEM1:
             prompt = self._config.prompts.get(link.component, "")
-            return thought_request(identity, f"{told.goal}. {prompt}", sensors, now_s)
+            history = f" {told.history()}" if link.component in (SYSTEM2, MONITOR) else ""
+            return thought_request(identity, f"{told.goal}. {prompt}{history}"[:MAX_INSTRUCTION_CHARACTERS], sensors, now_s)
         if not again:
             self.calls.acted()
             self._started, self._episode_start = self._episode_start, False

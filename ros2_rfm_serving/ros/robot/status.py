@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
@@ -10,6 +11,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rfm_serving import msg
 
 from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.robot.figures import ComponentFigures
 from ros2_rfm_serving.ros import following
 from ros2_rfm_serving.ros.diagnostics import key_values
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
@@ -144,9 +146,20 @@ def status_message(brain: RobotBrain, task: str, now_s: float) -> Any:
         paused=brain.paused,
         held_ticks=brain.held_ticks,
         refused=convert.counters_to(brain.refused),
+        components=[_figures_message(name, figures, brain.slo_s(name)) for name, figures in sorted(brain.figures.items())],
     )
     status.header.frame_id = brain.config.name
     return status
+
+
+def _figures_message(component: str, figures: ComponentFigures, slo_s: float) -> Any:
+    return msg.ComponentFigures(
+        component=component,
+        slo_s=slo_s if slo_s < math.inf else 0.0,
+        in_time=figures.in_time,
+        late=figures.late,
+        words=convert.counters_to(figures.words),
+    )
 
 
 def diagnosis(
@@ -177,6 +190,8 @@ def diagnosis(
         "callback_errors": errors,
         **{f"{before.name} to {after.name}": count for (before, after), count in sorted(brain.state_changes.items())},
         **{f"warned {name}": count for name, count in sorted(brain.gate_warnings.items())},
+        **{f"{part.component} in time": part.in_time for part in status.components},
+        **{f"{part.component} late": part.late for part in status.components},
         **{f"refused {counter.name}": counter.count for counter in status.refused},
     }
     name = brain.config.name

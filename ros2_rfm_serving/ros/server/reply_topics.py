@@ -8,6 +8,8 @@ from typing import Any
 from rclpy.node import Node
 from rfm_serving import msg
 
+from ros2_rfm_serving.faults import Direction
+from ros2_rfm_serving.ros.faulty import Faults
 from ros2_rfm_serving.ros.wire import cdr, convert, qos
 from ros2_rfm_serving.types import Reply, RequestId
 
@@ -15,8 +17,9 @@ from ros2_rfm_serving.types import Reply, RequestId
 class ReplyTopics:
     """`send` may be called from any thread, the rest on the executor's."""
 
-    def __init__(self, node: Node, names: qos.Names) -> None:
-        self._node, self._names = node, names
+    def __init__(self, node: Node, names: qos.Names, faults: Faults) -> None:
+        """faults: what happens to replies on purpose. They leave as bytes, of which none is damaged."""
+        self._node, self._names, self._faults = node, names, faults
         self._ros_clock = node.get_clock().handle  # a sixth of what `Clock.now` costs
         self._replies: dict[tuple[str, type], Any] = {}
         """(robot, type of message) -> publisher"""
@@ -33,7 +36,8 @@ class ReplyTopics:
     def send(self, reply: Reply) -> str:
         """What is wrong; empty: it is on its way. A full or broken writer must not keep the others from their replies."""
         try:
-            self.expect(reply.id.robot, type(reply)).publish(cdr.reply_to(reply, self._ros_clock.get_now().nanoseconds))
+            publisher, now_ns = self.expect(reply.id.robot, type(reply)), self._ros_clock.get_now().nanoseconds
+            self._faults.passing(publisher.publish, Direction.DOWN)(cdr.reply_to(reply, now_ns))
         except RuntimeError as error:
             return f"{reply.id.robot}: {error}"
         return ""

@@ -25,6 +25,7 @@ from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.types import Conditioning, InferenceRequest
+from test.unit.fakes import shipped_bundles
 
 SMALL = FlowPolicyConfig(
     state_size=6,
@@ -117,7 +118,7 @@ def test_unknown_words_are_left_out() -> None:
     assert instructions.encode(["please go NOW"], {"go": 2}, 4).tolist() == [[2, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("name", ["metaworld_flow", "metaworld_judge"])
+@pytest.mark.parametrize("name", shipped_bundles())
 def test_the_shipped_bundles_load_and_match_their_cards(repository: Path, name: str) -> None:
     folder = repository / "models" / name
     engine = load_embedded(name, folder)

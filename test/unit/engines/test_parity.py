@@ -32,6 +32,7 @@ from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.solvers import Euler
 from ros2_rfm_serving.errors import ModelError
+from test.unit.fakes import shipped_bundles
 
 from .test_engines import SMALL
 
@@ -77,7 +78,7 @@ def test_batches_of_fixed_shape_pass() -> None:
     assert not failing(engine(policy(), fixed_shapes=(1, 4)).check_parity())
 
 
-@pytest.mark.parametrize("name", ["metaworld_flow", "metaworld_judge"])
+@pytest.mark.parametrize("name", shipped_bundles())
 def test_the_shipped_bundles_pass(repository: Path, name: str) -> None:
     checks = load_embedded(name, repository / "models" / name).check_parity()
     assert len(checks) >= 2 and not failing(checks)

@@ -1,0 +1,46 @@
+"""What became of a task so far, in words: System 2 plans from it, and the monitor judges by it (ROSA §2.2.2).
+
+`Before: push the puck: failed. Attempt 2, 4/15 s. reach the red goal: done. Now: push the puck.`
+"""
+
+from __future__ import annotations
+
+MAX_EVENTS = 3
+"""Of one attempt, the newest; a prompt is no log."""
+MAX_FAILURES = 3
+"""Of former attempts."""
+
+
+class ExecutionHistory:
+    """Of one task; `begin` starts anew."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self._attempt = 1
+        self._failures: list[str] = []
+        self._events: list[str] = []
+
+    def note(self, subgoal: str, what: str) -> None:
+        """What became of a subgoal. The same twice in a row is said once."""
+        event = _event(subgoal, what)
+        if self._events[-1:] != [event]:
+            self._events = [*self._events, event][-MAX_EVENTS:]
+
+    def retry(self, subgoal: str, why: str) -> None:
+        """The attempt failed at `subgoal`; what it had reached is undone."""
+        self._failures = [*self._failures, _event(subgoal, why)][-MAX_FAILURES:]
+        self._events = []
+        self._attempt += 1
+
+    def text(self, subgoal: str, elapsed_s: float, budget_s: float) -> str:
+        """subgoal: what is being worked on; empty: there is no plan."""
+        failed = f"Before: {'; '.join(self._failures)}. " if self._failures else ""
+        events = f" {'; '.join(self._events)}." if self._events else ""
+        now = f" Now: {subgoal}." if subgoal else ""
+        return f"{failed}Attempt {self._attempt}, {elapsed_s:.0f}/{budget_s:.0f} s.{events}{now}"
+
+
+def _event(subgoal: str, what: str) -> str:
+    return f"{subgoal}: {what}" if subgoal else what
