@@ -69,7 +69,10 @@ class Changes:
 
     def _make_it_so(self) -> None:
         apply, self._apply = self._apply, _nothing
-        apply()
+        try:
+            apply()
+        except Exception:  # a service without an answer would be worse
+            self._node.get_logger().error(f"parameters were accepted and did not take effect:\n{traceback.format_exc()}")
 
 
 def _nothing() -> None:

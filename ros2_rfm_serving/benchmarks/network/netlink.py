@@ -1,4 +1,4 @@
-"""`scripts/netlink`: a bad network on one machine, to run robots and servers in. `network_switch.py` is what it runs."""
+"""`scripts/netlink`: a bad network on one machine, to run robots and servers in. `switch.py` is what it runs."""
 
 from __future__ import annotations
 

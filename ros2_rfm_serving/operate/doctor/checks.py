@@ -130,7 +130,7 @@ def _gpu() -> Finding:
     names, program = "", shutil.which("nvidia-smi")
     if program:
         done = subprocess.run([program, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=False)
-        names = done.stdout.strip().replace("\n", ", ")
+        names = "" if done.returncode else done.stdout.strip().replace("\n", ", ")
     fix = "not needed for the quickstart: its models run on the CPU"
     return Finding(part="GPU", verdict=Verdict.OK if names else Verdict.OPTIONAL, found=names or "none", fix=fix)
 
