@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit ros system colcon engines fuzz doctor bench clean
+.PHONY: run test one-core install lint unit ros system colcon engines fuzz mutants doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -60,6 +60,10 @@ $(VENV)/.fuzz: $(VENV)/.dependencies
 	$(BIN)/python scripts/requirements.py pyproject.toml fuzz > $(VENV)/requirements_fuzz.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements_fuzz.txt
 	touch $@
+
+# Ten faults in the brain and the server, one at a time: a test must notice each. Some ten minutes.
+mutants: install
+	$(BIN)/python -m test.mutants
 
 doctor: install
 	$(BIN)/rfm doctor
