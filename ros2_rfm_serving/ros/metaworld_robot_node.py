@@ -35,10 +35,10 @@ IN_THE_WAY = (NOTHING, *KINDS)
 SPECS = {
     "robot": Spec("", "Robot name; empty: the last part of the namespace"),
     "task": Spec("reach", "Meta-World task", choices=tuple(TASKS | STAGED_TASKS)),
-    "seed": Spec(0, "Of the first episode's randomisation; episode k uses seed + k", 0, 2**31 - 1),
+    "seed": Spec(0, "Of the first episode's randomisation; episode k uses seed + k", 0, 2**31 - 1, when=When.ANY),
     "control_rate_hz": Spec(20.0, "Control periods per second of wall time", 0.1, 1000.0),
-    "camera_rate_hz": Spec(5.0, "Frames per second of wall time", 0.01, 1000.0),
-    "image_size_px": Spec(96, "Width and height of the images", 8, 4096),
+    "camera_rate_hz": Spec(5.0, "Frames per second of wall time", 0.01, 1000.0, when=When.ANY),
+    "image_size_px": Spec(96, "Width and height of the images", 8, 2048),
     "interface": choice(Interface.NATIVE, "native, or foreign: as if it were somebody else's robot"),
     "obstacle": Spec(NOTHING, "In the cameras' way", choices=IN_THE_WAY, when=When.ANY),
     "lose_workpiece": Spec(
@@ -46,17 +46,6 @@ SPECS = {
     ),
 }
 GRIPPER = ACTION_NAMES.index("gripper")
-
-
-SPECS = {
-    "robot": Spec("", "Robot name; empty: the last part of the namespace"),
-    "task": Spec("reach", "Meta-World task", choices=tuple(TASKS)),
-    "seed": Spec(0, "Of the first episode's randomisation; episode k uses seed + k", 0, 2**31, when=When.ANY),
-    "control_rate_hz": Spec(20.0, "Control periods per second of wall time", 0.1, 1000.0),
-    "camera_rate_hz": Spec(5.0, "Frames per second of wall time", 0.01, 1000.0, when=When.ANY),
-    "image_size_px": Spec(96, "Width and height of the images", 8, 2048),
-    "interface": Spec("native", "native, or foreign: as if it were somebody else's robot", choices=("native", "foreign")),
-}
 
 
 class MetaworldRobotNode(Node):
