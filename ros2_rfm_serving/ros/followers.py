@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
+from rclpy.serialization import deserialize_message, serialize_message
 from rclpy.task import Future
 from rfm_serving import msg
 
@@ -14,9 +16,9 @@ from ros2_rfm_serving.ros.diagnostics import key_values
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.ros.wire import qos
-from ros2_rfm_serving.types import Schedule
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 
+FORGED = "somebody publishes schedules in this scheduler's name"
 SILENT_SERVER_S = 4 * qos.STATUS_PERIOD_S
 """A server of which nothing was heard for this long is not waited for."""
 PATIENCE_S = SILENT_AFTER_S + 2 * REPEAT_PERIOD_S
@@ -39,14 +41,16 @@ class Followers:
         """Those of the schedule: their subscriptions."""
         self._since_s: dict[str, float] = {}
         self._followers: dict[str, _Follower] = {}
-        self._epoch = self._foreign = self._forged = 0
-        self._foreign_s = -SILENT_AFTER_S
+        self._published = msg.Schedule()
+        """The last one, as others hear it."""
+        self._foreign = self._forged = 0
+        self._foreign_s = self._forged_s = -math.inf
         self._waiting: list[Future] = []
         node.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
 
-    def expect(self, schedule: Schedule) -> None:
+    def expect(self, schedule: msg.Schedule) -> None:
         """This schedule is published next."""
-        self._epoch = schedule.epoch
+        self._published = deserialize_message(serialize_message(schedule), msg.Schedule)
         servers = {placement.server for placement in schedule.placements}
         for server in self._servers.keys() - servers:
             self._node.destroy_subscription(self._servers.pop(server))
@@ -64,15 +68,16 @@ class Followers:
             await change
         return problem
 
-    def diagnosis(self, schedule: Schedule) -> DiagnosticStatus:
+    def diagnosis(self) -> DiagnosticStatus:
         """`scheduler: schedule`."""
-        level, message = DiagnosticStatus.OK, f"schedule {schedule.epoch} is followed"
+        epoch = self._published.epoch
+        level, message = DiagnosticStatus.OK, f"schedule {epoch} is followed"
         if clock() - self._foreign_s < SILENT_AFTER_S:
             level, message = DiagnosticStatus.WARN, TWO_SCHEDULERS
-        elif problem := self._problem(schedule.epoch):
+        elif problem := self._problem(epoch):
             level, message = DiagnosticStatus.WARN, problem
         values = {
-            "schedule_epoch": schedule.epoch,
+            "schedule_epoch": epoch,
             "scheduler": f"{self._identity:x}",
             "schedules of other schedulers": self._foreign,
             "schedules forged": self._forged,
@@ -80,7 +85,9 @@ class Followers:
         return DiagnosticStatus(level=level, name="scheduler: schedule", message=message, values=key_values(values))
 
     def _problem(self, epoch: int) -> str:
-        """Who does not follow; empty: everybody who is there does."""
+        """Who does not follow, or cannot be told from those who do not; empty: everybody who is there does."""
+        if clock() - self._forged_s < SILENT_AFTER_S:
+            return FORGED
         since_s = clock() - SILENT_SERVER_S
         there = {server: one for server, one in self._followers.items() if one.heard_s > since_s}
         if unheard := sorted(
@@ -91,6 +98,8 @@ class Followers:
             return f"{', '.join(strayed)} follows another scheduler, {there[strayed[0]].scheduler:x}"
         if late := sorted(server for server, one in there.items() if one.epoch < epoch):
             return f"{', '.join(late)} still follows schedule {there[late[0]].epoch}"
+        if ahead := sorted(server for server, one in there.items() if one.epoch > self._published.epoch):
+            return f"{', '.join(ahead)} follows schedule {there[ahead[0]].epoch}, which this scheduler has not made"
         return ""
 
     def _on_status(self, message: Any) -> None:
@@ -104,12 +113,19 @@ class Followers:
         if message.scheduler != self._identity:
             self._foreign, self._foreign_s = self._foreign + 1, clock()
             log.warning(f"{TWO_SCHEDULERS}: {message.scheduler:x}", throttle_duration_sec=SILENT_AFTER_S)
-        elif message.epoch > self._epoch:
-            self._forged += 1
-            log.error(f"somebody publishes schedules in this scheduler's name: {message.epoch}, this one is at {self._epoch}")
+        elif message.epoch > self._published.epoch or (
+            message.epoch == self._published.epoch and _content(message) != _content(self._published)
+        ):
+            self._forged, self._forged_s = self._forged + 1, clock()
+            log.error(f"{FORGED}: {message.epoch}, this one is at {self._published.epoch}", throttle_duration_sec=SILENT_AFTER_S)
 
     def look(self) -> None:
         """Whoever waits looks again: when a server tells something, and now and then, for those that tell nothing."""
         waiting, self._waiting = self._waiting, []
         for change in waiting:
             change.set_result(None)
+
+
+def _content(schedule: msg.Schedule) -> tuple[Any, ...]:
+    """Of which one schedule of an epoch has one alone."""
+    return schedule.placements, schedule.routes

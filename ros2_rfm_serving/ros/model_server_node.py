@@ -161,6 +161,7 @@ class ModelServerNode(LifecycleNode):
         if placement is None:
             self.get_logger().error("no schedule places a model here, and the parameter `model` is empty")
             return FAILURE
+        faulthandler.cancel_dump_traceback_later()  # loading takes what it takes; the next look at the engine sets it again
         loading = self._loading if self._loading and _same_model(self._loading.placement, placement) else self._load(placement)
         while not loading.wait(qos.STATUS_PERIOD_S):
             self._publish_status()

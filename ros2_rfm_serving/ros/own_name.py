@@ -16,6 +16,7 @@ from rfm_serving import msg
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.diagnostics import Diagnostics, key_values
+from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.ros.runtime import clock
 from ros2_rfm_serving.ros.timers import ONE_FOR_ALL, every
 from ros2_rfm_serving.ros.wire import convert, qos
@@ -120,7 +121,7 @@ class OwnName:
         if self.lost:
             self._node.get_logger().fatal(f"{self.problem}; this one ends")
             self.report(self.diagnosis())
-            raise SystemExit(self.problem)
+            raise SystemExit(EXIT_CONFIGURATION)
 
 
 def claim(node: Node, kind: str, topics: Iterable[tuple[str, str]]) -> list[OwnName]:

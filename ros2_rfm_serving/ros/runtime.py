@@ -86,6 +86,8 @@ def _run(make: Callable[[], Node], ending: Ending) -> int:
         _serve(node, ending)
     except (RfmError, ParameterException) as error:
         return _refused(error)
+    except SystemExit as end:  # of a callback that has said why
+        return end.code if isinstance(end.code, int) else EXIT_FAILED
     except Exception:
         traceback.print_exc()
         return EXIT_FAILED

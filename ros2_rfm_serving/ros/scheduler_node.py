@@ -65,7 +65,7 @@ class SchedulerNode(Node):
         self._followers = Followers(self, names, self._identity)
         self._fleet = self._planned(self._factory, self._factory.robots, 1, None)
         self._publish(self._fleet)
-        self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis(self._fleet.schedule),))
+        self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis(),))
         self._solver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solver")
         self._background: Future[Fleet] | None = None
         every(self, REPEAT_PERIOD_S, self._repeat)
@@ -94,7 +94,7 @@ class SchedulerNode(Node):
     def _publish(self, fleet: Fleet) -> None:
         schedule, self._fleet = fleet.schedule, fleet
         self._message = convert.schedule_to(replace(schedule, scheduler=self._identity), self._factory.name)
-        self._followers.expect(schedule)
+        self._followers.expect(self._message)
         self._repeat()
         for placement in schedule.placements:
             self.get_logger().info(

@@ -21,7 +21,8 @@ class ClaimStage(enum.IntEnum):
     """It looks around, and offers nothing yet."""
     HELD = 1
     SETTLED = 2
-    """Held for `SETTLED_AFTER_S`: where two hold a name because they could not hear each other, the older one keeps it."""
+    """Held for `SETTLED_AFTER_S`: where two hold a name that could not hear each other, one that
+    has only just begun gives it up."""
 
 
 class NameClaim:
@@ -42,6 +43,7 @@ class NameClaim:
         """Another process' word, or its own."""
         if process == self.process or self.lost:
             return
+        stage = min(stage, ClaimStage.SETTLED)  # of a newer wire, or forged
         if (stage, process) > (self.stage, self.process):
             self.lost = True
         elif self.stage is not ClaimStage.CLAIMED:

@@ -192,6 +192,8 @@ def test_every_parameter_has_a_type_a_meaning_and_says_when_it_may_change(make: 
 MEND = "deactivate"
 REFUSED: list[tuple[str, str, Any, str]] = [
     ("robot", "execution_horizon", "abc", "type"),
+    ("robot", "instruction", "x" * 100_000, "characters are too long"),
+    ("server", "hung_after_s", 1e-9, "healthy process"),
     ("robot", "execution_horizon", 0, "range"),
     ("robot", "execution_horizon", True, "type"),
     ("robot", "command_type", "foo", "unknown"),

@@ -263,6 +263,17 @@ def test_a_schedule_from_the_future_in_its_schedulers_name_wedges_nobody(running
     running.wait(lambda: running.values("server_1: server").get("scheduler_takeovers") == "1")
 
 
+def test_a_replan_is_no_success_while_somebody_speaks_in_the_schedulers_name(running: Rig) -> None:
+    """Whatever a server says that it follows then, it is not known to be this scheduler's."""
+    own = running.schedules[-1]
+    forger = running.peer.create_timer(0.1, lambda: running.rival.publish(forged(own, epoch=own.epoch + 50)))
+    running.wait(lambda: "in this scheduler's name" in running.diagnosis("scheduler: schedule").message)
+    answer = running.call(srv.Replan)
+    assert not answer.success and "in this scheduler's name" in answer.error_msg, answer
+    running.peer.destroy_timer(forger)
+    running.wait(lambda: running.call(srv.Replan).success, seconds=60.0)
+
+
 def test_a_restarted_scheduler_takes_over_and_until_then_its_answers_wait(running: Rig) -> None:
     before = running.schedules[-1]
     running.restart_scheduler()

@@ -10,6 +10,7 @@ from typing import Any
 
 from rclpy.node import Node
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import (
     CommandType,
     Compatibility,
@@ -25,7 +26,7 @@ from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.ros.parameters import NOTHING, Spec, Values, declare
 from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.io import IoConfig, io_config, per_action
-from ros2_rfm_serving.types import Conditioning, Fallback, Guidance, Horizon, PrefixSchedule
+from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Conditioning, Fallback, Guidance, Horizon, PrefixSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +54,17 @@ def robot_settings(node: Node, name: str, *, one_of_many: bool = False, changed:
         io=io_config(values, config),
         tick=values.choice("tick", TickSource),
         task=values.text("task"),
-        instruction=values.text("instruction"),
+        instruction=_instruction(values),
     )
+
+
+def _instruction(values: Values) -> str:
+    """Raises: `ConfigurationError` for one that no server would take."""
+    text = values.text("instruction")
+    if len(text) > MAX_INSTRUCTION_CHARACTERS:
+        problem, fix = f"{len(text)} characters are too long", f"write at most {MAX_INSTRUCTION_CHARACTERS}"
+        raise ConfigurationError(problem, key="instruction", fix=fix)
+    return text
 
 
 def declare_robot(node: Node, robot: str = "") -> dict[str, Spec]:

@@ -157,6 +157,8 @@ SPECS = {
     "hung_after_s": _live(10.0, "The process ends, to be started again, when a batch takes longer; 0: never", 0.0, 1e6),
     "drain_timeout_s": _live(5.0, "For what runs and waits to be finished on SIGINT or SIGTERM", 0.0, 1e6),
 }
+SHORTEST_HUNG_S = 0.5
+"""Twice what one look at the engine may be late by, and more than any sound batch takes."""
 FOLDERS = {"profiles_folder": "config/profiles", "models_folder": "models"}
 """Where the shipped ones are."""
 
@@ -168,6 +170,8 @@ def server_params(node: Node, changed: Mapping[str, Any] = NOTHING) -> ServerPar
     fields: dict[str, Any] = {name: read[type(spec.default)](name) for name, spec in SPECS.items()}
     for name, shipped in FOLDERS.items():
         fields[name] = Path(fields[name]) if fields[name] else share() / shipped
+    if 0.0 < fields["hung_after_s"] < SHORTEST_HUNG_S:
+        raise values.wrong("hung_after_s", "would end a healthy process", f"give 0 or at least {SHORTEST_HUNG_S:g}")
     fields["server"] = named("server", fields["server"])
     Dispatcher(dispatch_policy(fields["dispatch"]), fields["batching"])  # whether there is such a policy
     return ServerParams(**fields)
