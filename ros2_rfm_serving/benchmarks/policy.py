@@ -28,7 +28,7 @@ def policy(
     """
     from ros2_rfm_serving.factory import load_factory
     from ros2_rfm_serving.monitoring.board import wilson_interval
-    from ros2_rfm_serving.ros.runtime import share
+    from ros2_rfm_serving.ros.node.runtime import share
 
     descriptor = load_factory(factory or share() / "config" / "factory_evaluation.yaml")
     served = _served_success(descriptor, episodes, domain)

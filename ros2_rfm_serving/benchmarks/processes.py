@@ -36,7 +36,7 @@ def spinning(make: Any) -> Iterator[Any]:
     """A node of this process and a `spin(until, at most seconds)` for it."""
     import rclpy
 
-    from ros2_rfm_serving.ros.runtime import executor
+    from ros2_rfm_serving.ros.node.runtime import executor
 
     rclpy.init(args=[])
     node, spinner = make(), executor()

@@ -109,7 +109,7 @@ def profile(
         rfm profile nvidia/GR00T-N1.6-3B --gpu-type "NVIDIA H200" --derive --out h200.csv
     """
     from ros2_rfm_serving.factory import Catalogue
-    from ros2_rfm_serving.ros.runtime import share
+    from ros2_rfm_serving.ros.node.runtime import share
 
     folder = profiles or share() / "config" / "profiles"
     catalogue = Catalogue.load(folder / "models.yaml")
@@ -182,7 +182,7 @@ def _measured(
 def _load(model: str, entry: CatalogueEntry, gpu_type: str, threads: int, folder: Path) -> Engine:
     from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
     from ros2_rfm_serving.profiles import Profile, load_profiles
-    from ros2_rfm_serving.ros.runtime import share
+    from ros2_rfm_serving.ros.node.runtime import share
 
     profile = load_profiles(folder) if entry.engine == "emulated" else Profile({})
     spec = EngineSpec(

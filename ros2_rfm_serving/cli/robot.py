@@ -23,7 +23,7 @@ from ros2_rfm_serving.operate.running import (
     show_until_end,
     stop_signals,
 )
-from ros2_rfm_serving.ros.process import LogLevel
+from ros2_rfm_serving.ros.node.process import LogLevel
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.factory import Factory, Robot
@@ -89,7 +89,7 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
     from ros2_rfm_serving.factory.nodes import robot_nodes
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.operate.supervisor import Supervisor
-    from ros2_rfm_serving.ros.runtime import share
+    from ros2_rfm_serving.ros.node.runtime import share
 
     nodes = robot_nodes(factory, newcomer, share() / "config", fleet_namespace=options.namespace, work=options.work)
     board, stop = Board([newcomer.name], factory.servers), threading.Event()

@@ -14,7 +14,7 @@ from ros2_rfm_serving.operate.running import (
     new_logs,
     quickstart,
 )
-from ros2_rfm_serving.ros.process import LogLevel, ignore_signals
+from ros2_rfm_serving.ros.node.process import LogLevel, ignore_signals
 
 
 def up(

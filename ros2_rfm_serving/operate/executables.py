@@ -17,7 +17,7 @@ def command_of(executable: str) -> list[str]:
     that `rfm` runs. Raises: `ConfigurationError`."""
     if not is_installed():
         return [sys.executable, "-m", "ros2_rfm_serving.ros.executables", executable]
-    from ros2_rfm_serving.ros.runtime import share
+    from ros2_rfm_serving.ros.node.runtime import share
 
     file = share().parents[1] / "lib" / "rfm_serving" / executable
     if not file.is_file():

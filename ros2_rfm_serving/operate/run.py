@@ -46,7 +46,7 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     from ros2_rfm_serving.monitoring.summary import render
     from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.profiles import load_profiles
-    from ros2_rfm_serving.ros.runtime import share
+    from ros2_rfm_serving.ros.node.runtime import share
     from ros2_rfm_serving.scheduler import start_fleet
 
     # What cannot be scheduled is said here, not in a log.

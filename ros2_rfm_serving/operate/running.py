@@ -44,7 +44,7 @@ class Options:
 
 
 def quickstart() -> Path:
-    from ros2_rfm_serving.ros.runtime import share
+    from ros2_rfm_serving.ros.node.runtime import share
 
     return share() / "config" / "factory_quickstart.yaml"
 
@@ -116,9 +116,9 @@ def observing(board: Board, namespace: str) -> Iterator[ObserverNode]:
     import rclpy
     from rclpy.signals import SignalHandlerOptions
 
-    from ros2_rfm_serving.ros.middleware import use_any_vendor_profile
+    from ros2_rfm_serving.ros.node.middleware import use_any_vendor_profile
+    from ros2_rfm_serving.ros.node.runtime import executor
     from ros2_rfm_serving.ros.observer_node import ObserverNode
-    from ros2_rfm_serving.ros.runtime import executor
 
     use_any_vendor_profile()
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)

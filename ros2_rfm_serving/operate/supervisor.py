@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ros2_rfm_serving.factory.nodes import NodeSpec, write_parameters
 from ros2_rfm_serving.operate.executables import command_of
-from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION, SUPERVISED
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, SUPERVISED
 
 INITIAL_BACKOFF_S, MAX_BACKOFF_S, HEALTHY_AFTER_S = 1.0, 15.0, 30.0
 MAX_RESTARTS_IN_A_ROW = 5

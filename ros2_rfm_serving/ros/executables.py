@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from ros2_rfm_serving.ros.process import Ending
+from ros2_rfm_serving.ros.node.process import Ending
 
 
 def scheduler_node() -> None:

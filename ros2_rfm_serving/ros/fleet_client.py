@@ -8,7 +8,7 @@ from rclpy.node import Node
 from rfm_serving import srv
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.ros.runtime import clock, executor
+from ros2_rfm_serving.ros.node.runtime import clock, executor
 from ros2_rfm_serving.ros.wire import qos
 
 TIMEOUT_S = 60.0

@@ -12,9 +12,9 @@ from rclpy.serialization import deserialize_message, serialize_message
 from rclpy.task import Future
 from rfm_serving import msg
 
-from ros2_rfm_serving.ros.diagnostics import key_values
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
-from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.node.diagnostics import key_values
+from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 

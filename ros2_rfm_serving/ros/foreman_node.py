@@ -14,10 +14,10 @@ from rclpy.node import Node
 from rfm_serving import action, msg
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.ros.changes import Changes
-from ros2_rfm_serving.ros.parameters import NOTHING, Spec, Values, When, declare
-from ros2_rfm_serving.ros.runtime import clock, fleet_names, run_node
-from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.node.changes import Changes
+from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, When, declare
+from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node
+from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.types import TaskOutcome
 

@@ -18,11 +18,11 @@ from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.descriptor import Interface
-from ros2_rfm_serving.ros.changes import Changes
-from ros2_rfm_serving.ros.own_name import named
-from ros2_rfm_serving.ros.parameters import Spec, Values, When, choice, declare
-from ros2_rfm_serving.ros.runtime import clock, fleet_names, run_node
-from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.node.changes import Changes
+from ros2_rfm_serving.ros.node.own_name import named
+from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, choice, declare
+from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node
+from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.wire.convert import stamped
 from ros2_rfm_serving.ros.worlds.metaworld import make_interface

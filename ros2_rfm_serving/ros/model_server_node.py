@@ -22,13 +22,14 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError, RfmError
-from ros2_rfm_serving.ros.changes import Changes
-from ros2_rfm_serving.ros.diagnostics import Diagnostics
-from ros2_rfm_serving.ros.faulty import Faults
 from ros2_rfm_serving.ros.following import describe, say
-from ros2_rfm_serving.ros.own_name import claim
-from ros2_rfm_serving.ros.parameters import declare
-from ros2_rfm_serving.ros.runtime import clock, fleet_names, logged, run_node
+from ros2_rfm_serving.ros.node.changes import Changes
+from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
+from ros2_rfm_serving.ros.node.faulty import Faults
+from ros2_rfm_serving.ros.node.own_name import claim
+from ros2_rfm_serving.ros.node.parameters import declare
+from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, logged, run_node
+from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
 from ros2_rfm_serving.ros.server.infer_door import InferDoor
 from ros2_rfm_serving.ros.server.intake import Intake
@@ -37,7 +38,6 @@ from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams, server_params
 from ros2_rfm_serving.ros.server.status import diagnosis, status_message
 from ros2_rfm_serving.ros.server.websocket_settings import open_gateway
-from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer

@@ -9,7 +9,7 @@ from rclpy.node import Node
 from rfm_serving import msg
 
 from ros2_rfm_serving.monitoring.board import Board, ComponentRow, Score
-from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
 

@@ -13,18 +13,18 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 
 from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.robot import RobotBrain
-from ros2_rfm_serving.ros.changes import Changes
-from ros2_rfm_serving.ros.diagnostics import Diagnostics
-from ros2_rfm_serving.ros.faulty import Faults
-from ros2_rfm_serving.ros.own_name import OwnName, claim, nameless
-from ros2_rfm_serving.ros.parameters import NOTHING, Spec, unknown
+from ros2_rfm_serving.ros.node.changes import Changes
+from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
+from ros2_rfm_serving.ros.node.faulty import Faults
+from ros2_rfm_serving.ros.node.own_name import OwnName, claim, nameless
+from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, unknown
+from ros2_rfm_serving.ros.node.runtime import fleet_names, logged, parameter, run_node
+from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.robot.body import RobotBody
 from ros2_rfm_serving.ros.robot.declared import SPECS
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers, later
 from ros2_rfm_serving.ros.robot.settings import RobotSettings, declare_robot, robot_settings
 from ros2_rfm_serving.ros.robot.status_watch import StatusWatch
-from ros2_rfm_serving.ros.runtime import fleet_names, logged, parameter, run_node
-from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire.session_messages import check_name
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.ros.parameters import NOTHING, Spec, Values, When, declare
+from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, When, declare
+from ros2_rfm_serving.ros.node.runtime import run_node
 from ros2_rfm_serving.ros.robot.declared import SPECS
 from ros2_rfm_serving.ros.robot.settings import RobotSettings, declare_robot, robot_settings
 from ros2_rfm_serving.ros.robot_node import RobotHost
-from ros2_rfm_serving.ros.runtime import run_node
 
 WHO = {"robots": Spec([""], "Names of the robots, as in the schedule", when=When.UNCONFIGURED)}
 

@@ -21,12 +21,12 @@ from rfm_serving import msg, srv
 from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot, load_factory
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.ros.changes import Changes
-from ros2_rfm_serving.ros.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.followers import Followers
-from ros2_rfm_serving.ros.parameters import Spec, Values, When, declare
-from ros2_rfm_serving.ros.runtime import fleet_names, run_node, share
-from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.node.changes import Changes
+from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
+from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, declare
+from ros2_rfm_serving.ros.node.runtime import fleet_names, run_node, share
+from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.scheduler import POLICIES, Fleet, start_fleet
 from ros2_rfm_serving.types import Schedule

@@ -15,7 +15,7 @@ from rfm_serving import action, msg, srv
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from std_srvs.srv import Trigger
 
-from ros2_rfm_serving.ros.runtime import executor
+from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import convert, qos, session_messages
 from test.unit.fakes import CONTRACT, chunk, rows
 

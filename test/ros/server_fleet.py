@@ -20,7 +20,7 @@ from rfm_serving import action, msg, srv
 
 from ros2_rfm_serving.benchmarks.path.sides import camera_image
 from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
-from ros2_rfm_serving.ros.runtime import executor
+from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import session_request_to
 from ros2_rfm_serving.types import EncodedImage, ObservationRequest, RequestId, SessionRequest, empty

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ros2_rfm_serving.ros.middleware import OLDER_PROFILES_FILE, PROFILES_FILE, use_any_vendor_profile
+from ros2_rfm_serving.ros.node.middleware import OLDER_PROFILES_FILE, PROFILES_FILE, use_any_vendor_profile
 from ros2_rfm_serving.shipped import shipped
 
 from .server_fleet import JPEG, serving

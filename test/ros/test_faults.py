@@ -16,8 +16,8 @@ from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
 from ros2_rfm_serving.faults import Direction
-from ros2_rfm_serving.ros.faulty import Faults
-from ros2_rfm_serving.ros.runtime import executor
+from ros2_rfm_serving.ros.node.faulty import Faults
+from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import convert, qos
 
 TOPIC = "arm/rfm/action_chunk"

@@ -14,7 +14,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.ros.runtime import executor
+from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import qos
 
 SERVER = ("model_server_node", "server:=s1", "model:=emulated/instant", "gpu_type:=EMULATED")

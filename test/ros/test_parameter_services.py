@@ -25,9 +25,9 @@ from ros2_rfm_serving.factory.nodes import parameter_file
 from ros2_rfm_serving.ros.foreman_node import ForemanNode
 from ros2_rfm_serving.ros.metaworld_robot_node import MetaworldRobotNode
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
+from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.robots_node import RobotsNode
-from ros2_rfm_serving.ros.runtime import executor
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.ros.wire import convert, qos
 from test.ros.robot_rig import Rig

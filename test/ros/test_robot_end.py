@@ -13,7 +13,7 @@ import rclpy
 from rclpy.task import Future
 from rfm_serving import msg
 from ros2_rfm_serving.ros.robot_node import RobotNode
-from ros2_rfm_serving.ros.runtime import executor
+from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import qos
 
 rclpy.init(args=["robot", "--ros-args", "-p", "robot:=arm_1", "-p", "autostart:=false"])

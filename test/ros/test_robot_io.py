@@ -21,10 +21,10 @@ from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.robot.cameras import CameraSet
 from ros2_rfm_serving.ros.robot.joints import StateConfig, StatePart, StateReader
 from ros2_rfm_serving.ros.robot.sinks import SinkConfig, SinkKind, make_sink
-from ros2_rfm_serving.ros.runtime import executor
 from ros2_rfm_serving.ros.wire import qos
 
 from .parameters import flat, settings

@@ -17,7 +17,7 @@ from rclpy.parameter import Parameter
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung
 from ros2_rfm_serving.robot.motion.fallback import check_ladder
-from ros2_rfm_serving.ros.parameters import unknown
+from ros2_rfm_serving.ros.node.parameters import unknown
 from ros2_rfm_serving.ros.robot.cameras import CameraConfig
 from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.settings import robot_settings

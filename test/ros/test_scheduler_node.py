@@ -15,8 +15,8 @@ from rfm_serving import msg, srv
 
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
+from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.robot_node import RobotNode
-from ros2_rfm_serving.ros.runtime import executor
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.types import ServerState

@@ -11,7 +11,7 @@ from rclpy.serialization import deserialize_message
 from rfm_serving import action, msg
 
 from ros2_rfm_serving.monitoring.board import Board
-from ros2_rfm_serving.ros.diagnostics import key_values
+from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot import status as robot_status
 from ros2_rfm_serving.ros.server import status as server_status

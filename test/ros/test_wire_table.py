@@ -16,9 +16,9 @@ from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.ros.foreman_node import ForemanNode
 from ros2_rfm_serving.ros.metaworld_robot_node import MetaworldRobotNode
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
+from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
-from ros2_rfm_serving.ros.runtime import executor
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 
 from .test_scheduler_node import FACTORY

@@ -19,7 +19,7 @@ import pytest
 
 from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.operate.supervisor import Supervisor
-from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 
 PREFIX = Path(sys.prefix)
 EXECUTABLES = PREFIX / "lib" / "rfm_serving"

@@ -20,7 +20,7 @@ import yaml
 
 from ros2_rfm_serving.benchmarks.network.netlink import EmulatedNetwork, emulated_network
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.ros.process import SUPERVISED
+from ros2_rfm_serving.ros.node.process import SUPERVISED
 from ros2_rfm_serving.shipped import shipped
 
 STAND_IN = "stand_in_node"

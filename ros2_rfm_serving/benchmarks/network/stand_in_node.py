@@ -21,9 +21,9 @@ from std_msgs.msg import Float32MultiArray, Float64MultiArray
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.benchmarks.path.sides import camera_image
+from ros2_rfm_serving.ros.node.runtime import clock, parameter, run_node
+from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.robot.status import Punctuality
-from ros2_rfm_serving.ros.runtime import clock, parameter, run_node
-from ros2_rfm_serving.ros.timers import every
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.wire.convert import packed, put
 from ros2_rfm_serving.types import RobotState, empty

@@ -12,8 +12,8 @@ from rfm_serving import msg, srv
 
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
 from ros2_rfm_serving.robot.brain import Sensors
-from ros2_rfm_serving.ros.runtime import clock, run_node
-from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.node.runtime import clock, run_node
+from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import grant_from, session_request_to
 from ros2_rfm_serving.types import SYSTEM1, EncodedImage, Placement, Route, Schedule, SessionRequest

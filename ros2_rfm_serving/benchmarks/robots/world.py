@@ -13,8 +13,8 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Float32MultiArray
 
 from ros2_rfm_serving.benchmarks.path.sides import CAMERAS, CONTROL_RATE_HZ, STATE_SIZE, camera_image
-from ros2_rfm_serving.ros import diagnostics
-from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.node import diagnostics
+from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 

@@ -88,7 +88,7 @@ def _served(mode: str, delay_steps: int, episodes: int, setting: Setting) -> Cel
     from ros2_rfm_serving.factory import load_factory
     from ros2_rfm_serving.operate.run import run_factory
     from ros2_rfm_serving.operate.running import Options
-    from ros2_rfm_serving.ros.runtime import share
+    from ros2_rfm_serving.ros.node.runtime import share
 
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.jsonl"
@@ -158,7 +158,7 @@ def _lockstep(mode: str, delay_steps: int, episodes: int, models: Path | None) -
     import torch
 
     from ros2_rfm_serving.engines.embedded.engine import load_embedded
-    from ros2_rfm_serving.ros.runtime import share
+    from ros2_rfm_serving.ros.node.runtime import share
     from ros2_rfm_serving.worlds.closed_loop import run_trials
     from ros2_rfm_serving.worlds.metaworld import TASKS, metaworld_arm
 
@@ -179,7 +179,7 @@ def _lockstep(mode: str, delay_steps: int, episodes: int, models: Path | None) -
 def config_of(mode: str) -> Any:
     """The shipped robot in this mode, as its node would read it."""
     from ros2_rfm_serving.robot import RobotConfig
-    from ros2_rfm_serving.ros.runtime import share
+    from ros2_rfm_serving.ros.node.runtime import share
     from ros2_rfm_serving.types import Conditioning
     from ros2_rfm_serving.worlds.closed_loop import ROBOT
 

@@ -20,8 +20,8 @@ from rclpy.task import Future
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import CapacityError, ContractError
-from ros2_rfm_serving.ros.runtime import clock, executor
-from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.node.runtime import clock, executor
+from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import cdr, qos
 from ros2_rfm_serving.ros.wire.session_messages import grant_from, session_request_to
 from ros2_rfm_serving.types import SYSTEM1, EncodedImage, ObservationRequest, RequestId, SessionRequest, empty

@@ -21,6 +21,8 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain, Sensors
 from ros2_rfm_serving.robot.freshness import Freshness
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.timers import ONE_FOR_ALL, every
 from ros2_rfm_serving.ros.robot.cameras import CameraSet
 from ros2_rfm_serving.ros.robot.declared import TickSource
 from ros2_rfm_serving.ros.robot.joints import StateReader
@@ -29,8 +31,6 @@ from ros2_rfm_serving.ros.robot.settings import RobotSettings
 from ros2_rfm_serving.ros.robot.sinks import make_sink
 from ros2_rfm_serving.ros.robot.status import Punctuality, Rhythm, diagnosis, status_message
 from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
-from ros2_rfm_serving.ros.runtime import clock
-from ros2_rfm_serving.ros.timers import ONE_FOR_ALL, every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import Reply, RobotState, TaskOutcome, TaskPhase
 

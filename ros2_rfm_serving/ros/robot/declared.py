@@ -8,7 +8,7 @@ import enum
 
 from ros2_rfm_serving.robot.config import CommandType, Compatibility, FailSafeConfig, LinkConfig, RobotConfig, TaskPolicy
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
-from ros2_rfm_serving.ros.parameters import Spec, When, choice
+from ros2_rfm_serving.ros.node.parameters import Spec, When, choice
 from ros2_rfm_serving.ros.robot.joints import StatePart
 from ros2_rfm_serving.ros.robot.sinks import TRAJECTORY_FIELDS, SinkKind
 from ros2_rfm_serving.types import Conditioning, Guidance, Horizon

@@ -12,7 +12,7 @@ from rclpy.validate_topic_name import validate_topic_name
 
 from ros2_rfm_serving.robot.config import CommandType, Motion, RobotConfig
 from ros2_rfm_serving.robot.output import check_stop
-from ros2_rfm_serving.ros.parameters import Values
+from ros2_rfm_serving.ros.node.parameters import Values
 from ros2_rfm_serving.ros.robot.cameras import CameraConfig
 from ros2_rfm_serving.ros.robot.joints import JOINT_FIELDS, StateConfig, StatePart
 from ros2_rfm_serving.ros.robot.sinks import TWIST_AXES, SinkConfig, SinkKind

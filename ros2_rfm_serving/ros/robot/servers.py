@@ -13,11 +13,11 @@ from ros2_rfm_serving.errors import BadMessageError, ContractError
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.robot.config import EpisodeReset
-from ros2_rfm_serving.ros.faulty import Faults
 from ros2_rfm_serving.ros.following import describe, say
+from ros2_rfm_serving.ros.node.faulty import Faults
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.timers import ONE_FOR_ALL, every
 from ros2_rfm_serving.ros.robot.status_watch import Hearing, StatusWatch
-from ros2_rfm_serving.ros.runtime import clock
-from ros2_rfm_serving.ros.timers import ONE_FOR_ALL, every
 from ros2_rfm_serving.ros.wire import convert, qos, session_messages
 from ros2_rfm_serving.types import Heard, ObservationRequest, Schedule, ServerState, SessionRequest
 

@@ -23,7 +23,7 @@ from ros2_rfm_serving.robot.config import (
 )
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.robot.limits import Limits
-from ros2_rfm_serving.ros.parameters import NOTHING, Spec, Values, declare
+from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, declare
 from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.io import IoConfig, io_config, per_action
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Conditioning, Fallback, Guidance, Horizon, PrefixSchedule

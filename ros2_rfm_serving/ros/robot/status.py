@@ -13,8 +13,8 @@ from rfm_serving import msg
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.robot.figures import ComponentFigures
 from ros2_rfm_serving.ros import following
-from ros2_rfm_serving.ros.diagnostics import key_values
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
+from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.types import RobotState, TaskPhase
 

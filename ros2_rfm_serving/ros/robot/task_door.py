@@ -14,8 +14,8 @@ from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.robot import RobotBrain, TaskGoal, TaskResult
 from ros2_rfm_serving.robot.task import TaskRun
-from ros2_rfm_serving.ros.patient_action import PatientActionServer
-from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.node.patient_action import PatientActionServer
+from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, TaskOutcome, TaskPhase
 
 FEEDBACK_PERIOD_S = 0.5

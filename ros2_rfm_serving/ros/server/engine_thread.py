@@ -7,7 +7,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 
-from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.types import Reply, RequestId
 

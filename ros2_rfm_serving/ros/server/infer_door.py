@@ -14,9 +14,9 @@ from rclpy.node import Node
 from rfm_serving import action
 
 from ros2_rfm_serving.errors import ModelError, RfmError, SessionError
-from ros2_rfm_serving.ros.patient_action import PatientActionServer
-from ros2_rfm_serving.ros.runtime import clock
-from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.node.patient_action import PatientActionServer
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.types import Chunk, Conditioning, Plan, Reply, RequestId, SessionRequest

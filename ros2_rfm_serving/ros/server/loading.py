@@ -12,7 +12,7 @@ from ros2_rfm_serving.engines.base import Engine, require_parity
 from ros2_rfm_serving.engines.blank import blank_request, rehearse
 from ros2_rfm_serving.engines.registry import build_engine
 from ros2_rfm_serving.errors import ModelError, RfmError
-from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.settings import ServerParams
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.capacity import max_sessions

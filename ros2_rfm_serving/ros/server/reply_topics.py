@@ -9,7 +9,7 @@ from rclpy.node import Node
 from rfm_serving import msg
 
 from ros2_rfm_serving.faults import Direction
-from ros2_rfm_serving.ros.faulty import Faults
+from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.wire import cdr, convert, qos
 from ros2_rfm_serving.types import Reply, RequestId
 

@@ -15,9 +15,9 @@ from rclpy.node import Node
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.ros.own_name import named
-from ros2_rfm_serving.ros.parameters import NOTHING, Spec, Values, When
-from ros2_rfm_serving.ros.runtime import share
+from ros2_rfm_serving.ros.node.own_name import named
+from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, When
+from ros2_rfm_serving.ros.node.runtime import share
 from ros2_rfm_serving.server import ServerConfig, SessionRules
 from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, Dispatcher
 from ros2_rfm_serving.server.dispatch import policy as dispatch_policy

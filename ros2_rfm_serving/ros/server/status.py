@@ -10,8 +10,8 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rfm_serving import msg
 
 from ros2_rfm_serving.ros import following
-from ros2_rfm_serving.ros.diagnostics import key_values
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
+from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.types import Following, ServerState

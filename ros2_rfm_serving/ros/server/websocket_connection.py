@@ -12,7 +12,7 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
 from ros2_rfm_serving import wire
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError, RfmError, SessionError
-from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
 from ros2_rfm_serving.types import ObservationRequest, Reply, RequestId

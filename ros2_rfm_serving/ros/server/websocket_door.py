@@ -22,7 +22,7 @@ from picows import WSCloseCode, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeRe
 from ros2_rfm_serving import wire
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.loop_thread import LoopThread
-from ros2_rfm_serving.ros.runtime import clock
+from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.websocket_connection import Connection
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.openpi.protocol import OpenpiClient

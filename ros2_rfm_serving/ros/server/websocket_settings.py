@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rclpy.node import Node
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.ros.runtime import parameter
+from ros2_rfm_serving.ros.node.runtime import parameter
 from ros2_rfm_serving.server import ModelServer
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.operate.running import Options, show_until_end
 from ros2_rfm_serving.operate.supervisor import Supervisor
-from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 
 
 def factory(folder: Path) -> Supervisor:

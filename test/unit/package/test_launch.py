@@ -20,7 +20,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
 from ros2_rfm_serving.factory.descriptor import Interface
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
-from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.types import Fallback
 
 

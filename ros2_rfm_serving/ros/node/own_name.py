@@ -15,10 +15,10 @@ from rclpy.node import Node
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.ros.diagnostics import Diagnostics, key_values
-from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION
-from ros2_rfm_serving.ros.runtime import clock
-from ros2_rfm_serving.ros.timers import ONE_FOR_ALL, every
+from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.timers import ONE_FOR_ALL, every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types.names import CLAIM_S, LATE_S, SETTLED_AFTER_S, ClaimStage, NameClaim
 

@@ -9,8 +9,8 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.duration import Duration
 from rclpy.node import Node
 
-from ros2_rfm_serving.ros.runtime import clock
-from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.timers import every
 
 TOPIC = "/diagnostics"
 PERIOD_S = 1.0

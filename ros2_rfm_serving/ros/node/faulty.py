@@ -17,8 +17,8 @@ from rclpy.task import Future
 from rfm_serving import msg
 
 from ros2_rfm_serving.faults import Direction, FaultPlan, FaultyWire, corrupt
-from ros2_rfm_serving.ros.runtime import clock, parameter
-from ros2_rfm_serving.ros.timers import every
+from ros2_rfm_serving.ros.node.runtime import clock, parameter
+from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert
 
 PERIOD_S = 0.002

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from ros2_rfm_serving.ros.parameters import Spec
+from ros2_rfm_serving.ros.node.parameters import Spec
 
 WIDTH = 120
 USAGE = """\

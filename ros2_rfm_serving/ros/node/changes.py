@@ -11,7 +11,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from ros2_rfm_serving.errors import ConfigurationError, RfmError
-from ros2_rfm_serving.ros.parameters import Spec, When
+from ros2_rfm_serving.ros.node.parameters import Spec, When
 
 Accept = Callable[[Mapping[str, Any]], Callable[[], None]]
 """Checks the whole configuration that would result, and raises `RfmError` if it cannot be; then nothing has changed. Returns what

@@ -22,10 +22,10 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.ros.middleware import use_any_vendor_profile
-from ros2_rfm_serving.ros.parameters import Spec
-from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION, Ending, end_with_parent, leave
-from ros2_rfm_serving.ros.usage import usage
+from ros2_rfm_serving.ros.node.middleware import use_any_vendor_profile
+from ros2_rfm_serving.ros.node.parameters import Spec
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, Ending, end_with_parent, leave
+from ros2_rfm_serving.ros.node.usage import usage
 from ros2_rfm_serving.ros.wire.qos import Names
 
 EXIT_FAILED = 1

@@ -1,0 +1,1 @@
+"""What every node is made of: its process, timers, parameters, name, diagnostics."""
