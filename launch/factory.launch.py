@@ -21,7 +21,7 @@ from launch import LaunchDescription
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.factory.nodes import node_list, write_parameters
-from ros2_rfm_serving.ros.process import EXIT_CONFIGURATION, LogLevel
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, LogLevel
 
 SHARE = Path(get_package_share_directory("rfm_serving"))
 ARGUMENTS = {
