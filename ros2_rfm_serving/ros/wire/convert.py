@@ -146,11 +146,6 @@ def observation_to(request: ObservationRequest) -> Any:
     return message
 
 
-def image_from(camera: str, message: Any) -> EncodedImage:
-    """A camera's CompressedImage, its bytes shared."""
-    return EncodedImage(camera=camera, format=message.format, data=memoryview(message.data))
-
-
 def image_to(image: EncodedImage) -> Any:
     data = image.data.obj if isinstance(image.data, memoryview) and isinstance(image.data.obj, array.array) else None
     message = CompressedImage(format=image.format)
