@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 os.environ.setdefault("ROS_LOG_DIR", "/tmp/rfm_serving_test_logs")
 
+_DOMAINS = itertools.cycle(range(1, 101))  # what domain_coordinator hands out, in turns
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -21,10 +23,11 @@ def repository() -> Path:
 
 @pytest.fixture
 def ros_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A domain that no other test on this machine uses meanwhile."""
+    """A domain that no other test on this machine uses meanwhile, nor the last one in this process, whose participant may
+    linger: a service of the same name would be ready at once, and a request to it lost."""
     from domain_coordinator import domain_id
 
-    with domain_id() as domain:
+    with domain_id(selector=lambda: next(_DOMAINS)) as domain:
         monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
         yield int(domain)
 

@@ -118,6 +118,8 @@ class Rig:
 
     def close(self) -> None:
         self.executor.shutdown()  # else it keeps publishers alive, which the next test would hear
+        for robot in self.robots.values():
+            robot.task.destroy()  # which the node does not, and which would keep its participant on the graph
         for node in self.nodes:
             node.destroy_node()
 
