@@ -92,6 +92,18 @@ class Fleet:
         rate_hz = sum(route.predicted_rate_hz for route in gone if route.component == SYSTEM1)
         return changed._published(tuple(route for route in self.schedule.routes if route.robot != name), -rate_hz)
 
+    def again(self) -> Fleet:
+        """The same under the next epoch."""
+        return self._copy(self.robots, self._task_of)._published(self.schedule.routes, 0.0)
+
+    def task_of(self, name: str) -> str | None:
+        """None: the robot is not in the fleet."""
+        return self._task_of.get(name)
+
+    def newcomer(self, name: str, task: str) -> Robot:
+        """As it would be called."""
+        return Robot(name=name, task=task, index=sum(robot.task == task for robot in self.robots))
+
     def migration_to(self, other: Schedule, *, horizon_s: float = DEFAULT_HORIZON_S) -> Migration:
         """What it takes to go over to `other`, planned for the same robots."""
         old = {p.server: p for p in self.schedule.placements}
@@ -225,4 +237,5 @@ def _route(robot: Robot, demand: Demand, host: _Host, cap_hz: float, rate_hz: fl
         predicted_rate_hz=demand.rate_hz(rate_hz),
         slo_s=demand.slo_s if math.isfinite(demand.slo_s) else 0.0,
         standby=host.standby,
+        task=robot.task,
     )
