@@ -134,6 +134,27 @@ weld:
     assert {route.task for route in running.admit(newcomer("later", "weld")).schedule.routes_of("later").values()} == {"weld"}
 
 
+def test_a_robot_that_left_frees_all_that_it_took_also_by_a_tight_slo() -> None:
+    weld = """
+weld:
+  pipeline: {action_period_ms: 500}
+  components:
+    system1: {model: policy, slo_ms: 21}
+"""
+    declared = factory(robots=2, servers=2, extra=weld)
+    before = start_fleet(declared, [*declared.robots, newcomer("welder", "weld")], PROFILE, None, epoch=1)
+
+    def places(running: Fleet) -> int:
+        for number in range(100):
+            try:
+                running = running.admit(newcomer(f"late_{number}"))
+            except ScheduleError:
+                return number
+        return 100
+
+    assert places(before) < places(before.release("welder"))
+
+
 def test_a_migration_counts_the_models_that_load_and_the_robots_that_move() -> None:
     running = fleet(factory())
     same = running.migration_to(running.schedule)
