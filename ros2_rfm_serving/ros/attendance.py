@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -19,8 +20,8 @@ from ros2_rfm_serving.types import Admission
 
 LOOK_PERIOD_S = 0.5
 LEAF, TYPE = "rfm/status", "rfm_serving/msg/RobotStatus"
-EAGER_LOOKS, LAZY_LOOKS = 40, 4
-"""A scheduler that has just started looks each time who is on the graph, later now and then: on a large one it takes a while."""
+MAX_SHARE = 0.02
+"""Of the executor's time, for finding out who is on the graph: some 30 us per topic, and a large factory has tens of thousands."""
 SAID_FOR_S = 60.0
 """That a lease has ended."""
 
@@ -30,9 +31,11 @@ class Attendance:
 
     def __init__(self, node: Node, names: qos.Names, roster: Roster, fleet: FleetInForce) -> None:
         self._node, self._names, self._roster, self._fleet = node, names, roster, fleet
+        self._present: set[str] = set()
         self._heard: dict[str, Any] = {}
         """Robot -> the subscription to its status."""
-        self._num_looks, self._looked_s = 0, clock()
+        self._looked_s, self._look_around_s = clock(), -math.inf
+        """`_look_around_s`: when next."""
         self._ended, self._ended_s = "", 0.0
         every(node, LOOK_PERIOD_S, self._look)
 
@@ -54,9 +57,11 @@ class Attendance:
         return DiagnosticStatus(level=level, name="scheduler: robots", message=message, values=key_values(values))
 
     def _look(self) -> None:
-        if self._num_looks < EAGER_LOOKS or self._num_looks % LAZY_LOOKS == 0:
+        if clock() >= self._look_around_s:
+            begin_s = clock()
             self._look_around()
-        self._num_looks += 1
+            self._look_around_s = begin_s + (clock() - begin_s) / MAX_SHARE
+        self._listen()
         now_s = clock()
         if ended := self._roster.elapse(now_s - self._looked_s):
             self._ended = f"released, not heard for {self._roster.lease_s:g} s: {', '.join(ended)}"
@@ -66,13 +71,16 @@ class Attendance:
         self._fleet.settle()
 
     def _look_around(self) -> None:
-        """Hears whoever has come to the graph, and no longer who has left it."""
+        """Who is on the graph."""
         topics = [topic for topic, types in self._node.get_topic_names_and_types() if TYPE in types]
-        there = {robot for topic in topics if (robot := self._names.robot_of(topic, LEAF)) and self._publishes(robot)}
-        there -= self._fleet.declared.keys()
-        for robot in self._heard.keys() - there:
+        self._present = {robot for topic in topics if (robot := self._names.robot_of(topic, LEAF)) and self._publishes(robot)}
+
+    def _listen(self) -> None:
+        """To those who are there or are expected, and no longer to those who have left."""
+        robots = (self._present | self._roster.tasks.keys()) - self._fleet.declared.keys()
+        for robot in self._heard.keys() - robots:
             self._node.destroy_subscription(self._heard.pop(robot))
-        for robot in there - self._heard.keys():
+        for robot in robots - self._heard.keys():
             topic, hear = self._names.robot(robot, LEAF), functools.partial(self._on_status, robot)
             self._heard[robot] = self._node.create_subscription(msg.RobotStatus, topic, hear, qos.ROBOT_STATUS)
 
