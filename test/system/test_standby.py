@@ -179,7 +179,7 @@ def test_a_fourth_robot_joins_and_leaves_and_no_other_route_changes(repository: 
             os.kill(scheduler, signal.SIGKILL)
             watcher.wait(lambda: any(is_of(s, "push_2", not_by=admitted.scheduler) for s in watcher.schedules.values()), "all four")
             robot.kill()
-            robot.communicate()
+            robot.wait()
         with rfm_robot(repository, tmp_path / "robot", QUICKSTART, *joining, domain=ros_domain) as robot:
             assert robot.stdout and any("push_2: admitted" in line for line in robot.stdout)
             since_s, last = time.monotonic(), watcher.schedule.epoch
