@@ -7,7 +7,6 @@ A node that ends is started again, except when it says by its exit code that it 
 
 import dataclasses
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ament_index_python.packages import get_package_share_directory
 from launch.actions import DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction, RegisterEventHandler
@@ -21,6 +20,7 @@ from launch import LaunchDescription
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.factory.nodes import node_list, write_parameters
+from ros2_rfm_serving.operate.held_folder import HeldFolder
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, LogLevel
 
 SHARE = Path(get_package_share_directory("rfm_serving"))
@@ -55,11 +55,11 @@ def nodes(context):
     profiles = Path(value["profiles"]) if value["profiles"] else None
     factory = load_factory(Path(value["factory"]))
     specs = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
-    folder = TemporaryDirectory(prefix="rfm_serving_")  # removed at shutdown, and also when this process ends without one
+    folder = HeldFolder("rfm_serving_launch_")  # removed at shutdown, or when this process ends, or by the next launch
     actions = [RegisterEventHandler(OnShutdown(on_shutdown=lambda event, context: folder.cleanup()))]
     for spec in specs:
         if simulated or not spec.simulated:
-            file = Path(folder.name) / f"{spec.name}.yaml"
+            file = folder.path / f"{spec.name}.yaml"
             write_parameters(dataclasses.replace(spec, parameters={**spec.parameters, **sim_time}), file)
             actions.append(node(spec, file, value))
     return actions

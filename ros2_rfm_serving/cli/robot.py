@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,14 +24,18 @@ from ros2_rfm_serving.operate.running import (
     show_until_end,
     stop_signals,
 )
-from ros2_rfm_serving.ros.node.process import LogLevel
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, LogLevel
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.factory import Factory, Robot
+    from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.operate.supervisor import Supervisor
+    from ros2_rfm_serving.ros.fleet_client import FleetClient
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
 DISCOVERY_LIMIT_S = 10.0
+SILENCE_S, SILENCE_LIMIT_S = 1.5, 5.0
+"""A robot that runs says so twice a second; one that was just killed may take a moment to fall silent."""
 
 
 def robot(
@@ -46,7 +51,8 @@ def robot(
 ) -> None:
     """Adds a robot to a running factory: asks for admission, starts its nodes; Ctrl-C stops them and releases it.
 
-    No other robot's route changes, unless only a new plan for the whole factory can serve all of them.
+    No other robot's route changes, unless only a new plan for the whole factory can serve all of them. Started again after it was
+    killed it goes on; a robot that is not heard for a minute is released by the scheduler.
 
     Example:  rfm robot my_factory.yaml --task push --name push_2
 
@@ -90,16 +96,22 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.ros.node.runtime import share
+    from ros2_rfm_serving.ros.standing_admission import StandingAdmission
 
     nodes = robot_nodes(factory, newcomer, share() / "config", fleet_namespace=options.namespace, work=options.work)
     board, stop = Board([newcomer.name], factory.servers), threading.Event()
     with stop_signals(stop), observing(board, options.namespace) as observer:
         _refuse_without_a_factory(observer)
-        with _admitted(newcomer, options.namespace):
+        _refuse_a_second_one(board, newcomer.name)
+        declared = newcomer in factory.robots  # it was in the factory before, and stays
+        with _admitted(newcomer, options.namespace, _Stay(not declared)) as stay:
+            observer.executor.create_task(StandingAdmission, observer, options.namespace, newcomer.name, newcomer.task)
             supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
             console.print(f"logs in {options.logs}")
             with _started(supervisor):
                 show_until_end(f"{newcomer.name} in {factory.name}", supervisor, board, options, stop)
+            if any(process.last_exit == EXIT_CONFIGURATION for process in supervisor.gave_up):
+                stay.released = False  # perhaps another one of its name is at work; else its lease ends by itself
     return [process.node.name for process in supervisor.gave_up]
 
 
@@ -114,8 +126,14 @@ def _started(supervisor: Supervisor) -> Iterator[None]:
             console.print(f"[yellow]had to be killed: {', '.join(killed)}[/yellow]")
 
 
+@dataclass
+class _Stay:
+    released: bool
+    """In the end."""
+
+
 @contextmanager
-def _admitted(newcomer: Robot, namespace: str) -> Iterator[None]:
+def _admitted(newcomer: Robot, namespace: str, stay: _Stay) -> Iterator[_Stay]:
     """From admission to release. A factory that ends first has nobody to release it from."""
     from ros2_rfm_serving.ros.fleet_client import FleetClient
 
@@ -123,14 +141,19 @@ def _admitted(newcomer: Robot, namespace: str) -> Iterator[None]:
     try:
         console.print(f"{newcomer.name}: admitted, schedule {client.admit(newcomer.name, newcomer.task)}")
         try:
-            yield
+            yield stay
         finally:
-            try:
-                console.print(f"{newcomer.name}: released, schedule {client.release(newcomer.name)}")
-            except ScheduleError as error:
-                console.print(f"[yellow]{newcomer.name} is not released: {error}[/yellow]")
+            if stay.released:
+                _release(client, newcomer)
     finally:
         client.destroy_node()
+
+
+def _release(client: FleetClient, newcomer: Robot) -> None:
+    try:
+        console.print(f"{newcomer.name}: released, schedule {client.release(newcomer.name)}")
+    except ScheduleError as error:
+        console.print(f"[yellow]{newcomer.name} is not released: {error}[/yellow]")
 
 
 def _refuse_without_a_factory(observer: ObserverNode) -> None:
@@ -140,3 +163,15 @@ def _refuse_without_a_factory(observer: ObserverNode) -> None:
     if not observer.factory_is_running():
         fix = "start it with `rfm up`, or name its --domain and --namespace"
         raise ConfigurationError(f"no factory is running in ROS domain {ros_domain()}", fix=fix)
+
+
+def _refuse_a_second_one(board: Board, name: str) -> None:
+    """Who is admitted already is admitted again, so that one that was killed may return: that it runs it says itself."""
+    begin_s = silent_since_s = time.monotonic()
+    while time.monotonic() - silent_since_s < SILENCE_S:
+        time.sleep(0.1)
+        silent_since_s = max(silent_since_s, board.robots[name].seen_s)
+        if time.monotonic() - begin_s > SILENCE_LIMIT_S:
+            raise ConfigurationError(
+                f"a robot {name!r} is running in ROS domain {ros_domain()}", fix="stop it, or choose another --name"
+            )

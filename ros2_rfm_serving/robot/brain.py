@@ -46,7 +46,9 @@ class RobotBrain(RobotParts):
         """Takes a schedule, or refuses and counts it: an older one, or another scheduler's while the one that is followed lives."""
         heard = self.following.hear(schedule, now_s)
         if heard.taken:
-            self._talk.follow(schedule, newer=heard is not Heard.REPEATED)
+            newer = heard is not Heard.REPEATED
+            self.admission = self.admission.after(schedule, self.config.name) if newer else self.admission
+            self._talk.follow(schedule, newer=newer)
         else:
             self.refused[heard.value] += 1
         return heard

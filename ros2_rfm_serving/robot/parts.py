@@ -18,7 +18,7 @@ from ros2_rfm_serving.robot.motion.pace import Pace
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.robot.task import TaskRun
-from ros2_rfm_serving.types import Following, RobotState, TaskPhase
+from ros2_rfm_serving.types import NOT_ADMITTED, Following, RobotState, TaskPhase
 
 
 class RobotParts:
@@ -29,6 +29,7 @@ class RobotParts:
         self.config = config
         self.refused: Counter[str] = Counter()
         self.following = Following()
+        self.admission = NOT_ADMITTED
         self.episode = 0
         self.task: TaskRun | None = None
         self.paused = False

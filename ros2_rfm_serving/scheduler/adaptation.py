@@ -8,6 +8,7 @@ exceeds the actions lost while models move.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -56,9 +57,9 @@ class Fleet:
         self._classes = {task.name: task for task in problem.classes}
         self._task_of = {robot.name: robot.task for robot in robots}
         self._hosts = {p.server: _Host(p) for p in schedule.placements}
-        demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
+        self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
         for route in schedule.routes:
-            self._hosts[route.server].add(route, demands[self._task_of[route.robot], route.component], curves)
+            self._hosts[route.server].add(route, self._demands[self._task_of[route.robot], route.component], curves)
 
     def admit(self, robot: Robot) -> Fleet:
         """Adds a robot to the servers as they are; no other robot's route changes.
@@ -88,9 +89,21 @@ class Fleet:
         changed = self._copy(kept, {robot: task for robot, task in self._task_of.items() if robot != name})
         gone = [route for route in self.schedule.routes if route.robot == name]
         for route in gone:
-            changed._host(route.server).remove(route)
+            changed._host(route.server).remove(route, self._demands[self._task_of[name], route.component], self._curves)
         rate_hz = sum(route.predicted_rate_hz for route in gone if route.component == SYSTEM1)
         return changed._published(tuple(route for route in self.schedule.routes if route.robot != name), -rate_hz)
+
+    def again(self) -> Fleet:
+        """The same under the next epoch."""
+        return self._copy(self.robots, self._task_of)._published(self.schedule.routes, 0.0)
+
+    def task_of(self, name: str) -> str | None:
+        """None: the robot is not in the fleet."""
+        return self._task_of.get(name)
+
+    def newcomer(self, name: str, task: str) -> Robot:
+        """As it would be called."""
+        return Robot(name=name, task=task, index=sum(robot.task == task for robot in self.robots))
 
     def migration_to(self, other: Schedule, *, horizon_s: float = DEFAULT_HORIZON_S) -> Migration:
         """What it takes to go over to `other`, planned for the same robots."""
@@ -183,8 +196,8 @@ class _Host:
         self.config = Config(placement.model, placement.gpu_type, placement.batching, placement.batch_size)
         self.load_hz = 0.0
         self.sessions = 0
-        self._limit_hz = math.inf
-        """Of the SLOs of those that are here or have been."""
+        self._limits_hz: Counter[float] = Counter()
+        """Of the SLOs of those that are here: how many have each."""
         self.standby = ""
 
     @property
@@ -195,15 +208,17 @@ class _Host:
         self.load_hz += route.predicted_rate_hz
         self.sessions += 1
         self.standby = route.standby or self.standby
-        self._limit_hz = min(self._limit_hz, curves.capacity_hz(self.config, demand.slo_s, demand.percentile))
+        self._limits_hz[self._capacity_hz(demand, curves)] += 1
 
-    def remove(self, route: Route) -> None:
+    def remove(self, route: Route, demand: Demand, curves: Curves) -> None:
         self.load_hz -= route.predicted_rate_hz
         self.sessions -= 1
+        self._limits_hz[self._capacity_hz(demand, curves)] -= 1
+        self._limits_hz += Counter()  # without those that nobody has any more
 
     def room_hz(self, demand: Demand, curves: Curves) -> float:
         """Requests/s that fit beside what it carries, within every SLO, the new one's included."""
-        return min(self._limit_hz, curves.capacity_hz(self.config, demand.slo_s, demand.percentile)) - self.load_hz
+        return min([*self._limits_hz, self._capacity_hz(demand, curves)]) - self.load_hz
 
     def mean_s(self, added_hz: float, curves: Curves) -> float:
         return curves.mean(self.config).at(self.load_hz + added_hz)
@@ -213,7 +228,12 @@ class _Host:
         return self.placement if needed <= self.placement.max_sessions else replace(self.placement, max_sessions=needed)
 
     def copied(self) -> _Host:
-        return copy(self)
+        other = copy(self)
+        other._limits_hz = self._limits_hz.copy()
+        return other
+
+    def _capacity_hz(self, demand: Demand, curves: Curves) -> float:
+        return curves.capacity_hz(self.config, demand.slo_s, demand.percentile)
 
 
 def _route(robot: Robot, demand: Demand, host: _Host, cap_hz: float, rate_hz: float) -> Route:
@@ -225,4 +245,5 @@ def _route(robot: Robot, demand: Demand, host: _Host, cap_hz: float, rate_hz: fl
         predicted_rate_hz=demand.rate_hz(rate_hz),
         slo_s=demand.slo_s if math.isfinite(demand.slo_s) else 0.0,
         standby=host.standby,
+        task=robot.task,
     )

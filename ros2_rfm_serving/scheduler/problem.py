@@ -110,15 +110,15 @@ class Problem:
 
 
 def task_classes(factory: Factory, num_robots: Mapping[str, int]) -> tuple[TaskClass, ...]:
-    """Classes of the tasks that have robots, in the order of the descriptor."""
+    """Classes of the tasks that have robots, in the order of the descriptor; then those whose robots are all admitted later."""
     classes: list[TaskClass] = []
     index = 0
-    for entry in factory.robot_fleet:
-        count = num_robots.get(entry.task, 0)
+    for name in dict.fromkeys([*(entry.task for entry in factory.robot_fleet), *factory.tasks]):
+        count = num_robots.get(name, 0)
         if count:
-            demands = _demands(factory.tasks[entry.task], len(classes), index)
+            demands = _demands(factory.tasks[name], len(classes), index)
             index += len(demands)
-            classes.append(_task_class(entry.task, factory.tasks[entry.task], count, demands))
+            classes.append(_task_class(name, factory.tasks[name], count, demands))
     return tuple(classes)
 
 

@@ -195,6 +195,7 @@ def _routes(solution: Solution, robots: Sequence[Robot], previous: Schedule | No
                     predicted_rate_hz=stream.rate_hz,
                     standby=solution.standby_of.get(server.server, ""),
                     slo_s=stream.slo_s if math.isfinite(stream.slo_s) else 0.0,
+                    task=task,
                 )
             )
     routes.sort(key=lambda route: (route.robot, route.component))

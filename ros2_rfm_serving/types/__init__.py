@@ -1,5 +1,6 @@
 """The nouns every room shares: frozen dataclasses over numpy. No behaviour beyond what follows from the data,
-and two rules that everybody keeps alike: whose schedule counts (`following.py`), and who bears a name (`names.py`).
+and three rules that everybody keeps alike: whose schedule counts (`following.py`), who was admitted (`admission.py`), and who
+bears a name (`names.py`).
 
 Spaces: *robot space* is what the robot executes; *model space* is what the policy was trained on (normalised). Arrays are
 float32 unless said otherwise. T: chunk length in control steps; A: number of actions; S: state size.
@@ -7,6 +8,10 @@ float32 unless said otherwise. T: chunk length in control steps; A: number of ac
 
 from __future__ import annotations
 
+from ros2_rfm_serving.types.admission import (
+    NOT_ADMITTED,
+    Admission,
+)
 from ros2_rfm_serving.types.arrays import (
     MAX_ENCODED_BYTES,
     MAX_INSTRUCTION_CHARACTERS,
@@ -68,6 +73,7 @@ from ros2_rfm_serving.types.states import (
 )
 
 __all__ = [
+    "Admission",
     "Array",
     "Chunk",
     "ClaimStage",
@@ -86,6 +92,7 @@ __all__ = [
     "MAX_INSTRUCTION_CHARACTERS",
     "MONITOR",
     "ModelContract",
+    "NOT_ADMITTED",
     "NO_ROWS",
     "NO_UPDATES",
     "NO_VALUES",

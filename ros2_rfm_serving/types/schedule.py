@@ -38,6 +38,8 @@ class Route:
     """What the schedule expects of it: the scheduler's own book-keeping, not on the wire."""
     standby: str = ""
     """Server to turn to when `server` is lost; empty: none."""
+    task: str = ""
+    """Task class that the robot is served for; empty: not said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,8 @@ class Schedule:
     policy: str
     scheduler: int = 0
     """Who made it: drawn at random when a scheduler starts; 0: one without a name."""
+    released: tuple[str, ...] = ()
+    """Robots that are admitted no longer, whoever admitted them."""
 
     def routes_of(self, robot: str) -> dict[str, Route]:
         return {route.component: route for route in self.routes if route.robot == robot}

@@ -11,11 +11,13 @@ import pytest
 import rclpy
 from action_msgs.msg import GoalStatus
 from rclpy.lifecycle import TransitionCallbackReturn
+from rclpy.node import Node
 from rfm_serving import action
 from sensor_msgs.msg import CompressedImage
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.ros.foreman_node import ForemanNode
+from ros2_rfm_serving.ros.robot import task_door
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS
@@ -135,6 +137,50 @@ def test_the_foreman_gives_way_and_goes_on_when_the_person_is_done(rig: DoorRig)
     person.cancel_goal_async()
     assert rig.result(person).error_code == Result.CANCELED
     rig.wait(lambda: body.brain.episode == 3 and not job.idle, "the foreman's next task")
+
+
+def test_a_reset_that_nobody_answers_is_asked_for_again(rig: DoorRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who took the first request ends before it answers, as a simulator that is started again: here its executor never runs."""
+    monkeypatch.setattr(task_door, "RESET_TIMEOUT_S", 1.0)
+    mute = Node("mute")
+    mute.create_service(Trigger, "/r1/reset", done)
+    rig.node.trigger_activate()
+    body = rig.node._robots[0]
+    goal = rig.goal("r1", reset=True, time_budget_s=600.0)
+    rig.wait(lambda: body._door._reset_asks == 1, "a first request")
+    mute.destroy_node()
+    rig.peer.create_service(Trigger, "/r1/reset", done)
+    rig.moves()
+    goal.cancel_goal_async()
+    assert rig.result(goal).error_code == Result.CANCELED
+
+
+def test_a_reset_that_is_never_answered_ends_the_task(rig: DoorRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_door, "RESET_TIMEOUT_S", 0.2)
+    mute = Node("mute")
+    mute.create_service(Trigger, "/r1/reset", done)
+    rig.node.trigger_activate()
+    told = rig.answer(reset=True, time_budget_s=600.0).result
+    assert told.error_code != Result.NONE and "no answer within 0.2 s (asked 3 times)" in told.error_msg
+    mute.destroy_node()
+
+
+def test_a_goal_right_after_a_cancel_is_worked_on(rig: DoorRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for the next control period, which here does not come before."""
+    rig.node.trigger_activate()
+    first = rig.goal("r1", time_budget_s=600.0)
+    rig.moves()
+    body = rig.node._robots[0]
+    with monkeypatch.context() as still:
+        still.setattr(body, "tick", lambda now_s, *, may_act=True: None)
+        cancelling = first.cancel_goal_async()
+        rig.wait(cancelling.done)
+        second = rig.goal("r1", time_budget_s=600.0)
+        assert rig.result(first).error_code == Result.CANCELED
+        assert body.brain.episode == 2, "the second goal has begun"
+    rig.moves()
+    second.cancel_goal_async()
+    assert rig.result(second).error_code == Result.CANCELED
 
 
 def done(request: Any, response: Any) -> Any:

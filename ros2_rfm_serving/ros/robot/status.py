@@ -146,6 +146,8 @@ def status_message(brain: RobotBrain, task: str, now_s: float) -> Any:
         paused=brain.paused,
         held_ticks=brain.held_ticks,
         refused=convert.counters_to(brain.refused),
+        admitted_by=brain.admission.scheduler,
+        admitted_task=brain.admission.task,
         components=[_figures_message(name, figures, brain.slo_s(name)) for name, figures in sorted(brain.figures.items())],
     )
     status.header.frame_id = brain.config.name

@@ -20,6 +20,8 @@ from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, TaskOutcome, Task
 
 FEEDBACK_PERIOD_S = 0.5
 RESET_TIMEOUT_S = 30.0
+"""For an answer; then the robot's reset is asked for again: who had to answer may have ended, or the answer got lost."""
+RESET_ASKS = 3
 
 
 class TaskDoor:
@@ -55,7 +57,7 @@ class TaskDoor:
         """Results that are about to be told, on the executor."""
         self._resetting = -1
         """Attempt whose reset is under way or over."""
-        self._reset_since_s, self._reset_asked = 0.0, False
+        self._reset_since_s, self._reset_asks, self._reset_asked = 0.0, 0, False
         self._fed_back_s = -1.0
         self._reset = node.create_client(Trigger, reset_name)
         self._action = PatientActionServer(
@@ -94,6 +96,7 @@ class TaskDoor:
     # --- goals come and go ---
 
     def _begin(self, goal: Any) -> None:
+        self.tend(clock())  # the goal before may be over, and its end not told before the next control period
         outcome, problem = self._refusal(goal.request)
         if problem:
             self._refuse(goal, outcome, problem)
@@ -195,19 +198,28 @@ class TaskDoor:
     # --- while one is worked on ---
 
     def _tend_reset(self, run: TaskRun, now_s: float) -> None:
-        """Asks once per attempt, when the service is there; without an answer the task ends."""
+        """Asks when the service is there, and again when no answer comes; without any the task ends."""
         if run.attempt != self._resetting:
-            self._resetting, self._reset_since_s, self._reset_asked = run.attempt, now_s, False
-        if not self._reset_asked and self._reset.service_is_ready():
-            self._reset_asked, attempt = True, run.attempt
-            future = self._reset.call_async(Trigger.Request())
-            future.add_done_callback(lambda done: self._on_reset(run, attempt, done.result()))
+            self._resetting, self._reset_since_s, self._reset_asks, self._reset_asked = run.attempt, now_s, 0, False
         if now_s - self._reset_since_s > RESET_TIMEOUT_S:
-            run.reset_done(False, f"no answer within {RESET_TIMEOUT_S:g} s", now_s)
+            if not self._reset_asked or self._reset_asks == RESET_ASKS:
+                run.reset_done(False, self._no_answer(), now_s)
+                return
+            self._node.get_logger().warning(f"{self._brain.config.name}: {self._no_answer()} to a reset; it is asked for again")
+            self._reset_since_s, self._reset_asked = now_s, False
+        if not self._reset_asked and self._reset.service_is_ready():
+            self._reset_asked, self._reset_asks = True, self._reset_asks + 1
+            asked = run.attempt, self._reset_asks
+            future = self._reset.call_async(Trigger.Request())
+            future.add_done_callback(lambda done: self._on_reset(run, asked, done.result()))
 
-    def _on_reset(self, run: TaskRun, attempt: int, answer: Any) -> None:
-        if self._brain.task is not run or run.attempt != attempt:
-            return  # of a task or an attempt that ended meanwhile
+    def _no_answer(self) -> str:
+        asks = f" (asked {self._reset_asks} times)" if self._reset_asks > 1 else ""
+        return f"no answer within {RESET_TIMEOUT_S:g} s{asks}"
+
+    def _on_reset(self, run: TaskRun, asked: tuple[int, int], answer: Any) -> None:
+        if self._brain.task is not run or (run.attempt, self._reset_asks) != asked:
+            return  # of a task or an attempt that ended meanwhile, or asked again: then that reset may still move the robot
         self._forget_readings()
         run.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
 

@@ -310,10 +310,12 @@ def schedule_from(message: Any) -> Schedule:
                 standby=r.standby,
                 max_rate_hz=r.max_rate_hz,
                 slo_s=r.slo_s,
+                task=r.task,
             )
             for r in message.routes
             if r.max_rate_hz > 0
         ),
+        released=tuple(message.released),
     )
 
 
@@ -326,6 +328,7 @@ def schedule_to(schedule: Schedule, factory: str) -> Any:
         predicted_actions_hz=schedule.predicted_actions_hz,
         placements=[msg.Placement(**_fields(msg.Placement, p) | {"components": list(p.components)}) for p in schedule.placements],
         routes=[msg.Route(**_fields(msg.Route, r)) for r in schedule.routes],
+        released=list(schedule.released),
     )
 
 

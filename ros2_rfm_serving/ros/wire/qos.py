@@ -65,3 +65,8 @@ class Names:
     def robot(self, robot: str, leaf: str) -> str:
         """/<robot>/<leaf>"""
         return f"{self._root}/{robot}/{leaf}"
+
+    def robot_of(self, topic: str, leaf: str) -> str:
+        """Whose topic it is; empty: not `leaf` of a robot of this factory."""
+        robot = topic.removeprefix(f"{self._root}/").removesuffix(f"/{leaf}")
+        return robot if topic == self.robot(robot, leaf) and "/" not in robot else ""

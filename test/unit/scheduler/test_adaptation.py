@@ -120,6 +120,41 @@ def test_unknown_tasks_and_robots_are_refused() -> None:
         running.release("ghost")
 
 
+def test_a_robot_of_a_task_without_declared_robots_is_planned_for() -> None:
+    """Its routes were missing from a plan that was called a success."""
+    weld = """
+weld:
+  pipeline: {action_period_ms: 500}
+  components:
+    system1: {model: policy, slo_ms: 60}
+"""
+    declared = factory(extra=weld)
+    running = start_fleet(declared, [*declared.robots, newcomer(task="weld")], PROFILE, None, epoch=1)
+    assert [route.task for route in running.schedule.routes_of("late").values()] == ["weld"]
+    assert {route.task for route in running.admit(newcomer("later", "weld")).schedule.routes_of("later").values()} == {"weld"}
+
+
+def test_a_robot_that_left_frees_all_that_it_took_also_by_a_tight_slo() -> None:
+    weld = """
+weld:
+  pipeline: {action_period_ms: 500}
+  components:
+    system1: {model: policy, slo_ms: 21}
+"""
+    declared = factory(robots=2, servers=2, extra=weld)
+    before = start_fleet(declared, [*declared.robots, newcomer("welder", "weld")], PROFILE, None, epoch=1)
+
+    def places(running: Fleet) -> int:
+        for number in range(100):
+            try:
+                running = running.admit(newcomer(f"late_{number}"))
+            except ScheduleError:
+                return number
+        return 100
+
+    assert places(before) < places(before.release("welder"))
+
+
 def test_a_migration_counts_the_models_that_load_and_the_robots_that_move() -> None:
     running = fleet(factory())
     same = running.migration_to(running.schedule)

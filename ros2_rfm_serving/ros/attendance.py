@@ -1,0 +1,101 @@
+"""Which robots beyond those of the descriptor are there: what they say in their status, for the scheduler's roster."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.node import Node
+from rfm_serving import msg
+
+from ros2_rfm_serving.ros.fleet_in_force import FleetInForce
+from ros2_rfm_serving.ros.node.diagnostics import key_values
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.scheduler import Roster, Word
+from ros2_rfm_serving.types import Admission
+
+LOOK_PERIOD_S = 0.5
+LEAF, TYPE = "rfm/status", "rfm_serving/msg/RobotStatus"
+MAX_SHARE = 0.02
+"""Of the executor's time, for finding out who is on the graph: some 30 us per topic, and a large factory has tens of thousands."""
+SAID_FOR_S = 60.0
+"""That a lease has ended."""
+
+
+class Attendance:
+    """Looks twice a second, and has the schedule follow what it sees."""
+
+    def __init__(self, node: Node, names: qos.Names, roster: Roster, fleet: FleetInForce) -> None:
+        self._node, self._names, self._roster, self._fleet = node, names, roster, fleet
+        self._present: set[str] = set()
+        self._heard: dict[str, Any] = {}
+        """Robot -> the subscription to its status."""
+        self._looked_s, self._look_around_s = clock(), -math.inf
+        """`_look_around_s`: when next."""
+        self._ended, self._ended_s = "", 0.0
+        every(node, LOOK_PERIOD_S, self._look)
+
+    def diagnosis(self) -> DiagnosticStatus:
+        """`scheduler: robots`."""
+        level, message = DiagnosticStatus.OK, f"{len(self._roster.tasks)} admitted while the factory runs"
+        if self._fleet.no_room:
+            level, message = DiagnosticStatus.WARN, f"no room for {', '.join(self._fleet.no_room)}; see the log"
+        elif self._ended and clock() - self._ended_s < SAID_FOR_S:
+            level, message = DiagnosticStatus.WARN, self._ended
+        values = {
+            "declared": len(self._fleet.declared),
+            "admitted": ", ".join(self._roster.tasks),
+            "longest silence, s": max(self._roster.silences_s.values(), default=0.0),
+            "lease, s": self._roster.lease_s,
+            "leases ended": self._roster.ended,
+            "taken over from other schedulers": self._roster.inherited,
+        }
+        return DiagnosticStatus(level=level, name="scheduler: robots", message=message, values=key_values(values))
+
+    def _look(self) -> None:
+        if clock() >= self._look_around_s:
+            begin_s = clock()
+            self._look_around()
+            self._look_around_s = begin_s + (clock() - begin_s) / MAX_SHARE
+        self._listen()
+        now_s = clock()
+        if ended := self._roster.elapse(now_s - self._looked_s):
+            self._ended = f"released, not heard for {self._roster.lease_s:g} s: {', '.join(ended)}"
+            self._ended_s = now_s
+            self._node.get_logger().warning(self._ended)
+        self._looked_s = now_s
+        self._fleet.settle()
+
+    def _look_around(self) -> None:
+        """Who is on the graph."""
+        topics = [topic for topic, types in self._node.get_topic_names_and_types() if TYPE in types]
+        self._present = {robot for topic in topics if (robot := self._names.robot_of(topic, LEAF)) and self._publishes(robot)}
+
+    def _listen(self) -> None:
+        """To those who are there or are expected, and no longer to those who have left."""
+        robots = (self._present | self._roster.tasks.keys()) - self._fleet.declared.keys()
+        for robot in self._heard.keys() - robots:
+            self._node.destroy_subscription(self._heard.pop(robot))
+        for robot in robots - self._heard.keys():
+            topic, hear = self._names.robot(robot, LEAF), functools.partial(self._on_status, robot)
+            self._heard[robot] = self._node.create_subscription(msg.RobotStatus, topic, hear, qos.ROBOT_STATUS)
+
+    def _publishes(self, robot: str) -> bool:
+        return bool(self._node.count_publishers(self._names.robot(robot, LEAF)))
+
+    def _on_status(self, robot: str, status: Any) -> None:
+        log, tasks = self._node.get_logger(), self._fleet.factory.tasks
+        task, known = status.admitted_task, robot in self._roster.tasks
+        if task and task not in tasks:
+            log.warning(
+                f"{robot!r} was admitted for {task[:64]!r}; the tasks of this factory are: {', '.join(tasks)}",
+                throttle_duration_sec=SAID_FOR_S,
+            )
+            task = ""
+        self._roster.hear(Word(robot=robot, follows=status.scheduler, admission=Admission(scheduler=status.admitted_by, task=task)))
+        if not known and robot in self._roster.tasks:
+            log.info(f"{robot!r} is there and was admitted before: it is admitted again")

@@ -1,0 +1,40 @@
+"""A robot that wants to stay in the factory, whatever becomes of the scheduler and of the robot meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rclpy.node import Node
+from rfm_serving import msg, srv
+
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.wire import qos
+
+PATIENCE_S = 5.0
+"""For a scheduler that was started again to hear of the robot from itself, as it does unless that was started again, too."""
+
+
+class StandingAdmission:
+    """Asks again while another scheduler than the one that served it last publishes schedules without it. Who was released by that
+    one has left."""
+
+    def __init__(self, node: Node, fleet_namespace: str, robot: str, task: str) -> None:
+        self._node, self._request = node, srv.AdmitRobot.Request(robot=robot, task=task)
+        self._served_by, self._waits_since_s = 0, clock()
+        names = qos.Names(fleet_namespace)
+        self._client = node.create_client(srv.AdmitRobot, names.admit_robot)
+        node.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+
+    def _on_schedule(self, schedule: Any) -> None:
+        if any(route.robot == self._request.robot for route in schedule.routes):
+            self._served_by, self._waits_since_s = schedule.scheduler, clock()
+        elif self._served_by in (0, schedule.scheduler):
+            self._waits_since_s = clock()
+        elif clock() - self._waits_since_s > PATIENCE_S and self._client.service_is_ready():
+            self._waits_since_s = clock()
+            self._client.call_async(self._request).add_done_callback(self._on_answer)
+
+    def _on_answer(self, future: Any) -> None:
+        answer, log = future.result(), self._node.get_logger()
+        if answer is not None and not answer.success:
+            log.warning(f"{self._request.robot} is not admitted again: {answer.error_msg}")

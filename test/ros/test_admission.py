@@ -1,0 +1,135 @@
+"""Who is in the factory: admitted again, silent, and after the scheduler was killed; the robot of these tests is a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.parameter import Parameter
+from rfm_serving import msg, srv
+
+from ros2_rfm_serving.ros.robots_node import RobotsNode
+from ros2_rfm_serving.ros.standing_admission import StandingAdmission
+from ros2_rfm_serving.ros.wire import qos
+from test.ros.test_scheduler_node import FACTORY, Rig
+
+TASKS = """
+wrist:
+  pipeline: {action_period_ms: 500}
+  components:
+    system1: {model: emulated/arm-policy, prompt: stay, slo_ms: 30}
+sprint:
+  pipeline: {action_period_ms: 10}
+  min_action_rate_hz: 90
+  components:
+    system1: {model: emulated/arm-policy, prompt: run, slo_ms: 30}
+"""
+
+
+class GuestRig(Rig):
+    """With a robot that the descriptor does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.guest_status: Any = None
+        self.peer.create_subscription(msg.RobotStatus, "/guest/rfm/status", self._on_guest, qos.ROBOT_STATUS)
+        self.guest: RobotsNode | None = None
+
+    def come(self) -> None:
+        self.guest = RobotsNode()
+        self.nodes.append(self.guest)
+        self._executor.add_node(self.guest)
+
+    def go(self) -> None:
+        """As one that is killed: it says nothing more."""
+        assert self.guest
+        self._executor.remove_node(self.guest)
+        self.nodes.remove(self.guest)
+        self.guest.destroy_node()
+
+    def guest_is_served(self, scheduler: int) -> bool:
+        status = self.guest_status
+        return bool(status) and (status.scheduler, status.admitted_by, status.admitted_task) == (scheduler, scheduler, "arm")
+
+    def robots(self) -> set[str]:
+        return {route.robot for route in self.schedules[-1].routes}
+
+    def _on_guest(self, message: Any) -> None:
+        self.guest_status = message
+
+
+@pytest.fixture
+def rig(ros_domain: int, tmp_path: Path) -> Iterator[GuestRig]:
+    (tmp_path / "factory.yaml").write_text(FACTORY + TASKS)
+    parameters = [
+        f"scheduler:factory_file:={tmp_path / 'factory.yaml'}",
+        "model_server:server:=server_1",
+        "robot:robot:=arm_1",
+        "robots:robots:=[guest]",
+    ]
+    rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
+    made = GuestRig()
+    try:
+        made.wait(lambda: made.schedules)
+        yield made
+    finally:
+        made.close()
+        rclpy.try_shutdown()
+
+
+def test_a_restarted_scheduler_serves_the_robots_that_its_predecessor_admitted(rig: GuestRig) -> None:
+    """Nobody does anything but to start it; and who was released stays so. For a robot that says nothing somebody asks again."""
+    rig.come()
+    before = rig.schedules[-1].scheduler
+    assert rig.call(srv.AdmitRobot, robot="guest", task="arm").success
+    assert rig.call(srv.AdmitRobot, robot="left", task="arm").success and rig.call(srv.ReleaseRobot, robot="left").success
+    StandingAdmission(rig.peer, "", "asks", "arm")
+    assert rig.call(srv.AdmitRobot, robot="asks", task="arm").success
+    rig.wait(lambda: rig.guest_is_served(before))
+
+    rig.restart_scheduler()
+    rig.wait(lambda: rig.schedules[-1].scheduler != before and rig.robots() == {"arm_1", "arm_2", "guest"})
+    rig.wait(lambda: "asks" in rig.robots())
+    after = rig.schedules[-1].scheduler
+    rig.wait(lambda: rig.guest_is_served(after))
+    assert rig.values("scheduler: robots")["taken over from other schedulers"] == "1"
+
+    assert rig.call(srv.ReleaseRobot, robot="guest").success
+    rig.wait(lambda: not rig.guest_status.admitted_task)
+
+
+def test_a_silent_robot_gives_its_place_back_and_has_it_again_when_it_returns(rig: GuestRig) -> None:
+    (result,) = rig.scheduler.set_parameters([Parameter("lease_s", value=5)])
+    assert result.successful, result.reason
+    rig.come()
+    for name in ("guest", "stays"):
+        assert rig.call(srv.AdmitRobot, robot=name, task="arm").success
+    rig.wait(lambda: rig.guest_status)
+    rig.go()
+    while "guest" in rig.robots():  # arm_2 is silent as well, and declared
+        assert rig.call(srv.AdmitRobot, robot="stays", task="arm").success, "by which its lease begins anew"
+        rig.turn(0.5)
+    assert rig.robots() == {"arm_1", "arm_2", "stays"}
+    rig.wait(lambda: rig.diagnosis("scheduler: robots").message == "released, not heard for 5 s: guest")
+    assert rig.diagnosis("scheduler: robots").level == DiagnosticStatus.WARN
+    rig.come()
+    rig.wait(lambda: "guest" in rig.robots())
+
+
+def test_admission_again_is_a_success_and_for_another_task_a_new_plan_or_a_reason(rig: GuestRig) -> None:
+    first = rig.call(srv.AdmitRobot, robot="late", task="arm")
+    again = rig.call(srv.AdmitRobot, robot="late", task="arm")
+    assert again.success and again.schedule_epoch == first.schedule_epoch, again
+    assert rig.call(srv.AdmitRobot, robot="arm_1", task="arm").success, "a declared robot that was started again"
+
+    other = rig.call(srv.AdmitRobot, robot="late", task="wrist")
+    assert other.success, other
+    (late,) = [route for route in rig.schedule(other.schedule_epoch).routes if route.robot == "late"]
+    assert late.task == "wrist"
+    rig.refused(rig.call(srv.AdmitRobot, robot="late", task="sprint"), "sprint", 120)
+    assert [route.task for route in rig.schedules[-1].routes if route.robot == "late"] == ["wrist"], "it stays what it was"
+    rig.refused(rig.call(srv.AdmitRobot, robot="arm_1", task="wrist"), "is declared for 'arm', not for 'wrist'; change the", 100)
