@@ -49,6 +49,8 @@ class Intake:
         try:
             with self._server.counting_refusals():
                 request = cdr.observation_from(data)
+                if self._threads:  # before it takes the place of one that may run
+                    self._server.check_admission(request.id)
         except BadMessageError as error:
             self._complain(error)
             return

@@ -6,6 +6,7 @@ import math
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from ros2_rfm_serving.engines.base import Engine, require_parity
@@ -17,7 +18,7 @@ from ros2_rfm_serving.ros.server.settings import ServerParams
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.capacity import max_sessions
 from ros2_rfm_serving.server.tiers import Tier
-from ros2_rfm_serving.types import ModelContract, Placement
+from ros2_rfm_serving.types import EngineReply, ModelContract, Placement
 
 
 class Loaded(NamedTuple):
@@ -80,11 +81,17 @@ def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow:
     batch_size = min(placement.batch_size, engine.max_batch_size)
     engine.prepare(batch_size)
     engine.warm_up()
-    rehearse(engine, batch_size)
+    answer = rehearse(engine, batch_size)
     sessions = placement.max_sessions or max_sessions(
         engine.contract, _service_s(engine, batch_size), batch_size, rate_hz=params.session_rate_hz
     )
-    return ModelServer(params.server_config(placement, sessions), engine, *overflow)
+    config = replace(params.server_config(placement, sessions), num_updates=_num_updates(answer))
+    return ModelServer(config, engine, *overflow)
+
+
+def _num_updates(answer: EngineReply | None) -> int | None:
+    """None: a text model, or a server elsewhere that applies horizon policies itself."""
+    return None if answer is None or len(answer.confidence) else len(answer.updates)
 
 
 def _service_s(engine: Engine, batch_size: int) -> float:
