@@ -85,10 +85,10 @@ class ModelServer:
         self.look_again_s = math.inf
         """When the last `begin` of tier 0 that gave None wants to be called again, even if nothing new arrives."""
         edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
-        self._lanes = [Lane(tier, self._mishap) for tier in (edge, *overflow)]
+        self._lanes = [Lane(tier, self.mishap) for tier in (edge, *overflow)]
         self.takes_encoded = engine.takes_encoded
         self._sessions = Sessions(engine.contract, config.max_sessions, config.first_epoch, config.sessions)
-        dispatcher = Dispatcher(Guarded(policy or dispatch_policy(config.dispatch), self._mishap), config.batching)
+        dispatcher = Dispatcher(Guarded(policy or dispatch_policy(config.dispatch), self.mishap), config.batching)
         self._mailboxes = Mailboxes(dispatcher, self._sessions.histories)
         self._lock = threading.Lock()
         self._figures = Figures(config.window_s)
@@ -192,7 +192,7 @@ class ModelServer:
         Raises: `ConfigurationError` for a name that is not known; then nothing has changed.
         """
         changes = config.dispatch != self.config.dispatch
-        policy = Guarded(dispatch_policy(config.dispatch), self._mishap) if changes else None
+        policy = Guarded(dispatch_policy(config.dispatch), self.mishap) if changes else None
         with self._lock:
             self._mailboxes.dispatch_by(policy, config.batching)
             self._sessions.govern(config.sessions)
@@ -306,7 +306,7 @@ class ModelServer:
             self._lanes[work.tier].ended(work, now_s, failed=not any(answers))
             self._moved_s = now_s
             load = self._figures.ended(now_s, tuple([now_s - w.arrived_s for w, a in zip(work.batch, answers, strict=True) if a]))
-        seen = outlooks([w.request.horizon for w in work.batch], answers, self._mishap)
+        seen = outlooks([w.request.horizon for w in work.batch], answers, self.mishap)
         with self._lock:
             rows = zip(work.batch, answers, seen, strict=True)
             replies = [self._reply(work, waiting, answer, outlook, load, now_s) for waiting, answer, outlook in rows]
@@ -358,6 +358,7 @@ class ModelServer:
         with self._lock:
             assert self._mailboxes.keys() <= set(self._sessions.names())
 
-    def _mishap(self, kind: str, problem: str) -> None:
+    def mishap(self, kind: str, problem: str) -> None:
+        """Counts something that went wrong, and keeps it in words."""
         self.refused[kind] += 1
         self.problems[kind] = problem

@@ -63,7 +63,7 @@ class RemoteEngine(Engine):
 
     def __init__(self, model: str, options: RemoteOptions, token: str) -> None:
         """Raises: `ModelError` when there is no such server, or it does not say what it serves."""
-        self._options = options
+        self._options, self.timeout_s = options, options.timeout_s
         self._thread = LoopThread("remote")
         self._links = [RemoteLink(options.url, token) for _ in range(options.connections)]
         try:

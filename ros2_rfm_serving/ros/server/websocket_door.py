@@ -62,10 +62,18 @@ class WebsocketDoor:
     """Listens from its making to `stop`. `serving` gives the server and how to wake its engine; None while nothing is served."""
 
     def __init__(
-        self, config: DoorConfig, serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None], log: Callable[[str], None]
+        self,
+        config: DoorConfig,
+        serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None],
+        log: Callable[[str], None],
+        healthy: Callable[[], bool] | None = None,
     ) -> None:
-        """Raises: `ConfigurationError` when it cannot listen there."""
+        """healthy: a model is served and moves, be it that nothing new is taken; None: as long as `serving` gives one.
+
+        Raises: `ConfigurationError` when it cannot listen there.
+        """
         self._config, self._serving, self._log = config, serving, log
+        self._healthy = healthy or (lambda: serving() is not None)
         self._numbers = itertools.count(1)
         self._connections: dict[str, Connection] = {}
         self._decoders = ThreadPoolExecutor(config.decode_threads, thread_name_prefix="gateway_decode")
@@ -135,8 +143,9 @@ class WebsocketDoor:
 
     def _admitted(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
         serving = self._serving()
-        if request.path == b"/healthz":
-            return _answered(HTTPStatus.OK if serving else HTTPStatus.SERVICE_UNAVAILABLE)
+        if request.path in (b"/healthz", b"/readyz"):
+            fine = self._healthy() if request.path == b"/healthz" else serving
+            return _answered(HTTPStatus.OK if fine else HTTPStatus.SERVICE_UNAVAILABLE)
         if serving is None:
             return _answered(HTTPStatus.SERVICE_UNAVAILABLE)
         server, wake = serving
