@@ -361,7 +361,7 @@ class ModelServerNode(LifecycleNode):
             return None
         if self._state == ServerState.DRAINING:
             return DrainingError(f"{self._name} is draining ({self._detail}) and takes nothing new; try another server")
-        return ModelError(f"{self._name} is not ready: {self._detail}")
+        return ModelError(f"{self._name} is not ready, no model is served: {self._detail}")
 
     # --- what leaves ---
 
