@@ -10,21 +10,17 @@ decode images (`intake.py`), one owns the engine and hands over replies (`engine
 from __future__ import annotations
 
 import functools
-import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg
 
-from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, DrainingError, ModelError, RfmError
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError
 from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.node.changes import Changes
-from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.own_name import claim
 from ros2_rfm_serving.ros.node.parameters import declare
@@ -37,13 +33,13 @@ from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.services import Services
 from ros2_rfm_serving.ros.server.serving import Serving
 from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams, hung_limit_s, server_params
-from ros2_rfm_serving.ros.server.status import diagnosis, status_message
+from ros2_rfm_serving.ros.server.standing import Standing
 from ros2_rfm_serving.ros.server.watchdog import EXIT_HUNG, Watchdog
 from ros2_rfm_serving.ros.server.websocket_settings import open_gateway
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.sessions import SessionKey
-from ros2_rfm_serving.types import Following, Heard, Placement, Schedule, ServerState
+from ros2_rfm_serving.types import Heard, Placement, Schedule, ServerState
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 RETRY_PERIOD_S = 10.0
@@ -52,8 +48,6 @@ LOOK_PERIOD_S = 0.1
 """At what is under way: a model that is loaded, what is answered before one goes."""
 LAST_WORD_S = 0.5
 """For a batch that still runs when the process ends: `drain` was the time to finish."""
-SAID_PERIOD_S = 5.0
-"""Between two words on problems of one kind."""
 REFETCH_LOOKS = 4
 """At what waits, within the age at which an observation is stale."""
 
@@ -68,11 +62,7 @@ class ModelServerNode(LifecycleNode):
         self._names = fleet_names(self)
         self._owns_process = owns_process
         self._placement: Placement | None = self._params.placed(None)
-        self._following = Following()
-        self._refused: Counter[str] = Counter()
         self._failed_s = 0.0
-        self._said_s: dict[str, float] = {}
-        """Kind of problem -> when it was last logged."""
         self._loading: Loading | None = None
         self._work: Serving | None = None
         self._former: list[threading.Thread] = []
@@ -82,15 +72,14 @@ class ModelServerNode(LifecycleNode):
         self._turning = False
         """To the model that is placed here, as soon as the one before has answered what it had."""
         self._ending = False
-        self._state, self._detail = ServerState.LOADING, "no model placed here yet"
-        (self._own_name,) = claim(self, "server", [(self._name, self._names.server(self._name, "name"))])
+        (own_name,) = claim(self, "server", [(self._name, self._names.server(self._name, "name"))])
+        status = self._names.server(self._name, "status")
+        self._standing = Standing(self, own_name, status, lambda: self._work.server if self._work else None)
         self._topics = ReplyTopics(self, self._names, Faults(self))
         self._refetch_timer: Any = None
         self._watchdog = Watchdog(self._on_hung, ends_process=owns_process)
         self._open_graph()
         Changes(self, declared, self._accept, configured=lambda: bool(self._work or self._loading))
-        self._diagnostics = Diagnostics(self, lambda: (self._diagnosis(), self._own_name.diagnosis()))
-        self._own_name.report = self._diagnostics.publish
         every(self, LOOK_PERIOD_S, self._look)
         if self._params.autostart and self._params.model:
             self._turn()
@@ -98,9 +87,6 @@ class ModelServerNode(LifecycleNode):
     def _open_graph(self) -> None:
         name = functools.partial(self._names.server, self._name)
         overridable = QoSOverridingOptions.with_default_policies()
-        self._status = self.create_publisher(
-            msg.ServerStatus, name("status"), qos.SERVER_STATUS, qos_overriding_options=overridable
-        )
         self.create_subscription(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
         self.create_subscription(
             msg.Observation,
@@ -110,8 +96,8 @@ class ModelServerNode(LifecycleNode):
             qos_overriding_options=overridable,
             raw=True,
         )
-        Services(self, name, lambda: self._work, self._refusal, self._topics)
-        self._infer = InferDoor(self, name("infer"), self._serving, lambda: self._refusal() or ModelError("not ready"))
+        Services(self, name, lambda: self._work, lambda: self._standing.refusal, self._topics)
+        self._infer = InferDoor(self, name("infer"), self._serving, lambda: self._standing.refusal or ModelError("not ready"))
         self._gateway = open_gateway(self, self._serving, self._params.decode_threads, self._is_healthy)
         self._deliver = Delivery(self._topics, self._infer, self._gateway)
         every(self, qos.STATUS_PERIOD_S, self._tend)
@@ -145,7 +131,8 @@ class ModelServerNode(LifecycleNode):
     def _take(self, params: ServerParams, *, resize: bool) -> None:
         self._params = params
         if self._work is None:  # the next one to be loaded
-            self._placement = params.placed(self._following.schedule.placement_of(self._name) if self._following.schedule else None)
+            schedule = self._standing.following.schedule
+            self._placement = params.placed(schedule.placement_of(self._name) if schedule else None)
         else:
             server = self._work.server
             server.reconfigure(params.ruled(server.config))
@@ -174,7 +161,7 @@ class ModelServerNode(LifecycleNode):
         self._watchdog.rest()
         loading = self._loading if self._loading and _same_model(self._loading.placement, placement) else self._load(placement)
         while not loading.wait(qos.STATUS_PERIOD_S):
-            self._publish_status()
+            self._standing.publish()
         self._loading = None
         if not isinstance(loading.outcome, Loaded):
             self._fail(str(loading.outcome), ends_process=loading.wedged)
@@ -200,7 +187,7 @@ class ModelServerNode(LifecycleNode):
             self._work.resize(self._placement.batch_size, self._placement.max_sessions)
         self._expect_robots(self._work.server)
         self._watch(self._work)
-        self._set_state(ServerState.READY, "")
+        self._standing.become(ServerState.READY, "")
         return SUCCESS
 
     @logged
@@ -212,13 +199,13 @@ class ModelServerNode(LifecycleNode):
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         self._end_work()
         self._topics.clear()
-        self._set_state(ServerState.LOADING, "no model loaded")
+        self._standing.become(ServerState.LOADING, "no model loaded")
         return SUCCESS
 
     @logged
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
         self._end_work()
-        self._set_state(ServerState.DRAINING, "shut down")
+        self._standing.become(ServerState.DRAINING, "shut down")
         return SUCCESS
 
     def drain(self) -> None:
@@ -242,8 +229,8 @@ class ModelServerNode(LifecycleNode):
 
     def _drain(self, why: str) -> None:
         """Nothing new is taken; what runs and what waits is answered within `drain_timeout_s`, while the executor goes on."""
-        if self._state != ServerState.FAILED:
-            self._set_state(ServerState.DRAINING, why)
+        if self._standing.state != ServerState.FAILED:
+            self._standing.become(ServerState.DRAINING, why)
         if self._work and (self._work.is_open or self._ending):
             self._work.drain(self._params.drain_timeout_s)
             self._draining = True
@@ -254,9 +241,9 @@ class ModelServerNode(LifecycleNode):
         self._watchdog.rest()
         if self._work and (num_refused := len(self._work.server.refuse_waiting())):
             self.get_logger().warning(f"{num_refused} requests were not answered within drain_timeout_s")
-        self._infer.release(self._refusal() or ModelError("not ready"))
+        self._infer.release(self._standing.refusal or ModelError("not ready"))
         if self._gateway:
-            self._gateway.release(self._detail)
+            self._gateway.release(self._standing.detail)
 
     def _end_work(self) -> list[threading.Thread]:
         """Of the model that is loaded. Its threads, which end after what they do now."""
@@ -268,7 +255,7 @@ class ModelServerNode(LifecycleNode):
     # --- by itself ---
 
     def _load(self, placement: Placement) -> Loading:
-        self._set_state(ServerState.LOADING, f"loading {placement.model}")
+        self._standing.become(ServerState.LOADING, f"loading {placement.model}")
         return Loading(self._params, placement, self.get_logger().error, self._former)
 
     def _look(self) -> None:
@@ -283,7 +270,7 @@ class ModelServerNode(LifecycleNode):
         elif self._loading and self._loading.outcome is not None:
             if self.trigger_configure() == SUCCESS:
                 self.trigger_activate()
-        elif self._state == ServerState.FAILED and self._work is None and clock() - self._failed_s > RETRY_PERIOD_S:
+        elif self._standing.state == ServerState.FAILED and self._work is None and clock() - self._failed_s > RETRY_PERIOD_S:
             self._turning = True
 
     def _turn(self) -> None:
@@ -302,17 +289,17 @@ class ModelServerNode(LifecycleNode):
         try:
             schedule = convert.schedule_from(message)
         except BadMessageError as error:
-            self._refused[error.kind] += 1
+            self._standing.refused[error.kind] += 1
             self.get_logger().warning(f"refused a schedule: {error}")
             return
-        before = describe(self._following.schedule)
-        heard = self._following.hear(schedule, clock())
+        before = describe(self._standing.following.schedule)
+        heard = self._standing.following.hear(schedule, clock())
         say(self, self._name, heard, schedule, before)
         if not heard.taken:
-            self._refused[heard.value] += 1
+            self._standing.refused[heard.value] += 1
         elif heard is not Heard.REPEATED:
             self._follow(schedule)
-            self._publish_status()  # the scheduler waits to hear that it is followed
+            self._standing.publish()  # the scheduler waits to hear that it is followed
 
     def _follow(self, schedule: Schedule) -> None:
         placement, before = self._params.placed(schedule.placement_of(self._name)), self._placement
@@ -330,7 +317,7 @@ class ModelServerNode(LifecycleNode):
 
     def _expected(self) -> list[SessionKey]:
         """Who may turn to this server, be it as their standby."""
-        routes = self._following.schedule.routes if self._following.schedule else ()
+        routes = self._standing.following.schedule.routes if self._standing.following.schedule else ()
         return [(route.robot, route.component) for route in routes if self._name in (route.server, route.standby)]
 
     def _expect_robots(self, server: ModelServer) -> None:
@@ -349,28 +336,14 @@ class ModelServerNode(LifecycleNode):
 
     def _serving(self) -> tuple[ModelServer, Callable[[], None]] | None:
         """For the doors; None: nothing new is taken."""
-        return (self._work.server, self._work.threads.wake) if self._state == ServerState.READY and self._work else None
+        return (self._work.server, self._work.threads.wake) if self._standing.state == ServerState.READY and self._work else None
 
     def _is_healthy(self) -> bool:
         """A model is served, be it only what it has, and moves."""
-        return self._state in (ServerState.READY, ServerState.DRAINING) and self._work is not None and not self._watchdog.hung
+        serves = self._standing.state in (ServerState.READY, ServerState.DRAINING) and self._work is not None
+        return serves and not self._watchdog.hung
 
-    def _refusal(self) -> RfmError | None:
-        """Why nothing new is taken; None: it is."""
-        if self._state == ServerState.READY:
-            return None
-        if self._state == ServerState.DRAINING:
-            return DrainingError(f"{self._name} is draining ({self._detail}) and takes nothing new; try another server")
-        return ModelError(f"{self._name} is not ready, no model is served: {self._detail}")
-
-    # --- what leaves ---
-
-    def _set_state(self, state: ServerState, detail: str) -> None:
-        changed = state != self._state
-        self._state, self._detail = state, detail
-        self._publish_status()
-        if changed:
-            self._diagnostics.publish(self._diagnosis())
+    # --- twice a second ---
 
     def _tend(self) -> None:
         """Twice a second: does the engine get on, are the robots there, and what everybody is told."""
@@ -378,7 +351,7 @@ class ModelServerNode(LifecycleNode):
         if self._work:
             self._judge(self._work)
             self._collect(self._work.server)
-        self._publish_status()
+        self._standing.publish()
 
     def _collect(self, server: ModelServer) -> None:
         """Sessions of robots that left, and their topics."""
@@ -395,18 +368,18 @@ class ModelServerNode(LifecycleNode):
         if work.server.given_up:
             self._fail(work.server.given_up, ends_process=True)
         elif self._watchdog.hung:
-            self._set_state(ServerState.HUNG, f"{self._watchdog.hung} does not come back")
+            self._standing.become(ServerState.HUNG, f"{self._watchdog.hung} does not come back")
         elif work.is_open and work.threads.is_called:
-            self._set_state(ServerState.LOADING, "preparing batches of another size")
-        elif work.is_open and self._state != ServerState.READY:
-            self._set_state(ServerState.READY, "")
+            self._standing.become(ServerState.LOADING, "preparing batches of another size")
+        elif work.is_open and self._standing.state != ServerState.READY:
+            self._standing.become(ServerState.READY, "")
 
     def _fail(self, problem: str, *, ends_process: bool) -> None:
         """ends_process: only a new one helps."""
-        if self._state != ServerState.FAILED:
+        if self._standing.state != ServerState.FAILED:
             self.get_logger().error(problem)
         self._failed_s = clock()
-        self._set_state(ServerState.FAILED, problem)
+        self._standing.become(ServerState.FAILED, problem)
         if self._work and self._work.is_open:
             self._work.drain(0.0)
             self._close()
@@ -431,26 +404,6 @@ class ModelServerNode(LifecycleNode):
         """Asks robots for newer observations in place of those that will be stale when they are used."""
         for request in self._work.server.refetches(clock()) if self._work else ():
             self._topics.ask_again(request)
-
-    def _publish_status(self) -> None:
-        if self._own_name.lost:  # the status of that name is somebody else's
-            return
-        self._say_problems()
-        self._status.publish(convert.stamped(self._status_message(), self))
-
-    def _say_problems(self) -> None:
-        """Of each kind the last one, now and then: an engine can fail a thousand times a second."""
-        problems, now_s = self._work.server.problems if self._work else {}, clock()
-        for kind in [kind for kind in problems if now_s - self._said_s.get(kind, -math.inf) >= SAID_PERIOD_S]:
-            self._said_s[kind] = now_s
-            self.get_logger().error(f"{kind}: {problems.pop(kind)}")
-
-    def _status_message(self) -> Any:
-        server = self._work.server if self._work else None
-        return status_message(self._name, self._state, self._detail, self._following, self._refused, server, clock())
-
-    def _diagnosis(self) -> DiagnosticStatus:
-        return diagnosis(self._status_message(), self._following, clock())
 
 
 def _same_model(one: Placement, other: Placement) -> bool:
