@@ -392,7 +392,8 @@ class ModelServerNode(LifecycleNode):
         if limit_s > self._params.hung_after_s > 0.0:
             told = f"hung_after_s, {self._params.hung_after_s:g} s, is less than the engine's own timeout"
             self.get_logger().warning(f"{told}: a batch counts as hung after {limit_s:g} s")
-        self._watchdog.watch(limit_s, work.watched)
+        doors = {"the gateway": self._gateway.stalled_s} if self._gateway else {}
+        self._watchdog.watch(limit_s, {**work.watched, **doors})
 
     def _on_hung(self, what: str) -> None:
         """On the watchdog's thread, which ends the process soon."""

@@ -4,11 +4,14 @@ back ends the process. Without a graph; `test_server_hygiene.py` has the same ov
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rclpy.serialization import serialize_message
+from websockets.exceptions import ConnectionClosed
 
 from ros2_rfm_serving.engines import registry
 from ros2_rfm_serving.engines.base import Engine
@@ -31,9 +35,12 @@ from ros2_rfm_serving.ros.server.intake import Intake
 from ros2_rfm_serving.ros.server.loading import Loaded, Loading
 from ros2_rfm_serving.ros.server.settings import hung_limit_s
 from ros2_rfm_serving.ros.server.watchdog import EXIT_HUNG, Watchdog
+from ros2_rfm_serving.ros.server.websocket_door import PREFIX, DoorConfig, WebsocketDoor
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
 from ros2_rfm_serving.types import Placement
+from test.ros import door_rig
 from test.ros.door_rig import eventually
 from test.ros.mirror_engine import MirrorEngine
 from test.unit.fakes import FakeEngine, observation, session_request
@@ -309,62 +316,110 @@ def test_an_engine_with_a_timeout_of_its_own_is_not_ended_before_it() -> None:
 
 
 WEDGED = """\
-import ctypes, sys, threading, time
+import ctypes, json, os, signal, sys, time
+from rclpy.serialization import serialize_message
 from ros2_rfm_serving.ros.server import watchdog
 from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
 from ros2_rfm_serving.ros.server.intake import Intake
+from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.dispatch import DispatchPolicy
-from test.ros.test_server_chaos import message
 from test.unit.fakes import FakeEngine, observation, session_request
 
-what, limit_s = sys.argv[1], float(sys.argv[2])
-watchdog.EXECUTOR_S = limit_s
+limit_s = watchdog.EXECUTOR_S = float(sys.argv[1])
 never = lambda *_: time.sleep(3600)
 
-class Engine(FakeEngine):
-    def infer(self, requests):
-        if what == "engine":
-            never()
-        if what == "interpreter":
-            ctypes.PyDLL(None).sleep(3600)
-        return super().infer(requests)
+def wedge(what):
+    class Engine(FakeEngine):
+        def infer(self, requests):
+            if what == "engine":
+                never()
+            if what == "interpreter":
+                ctypes.PyDLL(None).sleep(3600)
+            return super().infer(requests)
 
-class Policy(DispatchPolicy):
-    def rank(self, waiting, engine, now_s):
-        return never() if what == "policy" else waiting
+    class Policy(DispatchPolicy):
+        def rank(self, waiting, engine, now_s):
+            return never() if what == "policy" else waiting
 
-server = ModelServer(ServerConfig(name="s1"), Engine(), policy=Policy())
-threads = EngineThreads(server, lambda replies, failed: None, print)
-intake = Intake(server, threads.wake, print, 1)
-dog = watchdog.Watchdog(print, ends_process=True)
-dog.watch(limit_s, {"the engine": threads.stalled_s, "a decoder": intake.stalled_s})
-epoch = server.open_session(session_request()).session_epoch
-if what == "decoder":
-    server.submit = never
-print("wedged", flush=True)
-intake.take(message(epoch))
-while True:
-    time.sleep(0.1)
-    if what != "executor":
-        dog.beat()
+    server = ModelServer(ServerConfig(name="s1"), Engine(), policy=Policy())
+    threads = EngineThreads(server, lambda replies, failed: None, print)
+    intake = Intake(server, threads.wake, print, 1)
+    dog = watchdog.Watchdog(lambda what: None, ends_process=True)
+    dog.watch(limit_s, {"the engine": threads.stalled_s, "a decoder": intake.stalled_s})
+    epoch = server.open_session(session_request()).session_epoch
+    if what == "decoder":
+        server.submit = never
+    intake.take(bytes(serialize_message(convert.observation_to(observation(epoch)))))
+    while True:
+        time.sleep(0.1)
+        if what != "executor":
+            dog.beat()
+
+children = {}
+for what in sys.argv[2:]:
+    children[what] = os.fork()
+    if not children[what]:
+        wedge(what)
+healthy, codes = children.pop("nothing"), {}
+for what, child in children.items():
+    codes[what] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+codes["nothing"] = os.waitpid(healthy, os.WNOHANG)[0]
+os.kill(healthy, signal.SIGKILL)
+print(json.dumps(codes))
 """
 
 
 def test_a_wedge_ends_the_process_within_hung_after(repository: Path) -> None:
+    """Each in a process of its own."""
     wedges = ("engine", "policy", "decoder", "executor", "interpreter", "nothing")
-    running = {}
-    for what in wedges:
-        command = [sys.executable, "-W", "ignore", "-c", WEDGED, what, str(HUNG_AFTER_S)]
-        running[what] = subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        for what, process in running.items():
-            assert process.stdout is not None and process.stdout.readline() == "wedged\n", what
-        codes = {what: process.wait(timeout=60) for what, process in running.items() if what != "nothing"}
-        assert codes == {**dict.fromkeys(("engine", "policy", "decoder", "executor"), EXIT_HUNG), "interpreter": 1}
-        assert running["nothing"].poll() is None, "a healthy process goes on"
-    finally:
-        for process in running.values():
-            process.kill()
-            process.wait()
-            process.stdout.close()  # type: ignore[union-attr]
+    command = [sys.executable, "-W", "ignore", "-c", WEDGED, "3.0", *wedges]
+    ran = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=True)
+    codes = json.loads(ran.stdout)
+    assert codes == {**dict.fromkeys(("engine", "policy", "decoder", "executor"), EXIT_HUNG), "interpreter": 1, "nothing": 0}
+
+
+# --- the gateway ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["error", "exit"])
+@pytest.mark.parametrize("method", ["metadata", "ask", "answer"])
+def test_a_connection_that_fails_ends_alone(method: str, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = door_rig.Rig()
+    other, sound = rig.client(), getattr(OpenpiClient, method)
+    unlucky = f"{PREFIX}2"
+
+    def fail(client: OpenpiClient, *arguments: Any) -> Any:
+        if client.robot == unlucky:
+            raise error
+        return sound(client, *arguments)
+
+    monkeypatch.setattr(OpenpiClient, method, fail)
+    with pytest.raises((RuntimeError, ConnectionClosed, TypeError)):  # as openpi's client takes a frame of text
+        rig.client().infer(door_rig.observation(1.0))
+    assert other.infer(door_rig.observation(2.0))["actions"][0, 0] == 2.0
+    assert rig.client().infer(door_rig.observation(3.0))["actions"][0, 0] == 3.0
+    assert len(rig.logged) == 1 and rig.door.stalled_s(time.monotonic()) == 0.0
+    rig.logged.clear()
+    rig.stop()
+
+
+def test_healthz_says_what_moves_and_readyz_what_takes_something_new() -> None:
+    rig, moves = door_rig.Rig(), [True]
+    rig.door.stop()
+    serving = lambda: (rig.server, rig.thread.wake) if rig.serves else None  # noqa: E731
+    rig.door = WebsocketDoor(DoorConfig(port=0), serving, rig.logged.append, lambda: moves[0])
+
+    def status(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{rig.door.port}/{path}", timeout=20) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert (status("healthz"), status("readyz")) == (200, 200)
+    rig.serves = False
+    assert (status("healthz"), status("readyz")) == (200, 503), "draining: it answers what it has"
+    moves[0] = False
+    assert (status("healthz"), status("readyz")) == (503, 503)
+    rig.stop()

@@ -8,11 +8,13 @@ from typing import Any
 from rclpy.node import Node
 from rfm_serving import srv
 
-from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.errors import RfmError, SessionError
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.serving import Serving
 from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
+from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.types import SessionGrant, SessionRequest
 
 
 class Services:
@@ -41,14 +43,24 @@ class Services:
         response.sessions, response.max_sessions, response.load = snapshot.sessions, snapshot.max_sessions, snapshot.load
         try:
             with server.counting_refusals():
-                grant = server.open_session(session_request_from(request))
+                grant = self._granted(server, session_request_from(request))
         except RfmError as error:
             self._node.get_logger().warning(f"session of {request.robot}/{request.component} refused: {error}")
             return _refused(response, error)
-        self._topics.expect(request.robot, server.reply_kind(request.component))
         response.success, response.session_epoch, response.warnings = True, grant.session_epoch, list(grant.warnings)
         response.sessions = len(server.session_names())
         return contract_to(grant.contract, response)
+
+    def _granted(self, server: ModelServer, request: SessionRequest) -> SessionGrant:
+        """With a topic for its replies. Raises: `RfmError`."""
+        grant = server.open_session(request)
+        try:
+            self._topics.expect(request.robot, server.reply_kind(request.component))
+        except Exception as error:  # of the middleware: a session whose replies go nowhere is none
+            server.close_session(request.robot, request.component, grant.session_epoch)
+            server.mishap("publish_failed", f"{request.robot}: {type(error).__name__}: {error}")
+            raise SessionError(f"{request.robot} cannot be written to; the server's log says why") from error
+        return grant
 
     def _on_close(self, request: Any, response: Any) -> Any:
         if serving := self._serving():
