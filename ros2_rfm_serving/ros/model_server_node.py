@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
@@ -32,7 +32,7 @@ from ros2_rfm_serving.ros.server.loading import Loaded, Loading
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.services import Services
 from ros2_rfm_serving.ros.server.serving import Serving
-from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams, hung_limit_s, server_params
+from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams, check_sizes, hung_limit_s, server_params
 from ros2_rfm_serving.ros.server.standing import Standing
 from ros2_rfm_serving.ros.server.watchdog import EXIT_HUNG, Watchdog
 from ros2_rfm_serving.ros.server.websocket_settings import open_gateway
@@ -109,24 +109,11 @@ class ModelServerNode(LifecycleNode):
         """What follows from other parameters, between two batches. Raises: `ConfigurationError`."""
         params = server_params(self, changed)
         sizes = changed.keys() & {"batch_size", "max_sessions"}
-        if sizes:
-            self._check_sizes(params, sizes)
-        return functools.partial(self._take, params, resize=bool(sizes))
-
-    def _check_sizes(self, params: ServerParams, sizes: Set[str]) -> None:
-        """Raises: `ConfigurationError`."""
-        if self._loading:
+        if sizes and self._loading:
             raise ConfigurationError("cannot change while a model is being loaded", key=min(sizes), fix="try again in a while")
-        if self._work is None:
-            return
-        if not params.model:
-            raise ConfigurationError("counts only with `model`: the schedule says it", key=min(sizes), fix="call /rfm/replan")
-        if "max_sessions" in sizes and not params.max_sessions:
-            problem, fix = "0 needs the speed to be measured anew", "give a number, or deactivate the node and clean it up first"
-            raise ConfigurationError(problem, key="max_sessions", fix=fix)
-        if params.batch_size > self._work.engine.max_batch_size:
-            problem = f"{params.batch_size} is more than the {self._work.engine.max_batch_size} that the engine can run"
-            raise ConfigurationError(problem, key="batch_size", fix="give fewer")
+        if sizes and self._work:
+            check_sizes(params, sizes, self._work.engine)
+        return functools.partial(self._take, params, resize=bool(sizes))
 
     def _take(self, params: ServerParams, *, resize: bool) -> None:
         self._params = params

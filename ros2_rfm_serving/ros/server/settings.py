@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from rclpy.node import Node
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.node.own_name import named
@@ -173,6 +174,18 @@ ENGINE_MARGIN_S = 1.0
 def hung_limit_s(hung_after_s: float, engine: Engine) -> float:
     """0: never. An engine that gives up by itself is given the time that it takes for that."""
     return max(hung_after_s, engine.timeout_s + ENGINE_MARGIN_S) if hung_after_s and engine.timeout_s else hung_after_s
+
+
+def check_sizes(params: ServerParams, sizes: Set[str], engine: Engine) -> None:
+    """Of what is served. sizes: those of `batch_size` and `max_sessions` that would change. Raises: `ConfigurationError`."""
+    if not params.model:
+        raise ConfigurationError("counts only with `model`: the schedule says it", key=min(sizes), fix="call /rfm/replan")
+    if "max_sessions" in sizes and not params.max_sessions:
+        problem, fix = "0 needs the speed to be measured anew", "give a number, or deactivate the node and clean it up first"
+        raise ConfigurationError(problem, key="max_sessions", fix=fix)
+    if params.batch_size > engine.max_batch_size:
+        problem = f"{params.batch_size} is more than the {engine.max_batch_size} that the engine can run"
+        raise ConfigurationError(problem, key="batch_size", fix="give fewer")
 
 
 def server_params(node: Node, changed: Mapping[str, Any] = NOTHING) -> ServerParams:
