@@ -19,7 +19,6 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError
-from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.own_name import claim
@@ -30,16 +29,16 @@ from ros2_rfm_serving.ros.server.delivery import Delivery
 from ros2_rfm_serving.ros.server.infer_door import InferDoor
 from ros2_rfm_serving.ros.server.loading import Loaded, Loading
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
+from ros2_rfm_serving.ros.server.schedules import Schedules
 from ros2_rfm_serving.ros.server.services import Services
 from ros2_rfm_serving.ros.server.serving import Serving
 from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams, check_sizes, hung_limit_s, server_params
 from ros2_rfm_serving.ros.server.standing import Standing
 from ros2_rfm_serving.ros.server.watchdog import EXIT_HUNG, Watchdog
 from ros2_rfm_serving.ros.server.websocket_settings import open_gateway
-from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.server.sessions import SessionKey
-from ros2_rfm_serving.types import Heard, Placement, Schedule, ServerState
+from ros2_rfm_serving.types import Placement, Schedule, ServerState
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 RETRY_PERIOD_S = 10.0
@@ -87,7 +86,7 @@ class ModelServerNode(LifecycleNode):
     def _open_graph(self) -> None:
         name = functools.partial(self._names.server, self._name)
         overridable = QoSOverridingOptions.with_default_policies()
-        self.create_subscription(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+        self._schedules = Schedules(self, self._names.schedule, self._name, self._standing, self._follow)
         self.create_subscription(
             msg.Observation,
             name("observation"),
@@ -272,22 +271,6 @@ class ModelServerNode(LifecycleNode):
             self.trigger_cleanup()
         self._loading = self._load(placement)
 
-    def _on_schedule(self, message: Any) -> None:
-        try:
-            schedule = convert.schedule_from(message)
-        except BadMessageError as error:
-            self._standing.refused[error.kind] += 1
-            self.get_logger().warning(f"refused a schedule: {error}")
-            return
-        before = describe(self._standing.following.schedule)
-        heard = self._standing.following.hear(schedule, clock())
-        say(self, self._name, heard, schedule, before)
-        if not heard.taken:
-            self._standing.refused[heard.value] += 1
-        elif heard is not Heard.REPEATED:
-            self._follow(schedule)
-            self._standing.publish()  # the scheduler waits to hear that it is followed
-
     def _follow(self, schedule: Schedule) -> None:
         placement, before = self._params.placed(schedule.placement_of(self._name)), self._placement
         self._placement = placement
@@ -302,14 +285,9 @@ class ModelServerNode(LifecycleNode):
                 self.trigger_deactivate()
             self._turning = True
 
-    def _expected(self) -> list[SessionKey]:
-        """Who may turn to this server, be it as their standby."""
-        routes = self._standing.following.schedule.routes if self._standing.following.schedule else ()
-        return [(route.robot, route.component) for route in routes if self._name in (route.server, route.standby)]
-
     def _expect_robots(self, server: ModelServer) -> None:
         """Their readers are matched before the first reply is due."""
-        for robot, component in self._expected():
+        for robot, component in self._schedules.robots:
             self._topics.expect(robot, server.reply_kind(component))
 
     # --- what arrives ---
@@ -347,7 +325,7 @@ class ModelServerNode(LifecycleNode):
         absent = [key for key in sessions if key[0] in unheard]
         for (robot, component), why in server.collect_sessions(absent, now_s):
             self.get_logger().info(f"session of {robot}/{component} closed: {why}")
-        expected = [(robot, server.reply_kind(component)) for robot, component in (*server.session_keys(), *self._expected())]
+        expected = [(robot, server.reply_kind(component)) for robot, component in (*server.session_keys(), *self._schedules.robots)]
         self._topics.keep(expected, now_s, self._params.absent_grace_s)
 
     def _judge(self, work: Serving) -> None:
