@@ -37,6 +37,9 @@ class Engine(Protocol):
     takes_encoded: bool = False
     """It wants images as they travelled (to pass them on, or to decode them on a GPU); else they are decoded before."""
 
+    timeout_s: float = 0.0
+    """After which it gives up a batch by itself, s; 0: it has no such limit. A server counts it as hung only beyond it."""
+
     def prepare(self, batch_size: int) -> None:
         """Called at start and whenever the server's batch size changes, before `infer`.
 

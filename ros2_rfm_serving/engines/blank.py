@@ -7,24 +7,30 @@ import simplejpeg
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest, ModelContract, RequestId, empty
+from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRequest, ModelContract, RequestId, empty
 
 
-def rehearse(engine: Engine, batch_size: int) -> None:
-    """Runs a batch of an action model. Raises: `ModelError` when what it answers is not what its contract says."""
+def rehearse(engine: Engine, batch_size: int) -> EngineReply | None:
+    """Runs a batch of an action model, and returns its last answer; None: it is no action model.
+
+    Raises: `ModelError` when what it answers is not what its contract says.
+    """
     contract = engine.contract
     if not contract.chunk_length:
-        return
+        return None
     answers = engine.infer([blank_request(contract, encoded=engine.takes_encoded)] * batch_size)
     if len(answers) != batch_size:
         raise ModelError(f"{contract.model!r} gave {len(answers)} answers to {batch_size} requests: one for each, in order")
+    last = None
     promised = (contract.chunk_length, len(contract.action_names))
     for answer in answers:
         if isinstance(answer, ModelError):
             raise answer
+        last = answer
         for name, chunk in (("chunk_model", answer.chunk_model), ("chunk_robot", answer.chunk_robot)):
             if chunk.shape != promised:
                 raise ModelError(f"{contract.model!r}: {name} has the shape {chunk.shape}; its contract promises {promised}")
+    return last
 
 
 def blank_request(contract: ModelContract, image_size_px: int = 96, *, encoded: bool = False) -> InferenceRequest:

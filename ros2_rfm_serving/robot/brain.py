@@ -87,9 +87,12 @@ class RobotBrain(RobotParts):
             self._motor.discard()
         self._model = model
 
-    def session_refused(self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False) -> None:
-        """contract: robot and server do not fit (`ContractError`); the robot refuses to resume on a server that fitted before."""
-        self._links.refused(component, server, problem, now_s, contract=contract)
+    def session_refused(
+        self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False, full: bool = False
+    ) -> None:
+        """contract: robot and server do not fit (`ContractError`); the robot refuses to resume on a server that fitted before.
+        full: the server takes no more sessions (`CapacityError`); the route's other one is asked."""
+        self._links.refused(component, server, problem, now_s, contract=contract, full=full)
 
     def ask_again(self, request: RequestId) -> None:
         """A server wants a newer observation for what it has not answered yet: the next tick sends it."""

@@ -3,63 +3,57 @@
 With `autostart` the node follows the schedule by itself: when it places a model here, that model is loaded and served.
 
 Threads: the executor's takes messages and services and stays responsive whatever the others do; one loads (`loading.py`), some
-decode images (`intake.py`), one owns the engine and publishes replies (`engine_thread.py`).
+decode images (`intake.py`), one owns the engine and hands over replies (`engine_thread.py`, `delivery.py`), one watches
+(`watchdog.py`).
 """
 
 from __future__ import annotations
 
-import faulthandler
 import functools
-import os
-import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Set
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.qos_overriding_options import QoSOverridingOptions
-from rfm_serving import msg, srv
+from rfm_serving import msg
 
-from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError, RfmError
-from ros2_rfm_serving.ros.following import describe, say
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError
 from ros2_rfm_serving.ros.node.changes import Changes
-from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.own_name import claim
 from ros2_rfm_serving.ros.node.parameters import declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, logged, run_node
 from ros2_rfm_serving.ros.node.timers import every
-from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
+from ros2_rfm_serving.ros.server.delivery import Delivery
 from ros2_rfm_serving.ros.server.infer_door import InferDoor
-from ros2_rfm_serving.ros.server.intake import Intake
 from ros2_rfm_serving.ros.server.loading import Loaded, Loading
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
-from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams, server_params
-from ros2_rfm_serving.ros.server.status import diagnosis, status_message
+from ros2_rfm_serving.ros.server.schedules import Schedules
+from ros2_rfm_serving.ros.server.services import Services
+from ros2_rfm_serving.ros.server.serving import Serving
+from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams, check_sizes, hung_limit_s, server_params
+from ros2_rfm_serving.ros.server.standing import Standing
+from ros2_rfm_serving.ros.server.watchdog import EXIT_HUNG, Watchdog
 from ros2_rfm_serving.ros.server.websocket_settings import open_gateway
-from ros2_rfm_serving.ros.wire import convert, qos
-from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
+from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.types import Following, Heard, Placement, Reply, RequestId, Schedule, ServerState
+from ros2_rfm_serving.types import Placement, Schedule, ServerState
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 RETRY_PERIOD_S = 10.0
 """Before a model that could not be loaded is tried again."""
-LOADING_PERIOD_S = 0.05
-"""Of looking whether it is loaded."""
-FROZEN_FACTOR = 3.0
-"""Times `hung_after_s`: after this without a turn of the executor the interpreter itself is stuck."""
-EXIT_HUNG = 70
-BATCH_ENDS_S = 10.0
-"""Given to the batch that runs when the node is deactivated."""
+LOOK_PERIOD_S = 0.1
+"""At what is under way: a model that is loaded, what is answered before one goes."""
+LAST_WORD_S = 0.5
+"""For a batch that still runs when the process ends: `drain` was the time to finish."""
 REFETCH_LOOKS = 4
 """At what waits, within the age at which an observation is stale."""
 
 
 class ModelServerNode(LifecycleNode):
     def __init__(self, *, owns_process: bool = False) -> None:
-        """owns_process: the node may end it when its engine hangs, so that whoever supervises it starts it again."""
+        """owns_process: the node may end it when its engine is of no use any more; whoever supervises it starts it again."""
         super().__init__("model_server")
         declared = declare(self, SPECS)
         self._params = server_params(self)
@@ -67,46 +61,44 @@ class ModelServerNode(LifecycleNode):
         self._names = fleet_names(self)
         self._owns_process = owns_process
         self._placement: Placement | None = self._params.placed(None)
-        self._following = Following()
-        self._refused: Counter[str] = Counter()
         self._failed_s = 0.0
         self._loading: Loading | None = None
-        self._loaded: Loaded | None = None
-        self._intake: Intake | None = None
-        self._worker: EngineThreads | None = None
-        self._state, self._detail = ServerState.LOADING, "no model placed here yet"
-        (self._own_name,) = claim(self, "server", [(self._name, self._names.server(self._name, "name"))])
-        self._replies = ReplyTopics(self, self._names, Faults(self))
+        self._work: Serving | None = None
+        self._former: list[threading.Thread] = []
+        """Threads of the model before."""
+        self._draining = False
+        """What runs and what waits is being answered; then `_close`."""
+        self._turning = False
+        """To the model that is placed here, as soon as the one before has answered what it had."""
+        self._ending = False
+        (own_name,) = claim(self, "server", [(self._name, self._names.server(self._name, "name"))])
+        status = self._names.server(self._name, "status")
+        self._standing = Standing(self, own_name, status, lambda: self._work.server if self._work else None)
+        self._topics = ReplyTopics(self, self._names, Faults(self))
         self._refetch_timer: Any = None
+        self._watchdog = Watchdog(self._on_hung, ends_process=owns_process)
         self._open_graph()
-        Changes(self, declared, self._accept, configured=lambda: bool(self._loaded or self._loading))
-        self._diagnostics = Diagnostics(self, lambda: (self._diagnosis(), self._own_name.diagnosis()))
-        self._own_name.report = self._diagnostics.publish
-        self._loading_timer = every(self, LOADING_PERIOD_S, self._look_at_loading)
+        Changes(self, declared, self._accept, configured=lambda: bool(self._work or self._loading))
+        every(self, LOOK_PERIOD_S, self._look)
         if self._params.autostart and self._params.model:
-            self._load_and_serve()
+            self._turn()
 
     def _open_graph(self) -> None:
-        name = self._names.server
+        name = functools.partial(self._names.server, self._name)
         overridable = QoSOverridingOptions.with_default_policies()
-        self._status = self.create_publisher(
-            msg.ServerStatus, name(self._name, "status"), qos.SERVER_STATUS, qos_overriding_options=overridable
-        )
-        self.create_subscription(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+        self._schedules = Schedules(self, self._names.schedule, self._name, self._standing, self._follow)
         self.create_subscription(
             msg.Observation,
-            name(self._name, "observation"),
+            name("observation"),
             self._on_observation,
             qos.OBSERVATION_RECEIVED,
             qos_overriding_options=overridable,
             raw=True,
         )
-        self.create_service(srv.OpenSession, name(self._name, "open_session"), self._on_open)
-        self.create_service(srv.CloseSession, name(self._name, "close_session"), self._on_close)
-        self.create_service(srv.ResetEpisode, name(self._name, "reset_episode"), self._on_reset)
-        self.create_service(srv.DescribeServer, name(self._name, "describe"), self._on_describe)
-        self._infer = InferDoor(self, name(self._name, "infer"), self._serving)
-        self._gateway = open_gateway(self, self._serving, self._params.decode_threads)
+        Services(self, name, lambda: self._work, lambda: self._standing.refusal, self._topics)
+        self._infer = InferDoor(self, name("infer"), self._serving, lambda: self._standing.refusal or ModelError("not ready"))
+        self._gateway = open_gateway(self, self._serving, self._params.decode_threads, self._is_healthy)
+        self._deliver = Delivery(self._topics, self._infer, self._gateway)
         every(self, qos.STATUS_PERIOD_S, self._tend)
         self._time_refetches()
 
@@ -116,33 +108,24 @@ class ModelServerNode(LifecycleNode):
         """What follows from other parameters, between two batches. Raises: `ConfigurationError`."""
         params = server_params(self, changed)
         sizes = changed.keys() & {"batch_size", "max_sessions"}
-        if sizes:
-            self._check_sizes(params, sizes)
-        return functools.partial(self._take, params, resize=bool(sizes))
-
-    def _check_sizes(self, params: ServerParams, sizes: Set[str]) -> None:
-        """Raises: `ConfigurationError`."""
-        if self._loading:
+        if sizes and self._loading:
             raise ConfigurationError("cannot change while a model is being loaded", key=min(sizes), fix="try again in a while")
-        if self._loaded is None:
-            return
-        if not params.model:
-            raise ConfigurationError("counts only with `model`: the schedule says it", key=min(sizes), fix="call /rfm/replan")
-        if "max_sessions" in sizes and not params.max_sessions:
-            problem, fix = "0 needs the speed to be measured anew", "give a number, or deactivate the node and clean it up first"
-            raise ConfigurationError(problem, key="max_sessions", fix=fix)
-        if params.batch_size > self._loaded.engine.max_batch_size:
-            problem = f"{params.batch_size} is more than the {self._loaded.engine.max_batch_size} that the engine can run"
-            raise ConfigurationError(problem, key="batch_size", fix="give fewer")
+        if sizes and self._work:
+            check_sizes(params, sizes, self._work.engine)
+        return functools.partial(self._take, params, resize=bool(sizes))
 
     def _take(self, params: ServerParams, *, resize: bool) -> None:
         self._params = params
-        if not self._loaded:  # the next one to be loaded
-            self._placement = params.placed(self._following.schedule.placement_of(self._name) if self._following.schedule else None)
-        elif self._server is not None:
-            self._server.reconfigure(params.ruled(self._server.config))
+        if self._work is None:  # the next one to be loaded
+            schedule = self._standing.following.schedule
+            self._placement = params.placed(schedule.placement_of(self._name) if schedule else None)
+        else:
+            server = self._work.server
+            server.reconfigure(params.ruled(server.config))
             if resize:
-                self._resize(self._server, self._worker, params.batch_size, params.max_sessions)
+                self._work.resize(params.batch_size, params.max_sessions)
+            if self._watchdog.watches:
+                self._watch(self._work)
         self._time_refetches()
 
     def _time_refetches(self) -> None:
@@ -161,283 +144,236 @@ class ModelServerNode(LifecycleNode):
         if placement is None:
             self.get_logger().error("no schedule places a model here, and the parameter `model` is empty")
             return FAILURE
-        faulthandler.cancel_dump_traceback_later()  # loading takes what it takes; the next look at the engine sets it again
+        self._watchdog.rest()
         loading = self._loading if self._loading and _same_model(self._loading.placement, placement) else self._load(placement)
         while not loading.wait(qos.STATUS_PERIOD_S):
-            self._publish_status()
+            self._standing.publish()
         self._loading = None
         if not isinstance(loading.outcome, Loaded):
-            self._failed_s = clock()
-            self._set_state(ServerState.FAILED, str(loading.outcome))
+            self._fail(str(loading.outcome), ends_process=loading.wedged)
             return FAILURE
-        self._loaded = loading.outcome
-        self._loaded.server.reconfigure(self._params.ruled(self._loaded.server.config))  # parameters may have changed meanwhile
-        contract, sessions = self._loaded.server.contract, self._loaded.server.snapshot(clock()).max_sessions
-        emulated = ", EMULATED" if contract.emulated else ""
-        self.get_logger().info(f"{contract.model} ready in {self._loaded.took_s:.1f} s, for up to {sessions} sessions{emulated}")
+        self._former = []
+        self._take_over(loading.outcome)
         return SUCCESS
+
+    def _take_over(self, loaded: Loaded) -> None:
+        loaded.server.reconfigure(self._params.ruled(loaded.server.config))  # parameters may have changed meanwhile
+        log = self.get_logger()
+        self._work = Serving(loaded, self._deliver, self._complain, log.error, self._params.decode_threads)
+        contract, sessions = loaded.server.contract, loaded.server.snapshot(clock()).max_sessions
+        emulated = ", EMULATED" if contract.emulated else ""
+        log.info(f"{contract.model} ready in {loaded.took_s:.1f} s, for up to {sessions} sessions{emulated}")
 
     @logged
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        assert self._server is not None
-        log = self.get_logger().error
-        self._worker = EngineThreads(self._server, self._publish, log)
-        self._intake = Intake(self._server, self._worker.wake, self._complain, log, self._params.decode_threads)
-        if self._following.schedule is not None:
-            self._expect_robots(self._following.schedule, self._server)
+        assert self._work is not None
+        self._draining = False
+        self._work.open()
         if self._placement is not None and not self._params.model:  # it may have grown while the model was loaded
-            self._resize(self._server, self._worker, self._placement.batch_size, self._placement.max_sessions)
-        self._set_state(ServerState.READY, "")
+            self._work.resize(self._placement.batch_size, self._placement.max_sessions)
+        self._expect_robots(self._work.server)
+        self._watch(self._work)
+        self._standing.become(ServerState.READY, "")
         return SUCCESS
 
+    @logged
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._set_state(ServerState.DRAINING, "deactivated")
-        self._stop_threads()
+        self._drain("deactivated")
         return SUCCESS
 
+    @logged
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._loaded = None
-        self._replies.clear()
-        self._set_state(ServerState.LOADING, "no model loaded")
+        self._end_work()
+        self._topics.clear()
+        self._standing.become(ServerState.LOADING, "no model loaded")
         return SUCCESS
 
+    @logged
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._stop_threads()
+        self._end_work()
+        self._standing.become(ServerState.DRAINING, "shut down")
         return SUCCESS
 
     def drain(self) -> None:
         """The process is about to end: no new sessions, no new requests; `drained` when what runs and waits is finished."""
-        self._set_state(ServerState.DRAINING, "shutting down")
-        if self._server:
-            self._server.drain()
-        self.drain_ends_s = clock() + self._params.drain_timeout_s
+        self._ending = True
+        self._drain("shutting down")
 
     @property
     def drained(self) -> bool:
-        return self._worker is None or self._server is None or self._server.is_idle or clock() > self.drain_ends_s
+        return self._work is None or self._work.drained
 
     def stop(self) -> None:
         """Before the process ends."""
-        faulthandler.cancel_dump_traceback_later()
-        self._stop_threads(timeout_s=0.5)  # `drain` was the time to finish; a batch that still runs ends with the process
+        self._watchdog.stop()
+        ends_s = clock() + LAST_WORD_S
+        for thread in self._end_work():
+            thread.join(max(0.0, ends_s - clock()))
         if self._gateway:
             self._gateway.stop()
             self._gateway = None
 
-    @property
-    def _server(self) -> ModelServer | None:
-        return self._loaded.server if self._loaded else None
+    def _drain(self, why: str) -> None:
+        """Nothing new is taken; what runs and what waits is answered within `drain_timeout_s`, while the executor goes on."""
+        if self._standing.state != ServerState.FAILED:
+            self._standing.become(ServerState.DRAINING, why)
+        if self._work and (self._work.is_open or self._ending):
+            self._work.drain(self._params.drain_timeout_s)
+            self._draining = True
+
+    def _close(self) -> None:
+        """What has not been answered is not any more, and whoever can be told is."""
+        self._draining = False
+        self._watchdog.rest()
+        if self._work and (num_refused := len(self._work.server.refuse_waiting())):
+            self.get_logger().warning(f"{num_refused} requests were not answered within drain_timeout_s")
+        self._infer.release(self._standing.refusal or ModelError("not ready"))
+        if self._gateway:
+            self._gateway.release(self._standing.detail)
+
+    def _end_work(self) -> list[threading.Thread]:
+        """Of the model that is loaded. Its threads, which end after what they do now."""
+        self._close()
+        if self._work:
+            self._former, self._work = self._work.end(), None
+        return self._former
+
+    # --- by itself ---
 
     def _load(self, placement: Placement) -> Loading:
-        self._set_state(ServerState.LOADING, f"loading {placement.model}")
-        self._loading_timer.reset()
-        return Loading(self._params, placement, self.get_logger().error)
+        self._standing.become(ServerState.LOADING, f"loading {placement.model}")
+        return Loading(self._params, placement, self.get_logger().error, self._former)
 
-    def _load_and_serve(self) -> None:
-        """By itself: what was served ends, the new model is loaded beside the executor, then served."""
+    def _look(self) -> None:
+        """At what is under way: the executor waits for nothing of it."""
+        if self._draining and self._work and self._work.drained and not self._ending:
+            self._close()
+        if not self._params.autostart or self._ending:
+            return
+        if self._turning and not self._draining:
+            self._turning = False
+            self._turn()
+        elif self._loading and self._loading.outcome is not None:
+            if self.trigger_configure() == SUCCESS:
+                self.trigger_activate()
+        elif self._standing.state == ServerState.FAILED and self._work is None and clock() - self._failed_s > RETRY_PERIOD_S:
+            self._turning = True
+
+    def _turn(self) -> None:
+        """What was served has ended: the model that is placed here is loaded beside the executor, then served."""
         placement = self._placement
-        assert placement is not None
-        if self._worker:
-            self.trigger_deactivate()
-        if self._loaded:
+        if placement is None:
+            return
+        if self._work and _same_model(self._work.placement, placement):
+            self.trigger_activate()
+            return
+        if self._work:
             self.trigger_cleanup()
         self._loading = self._load(placement)
-
-    def _look_at_loading(self) -> None:
-        if self._loading is None:
-            self._loading_timer.cancel()
-        elif self._params.autostart and self._loading.outcome is not None and self.trigger_configure() == SUCCESS:
-            self.trigger_activate()
-
-    def _stop_threads(self, timeout_s: float = BATCH_ENDS_S) -> None:
-        if self._intake:
-            self._intake.stop()
-            self._intake = None
-        if self._worker:
-            self._worker.stop(timeout_s)
-            self._worker = None
-        self._infer.release()
-        if self._gateway:
-            self._gateway.release(self._detail)
-
-    # --- what arrives ---
-
-    def _on_schedule(self, message: Any) -> None:
-        try:
-            schedule = convert.schedule_from(message)
-        except BadMessageError as error:
-            self._refused[error.kind] += 1
-            self.get_logger().warning(f"refused a schedule: {error}")
-            return
-        before = describe(self._following.schedule)
-        heard = self._following.hear(schedule, clock())
-        say(self, self._name, heard, schedule, before)
-        if not heard.taken:
-            self._refused[heard.value] += 1
-            return
-        retry = self._state == ServerState.FAILED and clock() - self._failed_s > RETRY_PERIOD_S
-        if heard is not Heard.REPEATED or retry:
-            self._follow(schedule)
-            self._publish_status()  # the scheduler waits to hear that it is followed
 
     def _follow(self, schedule: Schedule) -> None:
         placement, before = self._params.placed(schedule.placement_of(self._name)), self._placement
         self._placement = placement
-        if placement is None or self._params.model or not self._params.autostart:
+        if placement is None or self._params.model or not self._params.autostart or self._ending:
             return
         present = before is not None and _same_model(before, placement)
-        if present and self._server is not None and self._worker is not None:
-            self._resize(self._server, self._worker, placement.batch_size, placement.max_sessions)
-            self._expect_robots(schedule, self._server)
-        elif not (present and self._loading):
-            self._load_and_serve()
+        if present and self._work is not None and self._work.is_open:
+            self._work.resize(placement.batch_size, placement.max_sessions)
+            self._expect_robots(self._work.server)
+        elif not (present and (self._loading or self._turning)):
+            if self._work and self._work.is_open:
+                self.trigger_deactivate()
+            self._turning = True
 
-    def _expect_robots(self, schedule: Schedule, server: ModelServer) -> None:
-        """Writers to all robots that may turn to this server, be it as their standby: matched before the first reply is due."""
-        for route in schedule.routes:
-            if self._name in (route.server, route.standby):
-                self._replies.expect(route.robot, server.reply_kind(route.component))
+    def _expect_robots(self, server: ModelServer) -> None:
+        """Their readers are matched before the first reply is due."""
+        for robot, component in self._schedules.robots:
+            self._topics.expect(robot, server.reply_kind(component))
 
-    def _resize(self, server: ModelServer, worker: EngineThreads | None, batch_size: int, max_sessions: int) -> None:
-        """On the engine's thread, if it runs: other batches may have to be compiled."""
-
-        def resize() -> None:
-            try:
-                server.resize(batch_size, max_sessions)
-            except ModelError as error:
-                self.get_logger().error(f"{self._name} keeps its batch size: {error}")
-
-        worker.call(resize) if worker else resize()
+    # --- what arrives ---
 
     def _on_observation(self, data: bytes) -> None:
-        if self._intake is not None:
-            self._intake.take(data)
-        elif self._server:
-            self._server.refused["not_ready"] += 1
+        if self._work is not None:
+            self._work.intake.take(data)
 
     def _complain(self, error: BadMessageError) -> None:
         self.get_logger().warning(str(error), throttle_duration_sec=5.0)
 
     def _serving(self) -> tuple[ModelServer, Callable[[], None]] | None:
         """For the doors; None: nothing new is taken."""
-        ready = self._state == ServerState.READY
-        return (self._server, self._worker.wake) if ready and self._server and self._worker else None
+        return (self._work.server, self._work.threads.wake) if self._standing.state == ServerState.READY and self._work else None
 
-    def _on_open(self, request: Any, response: Any) -> Any:
-        if self._server is None or self._worker is None:
-            return _refused(response, 200, f"{self._name} is not ready: {self._detail}")
-        snapshot = self._server.snapshot(clock())
-        response.sessions, response.max_sessions, response.load = snapshot.sessions, snapshot.max_sessions, snapshot.load
-        try:
-            with self._server.counting_refusals():
-                grant = self._server.open_session(session_request_from(request))
-        except RfmError as error:
-            self.get_logger().warning(f"session of {request.robot}/{request.component} refused: {error}")
-            return _refused(response, error.code, str(error))
-        self._replies.expect(request.robot, self._server.reply_kind(request.component))
-        response.success, response.session_epoch, response.warnings = True, grant.session_epoch, list(grant.warnings)
-        response.sessions = len(self._server.session_names())
-        return contract_to(grant.contract, response)
+    def _is_healthy(self) -> bool:
+        """A model is served, be it only what it has, and moves."""
+        serves = self._standing.state in (ServerState.READY, ServerState.DRAINING) and self._work is not None
+        return serves and not self._watchdog.hung
 
-    def _on_close(self, request: Any, response: Any) -> Any:
-        if self._server:
-            self._server.close_session(request.robot, request.component, request.session_epoch)
-        response.success = True
-        return response
-
-    def _on_reset(self, request: Any, response: Any) -> Any:
-        if self._server is None:
-            return _refused(response, 200, f"{self._name} is not ready: {self._detail}")
-        try:
-            self._server.reset_episode(request.robot, request.component, request.session_epoch, request.episode)
-        except RfmError as error:
-            return _refused(response, error.code, str(error))
-        response.success = True
-        return response
-
-    def _on_describe(self, request: Any, response: Any) -> Any:
-        if self._loaded and self._server:
-            contract_to(self._server.contract, response)
-            response.max_batch_size = self._loaded.engine.max_batch_size
-            response.sessions = self._server.session_names()
-            response.max_sessions = self._server.snapshot(clock()).max_sessions
-        return response
-
-    # --- what leaves ---
-
-    def _publish(self, replies: list[Reply], failed: list[RequestId]) -> None:
-        """On the engine's thread. A robot asks again by itself; who asked for one inference is told that it failed."""
-        if failed:
-            self._infer.fail(failed)
-            if self._gateway:
-                self._gateway.fail(failed)
-        for reply in self._gateway.take(replies) if self._gateway else replies:
-            if self._infer.take(reply):
-                continue
-            if problem := self._replies.send(reply):
-                assert self._server is not None
-                self._server.refused["publish_failed"] += 1
-                self.get_logger().warning(problem, throttle_duration_sec=5.0)
-
-    def _set_state(self, state: ServerState, detail: str) -> None:
-        changed = state != self._state
-        self._state, self._detail = state, detail
-        self._publish_status()
-        if changed:
-            self._diagnostics.publish(self._diagnosis())
+    # --- twice a second ---
 
     def _tend(self) -> None:
-        """Twice a second: is the engine alive, are the robots, and what everybody is told."""
-        self._watch_engine()
-        if self._server:
-            sessions = self._server.session_keys()
-            unheard = self._replies.unheard(robot for robot, _ in sessions)
-            absent = [key for key in sessions if key[0] in unheard]
-            for (robot, component), why in self._server.collect_sessions(absent, clock()):
-                self.get_logger().info(f"session of {robot}/{component} closed: {why}")
-        self._publish_status()
+        """Twice a second: does the engine get on, are the robots there, and what everybody is told."""
+        self._watchdog.beat()
+        if self._work:
+            self._judge(self._work)
+            self._collect(self._work.server)
+        self._standing.publish()
+
+    def _collect(self, server: ModelServer) -> None:
+        """Sessions of robots that left, and their topics."""
+        sessions, now_s = server.session_keys(), clock()
+        unheard = self._topics.unheard(robot for robot, _ in sessions)
+        absent = [key for key in sessions if key[0] in unheard]
+        for (robot, component), why in server.collect_sessions(absent, now_s):
+            self.get_logger().info(f"session of {robot}/{component} closed: {why}")
+        expected = [(robot, server.reply_kind(component)) for robot, component in (*server.session_keys(), *self._schedules.robots)]
+        self._topics.keep(expected, now_s, self._params.absent_grace_s)
+
+    def _judge(self, work: Serving) -> None:
+        """Ready is what serves: neither what compiles batches of another size nor what fails."""
+        if work.server.given_up:
+            self._fail(work.server.given_up, ends_process=True)
+        elif self._watchdog.hung:
+            self._standing.become(ServerState.HUNG, f"{self._watchdog.hung} does not come back")
+        elif work.is_open and work.threads.is_called:
+            self._standing.become(ServerState.LOADING, "preparing batches of another size")
+        elif work.is_open and self._standing.state != ServerState.READY:
+            self._standing.become(ServerState.READY, "")
+
+    def _fail(self, problem: str, *, ends_process: bool) -> None:
+        """ends_process: only a new one helps."""
+        if self._standing.state != ServerState.FAILED:
+            self.get_logger().error(problem)
+        self._failed_s = clock()
+        self._standing.become(ServerState.FAILED, problem)
+        if self._work and self._work.is_open:
+            self._work.drain(0.0)
+            self._close()
+        if ends_process and self._owns_process:
+            raise SystemExit(EXIT_HUNG)
+
+    def _watch(self, work: Serving) -> None:
+        """A batch that does not end ends the process: its engine cannot be asked to stop."""
+        limit_s = hung_limit_s(self._params.hung_after_s, work.engine)
+        if limit_s > self._params.hung_after_s > 0.0:
+            told = f"hung_after_s, {self._params.hung_after_s:g} s, is less than the engine's own timeout"
+            self.get_logger().warning(f"{told}: a batch counts as hung after {limit_s:g} s")
+        doors = {"the gateway": self._gateway.stalled_s} if self._gateway else {}
+        self._watchdog.watch(limit_s, {**work.watched, **doors})
+
+    def _on_hung(self, what: str) -> None:
+        """On the watchdog's thread, which ends the process soon."""
+        self.get_logger().error(f"{what} has not come back for more than hung_after_s")
+        if self.executor is not None:
+            self.executor.create_task(self._tend)
 
     def _refetch(self) -> None:
         """Asks robots for newer observations in place of those that will be stale when they are used."""
-        for request in self._server.refetches(clock()) if self._server else ():
-            self._replies.ask_again(request)
-
-    def _watch_engine(self) -> None:
-        """A batch that does not end ends the process: its engine cannot be asked to stop."""
-        limit_s = self._params.hung_after_s
-        if not limit_s:
-            faulthandler.cancel_dump_traceback_later()
-            return
-        if self._owns_process:  # a thread of C that needs no interpreter, should that be stuck
-            faulthandler.dump_traceback_later(FROZEN_FACTOR * limit_s, exit=True)
-        if self._state == ServerState.HUNG and self._owns_process:
-            faulthandler.dump_traceback(file=sys.stderr)
-            os._exit(EXIT_HUNG)
-        if self._worker and self._worker.busy_s(clock()) > limit_s and self._state != ServerState.HUNG:
-            self.get_logger().error(f"the engine has been busy with one batch for more than {limit_s:g} s")
-            self._set_state(ServerState.HUNG, "the engine does not come back")
-
-    def _publish_status(self) -> None:
-        if self._own_name.lost:  # the status of that name is somebody else's
-            return
-        if self._server and self._server.last_engine_error:
-            self.get_logger().error(f"the engine failed: {self._server.last_engine_error}", throttle_duration_sec=5.0)
-        self._status.publish(convert.stamped(self._status_message(), self))
-
-    def _status_message(self) -> Any:
-        return status_message(self._name, self._state, self._detail, self._following, self._refused, self._server, clock())
-
-    def _diagnosis(self) -> DiagnosticStatus:
-        return diagnosis(self._status_message(), self._following, clock())
+        for request in self._work.server.refetches(clock()) if self._work else ():
+            self._topics.ask_again(request)
 
 
 def _same_model(one: Placement, other: Placement) -> bool:
     return (one.model, one.gpu_type) == (other.model, other.gpu_type)
-
-
-def _refused(response: Any, code: int, problem: str) -> Any:
-    response.success, response.error_code, response.error_msg = False, code, problem
-    return response
 
 
 def main() -> None:

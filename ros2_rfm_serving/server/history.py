@@ -44,6 +44,7 @@ class History:
         "refetch_s",
         "rounds",
         "skipped",
+        "suspect",
         "waited_s",
     )
 
@@ -51,6 +52,8 @@ class History:
         self.refetch_s = 0.02
         """Running mean of what it took to get a newer observation, s."""
         self._thought_s = self.ask_spread_s = math.nan
+        self.suspect = False
+        """A batch with its request gave nobody an answer, and it has had none since."""
         self.begin_task(-1, ("", ""), 0.0)
 
     def begin_task(self, episode: int, kind: tuple[str, str], now_s: float) -> None:

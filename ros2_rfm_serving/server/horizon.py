@@ -6,8 +6,9 @@ Solver steps refine coarse to fine: an action that the last step still changed m
 from __future__ import annotations
 
 import math
+import operator
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from typing import NamedTuple, Protocol
@@ -32,6 +33,9 @@ NO_OUTLOOK = Outlook(0, NO_VALUES)
 
 
 class HorizonPolicy(Protocol):
+    min_updates: int = 0
+    """Solver steps that it has to see to say anything."""
+
     def confidence(self, updates: Array) -> Array:
         """[B, K, T, A] -> [B, T] in [0, 1]: what each of the K solver steps changed -> how sure the model is of each action."""
         return convergence(updates)
@@ -50,6 +54,8 @@ class Static(HorizonPolicy):
 class Confidence(HorizonPolicy):
     """Up to the first action whose last update exceeds (1 + t) times the mean of its earlier ones, and at least `min_steps`."""
 
+    min_updates = 2
+
     def rows(self, confidence: Array, horizon: Horizon) -> int:
         if not len(confidence):
             return 0
@@ -64,6 +70,8 @@ class Curvature(HorizonPolicy):
     the second step was heading, in model space: standard deviations of the action. Absolute, where `confidence` compares updates
     with each other: small actions make no large ratios.
     """
+
+    min_updates = 3
 
     def confidence(self, updates: Array) -> Array:
         return straightness(updates)
@@ -110,15 +118,34 @@ def check(horizon: Horizon) -> str:
     """What is wrong with what a session asks for, and how to put it right; empty: nothing."""
     if not horizon.policy:
         return ""
-    known = [*HORIZON_POLICIES, *(e.name for e in entry_points(group=ENTRY_POINTS))]
-    if horizon.policy not in known:
-        return f"horizon_policy: the server has no {horizon.policy!r}; {did_you_mean(horizon.policy, known)}"
+    if problem := _problem_of(horizon.policy):
+        return problem
     if horizon.min_steps < 1:
         return f"horizon_min_steps is {horizon.min_steps}; it must be at least 1"
     if horizon.policy == "static" and horizon.steps < 1:
         return f"horizon_steps is {horizon.steps}; it must be at least 1"
     if not (math.isfinite(horizon.threshold) and horizon.threshold > -1):
         return f"horizon_threshold is {horizon.threshold:g}; it must be above -1"
+    return ""
+
+
+def without_updates(horizon: Horizon, num_updates: int | None) -> str:
+    """What a session is told whose policy has nothing to go by; empty: it has, or that is not known."""
+    needs = getattr(policy(horizon.policy), "min_updates", 0) if horizon.policy else 0
+    if num_updates is None or num_updates >= needs:
+        return ""
+    seen = f"{horizon.policy!r} goes by {needs} or more solver steps, and this model tells of {num_updates}"
+    return f"horizon_policy: {seen}: every chunk is executed as far as the robot's own horizon says"
+
+
+def _problem_of(name: str) -> str:
+    known = [*HORIZON_POLICIES, *(e.name for e in entry_points(group=ENTRY_POINTS))]
+    if name not in known:
+        return f"horizon_policy: the server has no {name!r}; {did_you_mean(name, known)}"
+    try:
+        policy(name)
+    except (Exception, SystemExit) as error:  # of another package
+        return f"horizon_policy: {name!r} cannot be made: {type(error).__name__}: {error}; mend the package that adds it"
     return ""
 
 
@@ -134,20 +161,46 @@ def policy(name: str) -> HorizonPolicy:
     return made
 
 
-def outlooks(horizons: Sequence[Horizon], answers: Sequence[EngineReply | None]) -> list[Outlook]:
-    """One per row, computed together for rows of one policy and shape."""
+def outlooks(
+    horizons: Sequence[Horizon], answers: Sequence[EngineReply | None], mishap: Callable[[str, str], None] | None = None
+) -> list[Outlook]:
+    """One per row, computed together for rows of one policy and shape.
+
+    mishap: is told (counter, what happened) when a policy cannot say; its rows are then executed as the robots like. None: it is
+    raised.
+    """
     found = [NO_OUTLOOK] * len(answers)
     alike: defaultdict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
     for i, (horizon, answer) in enumerate(zip(horizons, answers, strict=True)):
-        if answer is not None and (answer.updates.size or horizon.policy) and len(answer.chunk_robot):
+        if answer is None or not len(answer.chunk_robot):
+            continue
+        if answer.execution_horizon or answer.confidence.size:  # said by the server that computed it
+            found[i] = Outlook(min(answer.execution_horizon, len(answer.chunk_robot)), answer.confidence)
+        elif answer.updates.size or horizon.policy:
             alike[horizon.policy, answer.updates.shape].append(i)
-    for (name, shape), rows in alike.items():
-        chosen = policy(name or "confidence")
-        updates = [answer.updates for i in rows if (answer := answers[i]) is not None]
-        confidences = chosen.confidence(np.stack(updates)) if all(shape) else [NO_VALUES] * len(rows)
-        for i, confidence in zip(rows, confidences, strict=True):
-            steps = chosen.rows(confidence, horizons[i]) if name else 0
-            answer = answers[i]
-            assert answer is not None
-            found[i] = Outlook(min(steps, len(answer.chunk_robot)), confidence)
+    for (name, _), rows in alike.items():
+        known = [(horizons[i], answer) for i in rows if (answer := answers[i]) is not None]
+        try:
+            seen = _seen(name, known)
+        except (Exception, SystemExit) as error:  # a policy may be foreign code
+            if mishap is None:
+                raise
+            mishap("horizon_error", f"horizon policy {name!r}: {type(error).__name__}: {error}")
+        else:
+            for i, outlook in zip(rows, seen, strict=True):
+                found[i] = outlook
     return found
+
+
+def _seen(name: str, rows: Sequence[tuple[Horizon, EngineReply]]) -> list[Outlook]:
+    """Of rows of one policy and shape."""
+    chosen, empties = policy(name or "confidence"), [NO_VALUES] * len(rows)
+    updates = [answer.updates for _, answer in rows]
+    confidences = np.asarray(chosen.confidence(np.stack(updates)), np.float32) if updates[0].size else empties
+    seen = []
+    for (horizon, answer), confidence in zip(rows, confidences, strict=True):
+        steps, length = operator.index(chosen.rows(confidence, horizon)) if name else 0, len(answer.chunk_robot)
+        if steps < 0 or confidence.shape not in ((0,), (length,)):
+            raise ValueError(f"{steps} rows, a confidence of shape {confidence.shape} for a chunk of {length}")
+        seen.append(Outlook(min(steps, length), confidence))
+    return seen

@@ -24,6 +24,7 @@ def row_of(observation: ObservationRequest, session: Session, contract: ModelCon
         prefix_model=observation.prefix_model,
         conditioning=session.conditioning,
         guidance=session.guidance,
+        horizon=session.horizon,
     )
 
 

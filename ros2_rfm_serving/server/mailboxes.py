@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ros2_rfm_serving.server.dispatch import Dispatcher, DispatchPolicy, Selection, Waiting
+from ros2_rfm_serving.server.dispatch import Dispatcher, DispatchPolicy, Selection, Waiting, count_skips
 from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.server.sessions import Session, SessionKey
 from ros2_rfm_serving.server.tiers import Lane, overflow
@@ -53,7 +53,6 @@ class Mailboxes:
             starves_s=max(now_s + remaining_s, history.answered_s(now_s)) if math.isfinite(remaining_s) else now_s,
             due_s=since_s + session.slo_s,
             history=history,
-            horizon=session.horizon,
         )
         return replaced is not None
 
@@ -68,6 +67,7 @@ class Mailboxes:
         if tier:
             ranked = overflow(ranked, lanes[0].view, view, now_s)
         selection = self._dispatcher.cut(waiting, ranked, view, now_s, self._expected_asks)
+        selection = selection._replace(batch=_isolated(selection.batch))
         for chosen in selection.batch:
             del self._waiting[chosen.request.id.robot, chosen.request.id.component]
         return selection
@@ -87,5 +87,20 @@ class Mailboxes:
             and waiting.history.ask_again(waiting.request.id.sequence, now_s)
         ]
 
+    def empty(self) -> list[RequestId]:
+        """What waited."""
+        waited = [waiting.request.id for waiting in self._waiting.values()]
+        self._waiting.clear()
+        return waited
+
     def _expected_asks(self) -> list[float]:
         return [history.asks_s + history.ask_spread_s for history in self._sessions()]
+
+
+def _isolated(batch: Sequence[Waiting]) -> Sequence[Waiting]:
+    """A session that was in a batch of which nobody got an answer runs alone until it has got one: it may be what spoilt it."""
+    if not any(waiting.history.suspect for waiting in batch):
+        return batch
+    kept = batch[:1] if batch[0].history.suspect else [waiting for waiting in batch if not waiting.history.suspect]
+    count_skips(batch, kept)
+    return kept

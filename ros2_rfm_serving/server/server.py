@@ -4,6 +4,9 @@ A body that does not spend time but computes it calls the parts of `step` itself
 
 Threads: `submit`, `open_session` and the like may be called from any thread; `step` and its parts from one thread only. One lock
 guards sessions and mailboxes and is never held while the engine runs.
+
+Engines, dispatch and horizon policies may be foreign code. Whatever they raise costs one batch: it is counted, `problems` has it in
+words, and the next one runs.
 """
 
 from __future__ import annotations
@@ -13,20 +16,18 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass, field, replace
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.errors import BadMessageError, ModelError
-from ros2_rfm_serving.server.dispatch import Dispatcher, DispatchPolicy
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.server.dispatch import Dispatcher, DispatchPolicy, Guarded, Waiting
 from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
 from ros2_rfm_serving.server.figures import Figures, ServerSnapshot, quantile
-from ros2_rfm_serving.server.horizon import outlooks
+from ros2_rfm_serving.server.horizon import Outlook, outlooks, without_updates
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.mailboxes import Mailboxes
 from ros2_rfm_serving.server.replies import reply_kind, reply_of
-from ros2_rfm_serving.server.sessions import SessionKey, SessionRules, Sessions
+from ros2_rfm_serving.server.sessions import Session, SessionKey, SessionRules, Sessions
 from ros2_rfm_serving.server.tiers import Lane, Tier, Work
 from ros2_rfm_serving.types import (
     EngineReply,
@@ -35,7 +36,6 @@ from ros2_rfm_serving.types import (
     Reply,
     RequestId,
     Served,
-    Serving,
     SessionGrant,
     SessionRequest,
     Verdict,
@@ -59,6 +59,10 @@ class ServerConfig:
     """A newer observation is asked for in place of one that will be older than this when its batch begins; inf: never."""
     profile_s: tuple[float, ...] = ()
     """Seconds of a batch of 1, 2, ... rows, to begin with; they are measured in any case."""
+    max_engine_errors: int = 0
+    """Batches without an answer in a row after which the engine is given up, unless it answers a blank request; 0: never."""
+    num_updates: int | None = None
+    """Solver steps of whose updates the engine tells, for horizon policies; None: not known, or a server elsewhere decides."""
     first_epoch: int = 1
     """Of sessions; drawn at random by a live server, so that a restarted one never repeats an epoch."""
     window_s: float = 5.0
@@ -76,19 +80,21 @@ class ModelServer:
         self.config = config
         self.contract: ModelContract = engine.contract
         self.refused: Counter[str] = Counter()
-        self.last_engine_error = ""
+        self.problems: dict[str, str] = {}
+        """Counter of `refused` -> what happened last, in words for a log. Whoever says it takes it out."""
         self.look_again_s = math.inf
         """When the last `begin` of tier 0 that gave None wants to be called again, even if nothing new arrives."""
         edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
-        self._lanes = [Lane(tier) for tier in (edge, *overflow)]
+        self._lanes = [Lane(tier, self.mishap) for tier in (edge, *overflow)]
         self.takes_encoded = engine.takes_encoded
         self._sessions = Sessions(engine.contract, config.max_sessions, config.first_epoch, config.sessions)
-        dispatcher = Dispatcher(policy or dispatch_policy(config.dispatch), config.batching)
+        dispatcher = Dispatcher(Guarded(policy or dispatch_policy(config.dispatch), self.mishap), config.batching)
         self._mailboxes = Mailboxes(dispatcher, self._sessions.histories)
         self._lock = threading.Lock()
         self._figures = Figures(config.window_s)
         self._served = self._superseded = self._refetched = 0
-        self._episode = (0, 0)
+        self._moved_s = -math.inf
+        """When something last came, began or ended while requests waited."""
 
     # --- control plane ---
 
@@ -97,7 +103,8 @@ class ModelServer:
         with self._lock:
             grant = self._sessions.open(request, self._figures.load)
             self._mailboxes.discard((request.robot, request.component))
-            return grant
+        unable = without_updates(request.horizon, self.config.num_updates)
+        return replace(grant, warnings=(*grant.warnings, unable)) if unable else grant
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         with self._lock:
@@ -110,6 +117,17 @@ class ModelServer:
         """From now on no session opens and no request is taken; what waits and what runs is finished."""
         self._sessions.draining = True
 
+    def resume(self) -> None:
+        """After `drain`: as before."""
+        self._sessions.draining = False
+
+    def refuse_waiting(self) -> list[RequestId]:
+        """What waits is not answered any more, and counted. Returns it, so that those who can be told are."""
+        with self._lock:
+            refused = self._mailboxes.empty()
+            self.refused["draining"] += len(refused)
+        return refused
+
     @property
     def num_tiers(self) -> int:
         return len(self._lanes)
@@ -118,6 +136,20 @@ class ModelServer:
     def is_idle(self) -> bool:
         """Nothing waits and nothing runs."""
         return not self._mailboxes and all(lane.is_idle for lane in self._lanes)
+
+    @property
+    def given_up(self) -> str:
+        """Why its engine is of no use any more; empty: it is."""
+        return self._lanes[0].running.given_up
+
+    def stalled_s(self, now_s: float) -> float:
+        """For how long something has been waiting or running and nothing began or ended; 0: nothing is to be done.
+
+        Takes no lock: whoever holds it may be what does not come back.
+        """
+        running_s = self._lanes[0].since_s
+        waiting_s = self._moved_s if len(self._mailboxes) else math.inf
+        return max(0.0, now_s - min(running_s, waiting_s))
 
     def collect_sessions(self, absent: Collection[SessionKey], now_s: float) -> list[tuple[SessionKey, str]]:
         """Closes the sessions of robots that have long been `absent` from the graph, and idle ones; counted. Returns them."""
@@ -159,7 +191,8 @@ class ModelServer:
 
         Raises: `ConfigurationError` for a name that is not known; then nothing has changed.
         """
-        policy = None if config.dispatch == self.config.dispatch else dispatch_policy(config.dispatch)
+        changes = config.dispatch != self.config.dispatch
+        policy = Guarded(dispatch_policy(config.dispatch), self.mishap) if changes else None
         with self._lock:
             self._mailboxes.dispatch_by(policy, config.batching)
             self._sessions.govern(config.sessions)
@@ -183,17 +216,27 @@ class ModelServer:
         Raises: `BadMessageError`; nothing else is affected. Count it with `counting_refusals`.
         """
         with self._lock:
-            if self._sessions.draining:
-                raise BadMessageError("draining", "this server is about to end")
-            session = self._sessions.admit(observation.id)
+            session = self._admitted(observation.id)
             self._sessions.charge(session, now_s)
         request = row_of(observation, session, self.contract, takes_encoded=self.takes_encoded)
         with self._lock:
             session = self._sessions.admit(observation.id)  # again: it may have closed meanwhile
             session.sequence, session.episode = request.id.sequence, request.id.episode
+            if not self._mailboxes:
+                self._moved_s = now_s
             if self._mailboxes.deposit(session, request, observation, now_s):
                 session.superseded += 1
                 self._superseded += 1
+
+    def check_admission(self, request: RequestId) -> None:
+        """Before anything is kept for it, or thrown away. Raises: `BadMessageError`."""
+        with self._lock:
+            self._admitted(request)
+
+    def _admitted(self, request: RequestId) -> Session:
+        if self._sessions.draining:
+            raise BadMessageError("draining", "this server is about to end")
+        return self._sessions.admit(request)
 
     def superseded_early(self, request: RequestId) -> None:
         """A newer one of its session arrived before anybody looked at it."""
@@ -221,7 +264,7 @@ class ModelServer:
         lane = self._lanes[tier]
         if not tier:
             self.look_again_s = math.inf
-        if not self._mailboxes or lane.is_full:
+        if not self._mailboxes or lane.is_full or lane.rests_until_s > now_s:
             return None
         with self._lock:
             selection = self._mailboxes.take(self._lanes, tier, now_s)
@@ -233,6 +276,7 @@ class ModelServer:
                 self._figures.begun(now_s)
             work = Work(tuple(selection.batch), now_s, tier)
             lane.begun(work)
+            self._moved_s = now_s
         return work
 
     def refetches(self, now_s: float) -> list[RequestId]:
@@ -248,63 +292,45 @@ class ModelServer:
         return stale
 
     def run(self, work: Work) -> list[EngineReply | None]:
-        """One answer per request; None where the engine failed."""
-        batch = work.batch
-        self._begin_episode(batch[0].request.id)
-        try:
-            answers = self._lanes[work.tier].engine.infer([w.request for w in batch])
-            if len(answers) != len(batch):
-                raise ModelError(f"{len(answers)} answers to {len(batch)} requests")
-            self.last_engine_error = ""
-        except Exception as error:  # an engine is foreign code: whatever it raises costs this batch and nothing else
-            self.refused["engine_error"] += len(batch)
-            self.last_engine_error = f"{type(error).__name__}: {error}"
-            return [None] * len(batch)
-        return [self._usable(w.request.id.component, answer) for w, answer in zip(batch, answers, strict=True)]
-
-    def _usable(self, component: str, answer: EngineReply | ModelError) -> EngineReply | None:
-        """Counts what is wrong with one row; a judge's text that is none of its words goes on as an empty verdict."""
-        if isinstance(answer, ModelError):
-            self.refused["engine_error"] += 1
-            self.last_engine_error = str(answer)
-            return None
-        columns = len(self.contract.action_names)
-        model, robot = answer.chunk_model.shape, answer.chunk_robot.shape
-        if columns and (len(robot) != 2 or robot[1] != columns or model != robot):
-            self.refused["bad_output"] += 1
-            self.last_engine_error = f"a chunk of shape {robot} (model space {model}) for {columns} actions"
-            return None
-        if not (np.isfinite(answer.chunk_robot).all() and np.isfinite(answer.chunk_model).all()):
-            self.refused["non_finite_output"] += 1
-            return None
-        if not answer.verdict and self.reply_kind(component) is Verdict:
-            self.refused["verdict_violation"] += 1
-        return answer
+        """One answer per request; None where the engine failed. Raises nothing."""
+        running = self._lanes[work.tier].running
+        answers = running.run([w.request for w in work.batch], self.config.max_engine_errors)
+        for waiting, answer in zip(work.batch, answers, strict=True):
+            if answer and not answer.verdict and self.reply_kind(waiting.request.id.component) is Verdict:
+                self.refused["verdict_violation"] += 1  # text that is none of a judge's words goes on as an empty verdict
+        return answers
 
     def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:
         """Replies to those whose session is still open."""
-        seen = outlooks([w.horizon for w in work.batch], answers)
+        with self._lock:  # first of all: whatever is wrong with the answers, the engine is free again
+            self._lanes[work.tier].ended(work, now_s, failed=not any(answers))
+            self._moved_s = now_s
+            load = self._figures.ended(now_s, tuple([now_s - w.arrived_s for w, a in zip(work.batch, answers, strict=True) if a]))
+        seen = outlooks([w.request.horizon for w in work.batch], answers, self.mishap)
         with self._lock:
-            self._lanes[work.tier].ended(work, now_s)
-            load = self._figures.ended(now_s, tuple([now_s - w.arrived_s for w in work.batch]))
-            replies = []
-            for waiting, answer, outlook in zip(work.batch, answers, seen, strict=True):
-                request = waiting.request.id
-                session = self._sessions.get((request.robot, request.component), request.session_epoch)
-                if answer is None or session is None:
-                    continue
-                waiting.history.generated(work.begun_s, now_s)
-                served = Served(
-                    queue_wait_s=work.begun_s - waiting.arrived_s,
-                    inference_s=now_s - work.begun_s,
-                    batch_size=len(work.batch),
-                    superseded=session.superseded,
-                    server_load=load,
-                )
-                session.superseded = 0
-                self._served += 1
-                replies.append(reply_of(self.config.name, self.contract, waiting, answer, served, outlook))
-        return replies
+            rows = zip(work.batch, answers, seen, strict=True)
+            replies = [self._reply(work, waiting, answer, outlook, load, now_s) for waiting, answer, outlook in rows]
+        return [reply for reply in replies if reply]
+
+    def _reply(
+        self, work: Work, waiting: Waiting, answer: EngineReply | None, outlook: Outlook, load: float, now_s: float
+    ) -> Reply | None:
+        """None: there is no answer, or nobody for it any more."""
+        request = waiting.request.id
+        session = self._sessions.get((request.robot, request.component), request.session_epoch)
+        if answer is None or session is None:
+            return None
+        waiting.history.generated(work.begun_s, now_s)
+        served = Served(
+            queue_wait_s=work.begun_s - waiting.arrived_s,
+            inference_s=now_s - work.begun_s,
+            batch_size=len(work.batch),
+            superseded=session.superseded,
+            server_load=load,
+        )
+        session.superseded = 0
+        self._served += 1
+        return reply_of(self.config.name, self.contract, waiting, answer, served, outlook)
 
     def snapshot(self, now_s: float) -> ServerSnapshot:
         with self._lock:
@@ -332,9 +358,7 @@ class ModelServer:
         with self._lock:
             assert self._mailboxes.keys() <= set(self._sessions.names())
 
-    def _begin_episode(self, request: RequestId) -> None:
-        """An engine that keeps state between chunks forgets it with every session and episode."""
-        episode = (request.session_epoch, request.episode)
-        if self.contract.serving is Serving.EXCLUSIVE and episode != self._episode:
-            self._episode = episode
-            self._lanes[0].engine.reset()
+    def mishap(self, kind: str, problem: str) -> None:
+        """Counts something that went wrong, and keeps it in words."""
+        self.refused[kind] += 1
+        self.problems[kind] = problem

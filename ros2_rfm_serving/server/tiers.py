@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.server.dispatch import EngineView, ServiceTimes, Waiting
+from ros2_rfm_serving.server.running import Mishap, Running
+
+FIRST_REST_S, LAST_REST_S = 0.5, 30.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,8 +37,11 @@ class Work:
 class Lane:
     """A tier at work."""
 
-    def __init__(self, tier: Tier) -> None:
+    def __init__(self, tier: Tier, mishap: Mishap) -> None:
         self.engine, self.view = tier.engine, EngineView(1, ServiceTimes(tier.profile_s), tier.round_trip_s)
+        self.running = Running(tier.engine, mishap)
+        self.rests_until_s = -math.inf
+        """An engine elsewhere that gives no answers is not asked before: it would seem quick, and be asked the more."""
         self.batch_size = 0
         self._max_concurrent = tier.max_concurrent
         self._ends_s: dict[Work, float] = {}
@@ -57,13 +63,24 @@ class Lane:
     def is_full(self) -> bool:
         return len(self._ends_s) >= self._max_concurrent
 
+    @property
+    def since_s(self) -> float:
+        """When the oldest of what runs began; inf: nothing runs. Takes no lock."""
+        return min((work.begun_s for work in tuple(self._ends_s)), default=math.inf)
+
     def begun(self, work: Work) -> None:
         self._ends_s[work] = work.begun_s + self.view.latency_s(len(work.batch))
         self._expect()
 
-    def ended(self, work: Work, now_s: float) -> None:
+    def ended(self, work: Work, now_s: float, *, failed: bool) -> None:
+        """failed: nobody got an answer."""
         del self._ends_s[work]
-        self.view.times.observe(len(work.batch), now_s - work.begun_s - self.view.round_trip_s)
+        for waiting in () if work.tier else work.batch:
+            waiting.history.suspect = failed and (len(work.batch) > 1 or waiting.history.suspect)
+        if failed and work.tier:
+            self.rests_until_s = now_s + min(FIRST_REST_S * 2.0 ** (self.running.num_failed - 1), LAST_REST_S)
+        elif not failed:
+            self.view.times.observe(len(work.batch), now_s - work.begun_s - self.view.round_trip_s)
         self._expect()
 
     def _expect(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ros2_rfm_serving.errors import ContractError, RfmError
+from ros2_rfm_serving.errors import CapacityError, ContractError, RfmError
 from ros2_rfm_serving.factory import Robot, Task
 from ros2_rfm_serving.factory.descriptor import ExecutionMode
 from ros2_rfm_serving.faults import Direction, corrupt
@@ -148,7 +148,8 @@ class SimulatedRobot:
             return
         now_s = self._events.now_s
         if isinstance(answer, RfmError):
-            self.brain.session_refused(component, server, str(answer), now_s, contract=isinstance(answer, ContractError))
+            unfit, full = isinstance(answer, ContractError), isinstance(answer, CapacityError)
+            self.brain.session_refused(component, server, str(answer), now_s, contract=unfit, full=full)
         else:
             self._sessions[component] = (self._hosts[server], answer.session_epoch)
             self.brain.session_opened(component, server, answer, now_s)

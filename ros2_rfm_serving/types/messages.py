@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ros2_rfm_serving.types.arrays import NO_ROWS, NO_UPDATES, Array, Image, empty
-from ros2_rfm_serving.types.contracts import Conditioning, Guidance
+from ros2_rfm_serving.types.arrays import NO_ROWS, NO_UPDATES, NO_VALUES, Array, Image, empty
+from ros2_rfm_serving.types.contracts import Conditioning, Guidance, Horizon
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +78,8 @@ class InferenceRequest:
     prefix_model: Array
     conditioning: Conditioning = Conditioning.NONE
     guidance: Guidance = field(default_factory=Guidance)
+    horizon: Horizon = field(default_factory=Horizon)
+    """For an engine that is a server itself: the session's wish goes on with the request."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +92,10 @@ class EngineReply:
     """[T, A]"""
     updates: Array = field(default_factory=lambda: NO_UPDATES)
     """[K, T, A] what each of the K solver steps changed, model space (Kairos §3.1); empty: not known"""
+    confidence: Array = field(default_factory=lambda: NO_VALUES)
+    """[T], [0, 1], of an engine that is a server itself and sends no updates; empty: not known"""
+    execution_horizon: int = 0
+    """Rows to execute, as that server's horizon policy says; 0: it has not said"""
     verdict: str = ""
     text: str = ""
     score: float = float("nan")

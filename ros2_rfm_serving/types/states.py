@@ -22,9 +22,9 @@ class ServerState(enum.IntEnum):
     READY = 1
     DRAINING = 2
     FAILED = 3
-    """The model could not be loaded."""
+    """The model could not be loaded, or answers nothing any more."""
     HUNG = 4
-    """The engine does not come back."""
+    """Something, most likely the engine, does not come back."""
 
 
 class Fallback(enum.Enum):

@@ -74,7 +74,8 @@ class Rig:
 
     def stop(self) -> None:
         self.engine.go.set()
-        self.thread.stop(30.0)
+        self.thread.stop()
+        self.thread.thread.join(30.0)
         self.door.stop()
         assert not self.logged, self.logged
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class MirrorEngine(Engine):
             serving=Serving(spec.entry.options.get("serving", "shared")),
         )
         self.episodes = 0
+        self._broken = False
 
     @property
     def contract(self) -> ModelContract:
@@ -51,18 +53,25 @@ class MirrorEngine(Engine):
     def reset(self) -> None:
         self.episodes += 1
 
-    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[Any]:
         told = {request.instruction for request in requests}
         time.sleep(3600.0 if "hang" in told else 1.0 if "slow" in told else self._batch_s)
-        if "out of memory" in told:
+        self._broken = self._broken or "break" in told
+        if "out of memory" in told or self._broken:
             raise MemoryError("in /secret/path")
+        if "exit" in told:
+            raise SystemExit(3)
         return [self._row(request) for request in requests]
 
-    def _row(self, request: InferenceRequest) -> EngineReply:
+    def _row(self, request: InferenceRequest) -> Any:
         rows = np.repeat(request.state[None], self._contract.chunk_length, axis=0)
         rows[:, 2] = self.episodes
         if request.instruction == "nan":
             rows[3, 0] = np.nan
+        if request.instruction == "none":
+            return None
+        if request.instruction == "rank":
+            return EngineReply(chunk_model=rows, chunk_robot=rows, updates=np.ones((8, 3), np.float32))
         updates = np.ones((3, len(rows), len(NAMES)), np.float32)
         updates[-1, UNSURE_ROW] = 2.0
         return EngineReply(chunk_model=rows, chunk_robot=rows, updates=updates)

@@ -46,6 +46,7 @@ class Fleet(Node):
         self.chunks: dict[str, list[tuple[float, Any]]] = defaultdict(list)
         self.status: Any = None
         self.states: list[int] = []
+        self.details: list[str] = []
         self.epochs: dict[str, int] = {}
         self.out = self.create_publisher(msg.Observation, names.server("s1", "observation"), qos.OBSERVATION_SENT)
         self.create_subscription(msg.ServerStatus, names.server("s1", "status"), self._on_status, qos.SERVER_STATUS)
@@ -61,6 +62,8 @@ class Fleet(Node):
 
     def _on_status(self, message: Any) -> None:
         self.status = message
+        if message.detail:
+            self.details.append(message.detail)
         if not self.states or self.states[-1] != message.state:
             self.states.append(message.state)
 

@@ -334,7 +334,7 @@ def test_a_server_takes_other_rules_and_sizes_while_it_serves(make: Callable[...
     heard.clear()
     rig.wait(lambda: len(heard) > 1, "its status")
     assert heard[-1].dispatch == "deadline"
-    server = rig.node._server
+    server = rig.node._work.server
     assert server is not None
     assert rig.set("max_request_rate_hz", 2).successful and server.config.sessions.max_request_rate_hz == 2.0
     assert rig.set("refetch_after_s", 0.2).successful and server.config.refetch_after_s == 0.2

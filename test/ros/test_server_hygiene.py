@@ -54,7 +54,13 @@ def test_robots_share_an_engine_and_nobody_pays_for_another(ros_domain: int, tmp
 
         # A spoilt row, a batch without memory, an image of 5 MB, one that is none.
         fleet.is_refused("non_finite_output", "r0", instruction="nan")
-        fleet.is_refused("engine_error", "r0", instruction="out of memory")
+        for counter, instruction in [
+            ("engine_error", "out of memory"),
+            ("engine_error", "exit"),
+            ("bad_output", "none"),
+            ("bad_output", "rank"),
+        ]:
+            fleet.is_refused(counter, "r0", instruction=instruction)
         fleet.is_refused("bad_image", "r0", image=JPEG[:40])
         assert fleet.ask("r0", 7.0).chunk_robot.data[0] == 7.0
         assert "secret" not in fleet.status.detail and process.poll() is None

@@ -32,6 +32,7 @@ from ros2_rfm_serving.ros.server.websocket_door import DoorConfig, WebsocketDoor
 from ros2_rfm_serving.types import (
     Conditioning,
     Guidance,
+    Horizon,
     InferenceRequest,
     PrefixSchedule,
     RequestId,
@@ -241,6 +242,8 @@ def test_a_remote_server_of_ours_is_an_engine_with_all_it_can_do(rig: Rig, monke
         assert asked.conditioning is Conditioning.GUIDED and asked.guidance == guided["guidance"]
         assert asked.inference_delay_steps == 2 and asked.prefix_model.shape == (3, 2)
         assert engine.infer([row(5), row(6)])[1].chunk_robot[0, 0] == 6
+        of_three, own = engine.infer([row(7, horizon=Horizon(policy="static", steps=3)), row(8)])
+        assert (of_three.execution_horizon, own.execution_horizon) == (3, 0)
     finally:
         engine.close()
 

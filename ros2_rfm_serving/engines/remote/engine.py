@@ -21,6 +21,7 @@ from ros2_rfm_serving.engines.remote.link import RemoteLink
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
 from ros2_rfm_serving.loop_thread import LoopThread
 from ros2_rfm_serving.types import (
+    NO_VALUES,
     SCHEMA_VERSION,
     Array,
     EncodedImage,
@@ -62,7 +63,7 @@ class RemoteEngine(Engine):
 
     def __init__(self, model: str, options: RemoteOptions, token: str) -> None:
         """Raises: `ModelError` when there is no such server, or it does not say what it serves."""
-        self._options = options
+        self._options, self.timeout_s = options, options.timeout_s
         self._thread = LoopThread("remote")
         self._links = [RemoteLink(options.url, token) for _ in range(options.connections)]
         try:
@@ -152,7 +153,14 @@ class RemoteEngine(Engine):
                 return EngineReply(verdict=verdict, text=text, score=float(score))
             raise ModelError(f"{self._options.url}: a reply without text")
         robot = self._rows(told, "actions")
-        return EngineReply(chunk_robot=robot, chunk_model=self._rows(told, "actions_model") if self.ours else robot)
+        if not self.ours:
+            return EngineReply(chunk_robot=robot, chunk_model=robot)
+        return EngineReply(
+            chunk_robot=robot,
+            chunk_model=self._rows(told, "actions_model"),
+            confidence=told.get("confidence", NO_VALUES),
+            execution_horizon=told.get("execution_horizon", 0),
+        )
 
     def _rows(self, told: Mapping[str, Any], key: str) -> Array:
         """[T, A]. Raises: `ModelError`."""
@@ -202,7 +210,7 @@ def _declared(model: str, options: RemoteOptions) -> ModelContract:
 
 def _session_words(request: InferenceRequest) -> dict[str, Any]:
     guidance = {**vars(request.guidance), "schedule": request.guidance.schedule.value}
-    words = {"conditioning": request.conditioning.value, "guidance": guidance}
+    words = {"conditioning": request.conditioning.value, "guidance": guidance, "horizon": vars(request.horizon)}
     return {**words, "component": request.id.component} if request.id.component else words
 
 

@@ -96,6 +96,7 @@ class OpenAIEngine(Engine):
     def __init__(self, contract: ModelContract, options: OpenAIOptions, client: ChatClient) -> None:
         self._contract, self._options, self._client = contract, options, client
         self._loop = asyncio.new_event_loop()
+        self.timeout_s = options.timeout_s
         self.dialect = _dialects(options)[0]
 
     @property

@@ -173,6 +173,13 @@ class Link:
         self._backoff_s = min(max(2 * self._backoff_s, self.config.initial_backoff_s), self.config.max_backoff_s)
         self.retry_s = now_s + self._backoff_s
 
+    def look_elsewhere(self, now_s: float) -> None:
+        """Its server is full: the route's other one is asked; at once, unless that is the first one, which has refused before."""
+        assert self.route is not None
+        if self.server == self.route.server:
+            self.retry_s = now_s
+        self.server = self.other
+
     def close(self, problem: str) -> None:
         self.state, self.problem = LinkState.CLOSED, problem
         self.forget()

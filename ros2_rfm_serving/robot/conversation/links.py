@@ -113,13 +113,18 @@ class Links:
         link.opened(grant)
         return ""
 
-    def refused(self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False) -> None:
-        """contract: the server cannot serve this robot; where it could before, it has become another one."""
+    def refused(
+        self, component: str, server: str, problem: str, now_s: float, *, contract: bool = False, full: bool = False
+    ) -> None:
+        """contract: the server cannot serve this robot; where it could before, it has become another one. full: it has no session
+        left: the other server of the route is asked."""
         link = self._links.get(component)
         if link and link.server == server and link.state is LinkState.OPENING:
             if contract and link.pinned:
                 link.mismatch = f"{server} does not serve {component} any more as it did: {problem}"
             link.refused(f"{server} refuses: {problem}", now_s)
+            if full and link.other in self._servers.ready:
+                link.look_elsewhere(now_s)
 
     @property
     def mismatch(self) -> str:

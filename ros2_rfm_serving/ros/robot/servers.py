@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.errors import BadMessageError, ContractError
+from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.robot.config import EpisodeReset
@@ -21,6 +21,8 @@ from ros2_rfm_serving.ros.robot.status_watch import Hearing, StatusWatch
 from ros2_rfm_serving.ros.wire import convert, qos, session_messages
 from ros2_rfm_serving.types import Heard, ObservationRequest, Schedule, ServerState, SessionRequest
 
+FULL = (CapacityError.code, DrainingError.code)
+"""Refused with one of these a robot turns to the route's other server."""
 FAREWELL_S = 0.2
 """For the answers of the last calls; then the clients go."""
 SERVICES = {srv.OpenSession: "open_session", srv.CloseSession: "close_session", srv.ResetEpisode: "reset_episode"}
@@ -205,8 +207,8 @@ class Sessions:
             return
         if not answer.success:
             self._warn(f"{server} refuses a session for {component}: {answer.error_msg}")
-            unfit = answer.error_code == ContractError.code
-            brain.session_refused(component, server, answer.error_msg, now_s, contract=unfit)
+            unfit, full = answer.error_code == ContractError.code, answer.error_code in FULL
+            brain.session_refused(component, server, answer.error_msg, now_s, contract=unfit, full=full)
             return
         for warning in answer.warnings:
             self._node.get_logger().warning(f"{self._robot.name}: {server}/{component}: {warning}")

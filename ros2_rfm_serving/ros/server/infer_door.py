@@ -44,8 +44,15 @@ class InferDoor:
     thread, everything else on the executor's.
     """
 
-    def __init__(self, node: Node, action_name: str, serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None]) -> None:
-        self._node, self._serving = node, serving
+    def __init__(
+        self,
+        node: Node,
+        action_name: str,
+        serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None],
+        refusal: Callable[[], RfmError],
+    ) -> None:
+        """refusal: why nothing is served."""
+        self._node, self._serving, self._refusal = node, serving, refusal
         self._waiting: dict[str, _Waiting] = {}
         """By the robot name of the goal."""
         self._action = PatientActionServer(
@@ -55,9 +62,9 @@ class InferDoor:
 
     def take(self, reply: Reply) -> bool:
         """True when the reply belongs to a goal; the goal ends on the executor's thread."""
-        if reply.id.robot not in self._waiting:
+        if not (waiting := self._waiting.pop(reply.id.robot, None)):
             return False
-        self._node.executor.create_task(self._finish, reply.id.robot, reply)
+        self._node.executor.create_task(self._end, waiting, reply.id.robot, reply)
         return True
 
     def fail(self, requests: Sequence[RequestId]) -> None:
@@ -65,10 +72,10 @@ class InferDoor:
         for robot in {request.robot for request in requests} & self._waiting.keys():
             self._node.executor.create_task(self._finish, robot, ModelError(FAILED))
 
-    def release(self) -> None:
+    def release(self, why: RfmError) -> None:
         """Nothing is served any more: no goal waits on."""
         for robot in list(self._waiting):
-            self._finish(robot, SessionError("the request was not answered"))
+            self._finish(robot, why)
 
     def _tend(self) -> None:
         """Goals that were canceled, or whose request was never answered."""
@@ -100,7 +107,7 @@ class InferDoor:
         """Raises: `RfmError`."""
         serving = self._serving()
         if serving is None:
-            raise ModelError("no model is served here at the moment")
+            raise self._refusal()
         server, wake = serving
         observation = goal.request.observation
         identity = observation.id
@@ -113,9 +120,10 @@ class InferDoor:
         goal.publish_feedback(action.Infer.Feedback(phase="queued"))
 
     def _finish(self, robot: str, outcome: Reply | RfmError) -> None:
-        waiting = self._waiting.pop(robot, None)
-        if waiting is None:
-            return  # it was canceled meanwhile
+        if waiting := self._waiting.pop(robot, None):  # else it was canceled meanwhile
+            self._end(waiting, robot, outcome)
+
+    def _end(self, waiting: _Waiting, robot: str, outcome: Reply | RfmError) -> None:
         waiting.server.close_session(robot, waiting.component, waiting.epoch)
         self._action.end(waiting.goal, functools.partial(_told, self._node, outcome))
 

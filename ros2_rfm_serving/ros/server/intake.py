@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import threading
-import traceback
 from collections.abc import Callable
 
 from ros2_rfm_serving.errors import BadMessageError
@@ -29,13 +29,16 @@ class Intake:
         server: ModelServer,
         wake: Callable[[], None],
         complain: Callable[[BadMessageError], None],
-        log: Callable[[str], None],
         num_threads: int,
     ) -> None:
-        self._server, self._wake, self._complain, self._log = server, wake, complain, log
+        self._server, self._wake, self._complain = server, wake, complain
         self._decodes = bool(server.contract.cameras) and not server.takes_encoded
         self._waiting: dict[Key, tuple[ObservationRequest, float]] = {}
         """(request, when it arrived), oldest first"""
+        self._begun_s: dict[int, float] = {}
+        """Decoder's thread -> since when it decodes."""
+        self._moved_s = -math.inf
+        """When a decoder last came, or something came for idle ones."""
         self._changed, self._stopping = threading.Condition(), False
         self._threads: list[threading.Thread] = []
         if self._decodes:
@@ -49,8 +52,13 @@ class Intake:
         try:
             with self._server.counting_refusals():
                 request = cdr.observation_from(data)
+                if self._threads:  # before it takes the place of one that may run
+                    self._server.check_admission(request.id)
         except BadMessageError as error:
             self._complain(error)
+            return
+        except Exception as error:  # nothing that arrives may end more than itself
+            self._server.mishap("intake_error", f"{type(error).__name__}: {error}")
             return
         if not self._threads:
             self._submit(request, arrived_s)
@@ -66,15 +74,27 @@ class Intake:
             elif len(self._waiting) >= MAX_WAITING:
                 self._server.refused["intake_full"] += 1
                 return
+            if not self._waiting:
+                self._moved_s = arrived_s
             self._waiting[key] = (request, arrived_s)
             self._changed.notify()
 
-    def stop(self) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is to be decoded."""
+        return not self._waiting and not self._begun_s
+
+    def stalled_s(self, now_s: float) -> float:
+        """For how long a decoder has not come back, or none has come for what waits; 0: nothing is to be done. Takes no lock."""
+        begun_s = min(tuple(self._begun_s.values()), default=math.inf)
+        return max(0.0, now_s - min(begun_s, self._moved_s if self._waiting else math.inf))
+
+    def stop(self) -> list[threading.Thread]:
+        """Those that end, after the image that they decode."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join(timeout=2.0)
+        return self._threads
 
     def _run(self) -> None:
         while True:
@@ -85,7 +105,9 @@ class Intake:
                     return
                 key = next(iter(self._waiting))
                 request, arrived_s = self._waiting.pop(key)
+                self._begun_s[threading.get_ident()] = self._moved_s = clock()
             self._submit(request, arrived_s)
+            self._begun_s.pop(threading.get_ident())
 
     def _submit(self, request: ObservationRequest, arrived_s: float) -> None:
         try:
@@ -93,8 +115,7 @@ class Intake:
                 self._server.submit(request, arrived_s)
         except BadMessageError as error:
             self._complain(error)
-        except Exception:  # a decoder is foreign code: whatever it raises costs this message and nothing else
-            self._server.refused["intake_error"] += 1
-            self._log(traceback.format_exc())
+        except (Exception, SystemExit) as error:  # a decoder is foreign code: it costs this message and nothing else
+            self._server.mishap("intake_error", f"{type(error).__name__}: {error}")
         else:
             self._wake()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from ros2_rfm_serving.engines.base import Engine, require_parity
@@ -17,20 +18,29 @@ from ros2_rfm_serving.ros.server.settings import ServerParams
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.capacity import max_sessions
 from ros2_rfm_serving.server.tiers import Tier
-from ros2_rfm_serving.types import ModelContract, Placement
+from ros2_rfm_serving.types import EngineReply, ModelContract, Placement
+
+LOOK_S = 0.2
+"""At whether the model before has ended."""
 
 
 class Loaded(NamedTuple):
     server: ModelServer
     engine: Engine
+    placement: Placement
     took_s: float
 
 
 class Loading:
     """Of one placement. `outcome` is None until it is over."""
 
-    def __init__(self, params: ServerParams, placement: Placement, log: Callable[[str], None]) -> None:
-        self.placement = placement
+    def __init__(
+        self, params: ServerParams, placement: Placement, log: Callable[[str], None], former: Sequence[threading.Thread] = ()
+    ) -> None:
+        """former: threads of the model that was here before, whose memory this one needs."""
+        self.placement, self._former = placement, former
+        self.wedged = False
+        """The one before does not end: only a new process helps."""
         self.outcome: Loaded | str | None = None
         """What is served, or why not: a word that may be told to anybody."""
         self._params, self._log = params, log
@@ -45,15 +55,26 @@ class Loading:
     def _run(self) -> None:
         started_s = clock()
         try:
+            self._await_former()
             engine = build_engine(self._params.engine_spec(self.placement))
             overflow = _overflow(self._params, self.placement, engine.contract, self._log)
             server = _ready(engine, self._params, self.placement, overflow)
-        except Exception as error:  # loading runs foreign code: out of memory, a missing driver
+        except (Exception, SystemExit) as error:  # loading runs foreign code: out of memory, a missing driver
             self._log(f"{self.placement.model} cannot be loaded:\n{traceback.format_exc()}")
             kind = type(error).__name__ if isinstance(error, RfmError) else "error"
             self.outcome = f"{self.placement.model} cannot be loaded ({kind}); the server's log says why"
         else:
-            self.outcome = Loaded(server, engine, clock() - started_s)
+            self.outcome = Loaded(server, engine, self.placement, clock() - started_s)
+
+    def _await_former(self) -> None:
+        """Raises: `ModelError`."""
+        ends_s = clock() + (self._params.hung_after_s or math.inf)
+        for thread in self._former:
+            while thread.is_alive() and clock() < ends_s:
+                thread.join(LOOK_S)
+        self.wedged = any(thread.is_alive() for thread in self._former)
+        if self.wedged:
+            raise ModelError("the last batch of the model before does not end")
 
 
 def _overflow(params: ServerParams, placement: Placement, contract: ModelContract, log: Callable[[str], None]) -> tuple[Tier, ...]:
@@ -80,11 +101,17 @@ def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow:
     batch_size = min(placement.batch_size, engine.max_batch_size)
     engine.prepare(batch_size)
     engine.warm_up()
-    rehearse(engine, batch_size)
+    answer = rehearse(engine, batch_size)
     sessions = placement.max_sessions or max_sessions(
         engine.contract, _service_s(engine, batch_size), batch_size, rate_hz=params.session_rate_hz
     )
-    return ModelServer(params.server_config(placement, sessions), engine, *overflow)
+    config = replace(params.server_config(placement, sessions), num_updates=_num_updates(answer))
+    return ModelServer(config, engine, *overflow)
+
+
+def _num_updates(answer: EngineReply | None) -> int | None:
+    """None: a text model, or a server elsewhere that applies horizon policies itself."""
+    return None if answer is None or len(answer.confidence) else len(answer.updates)
 
 
 def _service_s(engine: Engine, batch_size: int) -> float:

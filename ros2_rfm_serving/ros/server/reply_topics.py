@@ -1,10 +1,11 @@
-"""What leaves a model server for its robots: a topic of its own for each, made before the first reply is due."""
+"""What leaves a model server for its robots: a topic for each, made before the first reply is due, gone after the last."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
 from rfm_serving import msg
 
@@ -12,6 +13,10 @@ from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.wire import cdr, convert, qos
 from ros2_rfm_serving.types import Reply, RequestId
+
+NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
+"""rclpy's events executor crashes when an entity goes while an event of it is queued (ros2/rclpy#1644): these have none."""
+Key = tuple[str, type[Reply]]
 
 
 class ReplyTopics:
@@ -21,25 +26,42 @@ class ReplyTopics:
         """faults: what happens to replies on purpose. They leave as bytes, of which none is damaged."""
         self._node, self._names, self._faults = node, names, faults
         self._ros_clock = node.get_clock().handle  # a sixth of what `Clock.now` costs
-        self._replies: dict[tuple[str, type], Any] = {}
-        """(robot, type of message) -> publisher"""
+        self._replies: dict[Key, Any] = {}
+        """Publishers"""
         self._refetches: dict[str, Any] = {}
+        self._idle_s: dict[Key, float] = {}
+        """Since when nobody is expected there."""
 
-    def expect(self, robot: str, kind: type[Reply]) -> Any:
-        """The publisher of these replies; matched in time if this is called ahead."""
-        message_type, topic = convert.REPLIES[kind]
-        key = (robot, message_type)
-        if key not in self._replies:
-            self._replies[key] = self._node.create_publisher(message_type, self._names.robot(robot, topic), qos.REPLY_SENT)
-        return self._replies[key]
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def expect(self, robot: str, kind: type[Reply]) -> None:
+        """Makes the publisher of these replies; matched in time if this is called ahead."""
+        self._idle_s.pop((robot, kind), None)
+        if (robot, kind) not in self._replies:
+            message_type, topic = convert.REPLIES[kind]
+            self._replies[robot, kind] = self._publisher(message_type, self._names.robot(robot, topic), qos.REPLY_SENT)
+
+    def keep(self, expected: Iterable[Key], now_s: float, grace_s: float) -> None:
+        """Whoever is not among the expected for `grace_s` is not written to any more: robots come and go as long as this serves."""
+        for gone in self._replies.keys() - set(expected):
+            if now_s - self._idle_s.setdefault(gone, now_s) >= grace_s:
+                self._node.destroy_publisher(self._replies.pop(gone))
+                del self._idle_s[gone]
+        for robot in self._refetches.keys() - {robot for robot, _ in self._replies}:
+            self._node.destroy_publisher(self._refetches.pop(robot))
 
     def send(self, reply: Reply) -> str:
         """What is wrong; empty: it is on its way. A full or broken writer must not keep the others from their replies."""
+        robot = reply.id.robot
+        publisher = self._replies.get((robot, type(reply)))
+        if publisher is None:
+            return f"{robot} has left"
         try:
-            publisher, now_ns = self.expect(reply.id.robot, type(reply)), self._ros_clock.get_now().nanoseconds
+            now_ns = self._ros_clock.get_now().nanoseconds
             self._faults.passing(publisher.publish, Direction.DOWN)(cdr.reply_to(reply, now_ns))
         except RuntimeError as error:
-            return f"{reply.id.robot}: {error}"
+            return f"{robot}: {error}"
         return ""
 
     def ask_again(self, request: RequestId) -> None:
@@ -48,8 +70,7 @@ class ReplyTopics:
         if all(name != robot for name, _ in self._replies):
             return
         if robot not in self._refetches:
-            topic = self._names.robot(robot, "rfm/refetch")
-            self._refetches[robot] = self._node.create_publisher(msg.RequestId, topic, qos.REFETCH)
+            self._refetches[robot] = self._publisher(msg.RequestId, self._names.robot(robot, "rfm/refetch"), qos.REFETCH)
         self._refetches[robot].publish(convert.id_to(request))
 
     def unheard(self, robots: Iterable[str]) -> set[str]:
@@ -62,3 +83,7 @@ class ReplyTopics:
             self._node.destroy_publisher(publisher)
         self._replies.clear()
         self._refetches.clear()
+        self._idle_s.clear()
+
+    def _publisher(self, message_type: type, topic: str, profile: Any) -> Any:
+        return self._node.create_publisher(message_type, topic, profile, event_callbacks=NO_EVENTS)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rclpy.node import Node
 
+from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.node.own_name import named
@@ -58,6 +60,7 @@ class ServerParams:
     decode_threads: int
     hung_after_s: float
     drain_timeout_s: float
+    max_engine_errors: int
 
     def placed(self, placement: Placement | None) -> Placement | None:
         """What to serve: the parameter `model`, or else what the schedule places here; None: nothing.
@@ -110,6 +113,7 @@ class ServerParams:
             dispatch=self.dispatch,
             batching=self.batching,
             refetch_after_s=self.refetch_after_s or math.inf,
+            max_engine_errors=self.max_engine_errors,
             sessions=SessionRules(
                 max_request_rate_hz=self.max_request_rate_hz or math.inf,
                 burst=self.request_burst,
@@ -155,12 +159,33 @@ SPECS = {
     "instruction": _live("", "The only instruction that is served, in sessions that open from then on; empty: any"),
     "strict_rate": _live(False, "Refuse robots with another control rate than the demonstrations'; else warn"),
     "hung_after_s": _live(10.0, "The process ends, to be started again, when a batch takes longer; 0: never", 0.0, 1e6),
-    "drain_timeout_s": _live(5.0, "For what runs and waits to be finished on SIGINT or SIGTERM", 0.0, 1e6),
+    "drain_timeout_s": _live(5.0, "For what runs and waits to be answered before the process or the model goes", 0.0, 1e6),
+    "max_engine_errors": _live(10, "Batches without an answer in a row that end the process; 0: never", 0, 1_000_000),
 }
 SHORTEST_HUNG_S = 0.5
 """Twice what one look at the engine may be late by, and more than any sound batch takes."""
 FOLDERS = {"profiles_folder": "config/profiles", "models_folder": "models"}
 """Where the shipped ones are."""
+
+ENGINE_MARGIN_S = 1.0
+"""What an engine may take beyond its own timeout."""
+
+
+def hung_limit_s(hung_after_s: float, engine: Engine) -> float:
+    """0: never. An engine that gives up by itself is given the time that it takes for that."""
+    return max(hung_after_s, engine.timeout_s + ENGINE_MARGIN_S) if hung_after_s and engine.timeout_s else hung_after_s
+
+
+def check_sizes(params: ServerParams, sizes: Set[str], engine: Engine) -> None:
+    """Of what is served. sizes: those of `batch_size` and `max_sessions` that would change. Raises: `ConfigurationError`."""
+    if not params.model:
+        raise ConfigurationError("counts only with `model`: the schedule says it", key=min(sizes), fix="call /rfm/replan")
+    if "max_sessions" in sizes and not params.max_sessions:
+        problem, fix = "0 needs the speed to be measured anew", "give a number, or deactivate the node and clean it up first"
+        raise ConfigurationError(problem, key="max_sessions", fix=fix)
+    if params.batch_size > engine.max_batch_size:
+        problem = f"{params.batch_size} is more than the {engine.max_batch_size} that the engine can run"
+        raise ConfigurationError(problem, key="batch_size", fix="give fewer")
 
 
 def server_params(node: Node, changed: Mapping[str, Any] = NOTHING) -> ServerParams:

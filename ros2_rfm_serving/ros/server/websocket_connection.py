@@ -54,7 +54,11 @@ class Connection(WSListener):
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
         self._connections[self.client.robot] = self
-        transport.send(BINARY, self._packer.pack(self.client.metadata()))
+        try:
+            transport.send(BINARY, self._packer.pack(self.client.metadata()))
+        except (Exception, SystemExit):
+            self._log(traceback.format_exc())
+            self._refuse(RfmError("internal error"))
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
@@ -67,7 +71,7 @@ class Connection(WSListener):
                 self._on_data(frame)
             except RfmError as error:
                 self._refuse(error)
-            except Exception:
+            except (Exception, SystemExit):
                 self._log(traceback.format_exc())
                 self._refuse(RfmError("internal error"))
 
@@ -125,7 +129,7 @@ class Connection(WSListener):
             self._wake()
         except RfmError as error:
             self._loop.call_soon_threadsafe(self._refuse, error)
-        except Exception:
+        except (Exception, SystemExit):
             self._log(traceback.format_exc())
             self._loop.call_soon_threadsafe(self._refuse, RfmError("internal error"))
 

@@ -32,6 +32,8 @@ PREFIX = "ws-"
 """With a hyphen, as no robot on the graph can have one."""
 """Of the names that connections have as robots."""
 TEND_PERIOD_S = 1.0
+LATE_S = 5.0
+"""That the loop may be late by on a busy machine."""
 PING_S = 20.0
 WITHIN_S = 10.0
 """It listens, or has ended, or something is wrong."""
@@ -62,10 +64,20 @@ class WebsocketDoor:
     """Listens from its making to `stop`. `serving` gives the server and how to wake its engine; None while nothing is served."""
 
     def __init__(
-        self, config: DoorConfig, serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None], log: Callable[[str], None]
+        self,
+        config: DoorConfig,
+        serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None],
+        log: Callable[[str], None],
+        healthy: Callable[[], bool] | None = None,
     ) -> None:
-        """Raises: `ConfigurationError` when it cannot listen there."""
+        """healthy: a model is served and moves, be it that nothing new is taken; None: as long as `serving` gives one.
+
+        Raises: `ConfigurationError` when it cannot listen there.
+        """
         self._config, self._serving, self._log = config, serving, log
+        self._beat_s = clock()
+        """When the loop was last there."""
+        self._healthy = healthy or (lambda: serving() is not None)
         self._numbers = itertools.count(1)
         self._connections: dict[str, Connection] = {}
         self._decoders = ThreadPoolExecutor(config.decode_threads, thread_name_prefix="gateway_decode")
@@ -84,6 +96,10 @@ class WebsocketDoor:
     def port(self) -> int:
         """Where it listens."""
         return int(self._listener.sockets[0].getsockname()[1])
+
+    def stalled_s(self, now_s: float) -> float:
+        """For how long its loop has not come back. From any thread, without a lock."""
+        return max(0.0, now_s - self._beat_s - LATE_S)
 
     def take(self, replies: list[Reply]) -> list[Reply]:
         """Hands connections their replies, all at once, and returns those of others."""
@@ -129,14 +145,15 @@ class WebsocketDoor:
         """Before the handshake. Whatever this raised would be told to the client."""
         try:
             return self._admitted(request)
-        except Exception:
+        except (Exception, SystemExit):
             self._log(traceback.format_exc())
             return _answered(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _admitted(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
         serving = self._serving()
-        if request.path == b"/healthz":
-            return _answered(HTTPStatus.OK if serving else HTTPStatus.SERVICE_UNAVAILABLE)
+        if request.path in (b"/healthz", b"/readyz"):
+            fine = self._healthy() if request.path == b"/healthz" else serving
+            return _answered(HTTPStatus.OK if fine else HTTPStatus.SERVICE_UNAVAILABLE)
         if serving is None:
             return _answered(HTTPStatus.SERVICE_UNAVAILABLE)
         server, wake = serving
@@ -160,18 +177,27 @@ class WebsocketDoor:
     def _deliver(self, replies: Sequence[Reply]) -> None:
         for reply in replies:
             if connection := self._connections.get(reply.id.robot):
-                connection.deliver(reply)
+                self._guarded(connection, lambda at, reply=reply: at.deliver(reply))  # type: ignore[misc]
 
     def _fail(self, requests: Sequence[RequestId]) -> None:
         for request in requests:
             if connection := self._connections.get(request.robot):
-                connection.fail(request)
+                self._guarded(connection, lambda at, request=request: at.fail(request))  # type: ignore[misc]
+
+    def _guarded(self, connection: Connection, call: Callable[[Connection], None]) -> None:
+        """One that fails ends alone."""
+        try:
+            call(connection)
+        except (Exception, SystemExit):
+            self._log(traceback.format_exc())
+            connection.end("internal error", WSCloseCode.INTERNAL_ERROR)
 
     def _tend(self) -> None:
         self._thread.loop.call_later(TEND_PERIOD_S, self._tend)
-        now_s = clock()
+        now_s = self._beat_s = clock()
+        idle_s, reply_s = self._config.idle_s, self._config.reply_s
         for connection in list(self._connections.values()):
-            connection.tend(now_s, idle_s=self._config.idle_s, reply_s=self._config.reply_s)
+            self._guarded(connection, lambda at: at.tend(now_s, idle_s=idle_s, reply_s=reply_s))
 
     def _release(self, why: str) -> None:
         for connection in list(self._connections.values()):

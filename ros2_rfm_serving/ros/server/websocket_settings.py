@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 
 def open_gateway(
-    node: Node, serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None], decode_threads: int
+    node: Node,
+    serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None],
+    decode_threads: int,
+    healthy: Callable[[], bool],
 ) -> WebsocketDoor | None:
-    """None: `gateway_port` is 0. Raises: `ConfigurationError`."""
+    """healthy: what is served moves. None: `gateway_port` is 0. Raises: `ConfigurationError`."""
     port = parameter(node, "gateway_port", 0, "Port for clients of openpi's websocket protocol; 0: none")
     host = parameter(node, "gateway_host", "127.0.0.1", "Address that they connect to; 0.0.0.0: any of this machine")
     variable = parameter(node, "gateway_token_env", "", "Environment variable with the token that they have to know; empty: none")
@@ -41,7 +44,7 @@ def open_gateway(
             f"gateway: anybody who reaches {host}:{port} may use this model; gateway_token_env asks for a token"
         )
     config = DoorConfig(port=port, host=host, token=token, names=_names(names), decode_threads=decode_threads)
-    door = WebsocketDoor(config, serving, node.get_logger().error)
+    door = WebsocketDoor(config, serving, node.get_logger().error, healthy)
     node.get_logger().info(f"gateway: openpi clients connect to ws://{host}:{door.port}")
     return door
 

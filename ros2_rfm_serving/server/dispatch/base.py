@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.server.history import History
-from ros2_rfm_serving.types import Horizon, InferenceRequest
+from ros2_rfm_serving.types import InferenceRequest
 
 
 class Waiting(NamedTuple):
@@ -25,7 +25,6 @@ class Waiting(NamedTuple):
     due_s: float
     """When its SLO is over; inf: it has none."""
     history: History
-    horizon: Horizon
 
 
 @dataclass(slots=True)

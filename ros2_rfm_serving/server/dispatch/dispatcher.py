@@ -34,7 +34,11 @@ def policy(name: str) -> DispatchPolicy:
     if name not in others:
         fix = did_you_mean(name, [*DISPATCH_POLICIES, *others])
         raise ConfigurationError(f"no dispatch policy is named {name!r}", key="dispatch", fix=fix)
-    made: DispatchPolicy = others[name].load()()
+    try:
+        made: DispatchPolicy = others[name].load()()
+    except (Exception, SystemExit) as error:
+        problem, fix = f"dispatch policy {name!r} cannot be made: {type(error).__name__}: {error}", "mend the package that adds it"
+        raise ConfigurationError(problem, key="dispatch", fix=fix) from error
     return made
 
 

@@ -221,4 +221,4 @@ def test_the_model_server_counts_violations_and_failures() -> None:
             replies += model_server.step(lambda: 10.0)
     assert [reply.verdict for reply in replies] == ["safe", ""]  # type: ignore[union-attr]
     assert dict(model_server.refused) == {"verdict_violation": 1, "engine_error": 1}
-    assert "400" in model_server.last_engine_error
+    assert "400" in model_server.problems["engine_error"]

@@ -75,3 +75,31 @@ def test_a_server_that_was_ready_and_loads_again_is_lost_meanwhile() -> None:
     assert not links.server_loads("home", 1.0)
     links.server_lost("home", "home loads a model", 1.0)
     assert used(links) == "spare" and links.failovers == 1
+
+
+def asked_at(links: Links, seconds: float) -> list[tuple[float, str]]:
+    """Of servers that are both there and both full: when which one is asked for a session."""
+    asked, step_s = [], 0.05
+    for step in range(int(seconds / step_s)):
+        now_s = step * step_s
+        for server in ("home", "spare"):
+            links.server_seen(server, now_s)
+        for server, request in links.opens(now_s):
+            asked.append((now_s, server))
+            links.refused(request.component, server, "8 of 8 sessions are open", now_s, full=True)
+    return asked
+
+
+def test_a_robot_refused_for_capacity_asks_the_standby_at_once_and_both_ever_less_often() -> None:
+    asked = asked_at(starting(), 60.0)
+    assert asked[0][1] == "home" and asked[1][1] == "spare" and asked[1][0] - asked[0][0] < 0.1
+    assert [server for _, server in asked] == ["home", "spare"] * (len(asked) // 2) + ["home"] * (len(asked) % 2)
+    assert len(asked) < 60, "no storm of requests"
+
+
+def test_a_robot_refused_for_capacity_stays_where_there_is_no_standby_or_it_is_not_there() -> None:
+    links = starting()
+    links.server_seen("home", 0.0)
+    (opening,) = links.opens(0.0)
+    links.refused(SYSTEM1, opening[0], "full", 0.0, full=True)
+    assert used(links) == "home" and not links.opens(0.05)

@@ -14,7 +14,7 @@ from ros2_rfm_serving.server.dispatch.task_lengths import TaskLengths
 from ros2_rfm_serving.server.dispatch.wait_ratio import WaitRatio
 from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.server.tiers import overflow
-from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, ExecutionReport, Horizon, InferenceRequest, RequestId
+from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, ExecutionReport, InferenceRequest, RequestId
 from test.unit.fakes import FakeEngine, observation, session_request
 
 LAW_S = tuple(0.1 + 0.02 * rows for rows in range(1, 9))
@@ -38,7 +38,7 @@ def waits(robot: str, *, since_s: float = 0.0, starves_s: float = 0.0, due_s: fl
         inference_delay_steps=0,
         prefix_model=NO_ROWS,
     )
-    return Waiting(request, 0, since_s, since_s, starves_s, due_s, history, Horizon())
+    return Waiting(request, 0, since_s, since_s, starves_s, due_s, history)
 
 
 def engine(batch_size: int = 8, profile_s: Sequence[float] = LAW_S, **changes: float) -> EngineView:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ros2_rfm_serving.errors import ConfigurationError, ContractError
-from ros2_rfm_serving.server import ModelServer, ServerConfig, horizon
+from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, horizon
 from ros2_rfm_serving.server.horizon import Confidence, Static, check, convergence, outlooks
 from ros2_rfm_serving.types import NO_VALUES, Chunk, EngineReply, Horizon
 from test.unit.fakes import FakeEngine, observation, rows, session_request
@@ -81,6 +81,46 @@ def test_sessions_of_one_batch_have_their_own_policies() -> None:
     assert [outlook.execution_horizon for outlook in got] == [0, 3, 2, 4, 0]
     assert got[0].confidence == pytest.approx([2 / 3, 2 / 3, 1 / 3, 2 / 3]) and len(got[1].confidence) == 0
     assert got[2].confidence == pytest.approx(got[0].confidence)
+
+
+def test_a_row_that_was_answered_elsewhere_keeps_the_horizon_that_it_got_there() -> None:
+    class Elsewhere(FakeEngine):
+        def infer(self, requests):  # type: ignore[no-untyped-def]
+            super().infer(requests)
+            sure = np.full(4, 0.7, np.float32)
+            return [EngineReply(chunk_model=rows(), chunk_robot=rows(), confidence=sure, execution_horizon=2) for _ in requests]
+
+    elsewhere = Elsewhere()
+    tier = Tier(engine=elsewhere, round_trip_s=0.01, profile_s=(0.01,))
+    target = ModelServer(ServerConfig(name="s1", profile_s=(1.0,)), FakeEngine(), tier)
+    asked = Horizon(policy="confidence")
+    for robot in ("r1", "r2"):
+        epoch = target.open_session(session_request(robot, horizon=asked)).session_epoch
+        target.submit(observation(epoch, robot=robot), 0.0)
+    work = target.begin(0.0, tier=1)
+    assert work is not None
+    (reply,) = target.complete(work, target.run(work), 0.1)
+    assert isinstance(reply, Chunk) and reply.execution_horizon == 2 and reply.confidence.tolist() == pytest.approx([0.7] * 4)
+    assert elsewhere.batches[0][0].horizon == asked
+
+
+@pytest.mark.parametrize(
+    ("policy", "num_updates", "told"),
+    [
+        ("confidence", 1, True),
+        ("confidence", 2, False),
+        ("curvature", 2, True),
+        ("curvature", 3, False),
+        ("confidence", None, False),
+    ],
+)
+def test_a_session_whose_policy_has_nothing_to_go_by_is_told_so(policy: str, num_updates: int | None, told: bool) -> None:
+    target = ModelServer(ServerConfig(name="s1", num_updates=num_updates), FakeEngine())
+    assert target.open_session(session_request("r2")).warnings == ()
+    warnings = target.open_session(session_request(horizon=Horizon(policy=policy))).warnings
+    assert bool(warnings) == told
+    if told:
+        assert f"{policy!r} goes by" in warnings[0] and f"tells of {num_updates}" in warnings[0]
 
 
 @pytest.mark.parametrize(

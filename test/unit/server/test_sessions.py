@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server import server as server_module
 from ros2_rfm_serving.server.capacity import max_sessions
 from ros2_rfm_serving.server.quota import Quota
 from ros2_rfm_serving.server.sessions import SessionRules
@@ -208,3 +209,22 @@ def test_a_chunk_must_be_there_when_half_of_the_last_one_is_executed() -> None:
     assert max_sessions(contract, 0.1, 1, rate_hz=0.1) == 10
     assert max_sessions(contract, 0.1, 1, rate_hz=0.1, round_trip_s=0.5) == 5
     assert max_sessions(replace(contract, serving=Serving.EXCLUSIVE), 0.1, 1) == 1
+
+
+def test_a_request_that_is_still_decoded_when_its_robot_opens_anew_takes_nobodys_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = server()
+    former = target.open_session(session_request()).session_epoch
+    decode, opened = server_module.row_of, []
+
+    def slowly(request, *arguments, **more):  # type: ignore[no-untyped-def]
+        row = decode(request, *arguments, **more)
+        if not opened:
+            opened.append(target.open_session(session_request()).session_epoch)
+            submit(target, observation(opened[0], 1))
+        return row
+
+    monkeypatch.setattr(server_module, "row_of", slowly)
+    with pytest.raises(BadMessageError):
+        submit(target, observation(former, 9))
+    (reply,) = target.step(lambda: 1.0)
+    assert reply.id.session_epoch == opened[0] and target.refused == {"stale_epoch": 1}

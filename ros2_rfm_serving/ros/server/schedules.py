@@ -1,0 +1,49 @@
+"""What the scheduler says, as one server hears it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.node import Node
+from rfm_serving import msg
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.following import describe, say
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.server.standing import Standing
+from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.server.sessions import SessionKey
+from ros2_rfm_serving.types import Heard, Schedule
+
+
+class Schedules:
+    """`follow` is called with every schedule that is another one than before."""
+
+    def __init__(self, node: Node, topic: str, server: str, standing: Standing, follow: Callable[[Schedule], None]) -> None:
+        self._node, self._server, self._standing, self._follow = node, server, standing, follow
+        node.create_subscription(msg.Schedule, topic, self._on_schedule, qos.SCHEDULE_HEARD)
+
+    @property
+    def robots(self) -> list[SessionKey]:
+        """Who may turn to this server, be it as their standby."""
+        schedule = self._standing.following.schedule
+        routes = schedule.routes if schedule else ()
+        return [(route.robot, route.component) for route in routes if self._server in (route.server, route.standby)]
+
+    def _on_schedule(self, message: Any) -> None:
+        standing = self._standing
+        try:
+            schedule = convert.schedule_from(message)
+        except BadMessageError as error:
+            standing.refused[error.kind] += 1
+            self._node.get_logger().warning(f"refused a schedule: {error}")
+            return
+        before = describe(standing.following.schedule)
+        heard = standing.following.hear(schedule, clock())
+        say(self._node, self._server, heard, schedule, before)
+        if not heard.taken:
+            standing.refused[heard.value] += 1
+        elif heard is not Heard.REPEATED:
+            self._follow(schedule)
+            standing.publish()  # the scheduler waits to hear that it is followed

@@ -1,0 +1,93 @@
+"""The control plane of a model server: sessions open, close and begin episodes; what is served is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.node import Node
+from rfm_serving import srv
+
+from ros2_rfm_serving.errors import RfmError, SessionError
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
+from ros2_rfm_serving.ros.server.serving import Serving
+from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
+from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.types import SessionGrant, SessionRequest
+
+
+class Services:
+    """`serving`: the model that is loaded, or None; `refusal`: why no session opens, None while they do."""
+
+    def __init__(
+        self,
+        node: Node,
+        name: Callable[[str], str],
+        serving: Callable[[], Serving | None],
+        refusal: Callable[[], RfmError | None],
+        topics: ReplyTopics,
+    ) -> None:
+        """`name`: of a service -> on the graph."""
+        self._node, self._serving, self._refusal, self._topics = node, serving, refusal, topics
+        node.create_service(srv.OpenSession, name("open_session"), self._on_open)
+        node.create_service(srv.CloseSession, name("close_session"), self._on_close)
+        node.create_service(srv.ResetEpisode, name("reset_episode"), self._on_reset)
+        node.create_service(srv.DescribeServer, name("describe"), self._on_describe)
+
+    def _on_open(self, request: Any, response: Any) -> Any:
+        serving, refusal = self._serving(), self._refusal()
+        if serving is None or refusal:
+            return _refused(response, refusal or RfmError("not ready"))
+        server, snapshot = serving.server, serving.server.snapshot(clock())
+        response.sessions, response.max_sessions, response.load = snapshot.sessions, snapshot.max_sessions, snapshot.load
+        try:
+            with server.counting_refusals():
+                grant = self._granted(server, session_request_from(request))
+        except RfmError as error:
+            self._node.get_logger().warning(f"session of {request.robot}/{request.component} refused: {error}")
+            return _refused(response, error)
+        response.success, response.session_epoch, response.warnings = True, grant.session_epoch, list(grant.warnings)
+        response.sessions = len(server.session_names())
+        return contract_to(grant.contract, response)
+
+    def _granted(self, server: ModelServer, request: SessionRequest) -> SessionGrant:
+        """With a topic for its replies. Raises: `RfmError`."""
+        grant = server.open_session(request)
+        try:
+            self._topics.expect(request.robot, server.reply_kind(request.component))
+        except Exception as error:  # of the middleware: a session whose replies go nowhere is none
+            server.close_session(request.robot, request.component, grant.session_epoch)
+            server.mishap("publish_failed", f"{request.robot}: {type(error).__name__}: {error}")
+            raise SessionError(f"{request.robot} cannot be written to; the server's log says why") from error
+        return grant
+
+    def _on_close(self, request: Any, response: Any) -> Any:
+        if serving := self._serving():
+            serving.server.close_session(request.robot, request.component, request.session_epoch)
+        response.success = True
+        return response
+
+    def _on_reset(self, request: Any, response: Any) -> Any:
+        serving = self._serving()
+        if serving is None:
+            return _refused(response, self._refusal() or RfmError("not ready"))
+        try:
+            serving.server.reset_episode(request.robot, request.component, request.session_epoch, request.episode)
+        except RfmError as error:
+            return _refused(response, error)
+        response.success = True
+        return response
+
+    def _on_describe(self, request: Any, response: Any) -> Any:
+        if serving := self._serving():
+            contract_to(serving.server.contract, response)
+            response.max_batch_size = serving.engine.max_batch_size
+            response.sessions = serving.server.session_names()
+            response.max_sessions = serving.server.snapshot(clock()).max_sessions
+        return response
+
+
+def _refused(response: Any, error: RfmError) -> Any:
+    response.success, response.error_code, response.error_msg = False, error.code, str(error)
+    return response

@@ -1,0 +1,82 @@
+"""What a model server says of itself, and why it takes nothing new: its state, told twice a second and at every change."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.node import Node
+from rclpy.qos_overriding_options import QoSOverridingOptions
+from rfm_serving import msg
+
+from ros2_rfm_serving.errors import DrainingError, ModelError, RfmError
+from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
+from ros2_rfm_serving.ros.node.own_name import OwnName
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.server.status import diagnosis, status_message
+from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.types import Following, ServerState
+
+SAID_PERIOD_S = 5.0
+"""Between two words in the log on problems of one kind."""
+
+
+class Standing:
+    """`server`: what is loaded, or None. On the executor's thread."""
+
+    def __init__(self, node: Node, own_name: OwnName, topic: str, server: Callable[[], ModelServer | None]) -> None:
+        self.state, self.detail = ServerState.LOADING, "no model placed here yet"
+        self.following = Following()
+        self.refused: Counter[str] = Counter()
+        """By the node, before there was a server or outside of it."""
+        self._node, self._own_name, self._server = node, own_name, server
+        self._said_s: dict[str, float] = {}
+        """Kind of problem -> when it was last logged."""
+        overridable = QoSOverridingOptions.with_default_policies()
+        self._status = node.create_publisher(msg.ServerStatus, topic, qos.SERVER_STATUS, qos_overriding_options=overridable)
+        self._diagnostics = Diagnostics(node, self._diagnoses)
+        own_name.report = self._diagnostics.publish
+
+    def become(self, state: ServerState, detail: str) -> None:
+        changed = state != self.state
+        self.state, self.detail = state, detail
+        self.publish()
+        if changed:
+            self._diagnostics.publish(self._diagnosis())
+
+    def publish(self) -> None:
+        if self._own_name.lost:  # the status of that name is somebody else's
+            return
+        self._say_problems()
+        self._status.publish(convert.stamped(self._message(), self._node))
+
+    @property
+    def refusal(self) -> RfmError | None:
+        """Why nothing new is taken; None: it is."""
+        if self.state == ServerState.READY:
+            return None
+        if self.state == ServerState.DRAINING:
+            return DrainingError(f"{self._own_name.name} is draining ({self.detail}) and takes nothing new; try another server")
+        return ModelError(f"{self._own_name.name} is not ready, no model is served: {self.detail}")
+
+    def _say_problems(self) -> None:
+        """Of each kind the last one, now and then: an engine can fail a thousand times a second."""
+        server, now_s = self._server(), clock()
+        problems = server.problems if server else {}
+        for kind in [kind for kind in problems if now_s - self._said_s.get(kind, -math.inf) >= SAID_PERIOD_S]:
+            self._said_s[kind] = now_s
+            self._node.get_logger().error(f"{kind}: {problems.pop(kind)}")
+
+    def _message(self) -> Any:
+        name = self._own_name.name
+        return status_message(name, self.state, self.detail, self.following, self.refused, self._server(), clock())
+
+    def _diagnosis(self) -> DiagnosticStatus:
+        return diagnosis(self._message(), self.following, clock())
+
+    def _diagnoses(self) -> Iterable[DiagnosticStatus]:
+        return self._diagnosis(), self._own_name.diagnosis()

@@ -1,0 +1,35 @@
+"""A policy that may be foreign code: where it raises or loses somebody, the batch is cut as they came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Waiting
+from ros2_rfm_serving.server.dispatch.fifo import Fifo
+from ros2_rfm_serving.server.history import History
+
+FIFO = Fifo()
+
+
+class Guarded(DispatchPolicy):
+    """`mishap` is told (counter, what happened)."""
+
+    def __init__(self, policy: DispatchPolicy, mishap: Callable[[str, str], None]) -> None:
+        self._policy, self._mishap = policy, mishap
+
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        try:
+            ranked = list(self._policy.rank(waiting, engine, now_s))
+            if len(ranked) == len(waiting) and {*map(id, ranked)} == {*map(id, waiting)}:
+                return ranked
+            problem = f"rank gave {len(ranked)} in place of the {len(waiting)} who wait, each once"
+        except (Exception, SystemExit) as error:
+            problem = f"{type(error).__name__}: {error}"
+        self._mishap("dispatch_error", problem)
+        return FIFO.rank(waiting, engine, now_s)
+
+    def task_ended(self, task: History) -> None:
+        try:
+            self._policy.task_ended(task)
+        except (Exception, SystemExit) as error:
+            self._mishap("dispatch_error", f"{type(error).__name__}: {error}")

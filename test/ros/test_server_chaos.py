@@ -1,0 +1,425 @@
+"""Whatever raises around a model server costs what it was doing: it is counted, the next request is served; what does not come
+back ends the process. Without a graph; `test_server_hygiene.py` has the same over DDS."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rclpy.serialization import serialize_message
+from websockets.exceptions import ConnectionClosed
+
+from ros2_rfm_serving.engines import registry
+from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.engines.registry import EngineSpec
+from ros2_rfm_serving.factory import CatalogueEntry
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.ros.server import intake as intakes
+from ros2_rfm_serving.ros.server import loading
+from ros2_rfm_serving.ros.server.delivery import Delivery
+from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
+from ros2_rfm_serving.ros.server.intake import Intake
+from ros2_rfm_serving.ros.server.loading import Loaded, Loading
+from ros2_rfm_serving.ros.server.settings import hung_limit_s
+from ros2_rfm_serving.ros.server.watchdog import EXIT_HUNG, Watchdog
+from ros2_rfm_serving.ros.server.websocket_door import PREFIX, DoorConfig, WebsocketDoor
+from ros2_rfm_serving.ros.wire import convert
+from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
+from ros2_rfm_serving.types import Placement
+from test.ros import door_rig
+from test.ros.door_rig import eventually
+from test.ros.mirror_engine import MirrorEngine
+from test.unit.fakes import FakeEngine, observation, session_request
+
+ERRORS = [ValueError("x"), SystemExit(1)]
+HUNG_AFTER_S = 1.0
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    return fail
+
+
+# --- what leaves the engine's thread ----------------------------------------------------------------------------------------
+
+
+class Doors:
+    """Three of them, each keeps what it is given; `broken`: (door, method) that raises."""
+
+    def __init__(self) -> None:
+        self.broken: dict[tuple[str, str], BaseException] = {}
+        self.sent: list[str] = []
+        self.told: list[str] = []
+        self.topics = SimpleNamespace(send=self._method("topics", "send", self._send))
+        self.infer = SimpleNamespace(
+            take=self._method("infer", "take", lambda reply: reply.id.robot == "goal" and not self._send(reply)),
+            fail=self._method("infer", "fail", self._fail),
+        )
+        self.gateway = SimpleNamespace(
+            take=self._method("gateway", "take", lambda replies: [r for r in replies if r.id.robot != "ws" or self._send(r)]),
+            fail=self._method("gateway", "fail", self._fail),
+        )
+
+    def _send(self, reply: Any) -> str:
+        self.sent.append(reply.id.robot)
+        return ""
+
+    def _fail(self, requests: Any) -> None:
+        self.told += [request.robot for request in requests]
+
+    def _method(self, door: str, name: str, sound: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if error := self.broken.get((door, name)):
+                raise error
+            return sound(*arguments)
+
+        return call
+
+
+CALLS = [("topics", "send"), ("infer", "take"), ("infer", "fail"), ("gateway", "take"), ("gateway", "fail")]
+
+
+def test_every_call_of_a_door_is_broken_here() -> None:
+    calls = re.findall(r"(topics|infer|gateway)\.(\w+)\(", inspect.getsource(Delivery))
+    assert set(calls) == set(CALLS)
+
+
+class Rig:
+    """A server with its threads and doors, and no graph."""
+
+    def __init__(self, engine: Any) -> None:
+        self.doors, self.logged = Doors(), []
+        self.server = ModelServer(ServerConfig(name="s1", batch_size=4), engine)
+        deliver = Delivery(self.doors.topics, self.doors.infer, self.doors.gateway)  # type: ignore[arg-type]
+        self.threads = EngineThreads(
+            self.server, lambda done, failed: deliver(done, failed, self.server.mishap), self.logged.append
+        )
+        self.epochs = {robot: self.server.open_session(session_request(robot)).session_epoch for robot in ("r1", "goal", "ws")}
+        self._sequence = 0
+
+    def ask(self) -> None:
+        self._sequence += 1
+        for robot, epoch in self.epochs.items():
+            self.server.submit(observation(epoch, self._sequence, robot), time.monotonic())
+        self.threads.wake()
+        assert eventually(lambda: self.threads.is_idle)
+
+
+class Moody(FakeEngine):
+    fails = False
+
+    def infer(self, requests):  # type: ignore[no-untyped-def]
+        if self.fails:
+            raise ValueError("x")
+        return super().infer(requests)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["error", "exit"])
+@pytest.mark.parametrize("call", CALLS, ids=".".join)
+def test_a_door_that_fails_keeps_no_other_from_its_replies(call: tuple[str, str], error: BaseException) -> None:
+    engine = Moody()
+    rig = Rig(engine)
+    engine.fails = call[1] == "fail"
+    rig.doors.broken[call] = error
+    rig.ask()
+    assert rig.server.refused["publish_failed"] > 0 and not rig.logged
+    got = rig.doors.told if engine.fails else rig.doors.sent
+    assert len(got) >= {"send": 1, "take": 1, "fail": 3}[call[1]], "the others got theirs"
+    engine.fails = False
+    rig.doors.broken.clear()
+    rig.doors.sent.clear()
+    rig.ask()
+    assert sorted(rig.doors.sent) == ["goal", "r1", "ws"] and rig.server.stalled_s(1e9) == 0.0
+    rig.threads.stop()
+
+
+@pytest.mark.parametrize("method", ["begin", "run", "complete"])
+@pytest.mark.parametrize("error", ERRORS, ids=["error", "exit"])
+def test_an_error_that_nobody_foresaw_is_logged_a_few_times_and_the_thread_lives(
+    method: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(FakeEngine())
+    with monkeypatch.context() as broken:
+        broken.setattr(rig.server, method, raising(error))
+        for robot, epoch in rig.epochs.items():
+            rig.server.submit(observation(epoch, 1, robot), time.monotonic())
+        rig.threads.wake()
+        assert eventually(lambda: rig.server.refused["worker_error"] > 0)
+        time.sleep(0.3)
+        assert rig.server.refused["worker_error"] < 10
+    rig.threads.wake()
+    if method in ("begin", "complete"):
+        rig._sequence = 1
+        rig.server._lanes[0]._ends_s.clear()
+        rig.ask()
+        assert {"goal", "r1", "ws"} <= set(rig.doors.sent)
+    else:
+        assert rig.server.stalled_s(time.monotonic() + 5.0) > 4.0, "which the watchdog sees"
+    rig.threads.stop()
+
+
+# --- what comes in ----------------------------------------------------------------------------------------------------------
+
+
+def message(epoch: int, sequence: int = 1, robot: str = "r1") -> bytes:
+    return bytes(serialize_message(convert.observation_to(observation(epoch, sequence, robot))))
+
+
+@pytest.fixture
+def intake() -> Iterator[Any]:
+    """(server, intake, refusals)"""
+    server, refusals = ModelServer(ServerConfig(name="s1"), FakeEngine()), []
+    made = Intake(server, lambda: None, refusals.append, 1)
+    yield server, made, refusals
+    made.stop()
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["error", "exit"])
+def test_a_decoder_that_raises_costs_its_image(error: BaseException, intake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, taking, _ = intake
+    epoch = server.open_session(session_request()).session_epoch
+    with monkeypatch.context() as broken:
+        broken.setattr("ros2_rfm_serving.server.images.decode", raising(error))
+        taking.take(message(epoch, 1))
+        assert eventually(lambda: server.refused["intake_error"] == 1) and server.problems["intake_error"]
+    assert eventually(lambda: taking.is_idle)
+    taking.take(message(epoch, 2))
+    assert eventually(lambda: server.has_waiting) and taking.stalled_s(1e9) == 0.0
+
+
+def test_a_message_that_cannot_even_be_read_is_counted(intake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, taking, _ = intake
+    monkeypatch.setattr(intakes.cdr, "observation_from", raising(IndexError()))
+    taking.take(b"")
+    assert server.refused["intake_error"] == 1
+
+
+def test_a_late_observation_of_the_former_session_takes_nobodys_place(intake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, taking, refusals = intake
+    former = server.open_session(session_request()).session_epoch
+    late = message(former, 7)
+    epoch = server.open_session(session_request()).session_epoch
+    go, decode = threading.Event(), server.submit
+    monkeypatch.setattr(server, "submit", lambda *arguments: go.wait(20) and decode(*arguments))
+    server.open_session(session_request("r2"))
+    taking.take(message(server.open_session(session_request("r2")).session_epoch, 1, "r2"))  # keeps the only decoder busy
+    assert eventually(lambda: taking._begun_s)
+    taking.take(message(epoch, 1))
+    taking.take(late)
+    taking.take(message(epoch, 9, "ghost"))
+    assert [error.kind for error in refusals] == ["stale_epoch", "unknown_session"]
+    assert server.refused == {"stale_epoch": 1, "unknown_session": 1}
+    assert taking.stalled_s(time.monotonic() + 5.0) > 4.0, "the decoder is not back"
+    go.set()
+    assert eventually(lambda: server.num_waiting == 2)
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------------
+
+SPEC = EngineSpec(
+    model="mirror", entry=CatalogueEntry(engine="mirror"), models_folder=Path(), profile=Profile({}), gpu_type="", wait=time.sleep
+)
+PLACED = Placement(
+    server="s1",
+    model="mirror",
+    components=(),
+    gpu_type="",
+    batching="fixed",
+    batch_size=2,
+    max_sessions=0,
+    predicted_p99_s=0.0,
+)
+
+
+def loaded(
+    monkeypatch: pytest.MonkeyPatch, build: Callable[[EngineSpec], Any], former: tuple[threading.Thread, ...] = ()
+) -> Loading:
+    monkeypatch.setattr(registry, "_find", lambda name: build)
+    params = SimpleNamespace(
+        engine_spec=lambda placement: SPEC,
+        overflow_spec=lambda placement: None,
+        check_parity=True,
+        session_rate_hz=1.0,
+        hung_after_s=HUNG_AFTER_S,
+        server_config=lambda placement, sessions: ServerConfig(name="s1", batch_size=2),
+    )
+    made = Loading(params, PLACED, lambda text: None, former)  # type: ignore[arg-type]
+    assert eventually(lambda: made.wait(0.1))
+    return made
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["error", "exit"])
+@pytest.mark.parametrize("method", ["__init__", "prepare", "warm_up", "check_parity", "infer", "max_batch_size", "contract"])
+def test_whatever_raises_while_a_model_is_loaded_is_an_outcome(
+    method: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frail = type("Frail", (MirrorEngine,), {method: raising(error)})
+    outcome = loaded(monkeypatch, frail).outcome
+    assert isinstance(outcome, str) and outcome.startswith("mirror cannot be loaded")
+    assert isinstance(loaded(monkeypatch, MirrorEngine).outcome, Loaded)
+
+
+def test_every_method_of_an_engine_was_tried() -> None:
+    methods = {name for name, value in vars(Engine).items() if inspect.isfunction(value) and not name.startswith("_")}
+    assert methods - {"reset"} == {"prepare", "warm_up", "check_parity", "infer"}, "`reset` is in test/unit/server/test_chaos.py"
+    assert loading.rehearse and np  # what loading runs of it
+
+
+def test_a_model_whose_predecessor_does_not_end_is_not_loaded_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+    former = threading.Thread(target=never.wait, daemon=True)
+    former.start()
+    made = loaded(monkeypatch, MirrorEngine, (former,))
+    assert made.wedged and isinstance(made.outcome, str)
+    never.set()
+
+
+# --- what does not come back ------------------------------------------------------------------------------------------------
+
+
+def test_the_watchdog_says_what_is_stuck_and_takes_it_back_when_it_moves() -> None:
+    said: list[str] = []
+    dog, stalled = Watchdog(said.append, ends_process=False), [0.0]
+    dog.watch(0.5, {"the engine": lambda now_s: stalled[0]})
+    stalled[0] = 100.0
+    assert eventually(lambda: dog.hung == "the engine") and said == ["the engine"]
+    stalled[0] = 0.0
+    assert eventually(lambda: not dog.hung)
+    dog.rest()
+    stalled[0] = 100.0
+    time.sleep(1.0)
+    assert not dog.hung, "nobody watches"
+    dog.stop()
+
+
+def test_an_engine_with_a_timeout_of_its_own_is_not_ended_before_it() -> None:
+    engine: Any = SimpleNamespace(timeout_s=30.0)
+    assert hung_limit_s(10.0, engine) > 30.0 and hung_limit_s(60.0, engine) == 60.0 and hung_limit_s(0.0, engine) == 0.0
+    engine.timeout_s = 0.0
+    assert hung_limit_s(10.0, engine) == 10.0
+
+
+WEDGED = """\
+import ctypes, json, os, signal, sys, time
+from rclpy.serialization import serialize_message
+from ros2_rfm_serving.ros.server import watchdog
+from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
+from ros2_rfm_serving.ros.server.intake import Intake
+from ros2_rfm_serving.ros.wire import convert
+from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server.dispatch import DispatchPolicy
+from test.unit.fakes import FakeEngine, observation, session_request
+
+limit_s = watchdog.EXECUTOR_S = float(sys.argv[1])
+never = lambda *_: time.sleep(3600)
+
+def wedge(what):
+    class Engine(FakeEngine):
+        def infer(self, requests):
+            if what == "engine":
+                never()
+            if what == "interpreter":
+                ctypes.PyDLL(None).sleep(3600)
+            return super().infer(requests)
+
+    class Policy(DispatchPolicy):
+        def rank(self, waiting, engine, now_s):
+            return never() if what == "policy" else waiting
+
+    server = ModelServer(ServerConfig(name="s1"), Engine(), policy=Policy())
+    threads = EngineThreads(server, lambda replies, failed: None, print)
+    intake = Intake(server, threads.wake, print, 1)
+    dog = watchdog.Watchdog(lambda what: None, ends_process=True)
+    dog.watch(limit_s, {"the engine": threads.stalled_s, "a decoder": intake.stalled_s})
+    epoch = server.open_session(session_request()).session_epoch
+    if what == "decoder":
+        server.submit = never
+    intake.take(bytes(serialize_message(convert.observation_to(observation(epoch)))))
+    while True:
+        time.sleep(0.1)
+        if what != "executor":
+            dog.beat()
+
+children = {}
+for what in sys.argv[2:]:
+    children[what] = os.fork()
+    if not children[what]:
+        wedge(what)
+healthy, codes = children.pop("nothing"), {}
+for what, child in children.items():
+    codes[what] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+codes["nothing"] = os.waitpid(healthy, os.WNOHANG)[0]
+os.kill(healthy, signal.SIGKILL)
+print(json.dumps(codes))
+"""
+
+
+def test_a_wedge_ends_the_process_within_hung_after(repository: Path) -> None:
+    """Each in a process of its own."""
+    wedges = ("engine", "policy", "decoder", "executor", "interpreter", "nothing")
+    command = [sys.executable, "-W", "ignore", "-c", WEDGED, "3.0", *wedges]
+    ran = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=True)
+    codes = json.loads(ran.stdout)
+    assert codes == {**dict.fromkeys(("engine", "policy", "decoder", "executor"), EXIT_HUNG), "interpreter": 1, "nothing": 0}
+
+
+# --- the gateway ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["error", "exit"])
+@pytest.mark.parametrize("method", ["metadata", "ask", "answer"])
+def test_a_connection_that_fails_ends_alone(method: str, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = door_rig.Rig()
+    other, sound = rig.client(), getattr(OpenpiClient, method)
+    unlucky = f"{PREFIX}2"
+
+    def fail(client: OpenpiClient, *arguments: Any) -> Any:
+        if client.robot == unlucky:
+            raise error
+        return sound(client, *arguments)
+
+    monkeypatch.setattr(OpenpiClient, method, fail)
+    with pytest.raises((RuntimeError, ConnectionClosed, TypeError)):  # as openpi's client takes a frame of text
+        rig.client().infer(door_rig.observation(1.0))
+    assert other.infer(door_rig.observation(2.0))["actions"][0, 0] == 2.0
+    assert rig.client().infer(door_rig.observation(3.0))["actions"][0, 0] == 3.0
+    assert len(rig.logged) == 1 and rig.door.stalled_s(time.monotonic()) == 0.0
+    rig.logged.clear()
+    rig.stop()
+
+
+def test_healthz_says_what_moves_and_readyz_what_takes_something_new() -> None:
+    rig, moves = door_rig.Rig(), [True]
+    rig.door.stop()
+    serving = lambda: (rig.server, rig.thread.wake) if rig.serves else None  # noqa: E731
+    rig.door = WebsocketDoor(DoorConfig(port=0), serving, rig.logged.append, lambda: moves[0])
+
+    def status(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{rig.door.port}/{path}", timeout=20) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert (status("healthz"), status("readyz")) == (200, 200)
+    rig.serves = False
+    assert (status("healthz"), status("readyz")) == (200, 503), "draining: it answers what it has"
+    moves[0] = False
+    assert (status("healthz"), status("readyz")) == (503, 503)
+    rig.stop()
