@@ -33,7 +33,10 @@ def train(
     episodes: Annotated[int, typer.Option(min=1, help="Successful demonstrations per task")] = 200,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of the policy")] = 8000,
     judge_steps: Annotated[int, typer.Option(min=1, help="Training steps of the judge")] = 2500,
-    staged_steps: Annotated[int, typer.Option(min=1, help="Training steps of the staged policy, which sets out from the policy")] = 1500,
+    staged_steps: Annotated[
+        int, typer.Option(min=1, help="Training steps of the staged policy, which goes on from the policy")
+    ] = 1500,
+    staged_episodes: Annotated[int, typer.Option(min=1, help="Demonstrations of the two-stage task, for the staged policy")] = 150,
     small_steps: Annotated[int, typer.Option(min=1, help="Training steps of safety and monitor; a third of the planner's")] = 800,
     stage_episodes: Annotated[int, typer.Option(min=10, help="Episodes of the two-stage task, for safety and monitor")] = 120,
     seed: Annotated[int, typer.Option(help="Of demonstrations, initial weights and batches")] = 0,
@@ -57,7 +60,7 @@ def train(
     if what in ("safety", "monitor", "planner", "all"):
         _train_small(what, out, small_steps, stage_episodes, seed)
     if what in ("staged-policy", "all"):
-        _train_staged_policy(out, staged_steps, seed)
+        _train_staged_policy(out, staged_steps, staged_episodes, seed)
     if what not in ("policy", "judge", "all"):
         return
     texts = [task.instructions for task in TASKS.values()]
@@ -88,7 +91,7 @@ def train(
         log.finish(bundle.save(out / JUDGE, judge))
 
 
-def _train_staged_policy(out: Path, steps: int, seed: int) -> None:
+def _train_staged_policy(out: Path, steps: int, episodes: int, seed: int) -> None:
     """The shipped policy goes on learning, from the stages of the two-stage task."""
     from ros2_rfm_serving.engines.embedded import bundle
     from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
@@ -98,8 +101,16 @@ def _train_staged_policy(out: Path, steps: int, seed: int) -> None:
 
     start, _ = bundle.load(shipped("models", POLICY))
     assert isinstance(start, FlowPolicyNetwork)
-    data = _staged_demonstrations(out / "demonstrations", seed)
-    training = TrainingConfig(steps=steps, seed=seed, batch_size=64, learning_rate=5e-4, warm_up_steps=min(100, steps), image_dropout=0.75)
+    data = _staged_demonstrations(out / "demonstrations", episodes, seed)
+    training = TrainingConfig(
+        steps=steps,
+        seed=seed,
+        batch_size=64,
+        learning_rate=5e-4,
+        warm_up_steps=min(100, steps),
+        image_dropout=0.75,
+        log_every=min(100, steps),
+    )
     log = _Log(out / STAGED_POLICY, steps)
     policy = train_policy(start.config, data, [task.instructions for task in TASKS.values()], training, log, start)
     log.finish(bundle.save(out / STAGED_POLICY, policy))
@@ -192,18 +203,18 @@ def _stage_frames(folder: Path, episodes: int, seed: int) -> Any:
     return StageFrames.load(str(file))
 
 
-def _staged_demonstrations(folder: Path, seed: int) -> Any:
-    """Collected once per seed; then read from disk."""
+def _staged_demonstrations(folder: Path, episodes: int, seed: int) -> Any:
+    """Collected once per number and seed; then read from disk."""
     from ros2_rfm_serving.worlds.demonstrations import Demonstrations
     from ros2_rfm_serving.worlds.staged_demonstrations import RECIPE, collect_staged
 
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"staged-{RECIPE.episodes_per_task}-{seed}.npz"
+    file = folder / f"staged-{episodes}-{seed}.npz"
     if not file.exists():
         partial = file.with_suffix(".partial.npz")
-        collect_staged(replace(RECIPE, seed=seed)).save(str(partial))
+        collect_staged(replace(RECIPE, episodes_per_task=episodes, seed=seed)).save(str(partial))
         partial.replace(file)
-        console.print(f"demonstrations of the two-stage task: {RECIPE.episodes_per_task} episodes")
+        console.print(f"demonstrations of the two-stage task: {episodes} episodes")
     return Demonstrations.load(str(file))
 
 

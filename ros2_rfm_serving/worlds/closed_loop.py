@@ -1,4 +1,4 @@
-"""A robot's brain and its model servers around a simulated arm, in lockstep: what an inference delay costs, counted in control steps.
+"""A robot's brain and its model servers around a simulated arm, in lockstep: what an inference delay costs, in control steps.
 
 Nothing here waits: an answer is given to the brain the declared number of control steps after its request. The same brain, server
 and engine run over the network; this is the yardstick without a machine's own delays.

@@ -1,4 +1,4 @@
-"""All four components around a simulated arm in lockstep: the two-stage task without a network, and without a machine's own delays."""
+"""All four components around a simulated arm in lockstep: the two-stage task without a network or a machine's own delays."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_staged_trials(
     budget_s: float,
     progress: Callable[[StagedTrial], None] = lambda trial: None,
 ) -> list[StagedTrial]:
-    """rates_hz: of the components that are asked periodically. An attempt ends as it does on the floor: by the monitor's word, or with its budget."""
+    """rates_hz: of the components that are asked periodically. An attempt ends by the monitor's word, or with its budget."""
     trials = []
     for seed in seeds:
         arm.reset(seed)
