@@ -17,6 +17,8 @@ from ros2_rfm_serving.types import SAFETY, SYSTEM1
 if TYPE_CHECKING:
     from ros2_rfm_serving.worlds.watched import Judged
 
+THRESHOLDS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+
 
 def safety(
     episodes: Annotated[int, typer.Option(min=1)] = 40,
@@ -49,9 +51,17 @@ def _print(judged: list[Judged]) -> None:
     for kind in ("", *sorted({frame.obstacle for frame in judged} - {""})):
         for standing in (False, True):
             frames = [frame for frame in judged if (frame.obstacle, frame.standing) == (kind, standing)]
-            wrong = sum(not frame.says_safe for frame in frames)
+            wrong = sum(frame.unsafe > 0.5 for frame in frames)
             low, high = wilson_interval(wrong, len(frames))
             share = f"{wrong / len(frames):.1%}" if frames else "-"
             how = "stands" if standing else "works"
             table.add_row(kind or "nothing", how, str(len(frames)), str(wrong), share, f"{low:.1%} - {high:.1%}")
     console.print(table)
+    for threshold in THRESHOLDS:
+        clear, hidden = (
+            [(frame.unsafe > threshold) for frame in judged if bool(frame.obstacle) is there] for there in (False, True)
+        )
+        console.print(
+            f"from {threshold:g} on: {sum(clear)} of {len(clear)} clear, {sum(hidden)} of {len(hidden)} with something in the way"
+        )
+    console.print(f"highest probability with a clear way: {max(frame.unsafe for frame in judged if not frame.obstacle):.2f}")

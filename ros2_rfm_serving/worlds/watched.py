@@ -32,7 +32,8 @@ class Judged:
     standing: bool
     obstacle: str
     """Its kind; empty: the way is clear."""
-    says_safe: bool
+    unsafe: float
+    """Probability that the judge gives it; its word follows from 0.5 on."""
 
 
 def judged_episodes(
@@ -51,14 +52,10 @@ def judged_episodes(
         for standing in _episode(arm, policy, rng):
             for kind in ("", *(["any"] if rng.random() < OBSTACLE_SHARE else [])):
                 arm.obstacle = draw_obstacle(rng) if kind else None
-                says = _ask(safety, SAFETY, question, empty(0), arm).verdict
+                reply = _ask(safety, SAFETY, question, empty(0), arm)
+                unsafe = 1.0 - reply.score if reply.verdict == "safe" else reply.score
                 judged.append(
-                    Judged(
-                        seed=seed,
-                        standing=standing,
-                        obstacle=arm.obstacle.kind if arm.obstacle else "",
-                        says_safe=says == "safe",
-                    )
+                    Judged(seed=seed, standing=standing, obstacle=arm.obstacle.kind if arm.obstacle else "", unsafe=unsafe)
                 )
                 arm.obstacle = None
         progress(seed)
