@@ -13,7 +13,7 @@ from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Ti
 from ros2_rfm_serving.robot.conversation.conversation import Instructions, Requests
 from ros2_rfm_serving.robot.conversation.link import InFlight, LinkState, ModelIdentity, Overdue, steps_of
 from ros2_rfm_serving.robot.parts import RobotParts
-from ros2_rfm_serving.robot.task import DONE, FAILED, TaskGoal, TaskRun
+from ros2_rfm_serving.robot.task import DONE, FAILED, SPENT, TaskGoal, TaskRun
 from ros2_rfm_serving.types import (
     MONITOR,
     SAFETY,
@@ -346,8 +346,9 @@ class RobotBrain(RobotParts):
 
     def _supervise(self, task: TaskRun, now_s: float) -> None:
         """Budgets, warnings that have become due, and what stops lead to."""
-        if now_s >= task.budget_ends_s:
-            task.check_budget(now_s)
+        if task.is_spent(now_s):
+            self._spent(task, now_s)
+            return
         rules = self._supervision
         rules.pass_ended(now_s)
         self._heed_stop()
@@ -366,9 +367,20 @@ class RobotBrain(RobotParts):
         task = self.task
         assert task is not None
         if self._supervision.failed(task.attempt, "the monitor judged the task as failed"):
-            self.history.retry(self.subgoal, FAILED)
-            self._begin_episode(now_s)
-            task.retry(self.episode, now_s)
+            self._try_again(task, FAILED, now_s)
+
+    def _spent(self, task: TaskRun, now_s: float) -> None:
+        """An attempt's time is up: another attempt, or the end of the task. Nobody resets a robot that a person has paused."""
+        rules = self._supervision
+        if rules.may_retry(task.attempt) and rules.ending is None and not self.paused:
+            self._try_again(task, SPENT, now_s)
+        else:
+            task.end(TaskOutcome.BUDGET_SPENT, f"not done after {task.goal.time_budget_s:g} s", now_s)
+
+    def _try_again(self, task: TaskRun, why: str, now_s: float) -> None:
+        self.history.retry(self.subgoal, why)
+        self._begin_episode(now_s)
+        task.retry(self.episode, now_s)
 
     def _command(self, sensors: Sensors | None, now_s: float, *, may_act: bool) -> Array | None:
         """[A] of this control period; None: nothing is to be said."""

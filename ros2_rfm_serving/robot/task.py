@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ros2_rfm_serving.types import TaskOutcome, TaskPhase
 
 DONE, FAILED = "done", "failed"
+SPENT = f"{FAILED}, its time is spent"
+"""What became of an attempt, in the words of the execution history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +91,9 @@ class TaskRun:
             self._waits_since_s = math.inf
         self.phase = phase
 
-    def check_budget(self, now_s: float) -> None:
-        if self.phase in (TaskPhase.EXECUTING, TaskPhase.STOPPED) and now_s >= self.budget_ends_s:
-            self.end(TaskOutcome.BUDGET_SPENT, f"not done after {self.goal.time_budget_s:g} s", now_s)
+    def is_spent(self, now_s: float) -> bool:
+        """This attempt's time is up."""
+        return self.phase in (TaskPhase.EXECUTING, TaskPhase.STOPPED) and now_s >= self.budget_ends_s
 
     def elapsed_s(self, now_s: float) -> float:
         """Of this attempt's budget."""

@@ -92,7 +92,12 @@ def test_help_has_examples(repository: Path, command: str) -> None:
 @pytest.mark.alone
 def test_train_makes_bundles_from_nothing(repository: Path, tmp_path: Path) -> None:
     few = ("--episodes", "2", "--steps", "100", "--judge-steps", "100", "--small-steps", "5", "--stage-episodes", "10")
+    few += ("--staged-steps", "5", "--staged-episodes", "2")
     done = rfm("train", "all", "--out", str(tmp_path), *few, cwd=repository)
     assert done.returncode == 0, done.stderr
-    for name in ("metaworld_flow", "metaworld_judge", "metaworld_safety", "metaworld_stages", "metaworld_planner"):
-        assert {f.name for f in (tmp_path / name).iterdir()} >= {"config.json", "model.safetensors", "training_log.csv"}
+    for model in ("flow", "judge", "safety", "stages", "planner", "staged_flow"):
+        assert {f.name for f in (tmp_path / f"metaworld_{model}").iterdir()} >= {
+            "config.json",
+            "model.safetensors",
+            "training_log.csv",
+        }
