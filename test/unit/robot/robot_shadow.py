@@ -9,6 +9,7 @@ import numpy as np
 
 from ros2_rfm_serving.robot.config import CommandType, Motion, Tick
 from ros2_rfm_serving.types import Array, ObservationRequest, Reply, TaskPhase, Verdict
+from test.unit.robot.robot_flight import Flight
 from test.unit.robot.robot_world import TAGS, MadeChunk, Sent, World
 
 EPS = 1e-5
@@ -36,7 +37,7 @@ class Shadow:
         self.ladder_s = sum(rung.duration_s for rung in self.config.fallback if rung.duration_s < math.inf)
         self.has_pose = any(rung.motion is Motion.SAFE_POSE for rung in self.config.fallback)
         self.actions = 0
-        self._latest: dict[str, Sent] = {}
+        self._flight = Flight(world)
         self._taken: set[int] = set()
         self._executed: tuple[object, int] = (None, 0)
         self._stopped_s, self._told_s, self._was_stopped = -math.inf, -math.inf, False
@@ -69,12 +70,13 @@ class Shadow:
 
     def forgets(self) -> None:
         """What was asked before is answered in vain; safety has to speak again."""
-        self._latest.clear()
+        self._flight.over()
         self._passed = False
         self.may_have_been_moved()
 
     def may_have_been_moved(self) -> None:
         self._hands, self._stopped_s = True, self.world.now_s
+        self._flight.over("system1")
 
     def told_to_stand(self, command: Array | None) -> None:
         if self.kind is CommandType.VELOCITY:
@@ -91,13 +93,15 @@ class Shadow:
     # --- the wire ---
 
     def arrived(self, reply: Reply, sent: Sent, honest: bool, taken: bool) -> None:
+        component, now_s = sent.request.id.component, self.world.now_s
+        answers = self._flight[component] is sent and (reply.id, reply.model_hash) == (sent.request.id, sent.model_hash)
+        if answers:
+            self._flight.over(component)  # whether or not it can be used; a second one would be a duplicate
         if not taken:
             return
-        component, now_s = sent.request.id.component, self.world.now_s
         assert honest, f"a corrupted reply of {component} was taken"
-        assert self._latest.get(component) is sent, f"{component}: a reply was taken that does not answer the latest request"
+        assert answers, f"{component}: a reply was taken that does not answer the latest request"
         assert sent.request.id.episode == self._episode, "a reply of another episode was taken"
-        del self._latest[component]  # a second one would be a duplicate
         if component == "system1":
             self._taken.update(id(made) for made in self.world.chunks if made is not None and made.sent is sent)
         if component == "safety" and isinstance(reply, Verdict):
@@ -119,7 +123,7 @@ class Shadow:
         session = self.world.granted.get((server, identity.component, identity.session_epoch))
         assert session is not None, "a request without a session"
         sent = Sent(server, request, now_s, observed_s, session.model_hash)
-        self._latest[identity.component] = sent
+        self._flight.goes_out(sent)
         if len(request.prefix_robot):
             for row in request.prefix_robot[:, TAGS]:
                 self._check_origin(self._origin(row), stale=True)
@@ -166,7 +170,7 @@ class Shadow:
 
     def _notice_late_safety(self) -> None:
         """One whose session is lost is not waited for: then the last pass ends by its time."""
-        sent, slo_s = self._latest.get("safety"), self.world.routes["safety"][1]
+        sent, slo_s = self._flight["safety"], self.world.routes["safety"][1]
         if sent is None or not slo_s:
             return
         session = (sent.server, "safety", sent.request.id.session_epoch)

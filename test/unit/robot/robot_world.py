@@ -281,7 +281,7 @@ class World:
         if kind == "system1":
             return self._chunk(sent)
         if kind == "system2":
-            return Plan(subgoals=("lift",), text="", **said)  # type: ignore[arg-type]
+            return Plan(subgoals=self.rng.choice([("lift",), ("lift", "place"), ()]), text="", **said)  # type: ignore[arg-type]
         return Verdict(verdict=self.conditions.words.get(kind, "ongoing"), score=1.0, text="", **said)  # type: ignore[arg-type]
 
     def _chunk(self, sent: Sent) -> Reply:
