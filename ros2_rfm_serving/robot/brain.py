@@ -389,7 +389,7 @@ class RobotBrain(RobotParts):
             self._interrupt()
             self._needs_chunk_since_s = waits_since_s
             self._talk.no_request = self._talk.no_request or "no state in time"
-        return self._motor.stop_command() if self._motor.ladder.moved else None
+        return self._motor.stand(now_s) if self._motor.ladder.moved else None
 
     def _count_held(self, now_s: float) -> None:
         """A control period without an action."""
@@ -422,7 +422,7 @@ class RobotBrain(RobotParts):
         if not ladder.moved:
             return None
         if task is not None and task.phase is TaskPhase.RESETTING:
-            return self._motor.hand_over()
+            return self._motor.hand_over(now_s)
         if self._motor.stands(now_s):
             ladder.rest()
             return None

@@ -237,10 +237,15 @@ class Motor:
         self.ladder.rest()
         return self.ladder.stop_command()
 
-    def hand_over(self) -> Array | None:
+    def stand(self, now_s: float) -> Array | None:
+        """[A] the same, as the command of this period: limits count from it."""
+        self.pace.began(now_s)
+        return self.stop_command()
+
+    def hand_over(self, now_s: float) -> Array | None:
         """[A] what makes the robot stand, so that somebody else may move it."""
         self._interrupted = True
-        return self.stop_command()
+        return self.stand(now_s)
 
     def begin(self) -> None:
         """A new episode. The robot may have been moved since the last one."""
@@ -298,9 +303,8 @@ class Motor:
         return command
 
     def _limited(self, command: Array, now_s: float) -> Array:
-        elapsed_s = math.inf if self._at_rest else self.pace.elapsed_s(now_s)
         self._at_rest = self._held = False
-        self._last = self._shaper.shape(command, elapsed_s) if self._shaper else command
+        self._last = self._shaper.shape(command, self.pace.elapsed_s(now_s)) if self._shaper else command
         self.pace.began(now_s)
         return self._last
 

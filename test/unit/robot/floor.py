@@ -131,13 +131,13 @@ class Published:
         return [command]
 
     def _check_positions(self, command: Array, now_s: float, measured: Array | None, *, stop: bool) -> list[Array]:
-        dt_s, period_s, zero = self._elapsed_s(now_s), self._period_s, np.zeros(len(NAMES))
+        dt_s, zero = self._elapsed_s(now_s), np.zeros(len(NAMES))
         ways = []
-        silent = self.last is None or now_s - self.last[0] > 1.3 * period_s
+        silent = self.last is None or now_s - self.last[0] > 1.3 * self._period_s
         if self.last and (not self.interrupted or (not silent and any(speed.any() for speed in self.last[2]))):
             ways += [(self.last[1], speed, dt_s) for speed in self.last[2]]
         if (silent or self.interrupted) and measured is not None:
-            ways += [(np.clip(measured, self._lower, self._upper), zero, period_s)]
+            ways += [(np.clip(measured, self._lower, self._upper), zero, dt_s)]
         speeds = []
         for start, speed, time_s in ways:
             now_at = (command - start) / time_s

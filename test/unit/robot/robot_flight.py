@@ -12,8 +12,8 @@ from ros2_rfm_serving.types import SAFETY, Fallback
 from test.unit.robot.robot_world import Sent, Session, World
 
 EPS = 1e-5
-PLANNED = ("system1", "system2")
-"""Asked anew by a stop: what they were asked is about the time before it."""
+STOPPED, PLANNED = ("system1", "system2"), ("system2", "monitor")
+"""Asked anew by a stop, and by another plan: what they were asked is about the time before it."""
 
 
 class _Out(NamedTuple):
@@ -23,15 +23,29 @@ class _Out(NamedTuple):
 
 
 class Flight:
-    """`over` is told what nobody waits for any more; what follows from time, sessions, plans and stops it sees by itself."""
+    """`over` is told what nobody waits for any more; what follows from time, sessions, plans and stops it sees by itself, if it may
+    `look` after everything that happens."""
 
     def __init__(self, world: World) -> None:
         self._world, self._brain, self._config = world, world.brain, world.config
         self._out: dict[str, _Out] = {}
+        self._asked_again: set[Sent] = set()
+        self._stops, self._plans = 0, 0
+        """So many so far."""
+        self._seen: tuple[object, object] = ((0, ""), ())
 
     def __getitem__(self, component: str) -> Sent | None:
         out = self._out.get(component)
         return out.sent if out else None
+
+    def look(self) -> bool:
+        """True when there was a stop since, or may have been."""
+        brain, stops = self._brain, self._stops
+        seen = (brain.violations.total(), brain.stop_reason), brain.plan
+        self._stops += seen[0] != self._seen[0]
+        self._plans += seen[1] != self._seen[1]
+        self._seen = seen
+        return self._stops > stops
 
     def goes_out(self, sent: Sent) -> None:
         component = sent.request.id.component
@@ -40,6 +54,10 @@ class Flight:
             assert self._is_over(component, before, sent), told
         self._out[component] = _Out(sent, self._session(sent), self._wanted_for(component))
 
+    def asked_again(self, sent: Sent) -> None:
+        """By its server, which has not begun with it: a newer observation takes its place."""
+        self._asked_again.add(sent)
+
     def over(self, *components: str) -> None:
         """No name: all of them."""
         for component in components or list(self._out):
@@ -47,7 +65,8 @@ class Flight:
 
     def _is_over(self, component: str, before: _Out, sent: Sent) -> bool:
         return (
-            sent.at_s >= before.sent.at_s + self._patience_s(component) - EPS
+            before.sent in self._asked_again
+            or sent.at_s >= before.sent.at_s + self._patience_s(component) - EPS
             or before.session is not self._session(sent)
             or before.sent.request.id.episode != sent.request.id.episode
             or before.wanted_for != self._wanted_for(component)
@@ -63,6 +82,4 @@ class Flight:
 
     def _wanted_for(self, component: str) -> object:
         """What the answer is about: when that changes, it is not wanted any more."""
-        brain = self._brain
-        stops = (brain.violations.total(), brain.stop_reason) if component in PLANNED else ()
-        return stops, brain.plan if component in ("system2", "monitor") else ()
+        return self._stops if component in STOPPED else 0, self._plans if component in PLANNED else 0

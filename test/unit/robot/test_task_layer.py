@@ -75,7 +75,7 @@ def test_a_verdict_that_is_late_is_none_even_between_two_control_periods(compone
         sent += [Sent(server, request, made.now_s, made.now_s, "hash") for server, request in made.tick().requests]
         if mine := [one for one in sent if one.request.id.component == component]:
             break
-    answer = made._answer(mine[0])
+    answer = made.answer(mine[0])
     made.advance(0.21)
     assert not made.brain.reply(answer, made.now_s) and made.brain.violations[f"{component}_late"] == 1
 
