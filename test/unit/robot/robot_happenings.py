@@ -102,11 +102,22 @@ class Happenings:
 
     def comes_back(self, server: str) -> bool:
         host = self._world.servers[server]
-        if host.up and host.model_hash == "hash":
+        if host.up:
             return False
-        host.restart("hash")
+        host.restart(host.model_hash)
         self._brain.server_lost(server, self._world.now_s)
         return True
+
+    def serves_another_model(self) -> None:
+        """As a newer schedule says; all are ready for it at once, while the robot executes what the last one gave."""
+        world = self._world
+        model = {"hash": "other", "other": "hash"}[world.servers[HOME].model_hash]
+        for name, host in world.servers.items():
+            host.restart(model)
+            self._brain.server_lost(name, world.now_s)
+        self._brain.follow(world.schedule(model=model), world.now_s)
+        for name in world.servers:
+            self._brain.server_seen(name, True, world.now_s)
 
     def is_cut_off(self, server: str) -> None:
         """For a moment: its sessions are still there."""
@@ -161,7 +172,7 @@ class Happenings:
 
 EVENTS: tuple[tuple[str, int, Callable[[Happenings], bool | None]], ...] = (
     ("answers at once", 10, lambda on: on.answers_take(0.0)),
-    ("quick answers", 12, lambda on: on.answers_take(0.03)),
+    ("quick answers", 10, lambda on: on.answers_take(0.03)),
     ("answers of a period", 14, lambda on: on.answers_take(0.06)),
     ("answers of two periods", 12, lambda on: on.answers_take(0.1)),
     ("slow answers", 2, lambda on: on.answers_take(0.5)),
@@ -199,6 +210,7 @@ EVENTS: tuple[tuple[str, int, Callable[[Happenings], bool | None]], ...] = (
     ("home is back", 6, lambda on: on.comes_back(HOME)),
     ("spare is back", 4, lambda on: on.comes_back(SPARE)),
     ("the schedule again", 6, lambda on: on.is_scheduled(newer=False)),
+    ("another model", 2, Happenings.serves_another_model),
     ("a newer schedule", 2, lambda on: on.is_scheduled(newer=True)),
     ("a push", 4, Happenings.is_pushed),
     ("a pause", 1, Happenings.is_paused),

@@ -108,8 +108,8 @@ ROUTES = st.fixed_dictionaries(
 )
 
 
-STORMS = st.binary(min_size=100, max_size=300)
-"""Two hundred on average."""
+STORMS = st.binary(min_size=150, max_size=450)
+"""Three hundred on average."""
 
 
 class Coverage:
