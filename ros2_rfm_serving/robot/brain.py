@@ -199,14 +199,20 @@ class RobotBrain(RobotParts):
         self._motor.discard()
 
     def cancel(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
-        """Ends the task at once. The fallback ladder stops the robot from the next tick on; or send `stop_command()` now."""
+        """Ends the task at once, or when the reset that moves the robot is over. The fallback ladder stops the robot from the next
+        tick on; or send `stop_command()` now."""
         if self.task:
             self.task.end(outcome, message, now_s)
             self._motor.discard()
 
     def stop_command(self) -> Array | None:
-        """[A] what must be sent so that the robot stands; None: it stands when nothing is sent."""
-        return self._motor.stop_command()
+        """[A] what must be sent so that the robot stands; None: it stands when nothing is sent, or is somebody else's to stop."""
+        return None if self.task is not None and self.task.being_reset else self._motor.stop_command()
+
+    @property
+    def is_handed_over(self) -> bool:
+        """It waits for its reset, and has been told to stand: whoever resets it may begin."""
+        return self.task is not None and self.task.phase is TaskPhase.RESETTING and not self._motor.ladder.moved
 
     def pause(self, now_s: float) -> None:
         """Nothing is asked or executed until `resume`; what was planned is over. Safety has to pass it anew."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from ros2_rfm_serving.robot import TaskGoal
-from ros2_rfm_serving.types import Reply, RequestId, TaskOutcome, TaskPhase
+from ros2_rfm_serving.types import Reply, RequestId, TaskOutcome
 from test.unit.robot.robot_shadow import Shadow
 from test.unit.robot.robot_world import COMPONENTS, HOME, SPARE, World
 
@@ -159,15 +159,11 @@ class Happenings:
             return False
         brain.finish()
         brain.start(TaskGoal(task="t", instruction="go", time_budget_s=30.0, reset=reset), self._world.now_s)
-        self._shadow.may_have_been_moved()
+        self._shadow.task_begins()
         return True
 
     def is_reset(self) -> bool:
-        run = self._brain.task
-        if run is None or run.phase is not TaskPhase.RESETTING:
-            return False
-        run.reset_done(True, "", self._world.now_s)
-        return True
+        return self._shadow.reset_ends(ok=True)
 
 
 EVENTS: tuple[tuple[str, int, Callable[[Happenings], bool | None]], ...] = (

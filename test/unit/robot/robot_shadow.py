@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ros2_rfm_serving.robot.config import CommandType, Motion, Tick
+from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.types import Array, ObservationRequest, Reply, TaskPhase, Verdict
 from test.unit.robot.robot_flight import Flight
 from test.unit.robot.robot_world import TAGS, MadeChunk, Sent, World
@@ -55,6 +56,8 @@ class Shadow:
         """People, a stop or a reset have come between: the next action sets out from where the robot is measured to be."""
         self._perhaps_stopped = False
         """A stop that was over before a control period saw it: it may do so."""
+        self._reset_by: TaskRun | None = None
+        """Whose reset moves the robot."""
         self._base, self._share = zero[TAGS], 0.0
         self._step: Step | None = None
         self._ladder_since_s, self._ladder_brakes_s = math.inf, 0.0
@@ -86,10 +89,32 @@ class Shadow:
         self._hands, self._stopped_s = True, self.world.now_s
         self._flight.over("system1")
 
+    def task_begins(self) -> None:
+        assert self._reset_by is None, "a task on a robot that a reset still moves"
+        self.may_have_been_moved()
+
+    def reset_begins(self) -> None:
+        """A robot that is to be reset is, by somebody who moves it until `reset_ends`."""
+        run = self.brain.task
+        if run is not None and self.brain.is_handed_over and self._reset_by is None:
+            self._reset_by = run
+            run.reset_begins()
+
+    def reset_ends(self, *, ok: bool) -> bool:
+        """False: nobody resets the robot."""
+        run, self._reset_by = self._reset_by, None
+        if run is not None:
+            self.world.arm = np.array([self.world.rng.uniform(-0.9, 0.9), self.world.rng.uniform(-0.9, 0.9)], np.float32)
+            run.reset_done(ok, "" if ok else "stuck", self.world.now_s)
+        return run is not None
+
     def asked_again(self, sent: Sent) -> None:
         self._flight.asked_again(sent)
 
     def told_to_stand(self, command: Array | None) -> None:
+        if self._reset_by is not None:
+            assert command is None, "a command to a robot that a reset moves"
+            return
         if self.kind is CommandType.VELOCITY:
             assert command is not None and not command.any(), "a stop that goes on moving"
         self._stand()
@@ -164,10 +189,12 @@ class Shadow:
         self._executed = (task, task.executed_steps if task else 0)
         self._notice_late_safety()
         assert executing or not began, f"an action while {task.phase.name if task else 'there is no task'}"
+        assert self._reset_by is None or task is self._reset_by, "a robot is free although a reset still moves it"
         handed_over = task is not None and task.phase is TaskPhase.RESETTING
         if command is None:
             self._check_silence(may_act=may_act, executing=executing)
         else:
+            assert self._reset_by is None, "a command to a robot that a reset moves"
             stands = handed_over or self._blind
             self._check_limits(command, exempt=stands)
             if not stands:

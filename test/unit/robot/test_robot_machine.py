@@ -172,6 +172,7 @@ class RobotMachine(RuleBasedStateMachine):
             if self.brain.state is not before:
                 assert self.brain.state in ALLOWED[before], f"{before.name} -> {self.brain.state.name}"
             self.shadow.ticked(tick, may_act=may_act)
+            self.shadow.reset_begins()
             if self.brain.stop_reason:
                 SEEN.reasons[re.sub(r"'.*'|[\d.]+", "_", self.brain.stop_reason)] += 1
             if may_act and not self.brain.config.tick_is_step:
@@ -323,21 +324,21 @@ class RobotMachine(RuleBasedStateMachine):
             reset = self.world.rng.random() < 0.3
             budget_s = self.world.rng.choice([3.0, 30.0, 300.0])
             brain.start(TaskGoal(task="t", instruction="go", time_budget_s=budget_s, reset=reset), now_s)
-            self.shadow.may_have_been_moved()
+            self.shadow.task_begins()
         elif what == "cancel":
             brain.cancel(TaskOutcome.CANCELED, "", now_s)
             self.shadow.forgets()
         elif what == "stop":
             self.shadow.told_to_stand(brain.stop_command())
         elif what == "reset fails" and run is not None:
-            run.reset_done(False, "stuck", now_s)
+            self.shadow.reset_ends(ok=False)
         self.period()
 
     @precondition(lambda self: self.brain.task is not None and self.brain.task.phase is TaskPhase.RESETTING)
     @rule()
     def reset_done(self) -> None:
         assert self.brain.task is not None
-        self.brain.task.reset_done(True, "", self.world.now_s)
+        self.shadow.reset_ends(ok=True)
         self.period()
 
     @precondition(lambda self: self.brain.task is not None and self.brain.task.result is not None)
