@@ -76,6 +76,7 @@ class RobotBrain(RobotParts):
         elif component == SYSTEM1:
             self._talk.due.forget()
             self._begin_session(ModelIdentity(grant.contract.model, grant.contract.model_hash))
+            self._motor.trained(grant.contract.action_mean, grant.contract.action_std)
             self._opened = True
 
     def _begin_session(self, model: ModelIdentity) -> None:

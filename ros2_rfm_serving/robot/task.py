@@ -116,8 +116,8 @@ class TaskRun:
         return min(1.0, self.elapsed_s(now_s) / self.goal.time_budget_s)
 
     def end(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
-        """While the robot is being reset: once that is over, as whoever got the robot next would not be alone in moving it. A process
-        that shuts down does not wait."""
+        """While the robot is being reset: once that is over, as whoever got the robot next would not be alone in moving it. A
+        process that shuts down does not wait."""
         if self.being_reset and outcome is not TaskOutcome.SHUTDOWN:
             self._ends_after_reset = self._ends_after_reset or (outcome, message)
         elif self.result is None:

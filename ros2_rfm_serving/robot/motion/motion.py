@@ -34,7 +34,8 @@ class Motor:
         self.ladder = FallbackLadder(config)
         self.gate = _gate(config)
         self.gate_warnings: Counter[str] = Counter()
-        """Chunks that were executed although the gate found something."""
+        """Chunks that were executed although the gate found something; sessions whose model has no statistics for it."""
+        self._trained: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
         self.smoothness = Smoothness(config.command_type, len(config.action_names))
         self.staleness_s = math.nan
         """Age of the observation behind the last executed action."""
@@ -76,6 +77,7 @@ class Motor:
         if all(getattr(config, name) == getattr(self._config, name) for name in _SHAPE):
             return partial(setattr, self, "_config", config)
         ladder, shaper, gate = FallbackLadder(config), _shaper(config), _gate(config)
+        gate.trained(*self._trained)
         if shaper is not None:
             shaper.go_on_from(self._shaper.last if self._shaper else self._last, self._shaper)
 
@@ -88,6 +90,12 @@ class Motor:
         return apply
 
     # --- chunks ---
+
+    def trained(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        """[A] each, of the actions that the model was trained on; empty: it does not say."""
+        self._trained = (mean, std)
+        if counter := self.gate.trained(mean, std):
+            self.gate_warnings[counter] += 1
 
     def take(self, chunk: Chunk, mark: int, observed_s: float, *, real_delay: int) -> str:
         """A chunk for the queue. Returns the counter under which it is refused; empty: it was merged."""
