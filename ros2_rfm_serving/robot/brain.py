@@ -378,6 +378,7 @@ class RobotBrain(RobotParts):
         if sensors is None or now_s - sensors.state_s > self.config.max_observation_age_s:
             return self._stand_blind(now_s)
         positions = sensors.positions
+        motor.measured(positions, now_s)
         if task is None or not task.active:
             return self._rest(task, positions, now_s)
         if task.phase is not TaskPhase.EXECUTING or self.paused:

@@ -66,6 +66,10 @@ class Motor:
         """Nothing was to be commanded when last asked: once that has lasted for a moment, it stands."""
         self._interrupted = False
         """Hands may have been on the robot since the last action."""
+        self._seen: tuple[Array, float] | None = None
+        """The last period's measured position, and when."""
+        self._is_steady = True
+        """The newest one fits to that: an encoder that jumps for a sample is nowhere to set out from."""
         self._owed_s = 0.0
         """Time that commands stand for beyond the rows that were executed: less than a step."""
 
@@ -265,6 +269,14 @@ class Motor:
 
     # --- where it sets out from ---
 
+    def measured(self, positions: Array | None, now_s: float) -> None:
+        """Once per control period, whether or not it moves."""
+        if self._shaper is None or not self._shaper.needs_position:
+            return
+        known, seen = self._known(positions), self._seen
+        self._is_steady = known is None or seen is None or self._shaper.is_near(known, seen[0], now_s - seen[1])
+        self._seen = None if known is None else (known, now_s)
+
     def _stand(self) -> None:
         if self._shaper:
             self._shaper.start(None)
@@ -295,6 +307,8 @@ class Motor:
         """Why no command may set out from there, as the name of a counter; empty: it may."""
         if known is None:
             return "position_unknown"
+        if not self._is_steady:
+            return "position_unsteady"
         assert self._shaper is not None
         return "" if self._shaper.is_in_reach(known) else "position_out_of_limits"
 

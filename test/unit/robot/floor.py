@@ -61,6 +61,8 @@ class Driver:
     mood: str = "good"
     """`good`, `silent`, `repeats` its last frame, `loops` over the last ones, `unstamped`, or `glitch`: an encoder that jumps"""
     clock_s: float = 1e9
+    jump: float = 3.0
+    """Of a glitch."""
     frames: deque[tuple[Array, float]] = field(default_factory=lambda: deque(maxlen=5))
     """(positions, when they were measured), newest last."""
 
@@ -76,7 +78,7 @@ class Driver:
             positions, at_s = arm.position.copy(), now_s
             self.frames.append((positions, at_s))
         if self.mood == "glitch":
-            positions = positions + rng.choice([-3.0, 3.0])
+            positions = positions + rng.choice([-self.jump, self.jump])
         return positions, 0.0 if self.mood == "unstamped" else at_s + self.clock_s, at_s
 
 
@@ -166,6 +168,8 @@ class Floor:
         self._walk = np.zeros(len(NAMES))
         self.measured_s = -math.inf
         """When the newest reading was really measured."""
+        self.furthest = 0.0
+        """That a position was commanded from where the arm really was."""
         self._epoch = 0
         self.restart()
 
@@ -271,6 +275,8 @@ class Floor:
         values = published(command, self._scale, ())
         stop = not values.any()
         self.published.sent(values, self.now_s, self._measured, stop=stop)
+        if self.config.command_type is CommandType.POSITION:
+            self.furthest = max(self.furthest, float(np.abs(command - self.arm.position).max()))
         self.arm.told(values / np.array(self._scale or 1.0) if self._scale else values)
 
     def _rows(self) -> Array:
