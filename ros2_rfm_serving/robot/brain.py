@@ -80,7 +80,8 @@ class RobotBrain(RobotParts):
             self._opened = True
 
     def _begin_session(self, model: ModelIdentity) -> None:
-        """Actions of the last one bridge the time until the first chunk, unless another model made them."""
+        """Actions that were accepted in the last one bridge the time until the first chunk, unless another model made them: it is
+        what they were made from that makes them right, not the connection that carried them."""
         self._served, self._connected = False, True
         if model != self._model:
             self._motor.discard()
