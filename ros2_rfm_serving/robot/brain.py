@@ -78,10 +78,12 @@ class RobotBrain(RobotParts):
         elif component == SYSTEM1:
             self._talk.due.forget()
             self._begin_session(ModelIdentity(grant.contract.model, grant.contract.model_hash))
+            self._motor.trained(grant.contract.action_mean, grant.contract.action_std)
             self._opened = True
 
     def _begin_session(self, model: ModelIdentity) -> None:
-        """Actions of the last one bridge the time until the first chunk, unless another model made them."""
+        """Actions that were accepted in the last one bridge the time until the first chunk, unless another model made them: it is
+        what they were made from that makes them right, not the connection that carried them."""
         self._served, self._connected = False, True
         if model != self._model:
             self._motor.discard()
@@ -204,14 +206,20 @@ class RobotBrain(RobotParts):
         self._motor.discard()
 
     def cancel(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
-        """Ends the task at once. The fallback ladder stops the robot from the next tick on; or send `stop_command()` now."""
+        """Ends the task at once, or when the reset that moves the robot is over. The fallback ladder stops the robot from the next
+        tick on; or send `stop_command()` now."""
         if self.task:
             self.task.end(outcome, message, now_s)
             self._motor.discard()
 
     def stop_command(self) -> Array | None:
-        """[A] what must be sent so that the robot stands; None: it stands when nothing is sent."""
-        return self._motor.stop_command()
+        """[A] what must be sent so that the robot stands; None: it stands when nothing is sent, or is somebody else's to stop."""
+        return None if self.task is not None and self.task.being_reset else self._motor.stop_command()
+
+    @property
+    def is_handed_over(self) -> bool:
+        """It waits for its reset, and has been told to stand: whoever resets it may begin."""
+        return self.task is not None and self.task.phase is TaskPhase.RESETTING and not self._motor.ladder.moved
 
     def pause(self, now_s: float) -> None:
         """Nothing is asked or executed until `resume`; what was planned is over. Safety has to pass it anew."""
@@ -388,6 +396,7 @@ class RobotBrain(RobotParts):
         if sensors is None or now_s - sensors.state_s > self.config.max_observation_age_s:
             return self._stand_blind(now_s)
         positions = sensors.positions
+        motor.measured(positions, now_s)
         if task is None or not task.active:
             return self._rest(task, positions, now_s)
         if task.phase is not TaskPhase.EXECUTING or self.paused:
@@ -406,7 +415,7 @@ class RobotBrain(RobotParts):
             self._interrupt()
             self._needs_chunk_since_s = waits_since_s
             self._talk.no_request = self._talk.no_request or "no state in time"
-        return self._motor.stop_command() if self._motor.ladder.moved else None
+        return self._motor.stand(now_s) if self._motor.ladder.moved else None
 
     def _count_held(self, now_s: float) -> None:
         """A control period without an action."""
@@ -439,7 +448,7 @@ class RobotBrain(RobotParts):
         if not ladder.moved:
             return None
         if task is not None and task.phase is TaskPhase.RESETTING:
-            return self._motor.hand_over()
+            return self._motor.hand_over(now_s)
         if self._motor.stands(now_s):
             ladder.rest()
             return None

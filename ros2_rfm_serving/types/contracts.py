@@ -94,6 +94,10 @@ class ModelContract:
     conditionings: tuple[Conditioning, ...] = (Conditioning.NONE,)
     """What it can do."""
     serving: Serving = Serving.SHARED
+    action_mean: tuple[float, ...] = ()
+    """Of the actions that the model was trained on, per column, in robot space; empty: it does not say."""
+    action_std: tuple[float, ...] = ()
+    """Standard deviation of the same."""
     emulated: bool = False
     schema_version: int = SCHEMA_VERSION
 

@@ -250,12 +250,16 @@ class Link:
         if now_s < self._gives_up_s:  # a schedule has allowed more time meanwhile
             self.deadline_s = min(late_s, self._gives_up_s)
             return Overdue.NOTHING
-        self.forget()
         self._gives_up_s = math.inf
         self.timeouts += 1
         if self.timeouts >= self.config.max_timeouts:
             self.refused(f"{self.server} answered none of {self.timeouts} requests", now_s)
             self.timeouts = 0
+        elif now_s >= (ends_s := self.in_flight.sent_s + self._limit_s):
+            self.forget()
+        else:  # it was asked anew meanwhile: that counts against the server, but the younger request has its own time
+            self._gives_up_s = ends_s
+            self.deadline_s = min(late_s, ends_s)
         return Overdue.GIVEN_UP
 
     def accept(self, reply: Reply, now_s: float) -> InFlight | str:

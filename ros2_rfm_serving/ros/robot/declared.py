@@ -101,8 +101,8 @@ _GATE = {
     "clamped": "Too many of the first hundred chunks' values are beyond the limits, so the units are wrong: off, warn or refuse",
     "max_clamped": "Share of those values",
     "statistics": "Values too far from the actions that the model was trained on: off, warn or refuse",
-    "action_mean": "Per action, from the model's bundle",
-    "action_std": "Per action, from the model's bundle",
+    "action_mean": "Per action; empty: what the model says of its training data",
+    "action_std": "Per action; empty: what the model says of its training data",
     "max_deviations": "Standard deviations from the mean",
 }
 

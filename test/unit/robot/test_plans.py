@@ -43,8 +43,8 @@ class PlannedWorld(World):
         self.brain.follow(self.schedule(), self.now_s)
         self.brain.start(TaskGoal(task="t", instruction="both", time_budget_s=1000.0, reset=False), self.now_s)
 
-    def _answer(self, sent: Sent) -> Reply:
-        answer = super()._answer(sent)
+    def answer(self, sent: Sent) -> Reply:
+        answer = super().answer(sent)
         self.prompts[sent.request.id.component].append(sent.request.instruction)
         return replace(answer, subgoals=self.plans(sent.request.instruction)) if isinstance(answer, Plan) else answer
 
