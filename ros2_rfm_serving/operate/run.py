@@ -70,13 +70,14 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
                     canvas.print(picture(factory.name, board, []))
                     canvas.save_svg(str(options.svg_file), title="rfm up")
             finally:
+                ended_s = time.monotonic()
                 console.print("stopping ...")
                 killed = supervisor.stop()
         if killed:
             console.print(f"[yellow]had to be killed: {', '.join(killed)}[/yellow]")
         failed = [process.node.name for process in supervisor.gave_up]
         duration_s = time.monotonic() - started_s
-        console.print(*render(board, duration_s, options.logs))
+        console.print(*render(board, duration_s, options.logs, ended_s=ended_s))
     return Outcome(board=board, failed=failed, duration_s=duration_s)
 
 

@@ -80,7 +80,7 @@ class ModelServerNode(LifecycleNode):
         self._refetch_timer: Any = None
         self._open_graph()
         Changes(self, declared, self._accept, configured=lambda: bool(self._loaded or self._loading))
-        self._diagnostics = Diagnostics(self, lambda: (self._diagnosis(), self._own_name.diagnosis()))
+        self._diagnostics = Diagnostics(self, lambda: (self._diagnosis, self._own_name.diagnosis))
         self._own_name.report = self._diagnostics.publish
         self._loading_timer = every(self, LOADING_PERIOD_S, self._look_at_loading)
         if self._params.autostart and self._params.model:

@@ -65,7 +65,7 @@ class SchedulerNode(Node):
         self._followers = Followers(self, names, self._identity)
         self._fleet = self._planned(self._factory, self._factory.robots, 1, None)
         self._publish(self._fleet)
-        self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis(),))
+        self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis,))
         self._solver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solver")
         self._background: Future[Fleet] | None = None
         every(self, REPEAT_PERIOD_S, self._repeat)

@@ -18,7 +18,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.node.timers import ONE_FOR_ALL, every
+from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types.names import CLAIM_S, LATE_S, SETTLED_AFTER_S, ClaimStage, NameClaim
 
@@ -46,7 +46,7 @@ class OwnName:
         self._node, self._claim = node, NameClaim(1 + secrets.randbelow(2**64 - 1))
         self._publisher = node.create_publisher(msg.NameClaim, topic, qos.NAME_CLAIM)
         self._subscription = node.create_subscription(msg.NameClaim, topic, self._on_claim, qos.NAME_CLAIM_HEARD)
-        self._timer: object = None
+        self._settling: Turn | None = None
         self.report: Callable[[DiagnosticStatus], None] = lambda status: None
         """For what must be said at once."""
         self._heard = False
@@ -75,7 +75,7 @@ class OwnName:
     def hold(self) -> None:
         """Nobody has objected: from now on the executor listens."""
         self._rise(ClaimStage.HELD)
-        self._timer = every(self._node, SETTLED_AFTER_S, self._settle, clock=ONE_FOR_ALL)
+        self._settling = turns_of(self._node).once(SETTLED_AFTER_S, self._settle)
 
     def diagnosis(self) -> DiagnosticStatus:
         """`<name>: name`."""
@@ -90,12 +90,10 @@ class OwnName:
     def destroy(self) -> None:
         self._node.destroy_subscription(self._subscription)
         self._node.destroy_publisher(self._publisher)
-        if self._timer is not None:
-            self._node.destroy_timer(self._timer)
+        if self._settling is not None:
+            self._settling.cancel()
 
     def _settle(self) -> None:
-        self._node.destroy_timer(self._timer)
-        self._timer = None
         self._rise(ClaimStage.SETTLED)
 
     def _rise(self, stage: ClaimStage) -> None:

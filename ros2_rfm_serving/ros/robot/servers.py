@@ -16,7 +16,7 @@ from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.node.timers import ONE_FOR_ALL, every
+from ros2_rfm_serving.ros.node.timers import turns_of
 from ros2_rfm_serving.ros.robot.status_watch import Hearing, StatusWatch
 from ros2_rfm_serving.ros.wire import convert, qos, session_messages
 from ros2_rfm_serving.types import Heard, ObservationRequest, Schedule, ServerState, SessionRequest
@@ -24,16 +24,6 @@ from ros2_rfm_serving.types import Heard, ObservationRequest, Schedule, ServerSt
 FAREWELL_S = 0.2
 """For the answers of the last calls; then the clients go."""
 SERVICES = {srv.OpenSession: "open_session", srv.CloseSession: "close_session", srv.ResetEpisode: "reset_episode"}
-
-
-def later(node: Node, seconds: float, callback: Callable[[], object]) -> None:
-    """Once, on the node's executor; not at all when the node goes before."""
-
-    def call() -> None:
-        if node.destroy_timer(timer):  # else it had expired twice before it was looked at
-            callback()
-
-    timer = every(node, seconds, call, clock=ONE_FOR_ALL)
 
 
 class ServedRobot(Protocol):
@@ -91,7 +81,7 @@ class Servers:
         clients = [client for server in self._servers.values() for client in server.clients.values()]
         self._servers.clear()
         self._users.clear()
-        later(self._node, FAREWELL_S, lambda: [self._node.destroy_client(client) for client in clients])
+        turns_of(self._node).once(FAREWELL_S, lambda: [self._node.destroy_client(client) for client in clients])
 
     # --- what the schedule says ---
 
