@@ -175,9 +175,8 @@ class RobotHost(LifecycleNode):
                 shared.destroy()
         self._servers = self._diagnostics = None
         self._own_names = []
-        turns_of(self).once(
-            2.0 * FAREWELL_S, gc.collect
-        )  # rclpy's action servers are reference cycles: on the graph until collected
+        # rclpy's action servers are reference cycles: on the graph until collected.
+        turns_of(self).once(2.0 * FAREWELL_S, gc.collect)
 
 
 class RobotNode(RobotHost):
