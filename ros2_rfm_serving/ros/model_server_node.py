@@ -38,7 +38,7 @@ from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams, server_params
 from ros2_rfm_serving.ros.server.status import diagnosis, status_message
 from ros2_rfm_serving.ros.server.websocket_settings import open_gateway
-from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.types import Following, Heard, Placement, Reply, RequestId, Schedule, ServerState
@@ -92,7 +92,7 @@ class ModelServerNode(LifecycleNode):
         self._status = self.create_publisher(
             msg.ServerStatus, name(self._name, "status"), qos.SERVER_STATUS, qos_overriding_options=overridable
         )
-        self.create_subscription(msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+        bounded.hear(self, msg.Schedule, self._names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, self._refuse)
         self.create_subscription(
             msg.Observation,
             name(self._name, "observation"),
@@ -261,6 +261,9 @@ class ModelServerNode(LifecycleNode):
             self._gateway.release(self._detail)
 
     # --- what arrives ---
+
+    def _refuse(self, error: BadMessageError) -> None:
+        self._refused[error.kind] += 1
 
     def _on_schedule(self, message: Any) -> None:
         try:

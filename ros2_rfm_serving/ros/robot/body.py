@@ -31,7 +31,7 @@ from ros2_rfm_serving.ros.robot.settings import RobotSettings
 from ros2_rfm_serving.ros.robot.sinks import make_sink
 from ros2_rfm_serving.ros.robot.status import Punctuality, Rhythm, diagnosis, status_message
 from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
-from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types import Reply, RobotState, TaskOutcome, TaskPhase
 
 T = TypeVar("T")
@@ -187,7 +187,10 @@ class RobotBody:
         heard: Callable[[Any], None] = partial(self.safely, callback)
         if from_server:
             heard = self._servers.faults.passing(heard, Direction.DOWN)
-        self._keep(self._node.create_subscription(kind, self._topic(topic), heard, profile), self._node.destroy_subscription)
+            made = bounded.hear(self._node, kind, self._topic(topic), heard, profile, self._refuse)
+        else:
+            made = self._node.create_subscription(kind, self._topic(topic), heard, profile)
+        self._keep(made, self._node.destroy_subscription)
 
     # --- what arrives ---
 
@@ -206,7 +209,10 @@ class RobotBody:
         try:
             self.brain.reply(read(message), clock())
         except BadMessageError as error:
-            self.brain.refused[error.kind] += 1
+            self._refuse(error)
+
+    def _refuse(self, error: BadMessageError) -> None:
+        self.brain.refused[error.kind] += 1
 
     def _on_refetch(self, message: Any) -> None:
         self.brain.ask_again(convert.id_from(message))
