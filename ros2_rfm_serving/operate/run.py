@@ -15,6 +15,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.running import (
     DISCOVERY_S,
     Options,
+    choose_profile,
     console,
     observing,
     prepare_environment,
@@ -54,6 +55,7 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     catalogue = Catalogue.load(profiles / "models.yaml")
     start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1, clock=time.monotonic)
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
+    choose_profile(nodes)
     supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()

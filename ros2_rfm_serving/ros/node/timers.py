@@ -48,13 +48,14 @@ class Turn:
 
     def next(self, now_s: float) -> None:
         """On its own grid; a turn that was missed is not made up for."""
-        self.due_s += self.period_s * max(1.0, math.ceil((now_s - self.due_s) / self.period_s))
+        self.due_s += self.period_s * (1 + math.floor((now_s - self.due_s) / self.period_s))
 
 
 class Turns:
     """The timers of one node that share a ROS timer, and so a clock and its thread. On the executor's thread, like all callbacks.
 
-    One callback per call of the ROS timer: between two of them the executor takes what else has come.
+    All that are due are called at once: where messages queue up before the executor, each is a robot's control period, and one for
+    every length of that queue would be a stand for all.
     """
 
     def __init__(self, node: Node) -> None:
@@ -77,16 +78,22 @@ class Turns:
 
     def _take(self) -> None:
         now_s = clock()
+        try:
+            while (turn := self._next_due(now_s)) is not None:
+                turn.callback()
+        finally:  # one that fails leaves the others to the next call
+            self._arm()
+
+    def _next_due(self, now_s: float) -> Turn | None:
+        """Each once: its next turn is later than `now_s`."""
         self._forget_canceled()
-        turn = self._waiting[0] if self._waiting and self._waiting[0].due_s <= now_s else None
-        if turn is not None and turn.period_s < math.inf:
+        if not self._waiting or self._waiting[0].due_s > now_s:
+            return None
+        turn = heapq.heappop(self._waiting)
+        if turn.period_s < math.inf:
             turn.next(now_s)
-            heapq.heapreplace(self._waiting, turn)
-        elif turn is not None:
-            heapq.heappop(self._waiting)
-        self._arm()  # before the callback, which may fail
-        if turn is not None:
-            turn.callback()
+            heapq.heappush(self._waiting, turn)
+        return turn
 
     def _arm(self) -> None:
         self._forget_canceled()
