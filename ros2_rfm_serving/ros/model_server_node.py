@@ -31,7 +31,7 @@ from ros2_rfm_serving.ros.node.parameters import declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, logged, run_node
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
-from ros2_rfm_serving.ros.server.infer_door import InferDoor
+from ros2_rfm_serving.ros.server.infer_door import Deposit, InferDoor, Limits
 from ros2_rfm_serving.ros.server.intake import Intake
 from ros2_rfm_serving.ros.server.loading import Loaded, Loading
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
@@ -105,7 +105,7 @@ class ModelServerNode(LifecycleNode):
         self.create_service(srv.CloseSession, name(self._name, "close_session"), self._on_close)
         self.create_service(srv.ResetEpisode, name(self._name, "reset_episode"), self._on_reset)
         self.create_service(srv.DescribeServer, name(self._name, "describe"), self._on_describe)
-        self._infer = InferDoor(self, name(self._name, "infer"), self._serving)
+        self._infer = InferDoor(self, name(self._name, "infer"), self._serving_goals, self._infer_limits)
         self._gateway = open_gateway(self, self._serving, self._params.decode_threads)
         every(self, qos.STATUS_PERIOD_S, self._tend)
         self._time_refetches()
@@ -325,6 +325,16 @@ class ModelServerNode(LifecycleNode):
         """For the doors; None: nothing new is taken."""
         ready = self._state == ServerState.READY
         return (self._server, self._worker.wake) if ready and self._server and self._worker else None
+
+    def _serving_goals(self) -> tuple[ModelServer, Deposit] | None:
+        """Images of goals are decoded where those of observations are."""
+        serving, intake = self._serving(), self._intake
+        if serving is None or intake is None:
+            return None
+        return serving[0], lambda request, refused: intake.put(request, clock(), refused)
+
+    def _infer_limits(self) -> Limits:
+        return Limits(self._params.infer_rate_hz, self._params.infer_waiting)
 
     def _on_open(self, request: Any, response: Any) -> Any:
         if self._server is None or self._worker is None:

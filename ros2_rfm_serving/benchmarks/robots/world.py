@@ -25,7 +25,7 @@ CAMERA_PERIODS = 4
 """Control periods between two frames."""
 SCHEDULE_PERIOD_S = 2.0
 TASK_PERIOD_S = 0.5
-ANSWER_S = 5.0
+ANSWER_S = 20.0
 """After which a task is given again: an answer sent before its reader is known is lost."""
 
 
