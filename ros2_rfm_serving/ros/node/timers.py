@@ -3,8 +3,8 @@ jump and stand still, and a robot's status, its presence and its stand with them
 
 No two ROS timers share a clock. Whenever one is added or reset, the events executor queues another call of every timer of the same
 clock that is due, and each such call moves that timer's next one by a period: where 64 robots took longer than a second to be made,
-a timer of one second was called 40 times at once, and then not for 40 seconds. But it runs a thread per clock as well; so what comes
-with every robot takes `Turns`: one ROS timer for all of the same period.
+a timer of one second was called 40 times at once, and then not for 40 seconds. But it runs a thread per clock as well; so what
+comes with every robot takes `Turns`: one ROS timer for all of the same period.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def every(node: Node, period_s: float, callback: Callable[[], object]) -> Any:
 class Turn:
     """One callback of many. `cancel` ends it."""
 
-    def __init__(self, callback: Callable[[], object], due_s: float = -math.inf) -> None:
-        """Not called before `due_s`."""
-        self.callback, self.due_s = callback, due_s
+    def __init__(self, callback: Callable[[], object], once_s: float = math.nan) -> None:
+        """once_s: it is called once, and not before; NaN: whenever it is its turn."""
+        self.callback, self.once_s = callback, once_s
         self.canceled = False
 
     def cancel(self) -> None:
@@ -61,8 +61,7 @@ class Turns:
 
     def once(self, seconds: float, callback: Callable[[], object]) -> Turn:
         """Up to `LOOK_PERIOD_S` later; not at all when the node goes before."""
-        turn = Turn(lambda: (turn.cancel(), callback()), clock() + seconds)
-        return self._add(LOOK_PERIOD_S, turn)
+        return self._add(LOOK_PERIOD_S, Turn(callback, clock() + seconds))
 
     def _add(self, period_s: float, turn: Turn) -> Turn:
         self._groups.setdefault(period_s, []).append(turn)
@@ -73,7 +72,7 @@ class Turns:
     def _call(self, period_s: float) -> None:
         now_s = clock()
         for turn in list(self._groups[period_s]):
-            if not turn.canceled and turn.due_s <= now_s:
+            if not turn.canceled and not now_s < turn.once_s:
                 self._call_one(turn)
         self._groups[period_s] = [turn for turn in self._groups[period_s] if not turn.canceled]
         if not self._groups[period_s]:
@@ -82,6 +81,7 @@ class Turns:
 
     def _call_one(self, turn: Turn) -> None:
         """What it raises costs it this turn, and the others nothing."""
+        turn.canceled = not math.isnan(turn.once_s)
         try:
             turn.callback()
         except Exception:

@@ -1,0 +1,123 @@
+"""`rfm bench neighbour`: robots of one server, alone and beside a client that misbehaves in one way after the other."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.table import Table
+
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.operate.inputs import console, write_text
+
+SERVER = "bench"
+NOBODY = "nobody"
+NEIGHBOURS = {
+    NOBODY: "",
+    "flood": "500 observations per second",
+    "huge": "two images of 2048 x 1536 twenty times a second",
+    "progressive": "the same, progressive",
+    "sessions": "opens sessions, eight calls at a time",
+    "jacobian": "asks for the true Jacobian, fifty times a second",
+    "infer": "goals of infer, eight at a time",
+}
+START_LIMIT_S, SETTLE_S = 60.0, 3.0
+
+
+class Row(NamedTuple):
+    neighbour: str
+    requests: int
+    answered: float
+    """Share."""
+    p50_ms: float
+    p99_ms: float
+
+
+def neighbour(
+    robots: Annotated[int, typer.Option(min=1, help="Robots, each with five requests per second and two images of 640 x 480")] = 8,
+    seconds: Annotated[float, typer.Option(min=1, help="Of every measurement")] = 20.0,
+    model: Annotated[str, typer.Option(help="What the server runs")] = "emulated/arm-policy",
+    gpu_type: Annotated[str, typer.Option(help="Of the server")] = "EMULATED",
+    only: Annotated[str, typer.Option(help="Neighbours, by name and separated by commas; empty: all")] = "",
+    domain: Annotated[int, typer.Option(help="ROS domain of the measurement")] = 79,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there")] = None,
+) -> None:
+    """What one misbehaving client costs the robots of the same server.
+
+    Example:  rfm bench neighbour --only flood,infer
+    """
+    from ros2_rfm_serving.operate.running import prepare_environment
+    from ros2_rfm_serving.ros.node.middleware import use_profile
+
+    prepare_environment(domain)
+    use_profile("large_images.xml")
+    chosen = [NOBODY, *(name for name in only.split(",") if name)] if only else list(NEIGHBOURS)
+    rows = []
+    for name in chosen:
+        rows.append(_measure(name, robots, seconds, model, gpu_type))
+        console.print(f"{name}: done")
+    console.print(_table(rows))
+    if json_file:
+        write_text(json_file, json.dumps([row._asdict() for row in rows], indent=1) + "\n")
+
+
+def _measure(name: str, robots: int, seconds: float, model: str, gpu_type: str) -> Row:
+    """A server of its own each time: nothing of one neighbour is left for the next."""
+    from ros2_rfm_serving.benchmarks.processes import process
+
+    server = {"server": SERVER, "model": model, "gpu_type": gpu_type, "batch_size": 8, "max_sessions": 2 * robots}
+    with TemporaryDirectory() as folder, ExitStack() as running:
+        record = Path(folder) / "answers.json"
+        running.enter_context(process("ros2_rfm_serving.ros.model_server_node", *_arguments(server)))
+        polite = {"record": str(record), "robots": robots, "server": SERVER}
+        running.enter_context(process("ros2_rfm_serving.benchmarks.neighbour.robots", *_arguments(polite)))
+        _wait_for(record)
+        if name != NOBODY:
+            pest = {"does": name, "server": SERVER}
+            running.enter_context(process("ros2_rfm_serving.benchmarks.neighbour.pest", *_arguments(pest)))
+        time.sleep(SETTLE_S)
+        begun_s = time.monotonic()
+        time.sleep(seconds + SETTLE_S)
+        sent = json.loads(record.read_text(encoding="utf-8"))
+    return row(name, [answered_s for sent_s, answered_s in sent if begun_s <= sent_s <= begun_s + seconds])
+
+
+def _arguments(parameters: Mapping[str, object]) -> list[str]:
+    return ["--ros-args", *(part for name, value in parameters.items() for part in ("-p", f"{name}:={value}"))]
+
+
+def _wait_for(record: Path) -> None:
+    end_s = time.monotonic() + START_LIMIT_S
+    while not record.exists():
+        if time.monotonic() > end_s:
+            raise RfmError(f"the robots have no sessions after {START_LIMIT_S:g} s")
+        time.sleep(0.1)
+
+
+def row(neighbour: str, answers_s: list[float | None]) -> Row:
+    """`answers_s`: how long each request took; None: it was not answered."""
+    latencies_ms = sorted(1e3 * answer_s for answer_s in answers_s if answer_s is not None)
+    share = len(latencies_ms) / len(answers_s) if answers_s else math.nan
+    return Row(neighbour, len(answers_s), share, _quantile(latencies_ms, 0.5), _quantile(latencies_ms, 0.99))
+
+
+def _quantile(ordered: list[float], quantile: float) -> float:
+    return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))] if ordered else math.nan
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(title="robots of one server, by their neighbour", title_justify="left")
+    for heading in ("neighbour", "what it does", "requests", "answered", "p50 (ms)", "p99 (ms)", "p99, of alone"):
+        table.add_column(heading, justify="left" if heading in ("neighbour", "what it does") else "right")
+    for one in rows:
+        change = f"{one.p99_ms / rows[0].p99_ms - 1.0:+.0%}"
+        figures = (f"{one.answered:.1%}", f"{one.p50_ms:.1f}", f"{one.p99_ms:.1f}", change)
+        table.add_row(one.neighbour, NEIGHBOURS[one.neighbour], str(one.requests), *figures)
+    return table
