@@ -21,7 +21,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError, RfmError
+from ros2_rfm_serving.errors import BadMessageError, CapacityError, ConfigurationError, ModelError, RfmError
 from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
@@ -41,6 +41,7 @@ from ros2_rfm_serving.ros.server.websocket_settings import open_gateway
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.server.quota import Quotas
 from ros2_rfm_serving.types import Following, Heard, Placement, Reply, RequestId, Schedule, ServerState
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
@@ -53,6 +54,8 @@ FROZEN_FACTOR = 3.0
 EXIT_HUNG = 70
 BATCH_ENDS_S = 10.0
 """Given to the batch that runs when the node is deactivated."""
+OPENINGS_HZ, OPENINGS_AT_ONCE = 2.0, 10
+"""Sessions that one robot may ask for, for one component."""
 REFETCH_LOOKS = 4
 """At what waits, within the age at which an observation is stale."""
 
@@ -69,6 +72,7 @@ class ModelServerNode(LifecycleNode):
         self._placement: Placement | None = self._params.placed(None)
         self._following = Following()
         self._refused: Counter[str] = Counter()
+        self._openings = Quotas(OPENINGS_AT_ONCE)
         self._failed_s = 0.0
         self._loading: Loading | None = None
         self._loaded: Loaded | None = None
@@ -339,6 +343,10 @@ class ModelServerNode(LifecycleNode):
     def _on_open(self, request: Any, response: Any) -> Any:
         if self._server is None or self._worker is None:
             return _refused(response, 200, f"{self._name} is not ready: {self._detail}")
+        if not self._openings.take((request.robot, request.component), OPENINGS_HZ, clock()):
+            self._server.refused["opens_over_quota"] += 1
+            who = f"{request.robot}/{request.component}"
+            return _refused(response, CapacityError.code, f"{who} asks for sessions more than {OPENINGS_HZ:g} times a second")
         snapshot = self._server.snapshot(clock())
         response.sessions, response.max_sessions, response.load = snapshot.sessions, snapshot.max_sessions, snapshot.load
         try:

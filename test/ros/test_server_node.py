@@ -240,3 +240,13 @@ def test_who_infers_in_a_loop_is_refused_and_others_are_served(client: Client) -
     modest = observation(0, 0)
     modest.id.robot = "modest"
     assert infer(client, modest).error_code == 0
+
+
+def test_who_opens_sessions_in_a_loop_is_refused_and_keeps_the_one_it_has(client: Client) -> None:
+    answers = [client.call(client.open, session()) for _ in range(40)]
+    granted = [answer for answer in answers if answer.success]
+    refused = [answer for answer in answers if not answer.success]
+    assert granted and refused and {answer.error_code for answer in refused} == {220}
+    assert "asks for sessions more than" in refused[0].error_msg
+    client.wait(lambda: client.refused("opens_over_quota") == len(refused))
+    assert client.call(client.open, session(robot="r2")).success

@@ -28,6 +28,8 @@ NEIGHBOURS = {
     "jacobian": "asks for the true Jacobian, fifty times a second",
     "infer": "goals of infer, eight at a time",
 }
+QUOTA = 2.0
+"""`max_request_rate_hz`, of what the robots ask."""
 START_LIMIT_S, SETTLE_S = 60.0, 3.0
 
 
@@ -70,9 +72,11 @@ def neighbour(
 
 def _measure(name: str, robots: int, seconds: float, model: str, gpu_type: str) -> Row:
     """A server of its own each time: nothing of one neighbour is left for the next."""
+    from ros2_rfm_serving.benchmarks.neighbour.robots import REQUESTS_HZ
     from ros2_rfm_serving.benchmarks.processes import process
 
-    server = {"server": SERVER, "model": model, "gpu_type": gpu_type, "batch_size": 8, "max_sessions": 2 * robots}
+    limits = {"max_sessions": 2 * robots, "max_request_rate_hz": QUOTA * REQUESTS_HZ, "request_burst": 4}
+    server = {"server": SERVER, "model": model, "gpu_type": gpu_type, "batch_size": 8, **limits}
     with TemporaryDirectory() as folder, ExitStack() as running:
         record = Path(folder) / "answers.json"
         running.enter_context(process("ros2_rfm_serving.ros.model_server_node", *_arguments(server)))

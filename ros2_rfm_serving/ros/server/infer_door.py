@@ -20,7 +20,7 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.server.quota import Quota
+from ros2_rfm_serving.server.quota import Quotas
 from ros2_rfm_serving.types import Chunk, Conditioning, ObservationRequest, Plan, Reply, RequestId, SessionRequest
 
 TIMEOUT_S = 30.0
@@ -30,8 +30,6 @@ FAILED = "the model could not answer; the server's log says why"
 
 BURST = 8
 """Goals of one client that may come at once."""
-MAX_CLIENTS = 1024
-"""That are told apart."""
 Deposit = Callable[[ObservationRequest, Callable[[RfmError], None]], None]
 """Of a request, and who is told, on any thread, that it is refused."""
 
@@ -67,7 +65,7 @@ class InferDoor:
         self, node: Node, action_name: str, serving: Callable[[], tuple[ModelServer, Deposit] | None], limits: Callable[[], Limits]
     ) -> None:
         self._node, self._serving, self._limits = node, serving, limits
-        self._rate_hz, self._quotas = math.nan, dict[str, Quota]()
+        self._quotas = Quotas(BURST)
         """By the name that a client gives itself."""
         self._waiting: dict[str, _Waiting] = {}
         """By the robot name of the goal."""
@@ -138,14 +136,11 @@ class InferDoor:
 
     def _check_quota(self, server: ModelServer, client: str) -> None:
         """Raises: `CapacityError`; counted."""
-        limits, now_s = self._limits(), clock()
+        limits = self._limits()
         if len(self._waiting) >= limits.waiting:
             server.refused["infer_full"] += 1
             raise CapacityError(f"{len(self._waiting)} goals of infer wait already (`infer_waiting`); try again")
-        if limits.rate_hz != self._rate_hz or len(self._quotas) >= MAX_CLIENTS:
-            self._rate_hz, self._quotas = limits.rate_hz, {}
-        quota = self._quotas.setdefault(client, Quota(limits.rate_hz or math.inf, BURST))
-        if not quota.take(now_s):
+        if not self._quotas.take(client, limits.rate_hz or math.inf, clock()):
             server.refused["infer_over_quota"] += 1
             who = f"client {client!r}" if client else "a client without a name"
             raise CapacityError(f"{who} asks more than {limits.rate_hz:g} times a second (`infer_rate_hz`)")

@@ -15,6 +15,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server import images
 from ros2_rfm_serving.server.arrivals import MAX_GAP, Arrivals
 from ros2_rfm_serving.server.fair import SPARE, FairQueue
+from ros2_rfm_serving.server.quota import MAX_KEYS, Quotas
 from ros2_rfm_serving.types import EncodedImage, RequestId
 
 
@@ -56,6 +57,16 @@ def test_nobody_saves_up_while_away_and_nothing_is_remembered_for_ever() -> None
         queue.put(f"x{i}", None)
         queue.charge(queue.take()[0], 0.0)
     assert len(queue._had) <= 2 * SPARE
+
+
+def test_each_has_a_quota_and_another_rate_counts_at_once() -> None:
+    quotas = Quotas(2)
+    assert [quotas.take("a", 1.0, 0.0) for _ in range(3)] == [True, True, False]
+    assert quotas.take("b", 1.0, 0.0) and quotas.take("a", 1.0, 1.0) and not quotas.take("a", 1.0, 1.5)
+    assert quotas.take("a", 5.0, 1.5)
+    for i in range(2 * MAX_KEYS):
+        quotas.take(i, 5.0, 2.0)
+    assert len(quotas._of) <= MAX_KEYS
 
 
 def request(sequence: int, *, robot: str = "r1", epoch: int = 1) -> RequestId:
