@@ -186,6 +186,11 @@ def _params_file(factory: Factory, task: str, name: str, config_folder: Path) ->
 
 def write_parameters(node: NodeSpec, file: Path) -> None:
     """A ROS parameter file with all of a node's parameters. Raises: `ConfigurationError` for a file of its own that is none."""
+    file.write_text(parameter_file(merged_parameters(node)), encoding="utf-8")
+
+
+def merged_parameters(node: NodeSpec) -> dict[str, Any]:
+    """All of a node's, by name. Raises: `ConfigurationError` for a file of its own that is none."""
     merged: dict[str, Any] = {}
     if node.params_file:
         source = yaml_source.read(Path(node.params_file))
@@ -195,7 +200,7 @@ def write_parameters(node: NodeSpec, file: Path) -> None:
                 raise source.error((name,), "has no `ros__parameters`", "write a map of parameters there")
             merged.update(found)
     merged.update(node.parameters)
-    file.write_text(parameter_file(merged), encoding="utf-8")
+    return merged
 
 
 class _Quoting(yaml.SafeDumper):

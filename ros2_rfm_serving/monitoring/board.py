@@ -6,6 +6,9 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+STALE_AFTER_S = 3.0
+"""Of silence: robots and servers speak twice a second."""
+
 
 @dataclass(frozen=True)
 class Failover:
@@ -41,8 +44,18 @@ class ComponentRow:
         return ComponentRow(slo_s=slo_s, in_time=self.in_time + other.in_time, late=self.late + other.late, words=words)
 
 
+@dataclass(kw_only=True)
+class _Row:
+    seen_s: float = -math.inf
+    """When it last spoke."""
+
+    def is_stale(self, now_s: float) -> bool:
+        """Its figures say nothing about now."""
+        return now_s - self.seen_s > STALE_AFTER_S
+
+
 @dataclass
-class RobotRow:
+class RobotRow(_Row):
     state: str = "-"
     reason: str = ""
     phase: str = ""
@@ -66,11 +79,10 @@ class RobotRow:
     overwritten_commands: int = 0
     failovers: list[Failover] = field(default_factory=list)
     components: dict[str, ComponentRow] = field(default_factory=dict)
-    seen_s: float = -math.inf
 
 
 @dataclass
-class ServerRow:
+class ServerRow(_Row):
     state: str = "-"
     detail: str = ""
     standby: bool = False
@@ -88,7 +100,6 @@ class ServerRow:
     superseded: int = 0
     refetched: int = 0
     refused: dict[str, int] = field(default_factory=dict)
-    seen_s: float = -math.inf
     ready_s: float = -math.inf
     """When it last said that it is ready."""
 

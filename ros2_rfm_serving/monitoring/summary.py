@@ -12,7 +12,8 @@ from rich.table import Table
 from ros2_rfm_serving.monitoring.board import Board, Score, wilson_interval
 
 
-def render(board: Board, duration_s: float, logs: Path) -> list[Any]:
+def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -math.inf) -> list[Any]:
+    """ended_s: when the processes were told to end; a figure of a server that was silent before is not shown."""
     tasks = Table("task", "episodes", "success", "95 % interval", "steps to success", title="summary", title_justify="left")
     for task, scores in sorted(board.by_task().items()):
         low, high = _interval(scores)
@@ -42,7 +43,8 @@ def render(board: Board, duration_s: float, logs: Path) -> list[Any]:
     servers = Table("server", "model", "replies", "superseded", "refused", "p99")
     for name, server in board.servers.items():
         model = server.model + " (EMULATED)" * server.emulated + " (standby)" * server.standby
-        p99 = "-" if math.isnan(server.latency_p99_s) else f"{server.latency_p99_s * 1e3:.0f} ms"
+        unknown = "stale" if server.served and server.is_stale(ended_s) else "-" if math.isnan(server.latency_p99_s) else ""
+        p99 = unknown or f"{server.latency_p99_s * 1e3:.0f} ms"
         servers.add_row(name, model, str(server.served), str(server.superseded), _counters(server.refused), p99)
     total = [s for scores in board.by_task().values() for s in scores]
     line = f"{len(total)} episodes, {sum(s.success for s in total)} successes in {duration_s:.0f} s; logs in {logs}"

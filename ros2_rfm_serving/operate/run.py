@@ -15,6 +15,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.running import (
     DISCOVERY_S,
     Options,
+    choose_profile,
     console,
     observing,
     prepare_environment,
@@ -54,6 +55,7 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     catalogue = Catalogue.load(profiles / "models.yaml")
     start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1, clock=time.monotonic)
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
+    choose_profile(nodes)
     supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()
@@ -70,13 +72,14 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
                     canvas.print(picture(factory.name, board, []))
                     canvas.save_svg(str(options.svg_file), title="rfm up")
             finally:
+                ended_s = time.monotonic()
                 console.print("stopping ...")
                 killed = supervisor.stop()
         if killed:
             console.print(f"[yellow]had to be killed: {', '.join(killed)}[/yellow]")
         failed = [process.node.name for process in supervisor.gave_up]
         duration_s = time.monotonic() - started_s
-        console.print(*render(board, duration_s, options.logs))
+        console.print(*render(board, duration_s, options.logs, ended_s=ended_s))
     return Outcome(board=board, failed=failed, duration_s=duration_s)
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.live import Live
 
 if TYPE_CHECKING:
+    from ros2_rfm_serving.factory.nodes import NodeSpec
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.ros.observer_node import ObserverNode
@@ -110,17 +111,27 @@ def stop_signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def choose_profile(nodes: list[NodeSpec]) -> None:
+    """For all processes and this one. A profile or a middleware of the user's own wins."""
+    from ros2_rfm_serving.factory.dds import dds_profile
+    from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_profile
+
+    profile = dds_profile(nodes)
+    if is_read() and use_profile(profile.file):
+        console.print(f"Fast DDS profile {profile.file}: {profile.reason} (another one: {PROFILES_FILE}, docs/networks.md)")
+
+
 @contextmanager
 def observing(board: Board, namespace: str) -> Iterator[ObserverNode]:
     """Feeds the board from the graph, on a thread of its own."""
     import rclpy
     from rclpy.signals import SignalHandlerOptions
 
-    from ros2_rfm_serving.ros.node.middleware import use_any_vendor_profile
+    from ros2_rfm_serving.ros.node.middleware import use_profile
     from ros2_rfm_serving.ros.node.runtime import executor
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
-    use_any_vendor_profile()
+    use_profile()
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     node, spinner, ending = ObserverNode(board, namespace), executor(), threading.Event()
     spinner.add_node(node)

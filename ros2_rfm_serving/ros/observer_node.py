@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from rclpy.node import Node
+from rclpy.qos import QoSProfile
 from rfm_serving import msg
 
+from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import Board, ComponentRow, Score
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
 
 
@@ -18,13 +22,21 @@ class ObserverNode(Node):
     def __init__(self, board: Board, fleet_namespace: str = "") -> None:
         super().__init__("rfm_observer", enable_rosout=False, start_parameter_services=False)
         self._board = board
+        self.refused: Counter[str] = Counter()
+        """Messages that could not be read."""
         names = self._names = qos.Names(fleet_namespace)
-        self.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+        self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
         for server in board.servers:
-            self.create_subscription(msg.ServerStatus, names.server(server, "status"), self._on_server, qos.SERVER_STATUS)
+            self._hear(msg.ServerStatus, names.server(server, "status"), self._on_server, qos.SERVER_STATUS)
         for robot in board.robots:
-            self.create_subscription(msg.RobotStatus, names.robot(robot, "rfm/status"), self._on_robot, qos.ROBOT_STATUS)
-            self.create_subscription(msg.EpisodeScore, names.robot(robot, "world/score"), self._on_score, qos.SCORE)
+            self._hear(msg.RobotStatus, names.robot(robot, "rfm/status"), self._on_robot, qos.ROBOT_STATUS)
+            self._hear(msg.EpisodeScore, names.robot(robot, "world/score"), self._on_score, qos.SCORE)
+
+    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile) -> None:
+        bounded.hear(self, kind, topic, callback, profile, self._refuse)
+
+    def _refuse(self, error: BadMessageError) -> None:
+        self.refused[error.kind] += 1
 
     def factory_is_running(self) -> bool:
         """Whether somebody publishes a schedule here."""

@@ -36,11 +36,12 @@ class Stragglers:
 
     def __init__(self, world: World, server: str, share: int) -> None:
         self._conditions, self._share = world.conditions.stragglers, share
-        self._rng = source(world.seed, "straggler", server)
+        self._rng, self._events = source(world.seed, "straggler", server), world.events
 
     def factor(self) -> float:
-        slow = self._conditions.share and self._rng.random() < self._conditions.share
-        return self._share * (self._conditions.factor if slow else 1.0)
+        given = self._conditions
+        slow = given.from_s <= self._events.now_s < given.until_s and given.share and self._rng.random() < given.share
+        return self._share * (given.factor if slow else 1.0)
 
 
 class BatchGpu:

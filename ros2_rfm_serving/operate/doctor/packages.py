@@ -43,6 +43,7 @@ PACKAGES = {
     "diagnostic_msgs": _ros("diagnostic_msgs", "5.5.*"),
     "geometry_msgs": _ros("geometry_msgs", "5.5.*"),
     "rcl_interfaces": Package("ros-rclpy[fastrtps]==9.1.*", "rcl_interfaces"),
+    "rosidl_parser": Package("ros-rclpy[fastrtps]==9.1.*", "rosidl_parser"),
     "rclpy": Package("ros-rclpy[fastrtps]==9.1.*", "rclpy"),
     "sensor_msgs": _ros("sensor_msgs", "5.5.*"),
     "std_msgs": _ros("std_msgs", "5.5.*"),

@@ -156,6 +156,7 @@ _LINK = {
     "max_timeouts": "Requests in a row without an answer, then the session is opened anew",
     "initial_backoff_s": "Before a session is asked for again, the first time",
     "max_backoff_s": "And at most",
+    "seed": "Of how these retries are spread; each robot and component has numbers of its own",
     "counts_first_latency": "A session's first inference counts as latency though it may include a warm-up",
     "longest_latency": "The latency to expect is the longest ever; false: see link.window_maximum",
     "window_maximum": "The latency to expect is the longest of the last 100; false: their median",

@@ -58,6 +58,8 @@ class ServerParams:
     strict_rate: bool
     check_parity: bool
     decode_threads: int
+    infer_rate_hz: float
+    infer_waiting: int
     hung_after_s: float
     drain_timeout_s: float
     max_engine_errors: int
@@ -148,12 +150,14 @@ SPECS = {
     "overflow_round_trip_s": _at_configure(0.0, "Network's share of its latency", 0.0, 1e6),
     "overflow_token_env": _at_configure("", "Environment variable with the token for it; empty: none"),
     "check_parity": _at_configure(False, "Compare the model with its reference, and do not serve if it differs"),
-    "decode_threads": _at_configure(1, "Threads that decode camera images", 1, 256),
+    "decode_threads": _at_configure(1, "Threads that decode camera images; large ones have as many of their own", 1, 256),
     "dispatch": _live("best", f"Whose request runs next: {', '.join(DISPATCH_POLICIES)}, or one that another package adds"),
     "batching": _live("fixed", "How many run together", choices=tuple(BATCHINGS)),
     "refetch_after_s": _live(0.0, "Older observations are asked for again if that costs nothing; 0: never", 0.0, 1e6),
     "max_request_rate_hz": _live(100.0, "Of one session; more is refused and counted; 0: no limit", 0.0, 1e6),
     "request_burst": _live(20, "Requests of one session that may come at once", 1, 1_000_000),
+    "infer_rate_hz": _live(2.0, "Goals of `infer` of one client; more is refused and counted; 0: no limit", 0.0, 1e6),
+    "infer_waiting": _live(4, "Goals of `infer` at once, of all clients; more is refused and counted", 1, 100_000),
     "absent_grace_s": _live(10.0, "The session of a robot that left the graph is closed after this long", 0.0, 1e9),
     "idle_timeout_s": _live(600.0, "A session that asked for nothing is closed after this long; 0: never", 0.0, 1e9),
     "instruction": _live("", "The only instruction that is served, in sessions that open from then on; empty: any"),

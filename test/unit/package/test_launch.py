@@ -20,6 +20,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
 from ros2_rfm_serving.factory.descriptor import Interface
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
+from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.types import Fallback
 
@@ -49,6 +50,10 @@ class OpaqueFunction(Recorded):
 
 class RegisterEventHandler(Recorded):
     positional = ("event_handler",)
+
+
+class SetEnvironmentVariable(Recorded):
+    positional = ("name", "value")
 
 
 class OnShutdown(Recorded):
@@ -107,7 +112,11 @@ def launched(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
     modules = {
         "launch": {"LaunchDescription": LaunchDescription},
         "launch.actions": {
-            kind.__name__: kind for kind in (DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction, RegisterEventHandler)
+            kind.__name__: kind
+            for kind in (
+                *(DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction),
+                *(RegisterEventHandler, SetEnvironmentVariable),
+            )
         },
         "launch.event_handlers": {"OnShutdown": OnShutdown},
         "launch.events": {"matches_action": lambda action: lambda other: other is action},
@@ -193,6 +202,24 @@ def test_a_robot_is_told_the_policies_of_its_task_and_its_world_how_to_show_itse
     assert (robot["max_consecutive_safety_replan"], robot["max_consecutive_slo_violation"]) == (10, 20)
     assert robot["on_max_violation"] == "return_to_safe_state"
     assert nodes["push_1_world"]["interface"] == "foreign" and nodes["pick_place_1_world"]["interface"] == "native"
+
+
+def test_it_chooses_the_dds_profile_by_the_cameras_and_says_so(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PROFILES_FILE, raising=False)
+
+    def chosen(**given: str) -> list[str]:
+        actions = launched.actions(foreman="false", **given)
+        return [Path(action.kwargs["value"]).name for action in actions if isinstance(action, SetEnvironmentVariable)]
+
+    assert chosen() == ["any_vendor.xml"]
+    assert chosen(simulated_robots="false") == ["large_images.xml"]  # of 640 pixels, unless they say otherwise
+    said = [action.kwargs["msg"] for action in launched.actions() if isinstance(action, LogInfo)]
+    assert len(said) == 1 and "any_vendor.xml" in said[0] and PROFILES_FILE in said[0]
+    monkeypatch.setenv("RMW_IMPLEMENTATION", "rmw_zenoh_cpp")
+    assert not chosen()
+    monkeypatch.delenv("RMW_IMPLEMENTATION")
+    monkeypatch.setenv(PROFILES_FILE, "my_own.xml")
+    assert not chosen()
 
 
 def test_an_unknown_interface_is_refused_by_line_and_key() -> None:
