@@ -164,7 +164,7 @@ def test_a_late_system_2_costs_no_action(repository: Path, tmp_path: Path, ros_d
 @pytest.mark.timeout(290)
 def test_the_summary_counts_plans_verdicts_and_slo_attainment(repository: Path, tmp_path: Path, ros_domain: int) -> None:
     file = tmp_path / "summary.json"
-    until = ("--episodes", "1", "--seconds", "120")
+    until = ("--episodes", "2", "--seconds", "120")
     with rfm_up(repository, tmp_path, FACTORY, *until, "--json", str(file), domain=ros_domain) as factory:
         output, _ = factory.communicate(timeout=250)
     assert factory.returncode == 0, output
