@@ -4,7 +4,7 @@ server_cluster:  {num_servers, gpu_type}; ours: a list of such groups, dispatch,
 robot_fleet:     [{task, num_robots}, ...]
 standby:         ours: servers kept warm, outside the normal routes
 <task>:          pipeline, task_retry, safety_and_slo_violation, components;
-                 ours: value, min_action_rate_hz, execution, percentile, world, robot
+                 ours: value, min_action_rate_hz, execution, percentile, world, robot, image_size_px
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback
 COMPONENTS = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
 LAST_RESORTS = (Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE)
 """What may follow when retries or patience are used up: a person looks after it, or the task ends where it is safe."""
+CONTROL_RATE_HZ = 20.0
+"""Of a robot that does not say."""
+IMAGE_SIZE_PX = (640, 480)
+"""Width and height of what a real robot's cameras send unless it is declared: the most that the robot node lets through by default."""
+SIMULATED_IMAGE_SIZE_PX = (96, 96)
+"""Of a simulated robot, unless it is declared."""
 _CLUSTER, _FLEET, _STANDBY = "server_cluster", "robot_fleet", "standby"
 
 
@@ -163,11 +169,14 @@ class World(_Section):
 
     simulator: WorldKind
     task: str
-    control_rate_hz: float = Field(default=20.0, gt=0, le=1000)
+    control_rate_hz: float = Field(default=CONTROL_RATE_HZ, gt=0, le=1000)
     camera_rate_hz: float = Field(default=5.0, gt=0, le=200)
     seed: int = 0
     """Robot i of the task starts its episodes at seed + 10 000 i."""
     interface: Interface = Interface.NATIVE
+
+
+Pixels = Annotated[int, Field(ge=8, le=2048)]
 
 
 class Task(_Section):
@@ -184,12 +193,19 @@ class Task(_Section):
     """Of every `slo_ms` of the task."""
     world: World | None = None
     robot: str = "metaworld_arm.yaml"
-    """ROS parameters of the robot node: a file in config/robots, or a path relative to the descriptor."""
+    """ROS parameters of the robot node: a file in config/robots, or a path relative to the descriptor. What both say must be the same."""
+    image_size_px: tuple[Pixels, Pixels] | None = None
+    """Width and height of the images that its robots send; None: 640 x 480, of simulated robots 96 x 96. Ours."""
 
     @property
     def cycle_period_s(self) -> float:
         """Execution time of what is executed of one System 1 prediction, t_act (ROSA §3.4.2)."""
         return (self.execution.horizon.mean_period_ms or self.pipeline.action_period_ms) / 1e3
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Width and height of the images that its robots send."""
+        return self.image_size_px or (SIMULATED_IMAGE_SIZE_PX if self.world else IMAGE_SIZE_PX)
 
     def calls_per_action(self, component: str) -> float:
         """Of a goal-coupled component: 1 for System 1, 1/H for System 2 (ROSA §3.4.2); 0 for a periodic one."""
@@ -368,6 +384,9 @@ def _task(source: YamlSource, name: object, data: object) -> Task:
         known = ("reach", "push", "pick-place", "door-open", "visit-then-push")
         if task.world.task not in known:
             raise source.error((name, "world", "task"), f"no task {task.world.task!r}", did_you_mean(task.world.task, known))
+        if len(set(task.image_size)) > 1:
+            fix = "its cameras are square: give the same number twice"
+            raise source.error((name, "image_size_px"), f"a simulated robot does not send {list(task.image_size)}", fix)
     return task
 
 
