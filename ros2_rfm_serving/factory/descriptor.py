@@ -129,7 +129,13 @@ class Horizon(_Section):
     min_steps: int = Field(default=1, ge=1)
     """H_min: never fewer actions."""
     mean_period_ms: float | None = Field(default=None, gt=0)
-    """Mean execution time of what is really executed of a chunk; None: `pipeline.action_period_ms`."""
+    """Mean execution time of what a policy really has executed of a chunk; None: `pipeline.action_period_ms`."""
+
+    @model_validator(mode="after")
+    def _static_has_no_mean(self) -> Horizon:
+        if self.policy == "static" and self.mean_period_ms is not None:
+            raise ValueError("mean_period_ms needs a policy: without one `pipeline.action_period_ms` of every chunk is executed")
+        return self
 
 
 class Execution(_Section):

@@ -31,9 +31,11 @@ class RobotSettings:
     fallbacks: Mapping[str, Fallback]
     synchronous: bool
     action_period_s: float
-    """Execution time of what is executed of one chunk."""
+    """Execution time of what is executed of one chunk, unless a horizon policy says otherwise."""
+    mean_period_s: float
+    """Of what is really executed, on average."""
     horizon: Horizon
-    """Without a policy `action_period_s` holds for every chunk, with one only until the server has said otherwise."""
+    """Without a policy: `action_period_s` of every chunk."""
     max_task_retries: int
     on_max_task_retries: Fallback
     max_consecutive_safety_replan: int
@@ -109,7 +111,8 @@ def robot_settings(task: Task) -> RobotSettings:
         calls_per_action={name: ratio for name in others if (ratio := task.calls_per_action(name))},
         fallbacks={name: component.fallback for name, component in task.components.items()},
         synchronous=task.execution.mode is ExecutionMode.SYNC,
-        action_period_s=task.cycle_period_s,
+        action_period_s=task.pipeline.action_period_ms / 1e3,
+        mean_period_s=task.cycle_period_s,
         horizon=_horizon(task),
         max_task_retries=task.task_retry.max_task_retries,
         on_max_task_retries=task.task_retry.on_max_task_retries,

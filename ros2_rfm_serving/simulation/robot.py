@@ -27,10 +27,15 @@ STATE = empty(0)
 
 
 def num_steps(settings: RobotSettings) -> int:
-    """Of what is executed of one chunk: control steps where a server counts them, else as few as do."""
+    """Of the action period: control steps where a server counts them, else as few as do."""
     if settings.horizon.policy:
         return settings.execution_horizon(settings.control_rate_hz or CONTROL_RATE_HZ)
     return 1 if settings.synchronous else ASYNC_STEPS
+
+
+def mean_rows(settings: RobotSettings) -> int:
+    """Steps that are really executed of a chunk, on average."""
+    return max(1, round(num_steps(settings) * settings.mean_period_s / settings.action_period_s))
 
 
 def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfig:
@@ -48,7 +53,7 @@ def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfi
         synchronous=settings.synchronous,
         calls_per_action=dict(settings.calls_per_action),
         calls_head_start=source(world.seed, "plans", name).random(),
-        max_action_age_s=max(RobotConfig.max_action_age_s, 2.0 * settings.action_period_s),
+        max_action_age_s=max(RobotConfig.max_action_age_s, 2.0 * settings.mean_period_s),
         tick_is_step=False,
         prompts=dict(settings.prompts),
         link=world.conditions.link,

@@ -24,7 +24,7 @@ from ros2_rfm_serving.simulation.report import (
     component_report,
     latency_figures,
 )
-from ros2_rfm_serving.simulation.robot import ASYNC_STEPS, SimulatedRobot, num_steps
+from ros2_rfm_serving.simulation.robot import ASYNC_STEPS, SimulatedRobot, mean_rows, num_steps
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
@@ -140,9 +140,8 @@ class _Simulation:
 
 def _hosts(schedule: Schedule, factory: Factory, settings: Settings, timing: Timing, world: World) -> dict[str, Host]:
     on_gpu = Counter(placement.gpu for placement in schedule.placements if placement.gpu)
-    steps = {name: num_steps(robots) for name, robots in settings.robots.items()}
-    rows = {r.name: steps[r.task] for r in factory.robots if settings.robots[r.task].horizon.policy}
-    chunk_length = BRIDGED * max(ASYNC_STEPS, *steps.values())
+    rows = {r.name: mean_rows(settings.robots[r.task]) for r in factory.robots if settings.robots[r.task].horizon.policy}
+    chunk_length = BRIDGED * max(ASYNC_STEPS, *rows.values(), *map(num_steps, settings.robots.values()))
     hosts = {}
     for placement in schedule.placements:
         share = on_gpu[placement.gpu] if placement.gpu else 1
