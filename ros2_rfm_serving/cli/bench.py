@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from ros2_rfm_serving.benchmarks.dispatch.report import dispatch
 from ros2_rfm_serving.benchmarks.engine import engine
 from ros2_rfm_serving.benchmarks.network.report import network
 from ros2_rfm_serving.benchmarks.path.report import path
@@ -15,5 +16,5 @@ from ros2_rfm_serving.benchmarks.scheduler import scheduler
 from ros2_rfm_serving.benchmarks.serving.report import serving
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
-for command in (path, policy, engine, robot, robots, rtc, network, serving, scheduler):
+for command in (path, policy, engine, robot, robots, rtc, network, serving, scheduler, dispatch):
     app.command()(command)

@@ -53,7 +53,7 @@ class Sheet:
         derived = holds.startswith(DERIVED)
         if derived != comment.startswith(DERIVED) or not (derived or holds == comment):
             holds = "derived rows" if derived else f"rows {holds or 'of which nobody said how they were measured'}"
-            raise ProfileError(f"{file}: holds {holds}; choose another --out: these are {comment.split(';')[0]}")
+            raise ProfileError(f"{file}: holds {holds}; choose another --out: these are {comment.split(';', maxsplit=1)[0]}")
         self.rows: list[ProfileRow] = read_rows(file) if file.exists() and not derived else []
         self._write()
 
@@ -131,8 +131,10 @@ def profile(
     servers: list[Server] = []
     for model in dict.fromkeys(models):
         entry = catalogue[model]
-        servers += _derived(model, entry, gpu_type, sizes) if derive else _measured(
-            model, gpu_type, sizes, size_px, partial(_load, model, entry, gpu_type, threads, folder)
+        servers += (
+            _derived(model, entry, gpu_type, sizes)
+            if derive
+            else _measured(model, gpu_type, sizes, size_px, partial(_load, model, entry, gpu_type, threads, folder))
         )
     derivation = f"{DERIVED} {' '.join(models)} --gpu-type '{gpu_type}'`; see docs/profiles.md"
     comment = derivation if derive else f"{MEASURED} {size_px[0]}x{size_px[1]}"

@@ -9,7 +9,6 @@ from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest, ModelContract, RequestId, empty
 
-
 SMALL_PX = (96, 96)
 """Width and height of an image, where its size does not matter."""
 

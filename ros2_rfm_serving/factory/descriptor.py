@@ -27,7 +27,7 @@ LAST_RESORTS = (Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE)
 CONTROL_RATE_HZ = 20.0
 """Of a robot that does not say."""
 IMAGE_SIZE_PX = (640, 480)
-"""Width and height of what a real robot's cameras send unless it is declared: the most that the robot node lets through by default."""
+"""Width and height of what a real robot's cameras send unless it is declared: the most that its node lets through by default."""
 SIMULATED_IMAGE_SIZE_PX = (96, 96)
 """Of a simulated robot, unless it is declared."""
 _CLUSTER, _FLEET, _STANDBY = "server_cluster", "robot_fleet", "standby"
@@ -49,8 +49,9 @@ class Overflow(_Section):
 
 class ServerCluster(_Section):
     num_servers: int = Field(ge=1, le=10_000)
-    dispatch: str = "best"
-    """Whose request runs next: `fifo`, `least_attained`, `wait_ratio`, `deadline`, `best`, or a policy of one's own. Ours."""
+    dispatch: str = "balanced"
+    """Whose request runs next: `balanced`, `best`, `swift`, `fifo`, `least_attained`, `wait_ratio`, `deadline`, or one of one's own
+    (docs/server.md says what each is good at). Ours."""
     batching: str = "fixed"
     """How many run together: `fixed`, `saturation` or `wait`. Ours."""
     refetch_after_ms: float = Field(default=0.0, ge=0)
@@ -199,7 +200,7 @@ class Task(_Section):
     """Of every `slo_ms` of the task."""
     world: World | None = None
     robot: str = "metaworld_arm.yaml"
-    """ROS parameters of the robot node: a file in config/robots, or a path relative to the descriptor. What both say must be the same."""
+    """ROS parameters of the robot node: in config/robots, or a path relative to the descriptor, which it may not contradict."""
     image_size_px: tuple[Pixels, Pixels] | None = None
     """Width and height of the images that its robots send; None: 640 x 480, of simulated robots 96 x 96. Ours."""
 

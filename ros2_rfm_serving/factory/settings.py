@@ -53,11 +53,11 @@ class RobotSettings:
         exact = self.action_period_s * step_rate_hz
         steps = max(1, round(exact))
         if not self.horizon.policy and abs(steps - exact) > WHOLE * exact:
-            near = sorted({max(1, math.floor(exact)), math.ceil(exact)})
+            near = " or ".join(f"{1e3 * n / step_rate_hz:g}" for n in sorted({max(1, math.floor(exact)), math.ceil(exact)}))
             raise ConfigurationError(
                 f"{1e3 * self.action_period_s:g} ms are {exact:.3g} control steps at {step_rate_hz:g} Hz",
                 key="pipeline.action_period_ms",
-                fix=f"a robot executes whole steps: give {' or '.join(f'{1e3 * n / step_rate_hz:g}' for n in near)}, or another rate",
+                fix=f"a robot executes whole steps: give {near}, or another rate",
             )
         return steps
 

@@ -39,16 +39,13 @@ class MeasuredService:
 
 
 def measured_service(profile: Profile, model: str, gpu_type: str) -> MeasuredService | None:
-    """From full batches at the highest rates that were measured; the scatter from the slowest equally spaced requests, of which hardly
-    any queues. None: not measured."""
+    """From full batches at the highest rates that were measured; the scatter from the slowest equally spaced requests, of which
+    hardly any queues. None: not measured."""
     sizes = profile.service_s(model, gpu_type, "fixed")
     if not sizes:
         return None
-    smallest = min(sizes)
-    alone = {
-        statistic: profile.under("periodic").latency_s(model, gpu_type, "fixed", smallest, 0.0, statistic) for statistic in ("p50", "p90")
-    }
+    apart, at = profile.under("periodic"), (model, gpu_type, "fixed", min(sizes), 0.0)
     return MeasuredService(
         batches_s=profile.batches_s(model, gpu_type, "fixed", max(sizes)),
-        jitter=min((alone["p90"] / alone["p50"] - 1.0) / ONE_IN_TEN, MOST_JITTER),
+        jitter=min((apart.latency_s(*at, "p90") / apart.latency_s(*at, "p50") - 1.0) / ONE_IN_TEN, MOST_JITTER),
     )

@@ -33,8 +33,34 @@ LARGE = 1e3
 """Of a solver's last update, in standard deviations of an action: no model is as unsure."""
 
 
+class UnsureEngine(EmulatedEngine):
+    """Also says how sure it is of its actions, where a horizon policy asks: from a row on that is drawn, its last solver step still
+    changed all, by any measure. `rows`: robot -> how many it executes before, on average."""
+
+    def __init__(
+        self, spec: EmulatedSpec, service: ServiceLaw | Callable[[int], float], wait: Wait, rows: Mapping[str, int]
+    ) -> None:
+        super().__init__(spec, service, wait)
+        self._rows, self._draws = rows, np.random.default_rng(spec.seed + 1)
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        return [
+            replace(reply, updates=self._updates(request, len(reply.chunk_model)))
+            if len(reply.chunk_model) and request.id.robot in self._rows
+            else reply
+            for request, reply in zip(requests, super().infer(requests), strict=True)
+        ]
+
+    def _updates(self, request: InferenceRequest, length: int) -> Array:
+        """[3, T, 1]. The rows of its prefix are executed before the chunk is there."""
+        sure = request.inference_delay_steps + int(self._draws.integers(1, 2 * self._rows[request.id.robot]))
+        updates = np.zeros((3, length, 1), np.float32)
+        updates[0, :sure] = updates[2, sure:] = LARGE
+        return updates
+
+
 class Gpu(Protocol):
-    engine: EmulatedEngine
+    engine: UnsureEngine
     max_concurrent: int
 
     def start(self, work: Work, infer: Run, done: Run) -> None:
@@ -54,30 +80,6 @@ class Stragglers:
     def factor(self) -> float:
         slow = self._conditions.share and self._rng.random() < self._conditions.share
         return self._share * (self._conditions.factor if slow else 1.0)
-
-
-class UnsureEngine(EmulatedEngine):
-    """Also says how sure it is of its actions, where a horizon policy asks: from a row on that is drawn, its last solver step still
-    changed all, by any measure. `rows`: robot -> the mean of that row."""
-
-    def __init__(self, spec: EmulatedSpec, service: ServiceLaw | Callable[[int], float], wait: Wait, rows: Mapping[str, int]) -> None:
-        super().__init__(spec, service, wait)
-        self._rows, self._draws = rows, np.random.default_rng(spec.seed + 1)
-
-    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
-        return [
-            replace(reply, updates=self._updates(len(reply.chunk_model), self._rows[request.id.robot]))
-            if len(reply.chunk_model) and request.id.robot in self._rows
-            else reply
-            for request, reply in zip(requests, super().infer(requests), strict=True)
-        ]
-
-    def _updates(self, length: int, mean_rows: int) -> Array:
-        """[3, T, 1]"""
-        sure = int(self._draws.integers(1, 2 * mean_rows))
-        updates = np.zeros((3, length, 1), np.float32)
-        updates[0, :sure] = updates[2, sure:] = LARGE
-        return updates
 
 
 class BatchGpu:

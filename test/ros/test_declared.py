@@ -21,7 +21,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.factory.descriptor import FleetEntry, ServerCluster, Standby, Task
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
-from ros2_rfm_serving.profiles import Profile, load_profiles
+from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.ros.node.parameters import declare
 from ros2_rfm_serving.ros.robot.settings import RobotSettings
@@ -50,7 +50,10 @@ pick:
   pipeline: {action_period_ms: 200, system2_to_system1_call_ratio: 0.1}
   execution: {mode: async, horizon: {policy: confidence, threshold: 0.4, min_steps: 2, mean_period_ms: 300}}
   task_retry: {max_task_retries: 1, on_max_task_retries: stop_and_call_human}
-  safety_and_slo_violation: {max_consecutive_safety_replan: 5, max_consecutive_slo_violation: 6, on_max_violation: stop_and_call_human}
+  safety_and_slo_violation:
+    max_consecutive_safety_replan: 5
+    max_consecutive_slo_violation: 6
+    on_max_violation: stop_and_call_human
   value: 1
   percentile: 99
   min_action_rate_hz: {per_robot: 0.5}
@@ -116,7 +119,9 @@ CHANGED: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "task.components.fallback": ((*SYSTEM1, "fallback"), "use_last_plan"),
 }
 """Key -> where it stands in BASE, and another value."""
-VERDICTS = "no verdict says anything in virtual time; what fails or is late is counted there (simulation/goodput.py), not acted upon"
+VERDICTS = (
+    "no verdict says anything in virtual time; what fails or is late is counted there (goodput.py), not acted upon"
+)
 BODY = "how the robot is on the graph, and its physics: virtual time has neither"
 ONLY_LIVE = {
     "server_cluster.overflow.url": "an address: virtual time has a GPU of its own there",
@@ -205,7 +210,9 @@ def timing(repository: Path) -> tuple[Profile, Catalogue]:
         catalogue["models"][f"{model}@fast"] = entry
     from ros2_rfm_serving.profiles import parse_profiles
 
-    more = [r.replace(",CPU,", ",GPU,") for r in rows] + [r.replace("metaworld-flow,", "metaworld-flow@fast,") for r in rows if "flow" in r]
+    more = [r.replace(",CPU,", ",GPU,") for r in rows] + [
+        r.replace("metaworld-flow,", "metaworld-flow@fast,") for r in rows if "flow" in r
+    ]
     return parse_profiles(text + "\n".join(more) + "\n"), Catalogue.model_validate(catalogue)
 
 
@@ -387,5 +394,7 @@ def test_a_robot_file_may_say_the_same(repository: Path, tmp_path: Path, tree: d
 def test_a_robot_cannot_execute_part_of_a_step(repository: Path, tree: dict[str, Any]) -> None:
     tree["pick"]["execution"] = {"mode": "async"}
     tree["pick"]["pipeline"]["action_period_ms"] = 220
-    with pytest.raises(ConfigurationError, match=r"pick\.pipeline\.action_period_ms.*220 ms are 4\.4 control steps.*give 200 or 250"):
+    with pytest.raises(
+        ConfigurationError, match=r"pick\.pipeline\.action_period_ms.*220 ms are 4\.4 control steps.*give 200 or 250"
+    ):
         node_list(factory_of(tree, repository), repository / "config")

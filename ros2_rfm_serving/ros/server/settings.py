@@ -157,7 +157,7 @@ SPECS = {
     "overflow_token_env": _at_configure("", "Environment variable with the token for it; empty: none"),
     "check_parity": _at_configure(False, "Compare the model with its reference, and do not serve if it differs"),
     "decode_threads": _at_configure(1, "Threads that decode camera images", 1, 256),
-    "dispatch": _live("best", f"Whose request runs next: {', '.join(DISPATCH_POLICIES)}, or one that another package adds"),
+    "dispatch": _live("balanced", f"Whose request runs next: {', '.join(DISPATCH_POLICIES)}, or one that another package adds"),
     "batching": _live("fixed", "How many run together", choices=tuple(BATCHINGS)),
     "refetch_after_s": _live(0.0, "Older observations are asked for again if that costs nothing; 0: never", 0.0, 1e6),
     "max_request_rate_hz": _live(100.0, "Of one session; more is refused and counted; 0: no limit", 0.0, 1e6),
