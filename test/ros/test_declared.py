@@ -25,6 +25,7 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.ros.node.parameters import declare
 from ros2_rfm_serving.ros.robot.settings import RobotSettings
+from ros2_rfm_serving.ros.server.loading import _ready
 from ros2_rfm_serving.ros.server.settings import SPECS, server_params
 from ros2_rfm_serving.scheduler.planning import problem_of
 from ros2_rfm_serving.server import ServerConfig
@@ -33,6 +34,7 @@ from ros2_rfm_serving.simulation.gpu import Timing
 from ros2_rfm_serving.simulation.simulate import _Simulation
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Placement, Route, Schedule
+from test.unit.fakes import FakeEngine
 
 from .parameters import settings
 
@@ -119,9 +121,7 @@ CHANGED: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "task.components.fallback": ((*SYSTEM1, "fallback"), "use_last_plan"),
 }
 """Key -> where it stands in BASE, and another value."""
-VERDICTS = (
-    "no verdict says anything in virtual time; what fails or is late is counted there (goodput.py), not acted upon"
-)
+VERDICTS = "no verdict says anything in virtual time; what fails or is late is counted there (goodput.py), not acted upon"
 BODY = "how the robot is on the graph, and its physics: virtual time has neither"
 ONLY_LIVE = {
     "server_cluster.overflow.url": "an address: virtual time has a GPU of its own there",
@@ -351,9 +351,36 @@ def test_the_bodies_agree_key_by_key(ros: None, repository: Path, tree: dict[str
         assert period_s == pytest.approx(other_s), "of what is executed of a chunk"
         assert dataclasses.replace(robot.horizon, steps=0) == dataclasses.replace(other.horizon, steps=0)
         assert (robot.horizon.steps, other.horizon.steps) == (robot.execution_horizon, other.execution_horizon)
+    assert key == "task.components.engine" or all(server.profile_s for server in here.servers.values())
     for name, server in here.servers.items():
         for field in OF_THE_SERVER - ({"profile_s"} if key == "task.components.engine" else set()):  # of a model made up here
             assert getattr(server, field) == getattr(there.servers[name], field), field
+
+
+class Seer(FakeEngine):
+    """Remembers how large the images are that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[int, ...]] = set()
+
+    def infer(self, requests: Any) -> Any:
+        self.seen |= {image.shape for request in requests for image in request.images.values()}
+        return super().infer(requests)
+
+
+def test_capacity_is_measured_with_images_of_the_declared_size(ros: None, repository: Path, tree: dict[str, Any]) -> None:
+    del tree["pick"]["world"]
+    tree["pick"]["image_size_px"] = [320, 240]
+    factory = factory_of(tree, repository)
+    (node, *_) = [n for n in node_list(factory, repository / "config") if n.executable == "model_server_node"]
+    made = Node("server", parameter_overrides=[Parameter(name, value=value) for name, value in node.parameters.items()])
+    declare(made, SPECS)
+    (placement, *_) = schedule_of(factory).placements
+    engine = Seer()
+    served = _ready(engine, server_params(made), dataclasses.replace(placement, max_sessions=0), ())
+    made.destroy_node()
+    assert engine.seen == {(240, 320, 3)} and served.config.max_sessions > 1 and served.config.profile_s
 
 
 # --- the robot's own file -------------------------------------------------------------------------------------------------
