@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,7 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     console.print(f"{factory.file}: {len(board.robots)} robots, {len(board.servers)} servers; logs in {options.logs}")
     started_s = time.monotonic()
     with stop_signals(stop):  # to the last word: pressed again, Ctrl-C changes nothing
-        with observing(board, options.namespace) as observer:
+        with observing(board, options.namespace, discover=options.metrics >= 0) as observer, _metrics(board, options):
             _refuse_a_second_factory(observer)
             try:
                 supervisor.start()
@@ -78,6 +79,18 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
         duration_s = time.monotonic() - started_s
         console.print(*render(board, duration_s, options.logs))
     return Outcome(board=board, failed=failed, duration_s=duration_s)
+
+
+@contextmanager
+def _metrics(board: Board, options: Options) -> Iterator[None]:
+    if options.metrics < 0:
+        yield
+        return
+    from ros2_rfm_serving.monitoring.metrics.exporter import exporting
+
+    with exporting(board, options.metrics_address, options.metrics, options.logs) as url:
+        console.print(url)
+        yield
 
 
 def _refuse_a_second_factory(observer: ObserverNode) -> None:

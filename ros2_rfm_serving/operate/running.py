@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 console = Console() if Console().is_terminal else Console(width=150)
 DISCOVERY_S = 1.0
 STARTUP_LIMIT_S = 60.0  # `--seconds` counts from the first robot at work, or from here
+METRICS_PORT = 9464
 PLAIN_PERIOD_S = 10.0  # of the table where the output is no terminal
 
 
@@ -41,6 +42,10 @@ class Options:
     work: dict[str, Any] | None = None
     svg_file: Path | None = None
     profiles: Path | None = None
+    metrics: int = -1
+    """Port of /metrics; -1: none."""
+    metrics_address: str = "127.0.0.1"
+    markers: bool = False
 
 
 def quickstart() -> Path:
@@ -72,6 +77,7 @@ def show_until_end(
     from ros2_rfm_serving.operate.view import picture
 
     events: list[str] = []
+    robots = list(board.robots)  # others may come
     started_s = time.monotonic()
     working_s, printed_s = math.inf, -math.inf
     with Live(console=console, refresh_per_second=2, auto_refresh=False) as live:
@@ -90,7 +96,7 @@ def show_until_end(
                 working_s = now_s
             if options.seconds and now_s - min(working_s, started_s + STARTUP_LIMIT_S) > options.seconds:
                 return
-            done = [len(board.episodes(robot)) for robot in board.robots if supervisor.still_has(robot)]
+            done = [len(board.episodes(robot)) for robot in robots if supervisor.still_has(robot)]
             if until() or supervisor.is_hopeless or (options.episodes and min(done, default=0) >= options.episodes):
                 return
 
@@ -111,18 +117,19 @@ def stop_signals(stop: threading.Event) -> Iterator[None]:
 
 
 @contextmanager
-def observing(board: Board, namespace: str) -> Iterator[ObserverNode]:
-    """Feeds the board from the graph, on a thread of its own."""
+def observing(board: Board, namespace: str, *, discover: bool = False) -> Iterator[ObserverNode]:
+    """Feeds the board from the graph, on a thread of its own. discover: also from robots and servers that it does not know yet."""
     import rclpy
     from rclpy.signals import SignalHandlerOptions
 
+    from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
     from ros2_rfm_serving.ros.node.middleware import use_any_vendor_profile
     from ros2_rfm_serving.ros.node.runtime import executor
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
     use_any_vendor_profile()
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
-    node, spinner, ending = ObserverNode(board, namespace), executor(), threading.Event()
+    node, spinner, ending = (DiscoveringNode if discover else ObserverNode)(board, namespace), executor(), threading.Event()
     spinner.add_node(node)
 
     def spin() -> None:

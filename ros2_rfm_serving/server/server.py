@@ -13,6 +13,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -303,6 +304,7 @@ class ModelServer:
                 )
                 session.superseded = 0
                 self._served += 1
+                self._figures.replied(served)
                 replies.append(reply_of(self.config.name, self.contract, waiting, answer, served, outlook))
         return replies
 
@@ -325,6 +327,7 @@ class ModelServer:
                 superseded=self._superseded,
                 refetched=self._refetched,
                 refused=dict(self.refused),
+                histograms=deepcopy(self._figures.histograms),
             )
 
     def check_integrity(self) -> None:
