@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit ros system colcon engines fuzz mutants doctor bench clean
+.PHONY: run test one-core install lint unit ros system colcon engines operate fuzz mutants doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -51,6 +51,11 @@ engines: $(ENGINES)/.installed
 $(ENGINES)/.installed: $(VENV)/.dependencies scripts/engines_venv scripts/requirements.py test/engines/requirements.txt | install
 	scripts/engines_venv $(ENGINES) $(VENV)
 	touch $@
+
+# A running factory as Debian's Prometheus sees it, which lies in build/prometheus if none is installed.
+operate: install
+	scripts/prometheus build/prometheus
+	PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q test/operate
 
 # Coverage-guided, FUZZ_SECONDS in all. What it keeps is in build/fuzz.
 fuzz: install $(VENV)/.fuzz
