@@ -51,8 +51,8 @@ def _await_factory(board: Board, limit_s: float, stop: threading.Event) -> None:
     while time.monotonic() < end_s and not stop.wait(LOOK_PERIOD_S):
         if len(board.robots) + len(board.servers) != known:
             known, settled_s = len(board.robots) + len(board.servers), time.monotonic() + SETTLED_S
-        rows = [*board.robots.values(), *board.servers.values()]
-        if rows and board.factory and all(row.seen_s > 0 for row in rows) and time.monotonic() > settled_s:
+        seen_s = [row.seen_s for row in board.robots.values()] + [row.seen_s for row in board.servers.values()]
+        if seen_s and board.factory and min(seen_s) > 0 and time.monotonic() > settled_s:
             return
     if not stop.is_set() and not (board.robots or board.servers or board.factory):
         fix = "start it with `rfm up`, or name its --domain and --namespace"

@@ -34,6 +34,7 @@ def up(
         int, typer.Option(min=-1, max=65535, help="Port for Prometheus, as of `rfm metrics`; -1: none, 0: any")
     ] = -1,
     metrics_address: Annotated[str, typer.Option(help="To listen on")] = "127.0.0.1",
+    markers: Annotated[bool, typer.Option(help="Offer markers for rviz, <robot>/rfm/markers")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary's figures there")] = None,
     svg_file: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the last view there")] = None,
 ) -> None:
@@ -58,6 +59,7 @@ def up(
         profiles=profiles,
         metrics=metrics,
         metrics_address=metrics_address,
+        markers=markers,
     )
     outcome = run_factory(load_factory(file or quickstart()), options)
     ignore_signals()  # all that is left is to say how it went

@@ -26,7 +26,10 @@ from ros2_rfm_serving.operate.running import (
 from ros2_rfm_serving.operate.view import picture
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ros2_rfm_serving.factory import Factory
+    from ros2_rfm_serving.factory.nodes import NodeSpec
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
@@ -55,6 +58,8 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     catalogue = Catalogue.load(profiles / "models.yaml")
     start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1, clock=time.monotonic)
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
+    if options.markers:
+        nodes.append(_markers(factory, share() / "config", options.namespace))
     supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()
@@ -79,6 +84,16 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
         duration_s = time.monotonic() - started_s
         console.print(*render(board, duration_s, options.logs))
     return Outcome(board=board, failed=failed, duration_s=duration_s)
+
+
+def _markers(factory: Factory, config: Path, namespace: str) -> NodeSpec:
+    """With the simulated arms' description, if there are any."""
+    from ros2_rfm_serving.factory.nodes import NodeSpec
+
+    simulated = any(task.world for task in factory.tasks.values())
+    described = {"description_file": str(config / "robots" / "metaworld_arm.urdf")} if simulated else {}
+    fleet = {"fleet_namespace": namespace} if namespace else {}
+    return NodeSpec(name="markers", executable="markers_node", namespace="rfm", parameters={**described, **fleet})
 
 
 @contextmanager

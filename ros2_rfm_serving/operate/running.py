@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.live import Live
@@ -26,6 +26,7 @@ console = Console() if Console().is_terminal else Console(width=150)
 DISCOVERY_S = 1.0
 STARTUP_LIMIT_S = 60.0  # `--seconds` counts from the first robot at work, or from here
 METRICS_PORT = 9464
+N = TypeVar("N")  # a node
 PLAIN_PERIOD_S = 10.0  # of the table where the output is no terminal
 
 
@@ -119,24 +120,38 @@ def stop_signals(stop: threading.Event) -> Iterator[None]:
 @contextmanager
 def observing(board: Board, namespace: str, *, discover: bool = False) -> Iterator[ObserverNode]:
     """Feeds the board from the graph, on a thread of its own. discover: also from robots and servers that it does not know yet."""
+    from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
+    from ros2_rfm_serving.ros.observer_node import ObserverNode
+
+    kind = DiscoveringNode if discover else ObserverNode
+    with spinning(lambda: kind(board, namespace)) as node:
+        yield node
+
+
+@contextmanager
+def spinning(make: Callable[[], N]) -> Iterator[N]:
+    """A node of this process, on a thread of its own."""
     import rclpy
     from rclpy.signals import SignalHandlerOptions
 
-    from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
     from ros2_rfm_serving.ros.node.middleware import use_any_vendor_profile
     from ros2_rfm_serving.ros.node.runtime import executor
-    from ros2_rfm_serving.ros.observer_node import ObserverNode
 
     use_any_vendor_profile()
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
-    node, spinner, ending = (DiscoveringNode if discover else ObserverNode)(board, namespace), executor(), threading.Event()
+    try:
+        node = make()
+    except BaseException:
+        rclpy.try_shutdown()
+        raise
+    spinner, ending = executor(), threading.Event()
     spinner.add_node(node)
 
     def spin() -> None:
         while not ending.is_set():
             spinner.spin_once(timeout_sec=0.5)
 
-    thread = threading.Thread(target=spin, name="observer", daemon=True)
+    thread = threading.Thread(target=spin, name="graph", daemon=True)
     thread.start()
     try:
         yield node
@@ -145,5 +160,5 @@ def observing(board: Board, namespace: str, *, discover: bool = False) -> Iterat
         thread.join(timeout=5.0)
         spinner.remove_node(node)
         spinner.shutdown()
-        node.destroy_node()
+        node.destroy_node()  # type: ignore[attr-defined]
         rclpy.try_shutdown()

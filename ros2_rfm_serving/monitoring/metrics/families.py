@@ -12,7 +12,6 @@ from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
 from ros2_rfm_serving.monitoring.metrics.health import is_up
@@ -190,5 +189,5 @@ def _histograms(kind: str, rows: dict[str, RobotRow] | dict[str, ServerRow], nam
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    bounds = [floatToGoString(bound) for bound in (*histogram.bounds, math.inf)]
+    bounds = [*map(repr, histogram.bounds), "+Inf"]
     return list(zip(bounds, accumulate(histogram.counts), strict=True))

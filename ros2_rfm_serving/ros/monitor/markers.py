@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,7 +142,7 @@ class RobotMarkers:
         marker.pose.orientation.w = 1.0
         return marker
 
-    def _line(self, part: str, points: list[Points], colours: list[tuple[float, ...]], width_m: float) -> Any:
+    def _line(self, part: str, points: list[Points], colours: Sequence[tuple[float, ...]], width_m: float) -> Any:
         marker = self._marker(part, Marker.LINE_STRIP)
         if len(points) < 2:
             marker.action = Marker.DELETE

@@ -6,6 +6,7 @@ file unchanged.
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 import types
@@ -249,3 +250,19 @@ def test_what_is_shown_is_on_the_graph(repository: Path) -> None:
         assert f" {curve.rpartition('/')[2]} " in text, curve
     assert len(curves) > 10
     assert "rqt_robot_monitor/RobotMonitor" in (config / "rqt" / "factory.perspective").read_text()
+
+
+def test_foxgloves_layout_shows_panels_that_it_has(repository: Path) -> None:
+    content = json.loads((repository / "config" / "foxglove" / "factory.json").read_text())
+
+    def leaves(part: Any) -> list[str]:
+        return [part] if isinstance(part, str) else leaves(part["first"]) + leaves(part["second"])
+
+    assert sorted(leaves(content["layout"])) == sorted(content["configById"])
+    status = (repository / "msg" / "RobotStatus.msg").read_text() + (repository / "msg" / "ServerStatus.msg").read_text()
+    served = (repository / "msg" / "Served.msg").read_text()
+    shown = [path["value"] for panel in content["configById"].values() for path in panel.get("paths", [])]
+    for path in shown:
+        field = path.rpartition(".")[2]
+        assert f" {field} " in (served if ".served." in path else status), path
+    assert len(shown) >= 10
