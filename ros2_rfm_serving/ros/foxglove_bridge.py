@@ -73,6 +73,11 @@ class Bridge(Node):
         self._server.stop()
         super().destroy_node()
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """That are offered."""
+        return frozenset(self._channels)
+
     # --- the graph, on the executor's thread ---
 
     def _look(self) -> None:

@@ -119,6 +119,11 @@ def robot(ros_domain: int) -> Iterator[Robot]:
 
 
 def connected(bridge: Bridge) -> ClientConnection:
+    """When all is offered: the SDK (0.30) announces a channel before it knows it itself, and a client that subscribes at once is
+    refused."""
+    end_s = time.monotonic() + 30.0
+    while not bridge.topics >= {STATUS, IMAGE} and time.monotonic() < end_s:
+        time.sleep(0.02)
     return connect(f"ws://127.0.0.1:{bridge.port}", subprotocols=["foxglove.sdk.v1"], max_size=None)  # type: ignore[list-item]
 
 
