@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.running import console, prepare_environment, spinning, stop_signals
 
 PORT = 8765
@@ -27,7 +28,8 @@ def foxglove(
     Exit code: 0, or 2 when the port is taken.
     """
     prepare_environment(domain)
-    from ros2_rfm_serving.ros.foxglove_bridge import Bridge
+    with needing("foxglove", "rfm foxglove"):
+        from ros2_rfm_serving.ros.foxglove_bridge import Bridge
 
     def make() -> Bridge:
         try:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.running import METRICS_PORT, console, observing, prepare_environment, stop_signals
 
 
@@ -27,7 +28,9 @@ def metrics(
     """
     prepare_environment(domain)
     from ros2_rfm_serving.monitoring.board import Board
-    from ros2_rfm_serving.monitoring.metrics.exporter import exporting
+
+    with needing("metrics", "rfm metrics"):
+        from ros2_rfm_serving.monitoring.metrics.exporter import exporting
 
     board, stop = Board([], [server] if server else []), threading.Event()
     with stop_signals(stop), observing(board, namespace, discover=not server), exporting(board, address, port, disk, server) as url:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.running import (
     DISCOVERY_S,
     Options,
@@ -101,7 +102,8 @@ def _metrics(board: Board, options: Options) -> Iterator[None]:
     if options.metrics < 0:
         yield
         return
-    from ros2_rfm_serving.monitoring.metrics.exporter import exporting
+    with needing("metrics", "--metrics"):
+        from ros2_rfm_serving.monitoring.metrics.exporter import exporting
 
     with exporting(board, options.metrics_address, options.metrics, options.logs) as url:
         console.print(url)

@@ -77,6 +77,9 @@ COMMANDS = [
     "bench engine",
     "bench scheduler",
     "robot",
+    "status",
+    "metrics",
+    "foxglove",
     "simulate",
     "reproduce rosa",
 ]
@@ -96,3 +99,11 @@ def test_train_makes_bundles_from_nothing(repository: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     for name in ("metaworld_flow", "metaworld_judge", "metaworld_safety", "metaworld_stages", "metaworld_planner"):
         assert {f.name for f in (tmp_path / name).iterdir()} >= {"config.json", "model.safetensors", "training_log.csv"}
+
+
+@pytest.mark.parametrize(("command", "module"), [("metrics", "prometheus_client"), ("foxglove", "foxglove")])
+def test_a_verb_says_which_extra_it_needs(repository: Path, command: str, module: str) -> None:
+    without = f"import sys; sys.modules[{module!r}] = None; sys.argv[1:] = [{command!r}, '--port', '0']"
+    line = [sys.executable, "-c", f"{without}; from ros2_rfm_serving.cli.main import main; main()"]
+    done = subprocess.run(line, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and f"pip install 'ros2-rfm-serving[{command}]'" in done.stderr and "Traceback" not in done.stderr
