@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.parse
 import urllib.request
@@ -17,7 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import rclpy
 import yaml
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from visualization_msgs.msg import Marker, MarkerArray
 
 from test.system.test_factory import EMULATED, pids, rfm_up
 
@@ -69,6 +74,31 @@ def value(api: Callable[[str], Any], query: str) -> float | None:
     return float(found[0]["value"][1]) if found else None
 
 
+def drawn(topic: str) -> set[str]:
+    """Parts of the markers that are there, once a chunk is among them."""
+    rclpy.init()
+    node, spinner, heard = Node("eyes"), SingleThreadedExecutor(), dict[str, Any]()
+    try:
+        node.create_subscription(MarkerArray, topic, lambda array: heard.update({m.ns: m for m in array.markers}), 1)
+        spinner.add_node(node)
+        end_s = time.monotonic() + 60.0
+        while not (heard.get("arrived") and heard["arrived"].points) and time.monotonic() < end_s:
+            spinner.spin_once(timeout_sec=0.1)
+        return {part for part, marker in heard.items() if marker.action == Marker.ADD}
+    finally:
+        spinner.shutdown()
+        node.destroy_node()
+        rclpy.try_shutdown()
+
+
+def there(repository: Path, domain: int) -> dict[str, Any]:
+    """The server, as `rfm status` has it."""
+    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "status", "--json", "--domain", str(domain)]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)["servers"]["server_1"]
+    return found
+
+
 def test_rules_hold_and_do_what_they_say(promtool: str, repository: Path) -> None:
     for arguments in (("check", "config", "prometheus.yml"), ("test", "rules", "rules_test.yml")):
         command = [promtool, *arguments]
@@ -105,7 +135,7 @@ def test_prometheus_sees_a_factory_and_a_killed_server(
 ) -> None:
     port, logs = free_port(), tmp_path / "logs"
     with (
-        rfm_up(repository, logs, EMULATED, "--metrics", str(port), domain=ros_domain),
+        rfm_up(repository, logs, EMULATED, "--metrics", str(port), "--markers", domain=ros_domain),
         watching(prometheus, repository / "config" / "prometheus", tmp_path, port) as api,
     ):
         wait(lambda: (value(api, "sum(rate(rfm_robot_round_trip_seconds_count[10s]))") or 0) > 0, "chunks of a working robot")
@@ -118,6 +148,10 @@ def test_prometheus_sees_a_factory_and_a_killed_server(
         assert 0 < (value(api, "histogram_quantile(0.5, sum by (le) (rfm_robot_round_trip_seconds_bucket))") or 0) < 5
         assert 0 < (value(api, "histogram_quantile(0.5, sum by (le) (rfm_robot_tick_seconds_bucket))") or 0) < 0.2
         assert urllib.request.urlopen(f"http://localhost:{port}/readyz", timeout=10).status == 200
+
+        assert {"executed", "arrived", "state"} <= drawn("/idle_arm_1/rfm/markers") and there(repository, ros_domain)[
+            "sessions"
+        ] == 1
 
         def lost() -> Any:
             """Killed again whenever it is started again."""
