@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -149,7 +150,10 @@ def spinning(make: Callable[[], N]) -> Iterator[N]:
 
     def spin() -> None:
         while not ending.is_set():
-            spinner.spin_once(timeout_sec=0.5)
+            try:
+                spinner.spin_once(timeout_sec=0.5)
+            except Exception:  # costs that message, not what is watched
+                node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}", throttle_duration_sec=1.0)  # type: ignore[attr-defined]
 
     thread = threading.Thread(target=spin, name="graph", daemon=True)
     thread.start()

@@ -27,7 +27,7 @@ def rfm(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def told(namespace: str) -> Iterator[None]:
-    """A schedule, a server and a robot tell how they are; a second server of the schedule says nothing."""
+    """A schedule, a server and a robot tell how they are; of the schedule a second server is silent and others are none."""
     names = qos.Names(namespace)
     rclpy.init()
     node, spinner, ending = Node("told"), executor(), threading.Event()
@@ -38,7 +38,7 @@ def told(namespace: str) -> Iterator[None]:
     robot.transitions = [msg.Counter(name="CONNECTING to STREAMING", count=1)]
     robot.histograms = [convert.histogram_to("round_trip_s", counted, "system1")]
     server.header.frame_id, robot.header.frame_id = "s1", "arm_1"
-    placements = [msg.Placement(server=name) for name in ("s1", "s2")]
+    placements = [msg.Placement(server=name) for name in ("s1", "s2", "no server's name", "")]
     schedule = msg.Schedule(epoch=3, factory="f", gap=0.25, placements=placements, routes=[msg.Route(robot="arm_1", server="s1")])
     said = (
         (node.create_publisher(msg.ServerStatus, names.server("s1", "status"), qos.SERVER_STATUS), server),

@@ -89,7 +89,7 @@ def exporting(board: Board, address: str, port: int, folder: Path, server: str =
         http = make_server(address, port, App(board, folder, server), _Server, handler_class=_Handler)
     except OSError as error:
         problem = f"{address}:{port} cannot be listened on: {error.strerror or error}"
-        raise ConfigurationError(problem, key="--metrics", fix="choose another port, or 0 for any") from None
+        raise ConfigurationError(problem, key="port", fix="choose another port, or 0 for any") from None
     thread = threading.Thread(target=http.serve_forever, name="metrics", daemon=True)
     thread.start()
     try:

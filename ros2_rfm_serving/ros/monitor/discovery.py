@@ -19,6 +19,7 @@ FORGET_AFTER_S = 60.0
 """Of a robot or server that is silent, whose topics have gone, and that the schedule does not know."""
 MAX_WATCHED = 4096
 """Robots, and servers: names come from whoever may write to the graph."""
+NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
 ROBOT_STATUS, SERVER_STATUS = "rfm_serving/msg/RobotStatus", "rfm_serving/msg/ServerStatus"
 
 
@@ -34,7 +35,7 @@ def there(topics: Iterable[tuple[str, list[str]]], names: qos.Names) -> There:
     for topic, types in topics:
         for kind in kinds.keys() & set(types):
             before, _, after = kinds[kind].partition("*")
-            if match := re.fullmatch(f"{before}([A-Za-z]\\w{{0,99}}){after}", topic, re.ASCII):
+            if match := re.fullmatch(f"{before}({NAME.pattern}){after}", topic, re.ASCII):
                 found[kind].add(match.group(1))
     return There(frozenset(found[ROBOT_STATUS]), frozenset(found[SERVER_STATUS]))
 
@@ -46,6 +47,11 @@ def look(node: Node, names: qos.Names) -> There:
         frozenset(robot for robot in found.robots if node.count_publishers(names.robot(robot, "rfm/status"))),
         frozenset(server for server in found.servers if node.count_publishers(names.server(server, "status"))),
     )
+
+
+def _usable(names: frozenset[str]) -> frozenset[str]:
+    """A schedule may come from anybody."""
+    return frozenset(name for name in names if NAME.fullmatch(name))
 
 
 class DiscoveringNode(ObserverNode):
@@ -64,7 +70,7 @@ class DiscoveringNode(ObserverNode):
 
     def look(self) -> None:
         board, found = self._board, look(self, self._names)
-        robots, servers = found.robots | board.planned_robots, found.servers | board.planned_servers
+        robots, servers = found.robots | _usable(board.planned_robots), found.servers | _usable(board.planned_servers)
         self._watch(robots, self._watched[0], self.watch_robot)
         self._watch(servers, self._watched[1], self.watch_server)
         board.add(robots=sorted(robots & self._watched[0]), servers=sorted(servers & self._watched[1]))
