@@ -16,7 +16,7 @@ from typing import Any
 
 import foxglove
 from foxglove import Channel, Context, MessageSchema, Parameter, Schema, Service, ServiceRequest, ServiceSchema
-from foxglove.websocket import Capability
+from foxglove.websocket import Capability, WebSocketServer
 from rcl_interfaces.msg import ParameterType
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
@@ -54,7 +54,8 @@ class Bridge(Node):
         self._group = ReentrantCallbackGroup()
         self._parameter_clients: dict[str, AsyncParameterClient] = {}
         self._called: set[str] = set()
-        self._server = foxglove.start_server(
+        self._server: WebSocketServer | None = None
+        self._server = server = foxglove.start_server(
             name="rfm_serving",
             host=address,
             port=port,
@@ -64,13 +65,14 @@ class Bridge(Node):
             context=self._shown,
             message_backlog_size=BACKLOG,
         )
-        self.port = self._server.port
+        self.port = server.port
         every(self, LOOK_PERIOD_S, self._look)
         every(self, QUEUE_PERIOD_S, self._work)
         self._look()
 
     def destroy_node(self) -> None:
-        self._server.stop()
+        if self._server is not None:
+            self._server.stop()
         super().destroy_node()
 
     @property
@@ -100,7 +102,7 @@ class Bridge(Node):
     def _offer_services(self) -> None:
         found = {name: kinds[0] for name, kinds in self.get_service_names_and_types() if len(kinds) == 1}
         new = {name: kind for name, kind in found.items() if kind in SERVICES and name not in self._called}
-        if new:
+        if new and self._server is not None:
             self._server.add_services([self._service(name, kind) for name, kind in new.items()])
             self._called |= new.keys()
 

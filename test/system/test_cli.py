@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -107,3 +108,13 @@ def test_a_verb_says_which_extra_it_needs(repository: Path, command: str, module
     line = [sys.executable, "-c", f"{without}; from ros2_rfm_serving.cli.main import main; main()"]
     done = subprocess.run(line, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and f"pip install 'ros2-rfm-serving[{command}]'" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["metrics", "foxglove"])
+def test_a_port_that_is_taken_is_named(repository: Path, command: str, ros_domain: int) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = rfm(command, "--port", str(port), cwd=repository)
+    assert done.returncode == 2 and f"127.0.0.1:{port} cannot be listened on" in done.stderr and "Traceback" not in done.stderr

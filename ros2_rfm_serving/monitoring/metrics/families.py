@@ -82,6 +82,7 @@ def _schedule(board: Board, now_s: float) -> Iterator[Metric]:
 def _servers(rows: dict[str, ServerRow], now_s: float) -> Iterator[Metric]:
     there = {name: row for name, row in rows.items() if is_up(row, now_s)}
     yield _up("server", rows, now_s)
+    rows = {name: row for name, row in rows.items() if row.seen_s > -math.inf}  # else its counters would begin at 0
     yield _states("server", {name: row.state for name, row in there.items()}, [state.name.lower() for state in ServerState])
     info = InfoMetricFamily("rfm_server", "What a server hosts", labels=["server"])
     for name, row in there.items():
@@ -100,6 +101,7 @@ def _servers(rows: dict[str, ServerRow], now_s: float) -> Iterator[Metric]:
 def _robots(rows: dict[str, RobotRow], now_s: float) -> Iterator[Metric]:
     there = {name: row for name, row in rows.items() if is_up(row, now_s)}
     yield _up("robot", rows, now_s)
+    rows = {name: row for name, row in rows.items() if row.seen_s > -math.inf}
     yield _states("robot", {name: row.state.lower() for name, row in there.items()}, [state.name.lower() for state in RobotState])
     info = InfoMetricFamily("rfm_robot", "What a robot does, and whom it asks", labels=["robot"])
     for name, row in there.items():

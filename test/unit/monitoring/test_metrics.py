@@ -95,6 +95,12 @@ def test_who_is_silent_has_no_gauges_and_keeps_its_counters() -> None:
     assert found["rfm_server_replies_total", ("server", "s1")] == 10
 
 
+def test_who_was_never_heard_has_no_counters_that_would_jump_when_it_is() -> None:
+    found = exported(board())
+    assert found["rfm_robot_up", ("robot", "arm_2")] == 0 == found["rfm_server_up", ("server", "s2")]
+    assert {key[0] for key in found if ("robot", "arm_2") in key or ("server", "s2") in key} == {"rfm_robot_up", "rfm_server_up"}
+
+
 def test_names_from_the_graph_make_no_more_than_so_many_series() -> None:
     much = board()
     much.robots["arm_1"].refused = {f"reason_{i:04}": 1 for i in range(5000)}
