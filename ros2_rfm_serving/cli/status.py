@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.monitoring.board import Board
 
 LOOK_PERIOD_S = 0.1
-SETTLED_S = 1.0
-"""Without anybody new, everybody is known; two periods of a status."""
+ALL_HEARD_S, SOME_SILENT_S = 1.0, 2.0
+"""Without news, that is all there is: two and four periods of a status."""
 
 
 def status(
@@ -46,13 +46,14 @@ def status(
 
 
 def _await_factory(board: Board, limit_s: float, stop: threading.Event) -> None:
-    """Until everybody who is there has been heard, or the time is over."""
-    end_s, settled_s, known = time.monotonic() + limit_s, time.monotonic() + SETTLED_S, 0
+    """Until everybody has been heard, or nobody new for a while, or the time is over."""
+    end_s = time.monotonic() + limit_s
+    news, news_s = (0, 0), time.monotonic()
     while time.monotonic() < end_s and not stop.wait(LOOK_PERIOD_S):
-        if len(board.robots) + len(board.servers) != known:
-            known, settled_s = len(board.robots) + len(board.servers), time.monotonic() + SETTLED_S
-        seen_s = [row.seen_s for row in board.robots.values()] + [row.seen_s for row in board.servers.values()]
-        if seen_s and board.factory and min(seen_s) > 0 and time.monotonic() > settled_s:
+        seen = [row.seen_s > 0 for row in board.robots.values()] + [row.seen_s > 0 for row in board.servers.values()]
+        if (len(seen), sum(seen)) != news:
+            news, news_s = (len(seen), sum(seen)), time.monotonic()
+        if any(seen) and board.factory and time.monotonic() - news_s > (ALL_HEARD_S if all(seen) else SOME_SILENT_S):
             return
     if not stop.is_set() and not (board.robots or board.servers or board.factory):
         fix = "start it with `rfm up`, or name its --domain and --namespace"

@@ -66,7 +66,7 @@ def told(namespace: str) -> Iterator[None]:
 
 def test_status_shows_a_factory_that_it_was_told_nothing_about(repository: Path, ros_domain: int) -> None:
     with told("plant_a"):
-        done = rfm("status", "--json", "--namespace", "plant_a", "--wait", "20", cwd=repository)
+        done = rfm("status", "--json", "--namespace", "plant_a", "--wait", "60", cwd=repository)
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
         assert found["schedule"]["factory"] == "f" and found["schedule"]["epoch"] == 3 and found["schedule"]["gap"] == 0.25
