@@ -18,16 +18,19 @@ UNKNOWN_RGB = (0.6, 0.6, 0.6)
 
 
 def path(
-    names: Sequence[str], rows: npt.NDArray[np.float32], here: Points, held: int, *, delta_scale_m: float, arm: Arm | None
+    names: Sequence[str], rows: npt.NDArray[np.float32], here: Points | None, held: int, *, delta_scale_m: float, arm: Arm | None
 ) -> Points | None:
     """Of a chunk's rows [T, A] in robot space; None: its actions say nothing about the end effector.
 
-    here: [3] where it is when the chunk arrives; held: rows that were executed meanwhile. A displacement counts from there.
+    here: [3] where it is when the chunk arrives, which displacements count from; None: nobody knows, and they lead nowhere.
+    held: rows that were executed meanwhile.
     """
     if columns := _cartesian(names):
         wanted = rows[:, list(columns.values())].astype(np.float64)
         if not all(name.startswith("delta_") for name in columns):
             return wanted
+        if here is None:
+            return None
         reached = np.cumsum(wanted * delta_scale_m, axis=0)
         return here + reached - (reached[min(held, len(reached)) - 1] if held and len(reached) else 0.0)
     if arm is not None and arm.moving and set(arm.moving) <= set(names):

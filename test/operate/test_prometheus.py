@@ -75,16 +75,18 @@ def value(api: Callable[[str], Any], query: str) -> float | None:
 
 
 def drawn(topic: str) -> set[str]:
-    """Parts of the markers that are there, once a chunk is among them."""
+    """Parts of the markers, when all are there."""
     rclpy.init()
     node, spinner, heard = Node("eyes"), SingleThreadedExecutor(), dict[str, Any]()
     try:
         node.create_subscription(MarkerArray, topic, lambda array: heard.update({m.ns: m for m in array.markers}), 1)
         spinner.add_node(node)
         end_s = time.monotonic() + 60.0
-        while not (heard.get("arrived") and heard["arrived"].points) and time.monotonic() < end_s:
+        parts: set[str] = set()
+        while not parts >= {"executed", "arrived", "state"} and time.monotonic() < end_s:
             spinner.spin_once(timeout_sec=0.1)
-        return {part for part, marker in heard.items() if marker.action == Marker.ADD}
+            parts = {part for part, marker in heard.items() if marker.action == Marker.ADD}
+        return parts
     finally:
         spinner.shutdown()
         node.destroy_node()

@@ -119,7 +119,7 @@ class RobotMarkers:
             chunk = convert.chunk_from(message)
         except BadMessageError:  # the robot refuses and counts it
             return
-        rows, here = chunk.chunk_robot, self._trail[-1] if self._trail else np.zeros(3)
+        rows, here = chunk.chunk_robot, self._trail[-1] if self._trail else None
         found = path(
             chunk.action_names,
             rows,

@@ -31,6 +31,7 @@ def test_displacements_count_from_where_the_arm_is_when_the_chunk_arrives() -> N
     assert found is not None and np.allclose(found, [[1.0, 2, 3], [1.1, 2, 3], [1.1, 2.2, 3]])
     found = path(DELTA, steps, HERE, 0, delta_scale_m=0.1, arm=None)
     assert found is not None and np.allclose(found[0], [1.1, 2, 3])
+    assert path(DELTA, steps, None, 0, delta_scale_m=0.1, arm=None) is None, "nobody knows where it is"
 
 
 def test_positions_are_taken_as_they_are_whatever_their_order() -> None:
