@@ -110,6 +110,8 @@ class RobotBrain(RobotParts):
         """A reply arrived; it counts, and True is returned, only if it answers the latest request of its component."""
         self._watch(now_s)  # what is late is late, whether or not a tick has seen it
         answered = self._talk.accept(reply, now_s)
+        if not isinstance(answered, str):
+            self.figures[reply.id.component].round_trips.add(now_s - answered.sent_s)
         problem = answered if isinstance(answered, str) else self._take(reply, answered, now_s)
         if problem:
             self.refused[problem] += 1

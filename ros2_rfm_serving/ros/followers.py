@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,8 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 
+HARDWARE = f"scheduler on {platform.node()}"
+"""Of its diagnostics."""
 FORGED = "somebody publishes schedules in this scheduler's name"
 SILENT_SERVER_S = 4 * qos.STATUS_PERIOD_S
 """A server of which nothing was heard for this long is not waited for."""
@@ -86,7 +89,9 @@ class Followers:
             "schedules forged": self._forged,
             "messages refused": self._unreadable,
         }
-        return DiagnosticStatus(level=level, name="scheduler: schedule", message=message, values=key_values(values))
+        return DiagnosticStatus(
+            level=level, name="scheduler: schedule", message=message, hardware_id=HARDWARE, values=key_values(values)
+        )
 
     def _problem(self, epoch: int) -> str:
         """Who does not follow, or cannot be told from those who do not; empty: everybody who is there does."""

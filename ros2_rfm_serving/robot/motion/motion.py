@@ -18,6 +18,7 @@ from ros2_rfm_serving.robot.motion.pace import Pace
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
+from ros2_rfm_serving.types.histogram import Histogram
 
 _SHAPE = ("limits", "fallback", "safe_pose", "safe_pose_gain")
 """Of a configuration: what ladder and limits consist of."""
@@ -39,6 +40,8 @@ class Motor:
         self.smoothness = Smoothness(config.command_type, len(config.action_names))
         self.staleness_s = math.nan
         """Age of the observation behind the last executed action."""
+        self.stalenesses = Histogram()
+        """Of every executed action."""
         self.step_ends_s = -math.inf
         """Until then the last action is being executed."""
         self.chunk_began_s = math.inf
@@ -191,6 +194,7 @@ class Motor:
             self._refused["out_of_limits"] += 1
             return None
         self._observed_s, self.staleness_s = observed_s, now_s - observed_s
+        self.stalenesses.add(self.staleness_s)
         action = self._eased(action)
         if self._parts > 1:
             if self._config.tick_is_step:  # ticks jitter: the next step begins with its tick

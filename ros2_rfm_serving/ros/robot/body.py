@@ -259,6 +259,8 @@ class RobotBody:
         except Exception:
             self._failed()
             self.stop()
+        if may_act:
+            self.punctuality.durations.add(clock() - now_s)
 
     def _tick(self, now_s: float, may_act: bool) -> None:
         tick = self.brain.tick(self._sensors(), now_s, may_act=may_act)
@@ -316,4 +318,4 @@ class RobotBody:
         self._told, self._told_s = told, now_s
 
     def _status_message(self, now_s: float) -> Any:
-        return convert.stamped(status_message(self.brain, self.settings.task, now_s), self._node)
+        return convert.stamped(status_message(self.brain, self.settings.task, self.punctuality, now_s), self._node)

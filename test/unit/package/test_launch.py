@@ -6,9 +6,11 @@ file unchanged.
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 import types
+import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -237,3 +239,57 @@ def test_no_string_of_a_parameter_file_is_left_for_ros_to_take_for_something_els
     strings = [token for token in yaml.scan(file.read_text()) if isinstance(token, yaml.ScalarToken) and token.value in "xynono"]
     assert [token.value for token in strings] == ["x", "y", "on", "no"] and not any(token.plain for token in strings)
     assert yaml.safe_load(file.read_text())["/**"]["ros__parameters"] == {"action_names": ["x", "y"], "on": "no", "rate": 5.0}
+
+
+def test_a_view_has_a_place_a_model_and_markers_for_every_robot(repository: Path, launched: Launched) -> None:
+    """`launched`: for its stand-ins."""
+    view = Launched(runpy.run_path(str(repository / "launch" / "view.launch.py")))
+    nodes = view.nodes(robots="arm_1 arm_2", namespace="hall_3")
+    assert [node["executable"] for node in nodes] == [
+        "markers_node",
+        *["static_transform_publisher", "robot_state_publisher"] * 2,
+        "rviz2",
+    ]
+    assert nodes[0]["namespace"] == "hall_3/rfm" and nodes[0]["parameters"] == [{"fleet_namespace": "hall_3"}]
+    assert nodes[3]["arguments"] == ["--x", "1.5", "--frame-id", "factory", "--child-frame-id", "arm_2/base"]
+    model = nodes[4]
+    assert model["namespace"] == "hall_3/arm_2" and model["parameters"][0]["frame_prefix"] == "arm_2/"
+    assert model["parameters"][0]["robot_description"].startswith("<?xml") and Path(nodes[-1]["arguments"][1]).is_file()
+    assert [node["executable"] for node in view.nodes(robots="arm_1", description="", rviz="false")] == [
+        "markers_node",
+        "static_transform_publisher",
+    ]
+
+
+def test_what_is_shown_is_on_the_graph(repository: Path) -> None:
+    """rviz's and PlotJuggler's topics are names of docs/structures.md, or fields of what is there."""
+    config = repository / "config"
+    shown = yaml.safe_load((config / "rviz" / "factory.rviz").read_text())["Visualization Manager"]
+    topics = [part for display in shown["Displays"] for part in display.get("Displays", [])]
+    names = {part[key]["Value"].split("/", 2)[2] for part in topics for key in ("Topic", "Description Topic") if key in part}
+    assert shown["Global Options"]["Fixed Frame"] == "factory" and names == {"rfm/markers", "robot_description"}
+    curves = [curve.get("name", "") for curve in ET.parse(config / "plotjuggler" / "robot.xml").getroot().iter("curve")]
+    fields = {
+        kind: (repository / "msg" / f"{kind}.msg").read_text() for kind in ("RobotStatus", "ServerStatus", "ActionChunk", "Served")
+    }
+    for curve in curves:
+        text = fields["ServerStatus"] if "/servers/" in curve else fields["Served" if "/served/" in curve else "RobotStatus"]
+        assert f" {curve.rpartition('/')[2]} " in text, curve
+    assert len(curves) > 10
+    assert "rqt_robot_monitor/RobotMonitor" in (config / "rqt" / "factory.perspective").read_text()
+
+
+def test_foxgloves_layout_shows_panels_that_it_has(repository: Path) -> None:
+    content = json.loads((repository / "config" / "foxglove" / "factory.json").read_text())
+
+    def leaves(part: Any) -> list[str]:
+        return [part] if isinstance(part, str) else leaves(part["first"]) + leaves(part["second"])
+
+    assert sorted(leaves(content["layout"])) == sorted(content["configById"])
+    status = (repository / "msg" / "RobotStatus.msg").read_text() + (repository / "msg" / "ServerStatus.msg").read_text()
+    served = (repository / "msg" / "Served.msg").read_text()
+    shown = [path["value"] for panel in content["configById"].values() for path in panel.get("paths", [])]
+    for path in shown:
+        field = path.rpartition(".")[2]
+        assert f" {field} " in (served if ".served." in path else status), path
+    assert len(shown) >= 10
