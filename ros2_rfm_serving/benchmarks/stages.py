@@ -74,29 +74,30 @@ def _parameters(task: Task) -> dict[str, Any]:
 
 def config_of(task: Task, parameters: dict[str, Any]) -> RobotConfig:
     """The robot of a task as its node would read it, with one attempt."""
+    from ros2_rfm_serving.factory.settings import robot_settings
     from ros2_rfm_serving.robot import RobotConfig
     from ros2_rfm_serving.robot.config import TaskPolicy
     from ros2_rfm_serving.types import Conditioning
     from ros2_rfm_serving.worlds.closed_loop import ROBOT
 
-    rules = task.safety_and_slo_violation
+    declared, rate_hz = robot_settings(task), parameters["control_rate_hz"]
     return RobotConfig(
         name=ROBOT,
         action_names=tuple(parameters["action_names"]),
         cameras=tuple(parameters["cameras"]),
         state_size=parameters["state_size"],
-        control_rate_hz=parameters["control_rate_hz"],
-        execution_horizon=parameters["execution_horizon"],
+        control_rate_hz=rate_hz,
+        execution_horizon=declared.execution_horizon(rate_hz),
         conditioning=Conditioning(parameters["conditioning"]),
         blend_steps=parameters["blend_steps"],
         verdict_votes=parameters["verdict_votes"],
         max_action_age_s=parameters["max_action_age_s"],
-        prompts={name: component.prompt for name, component in task.components.items()},
-        calls_per_action={name: ratio for name in task.components if name != SYSTEM1 and (ratio := task.calls_per_action(name))},
+        prompts=dict(declared.prompts),
+        calls_per_action=dict(declared.calls_per_action),
         policy=TaskPolicy(
-            fallbacks={name: component.fallback for name, component in task.components.items()},
-            max_consecutive_safety_replan=rules.max_consecutive_safety_replan,
-            max_consecutive_slo_violation=rules.max_consecutive_slo_violation,
+            fallbacks=dict(declared.fallbacks),
+            max_consecutive_safety_replan=declared.max_consecutive_safety_replan,
+            max_consecutive_slo_violation=declared.max_consecutive_slo_violation,
         ),
     )
 

@@ -7,7 +7,9 @@ from collections import Counter
 import pytest
 
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
+from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.simulation.conditions import Conditions, Cut, Network, Stragglers
+from ros2_rfm_serving.simulation.gpu import Timing
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.robot import SimulatedRobot
 from ros2_rfm_serving.simulation.simulate import _Simulation
@@ -77,7 +79,8 @@ def test_after_ten_seconds_of_too_much_every_robot_streams_again_within_five(
 
     monkeypatch.setattr(Host, "open_session", noted)
     plant = factory(2 * NUM_ROBOTS if conditions is TOO_MANY else NUM_ROBOTS)
-    simulation = _Simulation(schedule(plant), plant, models(), World(seed=1, warm_up_s=2.0, conditions=conditions))
+    timing = Timing(catalogue=models(), profile=Profile({}))
+    simulation = _Simulation(schedule(plant), plant, timing, World(seed=1, warm_up_s=2.0, conditions=conditions))
     robots = [simulation._robots[robot.name] for robot in plant.robots[:NUM_ROBOTS]]
     simulation.world.events.run(END_S + AGAIN_S, None)
     assert Counter(robot.brain.state for robot in robots) == {RobotState.STREAMING: NUM_ROBOTS}
