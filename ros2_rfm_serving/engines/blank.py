@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import simplejpeg
 
+from ros2_rfm_serving.engines.answers import answers_of
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest, ModelContract, RequestId, empty
@@ -15,9 +16,7 @@ def rehearse(engine: Engine, batch_size: int) -> None:
     contract = engine.contract
     if not contract.chunk_length:
         return
-    answers = engine.infer([blank_request(contract, encoded=engine.takes_encoded)] * batch_size)
-    if len(answers) != batch_size:
-        raise ModelError(f"{contract.model!r} gave {len(answers)} answers to {batch_size} requests: one for each, in order")
+    answers = answers_of(engine, [blank_request(contract, encoded=engine.takes_encoded)] * batch_size)
     promised = (contract.chunk_length, len(contract.action_names))
     for answer in answers:
         if isinstance(answer, ModelError):

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ros2_rfm_serving.engines.answers import answers_of
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.errors import BadMessageError, ModelError
+from ros2_rfm_serving.errors import BadMessageError, EngineError, ModelError
 from ros2_rfm_serving.server.dispatch import Dispatcher, DispatchPolicy
 from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
 from ros2_rfm_serving.server.figures import Figures, ServerSnapshot, quantile
@@ -252,9 +253,7 @@ class ModelServer:
         batch = work.batch
         self._begin_episode(batch[0].request.id)
         try:
-            answers = self._lanes[work.tier].engine.infer([w.request for w in batch])
-            if len(answers) != len(batch):
-                raise ModelError(f"{len(answers)} answers to {len(batch)} requests")
+            answers = answers_of(self._lanes[work.tier].engine, [w.request for w in batch])
             self.last_engine_error = ""
         except Exception as error:  # an engine is foreign code: whatever it raises costs this batch and nothing else
             self.refused["engine_error"] += len(batch)
@@ -265,14 +264,8 @@ class ModelServer:
     def _usable(self, component: str, answer: EngineReply | ModelError) -> EngineReply | None:
         """Counts what is wrong with one row; a judge's text that is none of its words goes on as an empty verdict."""
         if isinstance(answer, ModelError):
-            self.refused["engine_error"] += 1
+            self.refused["bad_output" if isinstance(answer, EngineError) else "engine_error"] += 1
             self.last_engine_error = str(answer)
-            return None
-        columns = len(self.contract.action_names)
-        model, robot = answer.chunk_model.shape, answer.chunk_robot.shape
-        if columns and (len(robot) != 2 or robot[1] != columns or model != robot):
-            self.refused["bad_output"] += 1
-            self.last_engine_error = f"a chunk of shape {robot} (model space {model}) for {columns} actions"
             return None
         if not (np.isfinite(answer.chunk_robot).all() and np.isfinite(answer.chunk_model).all()):
             self.refused["non_finite_output"] += 1
