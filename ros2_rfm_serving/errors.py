@@ -7,7 +7,6 @@
     ├── ModelError                  200  a model bundle cannot be loaded or does not fit its request
     │   ├── OutOfMemoryError        201  memory does not suffice for a batch; smaller ones may still run
     │   └── EngineError             202  an engine raised what it may not, or gave what its contract does not promise
-    │       └── EngineDeadError     203  an engine that will never answer again; only a new process helps
     ├── ContractError               210  robot and server disagree (action names, cameras, state size, hash, version)
     ├── CapacityError               220  the server has no session left
     │   └── DrainingError           221  the server is about to end and takes no new sessions
@@ -58,10 +57,6 @@ class EngineError(ModelError):
     """All that can leave `engines/answers.py` beside other model errors, whatever foreign code did."""
 
     code = 202
-
-
-class EngineDeadError(EngineError):
-    code = 203
 
 
 class ContractError(RfmError):

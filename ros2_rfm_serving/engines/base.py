@@ -1,6 +1,7 @@
 """What a model offers to be served. The loop around it (`sampling.py`) is ours.
 
-Lifecycle: an engine is built once per server process, warmed up, then called from one thread only (the server's worker).
+Lifecycle: an engine is built once per server process, warmed up, then called from one thread only (the server's worker), unless
+`max_concurrent` says that several may call `infer` at once; closed when its model leaves the process.
 Calls are pure with respect to requests: nothing of one request may be visible to the next. An engine for which that does not
 hold says so in its contract (`Serving.EXCLUSIVE`), gets one session and a `reset` with every episode.
 """
@@ -34,8 +35,17 @@ class Engine(Protocol):
     def max_batch_size(self) -> int:
         """Largest batch `infer` accepts."""
 
+    max_concurrent: int = 1
+    """Calls of `infer` that may be under way at once. More than one where the engine batches continuously: then each call has one
+    request, which is answered as soon as it is done."""
+
     takes_encoded: bool = False
     """It wants images as they travelled (to pass them on, or to decode them on a GPU); else they are decoded before."""
+
+    @property
+    def is_dead(self) -> bool:
+        """It will never answer again: only a new process helps. Asked at any time, from any thread."""
+        return False
 
     def prepare(self, batch_size: int) -> None:
         """Called at start and whenever the server's batch size changes, before `infer`.
@@ -58,6 +68,10 @@ class Engine(Protocol):
 
     def reset(self) -> None:
         """A new episode of the one session of an engine with `Serving.EXCLUSIVE`. Shared engines have nothing to reset."""
+        return
+
+    def close(self) -> None:
+        """Gives back what outlives it: processes, connections, threads. Nothing is called afterwards."""
         return
 
     def check_parity(self) -> list[Parity]:

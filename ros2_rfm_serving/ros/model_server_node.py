@@ -196,6 +196,8 @@ class ModelServerNode(LifecycleNode):
         return SUCCESS
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if self._loaded:
+            self._loaded.engine.close()
         self._loaded = None
         self._replies.clear()
         self._set_state(ServerState.LOADING, "no model loaded")
@@ -389,6 +391,7 @@ class ModelServerNode(LifecycleNode):
     def _tend(self) -> None:
         """Twice a second: is the engine alive, are the robots, and what everybody is told."""
         self._watch_engine()
+        self._watch_life()
         if self._server:
             sessions = self._server.session_keys()
             unheard = self._replies.unheard(robot for robot, _ in sessions)
@@ -404,18 +407,24 @@ class ModelServerNode(LifecycleNode):
 
     def _watch_engine(self) -> None:
         """A batch that does not end ends the process: its engine cannot be asked to stop."""
+        if self._state == ServerState.HUNG and self._owns_process:
+            faulthandler.dump_traceback(file=sys.stderr)
+            os._exit(EXIT_HUNG)
         limit_s = self._params.hung_after_s
         if not limit_s:
             faulthandler.cancel_dump_traceback_later()
             return
         if self._owns_process:  # a thread of C that needs no interpreter, should that be stuck
             faulthandler.dump_traceback_later(FROZEN_FACTOR * limit_s, exit=True)
-        if self._state == ServerState.HUNG and self._owns_process:
-            faulthandler.dump_traceback(file=sys.stderr)
-            os._exit(EXIT_HUNG)
         if self._worker and self._worker.busy_s(clock()) > limit_s and self._state != ServerState.HUNG:
             self.get_logger().error(f"the engine has been busy with one batch for more than {limit_s:g} s")
             self._set_state(ServerState.HUNG, "the engine does not come back")
+
+    def _watch_life(self) -> None:
+        """An engine that has died in a process or a thread of its own: nobody waits until it has failed with a request."""
+        if self._worker and self._loaded and self._loaded.engine.is_dead and self._state != ServerState.HUNG:
+            self.get_logger().error("the engine is dead")
+            self._set_state(ServerState.HUNG, "the engine is dead")
 
     def _publish_status(self) -> None:
         if self._own_name.lost:  # the status of that name is somebody else's

@@ -2,8 +2,8 @@
 
 A body that does not spend time but computes it calls the parts of `step` itself: `begin`, `run`, `complete`.
 
-Threads: `submit`, `open_session` and the like may be called from any thread; `step` and its parts from one thread only. One lock
-guards sessions and mailboxes and is never held while the engine runs.
+Threads: `submit`, `open_session` and the like may be called from any thread; `step` and its parts from one thread only, but `run`
+from as many as the engine has calls under way. One lock guards sessions and mailboxes and is never held while the engine runs.
 """
 
 from __future__ import annotations
@@ -115,6 +115,10 @@ class ModelServer:
     def num_tiers(self) -> int:
         return len(self._lanes)
 
+    def max_concurrent(self, tier: int) -> int:
+        """Works of a tier that may be in progress at once."""
+        return self._lanes[tier].max_concurrent
+
     @property
     def is_idle(self) -> bool:
         """Nothing waits and nothing runs."""
@@ -203,13 +207,18 @@ class ModelServer:
                 session.superseded += 1
                 self._superseded += 1
 
+    def _count(self, kind: str, number: int = 1) -> None:
+        """From any thread."""
+        with self._lock:
+            self.refused[kind] += number
+
     @contextlib.contextmanager
     def counting_refusals(self) -> Iterator[None]:
         """Counts the `BadMessageError` that leaves the block, whether conversion or `submit` raised it."""
         try:
             yield
         except BadMessageError as error:
-            self.refused[error.kind] += 1
+            self._count(error.kind)
             raise
 
     def step(self, clock: Callable[[], float]) -> list[Reply]:
@@ -256,7 +265,7 @@ class ModelServer:
             answers = answers_of(self._lanes[work.tier].engine, [w.request for w in batch])
             self.last_engine_error = ""
         except Exception as error:  # an engine is foreign code: whatever it raises costs this batch and nothing else
-            self.refused["engine_error"] += len(batch)
+            self._count("engine_error", len(batch))
             self.last_engine_error = f"{type(error).__name__}: {error}"
             return [None] * len(batch)
         return [self._usable(w.request.id.component, answer) for w, answer in zip(batch, answers, strict=True)]
@@ -264,14 +273,14 @@ class ModelServer:
     def _usable(self, component: str, answer: EngineReply | ModelError) -> EngineReply | None:
         """Counts what is wrong with one row; a judge's text that is none of its words goes on as an empty verdict."""
         if isinstance(answer, ModelError):
-            self.refused["bad_output" if isinstance(answer, EngineError) else "engine_error"] += 1
+            self._count("bad_output" if isinstance(answer, EngineError) else "engine_error")
             self.last_engine_error = str(answer)
             return None
         if not (np.isfinite(answer.chunk_robot).all() and np.isfinite(answer.chunk_model).all()):
-            self.refused["non_finite_output"] += 1
+            self._count("non_finite_output")
             return None
         if not answer.verdict and self.reply_kind(component) is Verdict:
-            self.refused["verdict_violation"] += 1
+            self._count("verdict_violation")
         return answer
 
     def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:

@@ -37,7 +37,7 @@ class Lane:
     def __init__(self, tier: Tier) -> None:
         self.engine, self.view = tier.engine, EngineView(1, ServiceTimes(tier.profile_s), tier.round_trip_s)
         self.batch_size = 0
-        self._max_concurrent = tier.max_concurrent
+        self.max_concurrent = tier.max_concurrent
         self._ends_s: dict[Work, float] = {}
         self.resize(tier.batch_size)
 
@@ -47,7 +47,7 @@ class Lane:
         if batch_size != self.batch_size:
             self.engine.prepare(batch_size)
         self.batch_size = batch_size
-        self.view.batch_size = 1 if self._max_concurrent > 1 else batch_size
+        self.view.batch_size = 1 if self.max_concurrent > 1 else batch_size
 
     @property
     def is_idle(self) -> bool:
@@ -55,7 +55,7 @@ class Lane:
 
     @property
     def is_full(self) -> bool:
-        return len(self._ends_s) >= self._max_concurrent
+        return len(self._ends_s) >= self.max_concurrent
 
     def begun(self, work: Work) -> None:
         self._ends_s[work] = work.begun_s + self.view.latency_s(len(work.batch))

@@ -1,4 +1,6 @@
-"""The thread that owns an engine: selects, runs, hands the replies over. Nothing else touches the engine once it serves."""
+"""The thread that owns an engine: selects, runs, hands the replies over. Nothing else touches the engine once it serves, but the
+threads that it starts for one that takes several requests at once (`runs.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from collections import deque
 from collections.abc import Callable
 
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.ros.server.runs import Answers, Runs
+from ros2_rfm_serving.server import ModelServer, Work
 from ros2_rfm_serving.types import Reply, RequestId
 
 IDLE_WAIT_S = 1.0
@@ -23,7 +26,7 @@ class EngineThread:
         self._server, self._publish, self._log, self._tier = server, publish, log, tier
         self._wake, self._stopping = threading.Event(), False
         self._calls: deque[Callable[[], None]] = deque()
-        self._busy_since_s: float | None = None
+        self._runs = Runs(server.run, self.wake, at_once=server.max_concurrent(tier) > 1)
         self._thread = threading.Thread(target=self._run, name=f"engine_{tier}", daemon=True)
         self._thread.start()
 
@@ -37,18 +40,17 @@ class EngineThread:
         self._wake.set()
 
     def busy_s(self, now_s: float) -> float:
-        """For how long the present batch has been running; 0: none runs."""
-        since_s = self._busy_since_s
-        return now_s - since_s if since_s is not None else 0.0
+        """For how long the present batch has been running, the oldest of several; 0: none runs."""
+        return self._runs.busy_s(now_s)
 
     def stop(self, timeout_s: float) -> None:
-        """Waits for the batch that runs."""
+        """Waits for what runs."""
         self._stopping = True
         self._wake.set()
         self._thread.join(timeout=timeout_s)
 
     def _run(self) -> None:
-        while not self._stopping:
+        while not self._stopping or len(self._runs):
             self._wake.clear()  # before looking: what comes afterwards sets it again
             try:
                 while self._calls:
@@ -56,22 +58,22 @@ class EngineThread:
                 if not self._step():
                     self._wake.wait(self._idle_s())
             except Exception:  # the thread must live: without it the server would take requests and answer none
-                self._busy_since_s = None
                 self._server.refused["worker_error"] += 1
                 self._log(traceback.format_exc())
 
     def _step(self) -> bool:
-        """One batch; False: nothing is to be run now."""
-        begun_s = clock()
-        work = self._server.begin(begun_s, self._tier)
-        if work is None:
-            return False
-        self._busy_since_s = begun_s
-        answers = self._server.run(work)
-        self._busy_since_s = None
+        """One batch, or one more of those that run at once; False: nothing is to be done now."""
+        work = None if self._stopping else self._server.begin(clock(), self._tier)
+        if work is not None:
+            self._runs.start(work)
+        ended = self._runs.ended()
+        if ended is not None:
+            self._tell(*ended)
+        return work is not None or ended is not None
+
+    def _tell(self, work: Work, answers: Answers) -> None:
         failed = [w.request.id for w, answer in zip(work.batch, answers, strict=True) if answer is None]
         self._publish(self._server.complete(work, answers, clock()), failed)
-        return True
 
     def _idle_s(self) -> float:
         if self._tier:

@@ -6,6 +6,7 @@ import math
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from ros2_rfm_serving.engines.base import Engine, require_parity
@@ -84,7 +85,8 @@ def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow:
     sessions = placement.max_sessions or max_sessions(
         engine.contract, _service_s(engine, batch_size), batch_size, rate_hz=params.session_rate_hz
     )
-    return ModelServer(params.server_config(placement, sessions), engine, *overflow)
+    config = replace(params.server_config(placement, sessions), max_concurrent=engine.max_concurrent)
+    return ModelServer(config, engine, *overflow)
 
 
 def _service_s(engine: Engine, batch_size: int) -> float:

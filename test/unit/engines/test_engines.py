@@ -23,7 +23,8 @@ from ros2_rfm_serving.engines.flow.sampling import sample
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
-from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.factory.catalogue import Footprint, Service
+from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.types import Conditioning, InferenceRequest
 from test.unit.fakes import shipped_bundles
 
@@ -188,6 +189,31 @@ def test_an_emulated_engine_takes_its_profiles_time_and_says_so(repository: Path
     assert waited == [pytest.approx(0.035)] and len(replies) == 3
     assert engine.contract.emulated and "emulated" in engine.contract.model and engine.contract.model_hash == ""
     assert engine.contract.conditionings == tuple(Conditioning)
+
+
+def test_an_emulated_text_model_serves_several_at_once_each_the_slower_the_more_they_are() -> None:
+    """As in virtual time: `ProcessorSharing`. Here a second request comes after the first eighth of the first one's work."""
+    service = Service(batching="continuous", base_ms=100, per_request_ms=50, max_concurrent=3, jitter=0)
+    footprint = Footprint(memory_gb=1, load_s=1, source="said", service=service, derivation="said")
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 1:
+            engine.infer([blank_request(engine.contract)])
+
+    spec = EngineSpec(
+        model="judge",
+        entry=CatalogueEntry(engine="emulated", output="judgement", gpus={"GPU": footprint}),
+        models_folder=Path(),
+        profile=Profile({}),
+        gpu_type="GPU",
+        wait=wait,
+    )
+    engine = build_engine(spec)
+    assert engine.max_concurrent == 3
+    engine.infer([blank_request(engine.contract)])
+    assert waited == pytest.approx([0.15 / 8] + [0.2 / 8] * 8 + [0.15 / 8] * 7)
 
 
 def test_unknown_models_and_engines_are_named(repository: Path) -> None:
