@@ -2,8 +2,8 @@
 
 Lifecycle: an engine is built once per server process, warmed up, then called from one thread only (the server's worker), unless
 `max_concurrent` says that several may call `infer` at once; closed when its model leaves the process.
-Calls are pure with respect to requests: nothing of one request may be visible to the next. An engine for which that does not
-hold says so in its contract (`Serving.EXCLUSIVE`), gets one session and a `reset` with every episode.
+Calls are pure with respect to sessions: nothing of one request may be visible to another session's, or in another episode. An
+engine for which that does not hold says so in its contract (`Serving.EXCLUSIVE`), gets one session, `reset` with each episode.
 """
 
 from __future__ import annotations
@@ -68,6 +68,13 @@ class Engine(Protocol):
 
     def reset(self) -> None:
         """A new episode of the one session of an engine with `Serving.EXCLUSIVE`. Shared engines have nothing to reset."""
+        return
+
+    def close_session(self, robot: str, component: str, epoch: int) -> None:
+        """What is kept for this session, if anything, may be forgotten. Comes from any thread, also while a batch runs.
+
+        A session is known by its requests' `id`; with another episode in it, an engine that keeps something begins anew.
+        """
         return
 
     def close(self) -> None:

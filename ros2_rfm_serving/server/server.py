@@ -9,6 +9,7 @@ from as many as the engine has calls under way. One lock guards sessions and mai
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import threading
 from collections import Counter
@@ -98,7 +99,8 @@ class ModelServer:
         with self._lock:
             grant = self._sessions.open(request, self._figures.load)
             self._mailboxes.discard((request.robot, request.component))
-            return grant
+        self._tell_engines()
+        return grant
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         with self._lock:
@@ -106,6 +108,7 @@ class ModelServer:
             if session and self._sessions.close(session.key, epoch):
                 self._mailboxes.discard(session.key)
                 self._mailboxes.task_ended(session.history)
+        self._tell_engines()
 
     def drain(self) -> None:
         """From now on no session opens and no request is taken; what waits and what runs is finished."""
@@ -131,7 +134,19 @@ class ModelServer:
             for key, why in gone:
                 self._mailboxes.discard(key)
                 self.refused[why] += 1
+        self._tell_engines()
         return gone
+
+    def _tell_engines(self) -> None:
+        """What they keep for sessions that have ended may go. They are foreign code: whatever they raise ends here."""
+        with self._lock:
+            ended = self._sessions.ended()
+        for session, lane in itertools.product(ended, self._lanes):
+            try:
+                lane.engine.close_session(*session.key, session.epoch)
+            except Exception as error:
+                self._count("engine_error")
+                self.last_engine_error = f"{type(error).__name__}: {error}"
 
     def reset_episode(self, robot: str, component: str, epoch: int, episode: int) -> None:
         """Discards what began before `episode`. Raises: `SessionError`."""

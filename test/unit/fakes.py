@@ -54,6 +54,10 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.batches: list[list[InferenceRequest]] = []
+        self.closed: list[tuple[str, str, int]] = []
+
+    def close_session(self, robot: str, component: str, epoch: int) -> None:
+        self.closed.append((robot, component, epoch))
 
     def prepare(self, batch_size: int) -> None: ...
 

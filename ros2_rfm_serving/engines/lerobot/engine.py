@@ -22,7 +22,10 @@ from ros2_rfm_serving.types import Conditioning, ModelContract
 
 
 class LeRobotEngine(FlowEngine):
-    """One thread; the lock of `FlowEngine` covers observation to robot space, as `Processing` needs it."""
+    """One thread; the lock of `FlowEngine` covers observation to robot space, as `Processing` needs it.
+
+    Each session has processor steps of its own (`sessions.py`).
+    """
 
     def __init__(self, model: SplitModel | WholeModel) -> None:
         super().__init__(model, model.sampling)
@@ -34,6 +37,9 @@ class LeRobotEngine(FlowEngine):
     def reset(self) -> None:
         if isinstance(self._policy, WholeModel):
             self._policy.reset()
+
+    def close_session(self, robot: str, component: str, epoch: int) -> None:
+        self._policy.processing.sessions.close(robot, component, epoch)
 
     def check_parity(self) -> list[Parity]:
         with self._lock:
