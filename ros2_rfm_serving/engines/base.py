@@ -173,5 +173,7 @@ class SamplingConfig:
     """Of x, W: more than the A actions for a model that pads them; 0: as many."""
     device: str = "cpu"
     """Where the loop's tensors live, PyTorch's name."""
+    true_jacobian: bool = False
+    """Sessions may ask for guidance through the model's Jacobian, which is compiled at warm-up and slows a whole batch then."""
     fixed_shapes: tuple[int, ...] = ()
     """Batch sizes that are compiled or captured at warm-up, rising; a batch is filled up to the next one. Empty: any size runs."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import simplejpeg
 
 from ros2_rfm_serving.engines.answers import answers_of
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest, ModelContract, RequestId, empty
+from ros2_rfm_serving.types import Conditioning, EncodedImage, Guidance, Image, InferenceRequest, ModelContract, RequestId, empty
 
 
 def rehearse(engine: Engine, batch_size: int) -> None:
@@ -36,6 +38,13 @@ def blank_request(contract: ModelContract, image_size_px: int = 96, *, encoded: 
         inference_delay_steps=0,
         prefix_model=empty(0, len(contract.action_names)),
     )
+
+
+def guided(request: InferenceRequest, *, true_jacobian: bool) -> InferenceRequest:
+    """The same, continuing one row of zeros."""
+    prefix = empty(1, request.prefix_model.shape[1])
+    guidance = Guidance(true_jacobian=true_jacobian)
+    return replace(request, prefix_model=prefix, conditioning=Conditioning.GUIDED, guidance=guidance)
 
 
 def _image(camera: str, size_px: int, encoded: bool) -> Image | EncodedImage:

@@ -60,6 +60,7 @@ class EmulatedEngine(Engine):
             chunk_length=spec.chunk_length if acts else 0,
             max_inference_delay_steps=spec.chunk_length if acts else 0,
             conditionings=tuple(Conditioning) if acts else (Conditioning.NONE,),
+            true_jacobian=acts,
             emulated=True,
         )
 

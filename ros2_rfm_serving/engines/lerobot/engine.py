@@ -32,7 +32,7 @@ class LeRobotEngine(FlowEngine):
         self._policy = model
         if actions_are_relative(model.processing, model.contract):
             # A prefix in model space is relative to an observation that has passed: it would guide to the wrong place.
-            self._contract = replace(self._contract, conditionings=(Conditioning.NONE,))
+            self._contract = replace(self._contract, conditionings=(Conditioning.NONE,), true_jacobian=False)
 
     def reset(self) -> None:
         if isinstance(self._policy, WholeModel):

@@ -54,7 +54,8 @@ class SplitModel(LeRobotModel):
         config, device = checkpoint.policy.config, checkpoint.options.device
         steps = config.num_steps if hasattr(config, "num_steps") else config.num_inference_steps
         self.split = split
-        self.sampling = SamplingConfig(num_steps=steps, num_columns=config.max_action_dim, device=device)
+        jacobian = checkpoint.options.true_jacobian
+        self.sampling = SamplingConfig(num_steps=steps, num_columns=config.max_action_dim, device=device, true_jacobian=jacobian)
         self._contract = replace(self._contract, chunk_length=config.chunk_size)
 
     @property

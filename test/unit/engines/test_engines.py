@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from ros2_rfm_serving.engines.embedded import bundle, instructions
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, load_embedded
 from ros2_rfm_serving.engines.embedded.judge import Judge
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeConfig, JudgeNetwork
+from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.embedded.training import TrainingConfig, train_judge, train_policy
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.sampling import sample
@@ -171,6 +173,29 @@ def test_a_damaged_bundle_is_refused_by_name(repository: Path, tmp_path: Path, s
     spoil(folder)
     with pytest.raises(ModelError, match="bundle"):
         bundle.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_another"),
+    [
+        ({"num_steps": 3}, True),
+        ({"noise_scale": 0.5}, True),
+        ({"dtype": "bfloat16"}, True),
+        ({"seed": 7, "batch_sizes": (1, 2), "true_jacobian": True}, False),
+        ({"dtype": "float32"}, False),
+    ],
+)
+def test_the_hash_is_of_the_bundle_and_of_what_options_change_in_its_answers(
+    repository: Path, options: dict[str, Any], is_another: bool
+) -> None:
+    folder = repository / "models" / "metaworld_flow"
+    as_saved = load_embedded("m", folder)
+    other = load_embedded("m", folder, BundleOptions(device="cpu", **options))
+    assert (other.contract.model_hash != as_saved.contract.model_hash) is is_another
+    assert len(other.contract.model_hash) == 64
+    same = json.loads((folder / "config.json").read_text())["network"]["num_steps"]
+    said = load_embedded("m", folder, BundleOptions(device="cpu", num_steps=same))
+    assert said.contract.model_hash == as_saved.contract.model_hash, "what it says anyway"
 
 
 def test_an_emulated_engine_takes_its_profiles_time_and_says_so(repository: Path) -> None:
