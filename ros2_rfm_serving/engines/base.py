@@ -141,6 +141,15 @@ class VelocityModel(Protocol):
         return actions
 
 
+@runtime_checkable
+class Anchored(Protocol):
+    """A `VelocityModel` whose model space is relative to what the robot observes, so that a prefix has to be expressed anew."""
+
+    @abstractmethod
+    def anchored(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
+        """The batch that was perceived last, with prefixes in its own model space, from `prefix_robot`."""
+
+
 class Predicts(enum.Enum):
     """What a network was trained to say about noisy actions, and so how our loop gets to clean ones (engines/flow/solvers.py)."""
 

@@ -36,6 +36,7 @@ class MirrorEngine(Engine):
             serving=Serving(spec.entry.options.get("serving", "shared")),
         )
         self.episodes = 0
+        self._dead = False
 
     @property
     def contract(self) -> ModelContract:
@@ -44,6 +45,10 @@ class MirrorEngine(Engine):
     @property
     def max_batch_size(self) -> int:
         return 8
+
+    @property
+    def is_dead(self) -> bool:
+        return self._dead
 
     def warm_up(self) -> None:
         """Nothing to warm."""
@@ -54,6 +59,7 @@ class MirrorEngine(Engine):
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         told = {request.instruction for request in requests}
         time.sleep(3600.0 if "hang" in told else 1.0 if "slow" in told else self._batch_s)
+        self._dead = self._dead or "die" in told
         if "out of memory" in told:
             raise MemoryError("in /secret/path")
         return [self._row(request) for request in requests]

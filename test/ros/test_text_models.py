@@ -1,4 +1,4 @@
-"""A text model in a model server process: requests run side by side, as many as the descriptor says."""
+"""A text model in a model server process: requests run side by side, as the descriptor says; an engine that died ends it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rfm_serving import msg
+
+from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM2, ObservationRequest, Plan, RequestId, Verdict, empty
 from test.unit.engines.chat_server import Turn, says
@@ -93,3 +96,14 @@ def test_a_verdict_waits_for_no_plan_and_the_descriptor_says_how_many_run_at_onc
             for event in model.may_answer.values():
                 event.set()
         fleet.wait(lambda: all(answered(robot) for robot in robots), what="all answers")
+
+
+def test_an_engine_that_died_ends_its_process_whether_or_not_batches_have_a_limit(ros_domain: int, tmp_path: Path) -> None:
+    """As vLLM's does when its core is gone: READY would be a lie, and only a new process helps."""
+    with serving(tmp_path, "r1", hung_after_s=0.0) as (fleet, process):
+        assert fleet.open("r1").success
+        fleet.ask("r1", 1.0)
+        fleet.send("r1", 2.0, instruction="die")
+        fleet.wait(lambda: process.poll() is not None, what="the end")
+        assert process.returncode == EXIT_HUNG and fleet.states[-1] == msg.ServerStatus.HUNG
+        assert "dead" in fleet.status.detail

@@ -17,6 +17,8 @@ from ros2_rfm_serving.engines.lerobot.checkpoint import Checkpoint
 from ros2_rfm_serving.engines.lerobot.sessions import Pipelines, Sessions
 from ros2_rfm_serving.types import Array, EncodedImage, Image, InferenceRequest
 
+SMALLEST_SCALE = 1e-6
+"""Of a number that a chunk can be told by."""
 Batch = dict[str, Any]
 Fit = Callable[[Tensor], Tensor]
 """An image [1, 3, H, W] in [0, 1] at the size at which the policy's rows agree."""
@@ -55,6 +57,23 @@ class Processing:
         """[B, T, A] model space to robot space; B: as in `to_policy`."""
         parts = torch.split(chunks, [rows for _, rows in self._runs])
         return np.concatenate([self._back(own.after, part) for (own, _), part in zip(self._runs, parts, strict=True)])
+
+    def to_model(self, robot: Array) -> Array:
+        """[B, T, A] robot space to the model space of the batch that `to_policy` saw last, where `is_linear`."""
+        offset, scale = self._line(robot.shape)
+        model: Array = (robot - offset) / scale
+        return model
+
+    def is_linear(self, shape: tuple[int, ...]) -> bool:
+        """Whether the way to robot space is, number by number, a scale and an offset, which differ with the observation at most."""
+        offset, scale = self._line(shape)
+        probe = np.random.default_rng(0).standard_normal(shape, np.float32)
+        there = self.to_robot(torch.from_numpy(probe))
+        return bool((np.abs(scale) > SMALLEST_SCALE).all() and np.allclose(there, offset + scale * probe, rtol=1e-4, atol=1e-5))
+
+    def _line(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        offset = self.to_robot(torch.zeros(shape))
+        return offset, self.to_robot(torch.ones(shape)) - offset
 
     def reset(self) -> None:
         """All sessions begin anew."""
