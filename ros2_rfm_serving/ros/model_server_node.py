@@ -33,7 +33,7 @@ from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
 from ros2_rfm_serving.ros.server.infer_door import InferDoor
 from ros2_rfm_serving.ros.server.intake import Intake
-from ros2_rfm_serving.ros.server.loading import Loaded, Loading
+from ros2_rfm_serving.ros.server.loading import Loaded, Loading, closed
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams, server_params
 from ros2_rfm_serving.ros.server.status import diagnosis, status_message
@@ -197,7 +197,7 @@ class ModelServerNode(LifecycleNode):
 
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
         if self._loaded:
-            self._loaded.engine.close()
+            closed(self._loaded.engine, self.get_logger().error)
         self._loaded = None
         self._replies.clear()
         self._set_state(ServerState.LOADING, "no model loaded")

@@ -6,15 +6,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from rfm_serving import msg
 
 from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
+from ros2_rfm_serving.ros.server import loading
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM2, ObservationRequest, Plan, RequestId, Verdict, empty
 from test.unit.engines.chat_server import Turn, says
 from test.unit.engines.chat_server import server as chat_server
+from test.unit.fakes import FakeEngine, schedule
 
 from .server_fleet import Fleet, serving
 
@@ -107,3 +111,26 @@ def test_an_engine_that_died_ends_its_process_whether_or_not_batches_have_a_limi
         fleet.wait(lambda: process.poll() is not None, what="the end")
         assert process.returncode == EXIT_HUNG and fleet.states[-1] == msg.ServerStatus.HUNG
         assert "dead" in fleet.status.detail
+
+
+def test_an_engine_that_cannot_be_served_gives_back_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading is tried again every ten seconds: the next one would find the GPU's memory taken."""
+
+    class Cold(FakeEngine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.given_back = 0
+
+        def warm_up(self) -> None:
+            raise RuntimeError("no kernel image is available")
+
+        def close(self) -> None:
+            self.given_back += 1
+            raise OSError("and cannot be closed in order either")
+
+    engine, logged = Cold(), list[str]()
+    monkeypatch.setattr(loading, "build_engine", lambda spec: engine)
+    params: Any = SimpleNamespace(engine_spec=lambda placement: None, overflow_spec=lambda placement: None, check_parity=False)
+    tried = loading.Loading(params, schedule().placements[0], logged.append)
+    assert tried.wait(30.0) and isinstance(tried.outcome, str)
+    assert engine.given_back == 1 and "no kernel image" in logged[-1] and "in order" in logged[0]

@@ -47,14 +47,30 @@ class Loading:
         started_s = clock()
         try:
             engine = build_engine(self._params.engine_spec(self.placement))
-            overflow = _overflow(self._params, self.placement, engine.contract, self._log)
-            server = _ready(engine, self._params, self.placement, overflow)
+            server = self._served(engine)
         except Exception as error:  # loading runs foreign code: out of memory, a missing driver
             self._log(f"{self.placement.model} cannot be loaded:\n{traceback.format_exc()}")
             kind = type(error).__name__ if isinstance(error, RfmError) else "error"
             self.outcome = f"{self.placement.model} cannot be loaded ({kind}); the server's log says why"
         else:
             self.outcome = Loaded(server, engine, clock() - started_s)
+
+    def _served(self, engine: Engine) -> ModelServer:
+        """Or the engine is closed: the next try would find the GPU's memory taken. Raises: whatever it does."""
+        try:
+            overflow = _overflow(self._params, self.placement, engine.contract, self._log)
+            return _ready(engine, self._params, self.placement, overflow)
+        except BaseException:
+            closed(engine, self._log)
+            raise
+
+
+def closed(engine: Engine, log: Callable[[str], None]) -> None:
+    """Foreign code: what it raises is logged."""
+    try:
+        engine.close()
+    except Exception:
+        log(f"the engine cannot be closed:\n{traceback.format_exc()}")
 
 
 def _overflow(params: ServerParams, placement: Placement, contract: ModelContract, log: Callable[[str], None]) -> tuple[Tier, ...]:
