@@ -33,7 +33,8 @@ def _asked(engine: Engine, requests: Sequence[InferenceRequest]) -> list[Any]:
     except Exception as error:
         raise EngineError(f"{type(error).__name__}: {error}") from error
     if len(answers) != len(requests):
-        raise EngineError(f"{len(answers)} answers to {len(requests)} requests: one for each, in order")
+        model, given = engine.contract.model, len(answers)
+        raise EngineError(f"{model!r} gave {given} answers to {len(requests)} requests: one for each, in order")
     return answers
 
 
