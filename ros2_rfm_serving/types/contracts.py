@@ -93,6 +93,8 @@ class ModelContract:
     """Longest action prefix that the model was trained to continue; 0: it cannot be conditioned."""
     conditionings: tuple[Conditioning, ...] = (Conditioning.NONE,)
     """What it can do."""
+    true_jacobian: bool = False
+    """Guidance through the model's Jacobian is served, which slows its whole batch; else a session that asks for it is refused."""
     serving: Serving = Serving.SHARED
     emulated: bool = False
     schema_version: int = SCHEMA_VERSION

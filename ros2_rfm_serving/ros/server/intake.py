@@ -68,11 +68,11 @@ class Intake:
             if key in self._waiting:
                 before = self._waiting[key][0].id
                 if before.session_epoch == request.id.session_epoch and before.sequence >= request.id.sequence:
-                    self._server.refused["stale_sequence"] += 1
+                    self._server.count("stale_sequence")
                     return
                 self._server.superseded_early(before)
             elif len(self._waiting) >= MAX_WAITING:
-                self._server.refused["intake_full"] += 1
+                self._server.count("intake_full")
                 return
             if not self._waiting:
                 self._moved_s = arrived_s
