@@ -183,7 +183,8 @@ def test_calls_that_run_at_once_end_whatever_happens(error: BaseException, monke
     with monkeypatch.context() as broken:
         broken.setattr(rig.server._lanes[0].running, "run", raising(error))
         rig.ask()
-        assert rig.server.refused["worker_error"] == 3 and len(rig.logged) == 3 and len(rig.doors.told) == 3
+        assert rig.server.refused["worker_error"] == 3 and len(rig.logged) == 3
+        assert set(rig.doors.told) == {"goal", "r1", "ws"}
     rig.submit()
     assert eventually(lambda: engine.num_in == 2) and not rig.threads.is_idle
     rig.threads.call(lambda: rig.server.resize(1, 0))
