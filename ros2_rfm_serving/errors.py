@@ -5,7 +5,8 @@
     ├── ProfileError                110  a latency profile is missing, malformed or asked outside its range
     ├── ScheduleError               120  no schedule can serve the declared factory
     ├── ModelError                  200  a model bundle cannot be loaded or does not fit its request
-    │   └── OutOfMemoryError        201  memory does not suffice for a batch; smaller ones may still run
+    │   ├── OutOfMemoryError        201  memory does not suffice for a batch; smaller ones may still run
+    │   └── EngineError             202  an engine raised what it may not, or gave what its contract does not promise
     ├── ContractError               210  robot and server disagree (action names, cameras, state size, hash, version)
     ├── CapacityError               220  the server has no session left
     │   └── DrainingError           221  the server is about to end and takes no new sessions
@@ -50,6 +51,12 @@ class ModelError(RfmError):
 
 class OutOfMemoryError(ModelError):
     code = 201
+
+
+class EngineError(ModelError):
+    """All that can leave `engines/answers.py` beside other model errors, whatever foreign code did."""
+
+    code = 202
 
 
 class ContractError(RfmError):

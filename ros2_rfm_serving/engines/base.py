@@ -1,8 +1,9 @@
 """What a model offers to be served. The loop around it (`sampling.py`) is ours.
 
-Lifecycle: an engine is built once per server process, warmed up, then called from one thread only (the server's worker).
-Calls are pure with respect to requests: nothing of one request may be visible to the next. An engine for which that does not
-hold says so in its contract (`Serving.EXCLUSIVE`), gets one session and a `reset` with every episode.
+Lifecycle: an engine is built once per server process, warmed up, then called from one thread only (the server's worker), unless
+`max_concurrent` says that several may call `infer` at once; closed when its model leaves the process.
+Calls are pure with respect to sessions: nothing of one request may be visible to another session's, or in another episode. An
+engine for which that does not hold says so in its contract (`Serving.EXCLUSIVE`), gets one session, `reset` with each episode.
 """
 
 from __future__ import annotations
@@ -34,11 +35,20 @@ class Engine(Protocol):
     def max_batch_size(self) -> int:
         """Largest batch `infer` accepts."""
 
+    max_concurrent: int = 1
+    """Calls of `infer` that may be under way at once. More than one where the engine batches continuously: then each call has one
+    request, which is answered as soon as it is done."""
+
     takes_encoded: bool = False
     """It wants images as they travelled (to pass them on, or to decode them on a GPU); else they are decoded before."""
 
     timeout_s: float = 0.0
     """After which it gives up a batch by itself, s; 0: it has no such limit. A server counts it as hung only beyond it."""
+
+    @property
+    def is_dead(self) -> bool:
+        """It will never answer again: only a new process helps. Asked at any time, from any thread."""
+        return False
 
     def prepare(self, batch_size: int) -> None:
         """Called at start and whenever the server's batch size changes, before `infer`.
@@ -61,6 +71,17 @@ class Engine(Protocol):
 
     def reset(self) -> None:
         """A new episode of the one session of an engine with `Serving.EXCLUSIVE`. Shared engines have nothing to reset."""
+        return
+
+    def close_session(self, robot: str, component: str, epoch: int) -> None:
+        """What is kept for this session, if anything, may be forgotten. Comes from any thread, also while a batch runs.
+
+        A session is known by its requests' `id`; with another episode in it, an engine that keeps something begins anew.
+        """
+        return
+
+    def close(self) -> None:
+        """Gives back what outlives it: processes, connections, threads. Nothing is called afterwards."""
         return
 
     def check_parity(self) -> list[Parity]:
@@ -123,6 +144,15 @@ class VelocityModel(Protocol):
         return actions
 
 
+@runtime_checkable
+class Anchored(Protocol):
+    """A `VelocityModel` whose model space is relative to what the robot observes, so that a prefix has to be expressed anew."""
+
+    @abstractmethod
+    def anchored(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
+        """The batch that was perceived last, with prefixes in its own model space, from `prefix_robot`."""
+
+
 class Predicts(enum.Enum):
     """What a network was trained to say about noisy actions, and so how our loop gets to clean ones (engines/flow/solvers.py)."""
 
@@ -155,5 +185,7 @@ class SamplingConfig:
     """Of x, W: more than the A actions for a model that pads them; 0: as many."""
     device: str = "cpu"
     """Where the loop's tensors live, PyTorch's name."""
+    true_jacobian: bool = False
+    """Sessions may ask for guidance through the model's Jacobian, which is compiled at warm-up and slows a whole batch then."""
     fixed_shapes: tuple[int, ...] = ()
     """Batch sizes that are compiled or captured at warm-up, rising; a batch is filled up to the next one. Empty: any size runs."""

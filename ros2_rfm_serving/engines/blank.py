@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import simplejpeg
 
+from ros2_rfm_serving.engines.answers import answers_of
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRequest, ModelContract, RequestId, empty
+from ros2_rfm_serving.types import (
+    Conditioning,
+    EncodedImage,
+    EngineReply,
+    Guidance,
+    Image,
+    InferenceRequest,
+    ModelContract,
+    RequestId,
+    empty,
+)
 
 SMALL_PX = (96, 96)
 """Width and height of an image, where its size does not matter."""
@@ -21,9 +34,7 @@ def rehearse(engine: Engine, batch_size: int, size_px: tuple[int, int] = SMALL_P
     contract = engine.contract
     if not contract.chunk_length:
         return None
-    answers = engine.infer([blank_request(contract, size_px, encoded=engine.takes_encoded)] * batch_size)
-    if len(answers) != batch_size:
-        raise ModelError(f"{contract.model!r} gave {len(answers)} answers to {batch_size} requests: one for each, in order")
+    answers = answers_of(engine, [blank_request(contract, size_px, encoded=engine.takes_encoded)] * batch_size)
     last = None
     promised = (contract.chunk_length, len(contract.action_names))
     for answer in answers:
@@ -46,6 +57,13 @@ def blank_request(contract: ModelContract, size_px: tuple[int, int] = SMALL_PX, 
         inference_delay_steps=0,
         prefix_model=empty(0, len(contract.action_names)),
     )
+
+
+def guided(request: InferenceRequest, *, true_jacobian: bool) -> InferenceRequest:
+    """The same, continuing one row of zeros."""
+    prefix = empty(1, request.prefix_model.shape[1])
+    guidance = Guidance(true_jacobian=true_jacobian)
+    return replace(request, prefix_model=prefix, conditioning=Conditioning.GUIDED, guidance=guidance)
 
 
 def _image(camera: str, size_px: tuple[int, int], encoded: bool) -> Image | EncodedImage:

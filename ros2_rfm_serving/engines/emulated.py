@@ -5,6 +5,7 @@ It is always marked as emulated.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec
-from ros2_rfm_serving.profiles import FixedService, Profile, ServiceLaw
+from ros2_rfm_serving.profiles import ContinuousService, FixedService, Profile, ServiceLaw
 from ros2_rfm_serving.types import SAFETY, Conditioning, EngineReply, InferenceRequest, ModelContract, OutputKind
 
 
@@ -35,6 +36,9 @@ class EmulatedSpec:
 VERDICTS = {SAFETY: "safe"}
 """What an emulated judge says, by component; all others that the task goes on."""
 
+SHARE = 1 / 8
+"""Of a request's work, after which it looks again how many are in service with it."""
+
 
 class EmulatedEngine(Engine):
     """`service` is a law, or gives the seconds of one batch by its size. `wait` spends them, with a sleep or in virtual time."""
@@ -42,6 +46,8 @@ class EmulatedEngine(Engine):
     def __init__(self, spec: EmulatedSpec, service: ServiceLaw | Callable[[int], float], wait: Callable[[float], None]) -> None:
         self._spec, self._service, self._wait = spec, service, wait
         self._batch_size = 1
+        self._lock, self._in_service = threading.Lock(), 0
+        self.max_concurrent = service.max_concurrent if isinstance(service, ContinuousService) else 1
         self._rng = np.random.default_rng(spec.seed)
         acts = spec.output is OutputKind.ACTION_CHUNK
         self._contract = ModelContract(
@@ -54,6 +60,7 @@ class EmulatedEngine(Engine):
             chunk_length=spec.chunk_length if acts else 0,
             max_inference_delay_steps=spec.chunk_length if acts else 0,
             conditionings=tuple(Conditioning) if acts else (Conditioning.NONE,),
+            true_jacobian=acts,
             emulated=True,
         )
 
@@ -78,20 +85,37 @@ class EmulatedEngine(Engine):
         """Nothing to warm."""
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
-        self._wait(self._batch_s(len(requests)))
+        self._spend(len(requests))
         if self._spec.output is not OutputKind.ACTION_CHUNK:
             return [EngineReply(verdict=VERDICTS.get(request.id.component, "ongoing"), text="emulated") for request in requests]
         still = np.zeros((self._spec.chunk_length, len(self._spec.action_names)), np.float32)
         return [EngineReply(chunk_model=still, chunk_robot=still)] * len(requests)
 
-    def _batch_s(self, num_requests: int) -> float:
-        if not isinstance(self._service, ServiceLaw):
-            return self._service(num_requests)
-        if not isinstance(self._service, FixedService):
-            return self._service.draw_s(num_requests, self._rng)
+    def _spend(self, num_requests: int) -> None:
+        service = self._service
+        if isinstance(service, ContinuousService):
+            self._share(num_requests, service)
+        else:
+            self._wait(self._batch_s(num_requests, service) if isinstance(service, FixedService) else service(num_requests))
+
+    def _share(self, num_requests: int, law: ContinuousService) -> None:
+        """As in virtual time (`ProcessorSharing`): the more are in service, the slower is each."""
+        with self._lock:
+            self._in_service += num_requests
+            left = law.draw_work(self._rng)
+        try:
+            while left > 0.0:
+                share = min(left, SHARE)
+                self._wait(share * law.mean_s(self._in_service))
+                left -= share
+        finally:
+            with self._lock:
+                self._in_service -= num_requests
+
+    def _batch_s(self, num_requests: int, law: FixedService) -> float:
         wanted = max(num_requests, self._batch_size)
         rows = next((size for size in self._spec.batch_sizes if size >= wanted), wanted)
-        return self._service.draw_s(rows, self._rng)
+        return law.draw_s(rows, self._rng)
 
 
 def build(spec: EngineSpec) -> EmulatedEngine:

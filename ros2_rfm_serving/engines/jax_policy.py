@@ -26,6 +26,7 @@ from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.guidance import guidance_weight, target_of
 from ros2_rfm_serving.engines.flow.sampling import Sample, fixed_prefixes, noise_of, sample
+from ros2_rfm_serving.engines.identity import model_hash
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, Guidance, InferenceRequest, ModelContract
@@ -79,8 +80,14 @@ class JaxOptions(BaseModel):
     num_steps: int = Field(default=10, ge=1)
     noise_scale: float = Field(default=1.0, ge=0.0)
     seed: int = 0
+    true_jacobian: bool = False
+    """Sessions may ask for guidance through the model's Jacobian: 2 to 4 times as long, for all robots of a batch."""
     batch_sizes: tuple[int, ...] = (1, 4, 16)
     """For which a program is compiled at start; a batch is filled up to the next one."""
+
+    def changes(self) -> dict[str, Any]:
+        """What shapes an answer beside the policy itself."""
+        return {key: value for key in ("num_steps", "noise_scale") if (value := getattr(self, key)) != _default(key)}
 
     @field_validator("batch_sizes")
     @classmethod
@@ -88,6 +95,10 @@ class JaxOptions(BaseModel):
         if not sizes or sizes[0] < 1 or list(sizes) != sorted(set(sizes)):
             raise ValueError("it must be a rising list of whole numbers from 1")
         return sizes
+
+
+def _default(option: str) -> Any:
+    return JaxOptions.model_fields[option].default
 
 
 class Conditions(NamedTuple):
@@ -142,7 +153,7 @@ class Bridge:
 
 
 class JaxEngine(FlowEngine):
-    """One program per batch size, compiled in `warm_up`; the first guidance by a true Jacobian compiles another."""
+    """One program per batch size, compiled in `warm_up`; and another for guidance by a true Jacobian, if that is served."""
 
     def __init__(self, bridge: Bridge, config: SamplingConfig) -> None:
         super().__init__(bridge, config)
@@ -224,10 +235,14 @@ def build(spec: EngineSpec) -> JaxEngine:
     options = checked_options(JaxOptions, spec)
     policy = _policy(spec.model, options)
     contract = replace(policy.contract, model=spec.model)
-    if not contract.model_hash:
-        contract = replace(contract, model_hash=_hash(options.policy, policy.weights))
+    content_hash = contract.model_hash or _hash(options.policy, policy.weights)
+    contract = replace(contract, model_hash=model_hash(content_hash, options.changes()))
     config = SamplingConfig(
-        num_steps=options.num_steps, noise_scale=options.noise_scale, seed=options.seed, fixed_shapes=options.batch_sizes
+        num_steps=options.num_steps,
+        noise_scale=options.noise_scale,
+        seed=options.seed,
+        true_jacobian=options.true_jacobian,
+        fixed_shapes=options.batch_sizes,
     )
     return JaxEngine(Bridge(policy, contract, options), config)
 

@@ -43,6 +43,10 @@ def differences(contract: ModelContract, request: SessionRequest, *, instruction
         able = ", ".join(repr(conditioning.value) for conditioning in contract.conditionings)
         asked = request.conditioning.value
         found.append(f"conditioning: the robot asks for {asked!r}, the model can do {able}; set `conditioning` in robot.yaml")
+    if request.conditioning is Conditioning.GUIDED and request.guidance.true_jacobian and not contract.true_jacobian:
+        why = "it slows all robots of a batch, so the server has to allow it"
+        fix = "set `guidance_true_jacobian: false` in robot.yaml, or `true_jacobian: true` in the model's options"
+        found.append(f"guidance_true_jacobian: the robot asks for it, this model is served without; {why}; {fix}")
     if problem := horizon.check(request.horizon):
         found.append(problem)
     if strict_rate and (other := other_rate(contract, request)):

@@ -22,6 +22,7 @@ def row_of(observation: ObservationRequest, session: Session, contract: ModelCon
         images={image.camera: ready(image) for image in observation.images},
         inference_delay_steps=observation.inference_delay_steps,
         prefix_model=observation.prefix_model,
+        prefix_robot=observation.prefix_robot,
         conditioning=session.conditioning,
         guidance=session.guidance,
         horizon=session.horizon,
@@ -41,6 +42,8 @@ def _check(observation: ObservationRequest, session: Session, contract: ModelCon
         _check_array("state", observation.state, (contract.state_size,))
     if len(observation.prefix_model):
         _check_array("prefix_model", observation.prefix_model, (None, len(contract.action_names)))
+    if len(observation.prefix_robot):
+        _check_array("prefix_robot", observation.prefix_robot, (None, len(contract.action_names)))
     if contract.cameras or observation.images:
         cameras = [image.camera for image in observation.images]
         if sorted(cameras) != sorted(contract.cameras):

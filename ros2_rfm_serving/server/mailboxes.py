@@ -63,7 +63,7 @@ class Mailboxes:
     def take(self, lanes: Sequence[Lane], tier: int, now_s: float) -> Selection:
         """What tier `tier` runs next leaves its mailboxes."""
         view, waiting = lanes[tier].view, list(self._waiting.values())
-        ranked = self._dispatcher.policy.rank(waiting, view, now_s)
+        ranked = self._dispatcher.rank(waiting, view, now_s)
         if tier:
             ranked = overflow(ranked, lanes[0].view, view, now_s)
         selection = self._dispatcher.cut(waiting, ranked, view, now_s, self._expected_asks)
@@ -78,7 +78,7 @@ class Mailboxes:
         free_s = lane.view.free_s
         if not 0.0 < free_s - now_s <= limit_s:
             return []
-        ranked = self._dispatcher.policy.rank(list(self._waiting.values()), lane.view, now_s)
+        ranked = self._dispatcher.rank(list(self._waiting.values()), lane.view, now_s)
         return [
             waiting.request.id
             for waiting in ranked[: lane.view.batch_size]

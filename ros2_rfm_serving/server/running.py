@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from ros2_rfm_serving.engines.answers import FOREIGN, Answer, answers_of
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.errors import BadMessageError, ModelError
-from ros2_rfm_serving.server.answers import checked
+from ros2_rfm_serving.errors import EngineError, ModelError
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, Serving
 
 Mishap = Callable[[str, str], None]
 """(counter, what happened)"""
-FOREIGN = (Exception, SystemExit)
-"""What foreign code may raise. `SystemExit` would end the thread that owns the engine, and nothing else."""
 
 
 def words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"
 
 
 class Running:
-    """One engine. `mishap` is told of every request that got no answer."""
+    """One engine. `mishap` is told of every request that got no answer. `run` may be called by several threads at once."""
 
     def __init__(self, engine: Engine, mishap: Mishap) -> None:
         self.engine = engine
         self.num_failed = 0
         """Batches in a row of which nobody got an answer."""
-        self.given_up = ""
-        """Why it is of no use any more; empty: it is."""
         self._mishap = mishap
         self._episode: tuple[int, int] | None = None
+        self._lock = threading.Lock()
+        self._examining = threading.Lock()
+        self._given_up = ""
+
+    @property
+    def given_up(self) -> str:
+        """Why it is of no use any more; empty: it is."""
+        return self._given_up or ("the engine is dead" if self._is_dead() else "")
 
     def run(self, requests: Sequence[InferenceRequest], max_errors: int) -> list[EngineReply | None]:
         """One answer per request; None where there is none. Raises nothing.
@@ -39,29 +46,44 @@ class Running:
         """
         try:
             self._begin_episode(requests[0])
-            answers = self._infer(requests)
+            answers = answers_of(self.engine, requests)
         except FOREIGN as error:
             for _ in requests:
                 self._mishap("engine_error", words(error))
             answers = []
         usable = [self._usable(answer) for answer in answers] or [None] * len(requests)
-        self.num_failed = 0 if any(usable) else self.num_failed + 1
-        if max_errors and self.num_failed >= max_errors:
-            self._examine(len(requests))
+        if self._failed(not any(usable)) >= max_errors > 0:
+            self._examine(len(requests), max_errors)
         return usable
 
-    def _infer(self, requests: Sequence[InferenceRequest]) -> list[object]:
-        answers: list[object] = list(self.engine.infer(requests))
-        if len(answers) != len(requests):
-            raise ModelError(f"{len(answers)} answers to {len(requests)} requests")
-        return answers
-
-    def _usable(self, answer: object) -> EngineReply | None:
+    def close_session(self, robot: str, component: str, epoch: int) -> None:
+        """What it keeps for a session that has ended may go. Raises nothing."""
         try:
-            return checked(answer, self.engine.contract)
-        except BadMessageError as error:
-            self._mishap(error.kind, str(error))
-        return None
+            self.engine.close_session(robot, component, epoch)
+        except FOREIGN as error:
+            self._mishap("engine_error", words(error))
+
+    def _usable(self, answer: Answer) -> EngineReply | None:
+        if isinstance(answer, ModelError):
+            self._mishap("bad_output" if isinstance(answer, EngineError) else "engine_error", str(answer))
+            return None
+        if name := _not_finite(answer):
+            self._mishap("non_finite_output", f"{name} holds NaN or infinity")
+            return None
+        return answer
+
+    def _failed(self, failed: bool) -> int:
+        """How many have by now, in a row."""
+        with self._lock:
+            self.num_failed = self.num_failed + 1 if failed else 0
+            return self.num_failed
+
+    def _is_dead(self) -> bool:
+        try:
+            return bool(self.engine.is_dead)
+        except FOREIGN as error:  # then it is its answers that count
+            self._mishap("engine_error", words(error))
+            return False
 
     def _begin_episode(self, request: InferenceRequest) -> None:
         """An engine that keeps state between chunks forgets it with every session and episode; until it has, nothing runs."""
@@ -70,13 +92,38 @@ class Running:
             self.engine.reset()
             self._episode = episode
 
-    def _examine(self, num_rows: int) -> None:
+    def _examine(self, num_rows: int, max_errors: int) -> None:
         """Is it the engine, or what it was asked? One robot's requests must not be the end of everybody's server."""
-        self._episode = None
-        blank = [blank_request(self.engine.contract, encoded=self.engine.takes_encoded)] * num_rows
+        if not self._examining.acquire(blocking=False):
+            return  # another thread asks just that
         try:
-            for answer in self._infer(blank):
-                checked(answer, self.engine.contract)
-            self.num_failed = 0
+            problem = self._problem(num_rows)
+            if not problem:
+                self._failed(False)
+            elif self.num_failed >= max_errors:  # nobody has got an answer meanwhile
+                self._given_up = f"the engine failed {self.num_failed} times in a row, last with {problem}"
+        finally:
+            self._examining.release()
+
+    def _problem(self, num_rows: int) -> str:
+        """With blank requests; empty: it answers them."""
+        self._episode = None
+        try:
+            blank = blank_request(self.engine.contract, encoded=self.engine.takes_encoded)
+            answers = answers_of(self.engine, [blank] * num_rows)
         except FOREIGN as error:
-            self.given_up = f"the engine failed {self.num_failed} times in a row, last with {words(error)}"
+            return words(error)
+        for answer in answers:
+            if isinstance(answer, ModelError):
+                return words(answer)
+            if name := _not_finite(answer):
+                return f"{name} of NaN or infinity"
+        return ""
+
+
+def _not_finite(answer: EngineReply) -> str:
+    """The first chunk with a number that cannot be executed; empty: none."""
+    for name in ("chunk_model", "chunk_robot"):
+        if not np.isfinite(getattr(answer, name)).all():
+            return name
+    return ""

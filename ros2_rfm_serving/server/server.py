@@ -2,8 +2,9 @@
 
 A body that does not spend time but computes it calls the parts of `step` itself: `begin`, `run`, `complete`.
 
-Threads: `submit`, `open_session` and the like may be called from any thread; `step` and its parts from one thread only. One lock
-guards sessions and mailboxes and is never held while the engine runs.
+Threads: `submit`, `open_session` and the like may be called from any thread; `step` and its parts from one thread per tier, but
+`run` from as many as its engine takes calls at once. One lock guards sessions and mailboxes and is never held while an engine
+runs; another one, which may be taken within it, guards what is counted.
 
 Engines, dispatch and horizon policies may be foreign code. Whatever they raise costs one batch: it is counted, `problems` has it in
 words, and the next one runs.
@@ -12,6 +13,7 @@ words, and the next one runs.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import threading
 from collections import Counter
@@ -91,7 +93,7 @@ class ModelServer:
         self._sessions = Sessions(engine.contract, config.max_sessions, config.first_epoch, config.sessions)
         dispatcher = Dispatcher(Guarded(policy or dispatch_policy(config.dispatch), self.mishap), config.batching)
         self._mailboxes = Mailboxes(dispatcher, self._sessions.histories)
-        self._lock = threading.Lock()
+        self._lock, self._counting = threading.Lock(), threading.Lock()
         self._figures = Figures(config.window_s)
         self._served = self._superseded = self._refetched = 0
         self._moved_s = -math.inf
@@ -104,6 +106,7 @@ class ModelServer:
         with self._lock:
             grant = self._sessions.open(request, self._figures.load)
             self._mailboxes.discard((request.robot, request.component))
+        self._tell_engines()
         unable = without_updates(request.horizon, self.config.num_updates)
         return replace(grant, warnings=(*grant.warnings, unable)) if unable else grant
 
@@ -113,6 +116,7 @@ class ModelServer:
             if session and self._sessions.close(session.key, epoch):
                 self._mailboxes.discard(session.key)
                 self._mailboxes.task_ended(session.history)
+        self._tell_engines()
 
     def drain(self) -> None:
         """From now on no session opens and no request is taken; what waits and what runs is finished."""
@@ -126,12 +130,19 @@ class ModelServer:
         """What waits is not answered any more, and counted. Returns it, so that those who can be told are."""
         with self._lock:
             refused = self._mailboxes.empty()
-            self.refused["draining"] += len(refused)
+        self.count("draining", len(refused))
         return refused
 
     @property
     def num_tiers(self) -> int:
         return len(self._lanes)
+
+    def max_concurrent(self, tier: int) -> int:
+        """Works of a tier that may be in progress at once."""
+        return self._lanes[tier].max_concurrent
+
+    def engine(self, tier: int) -> Engine:
+        return self._lanes[tier].engine
 
     @property
     def is_idle(self) -> bool:
@@ -158,8 +169,16 @@ class ModelServer:
             gone = self._sessions.collect(absent, now_s)
             for key, why in gone:
                 self._mailboxes.discard(key)
-                self.refused[why] += 1
+                self.count(why)
+        self._tell_engines()
         return gone
+
+    def _tell_engines(self) -> None:
+        """What they keep for sessions that have ended may go."""
+        with self._lock:
+            ended = self._sessions.ended()
+        for session, lane in itertools.product(ended, self._lanes):
+            lane.running.close_session(*session.key, session.epoch)
 
     def reset_episode(self, robot: str, component: str, epoch: int, episode: int) -> None:
         """Discards what began before `episode`. Raises: `SessionError`."""
@@ -167,7 +186,7 @@ class ModelServer:
         with self._lock:
             self._sessions.reset_episode(key, epoch, episode)
             if self._mailboxes.discard(key, before_episode=episode):
-                self.refused["stale_episode"] += 1
+                self.count("stale_episode")
 
     @property
     def has_waiting(self) -> bool:
@@ -252,7 +271,7 @@ class ModelServer:
         try:
             yield
         except BadMessageError as error:
-            self.refused[error.kind] += 1
+            self.count(error.kind)
             raise
 
     def step(self, clock: Callable[[], float]) -> list[Reply]:
@@ -298,7 +317,7 @@ class ModelServer:
         answers = running.run([w.request for w in work.batch], self.config.max_engine_errors)
         for waiting, answer in zip(work.batch, answers, strict=True):
             if answer and not answer.verdict and self.reply_kind(waiting.request.id.component) is Verdict:
-                self.refused["verdict_violation"] += 1  # text that is none of a judge's words goes on as an empty verdict
+                self.count("verdict_violation")  # text that is none of a judge's words goes on as an empty verdict
         return answers
 
     def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:
@@ -363,5 +382,10 @@ class ModelServer:
 
     def mishap(self, kind: str, problem: str) -> None:
         """Counts something that went wrong, and keeps it in words."""
-        self.refused[kind] += 1
+        self.count(kind)
         self.problems[kind] = problem
+
+    def count(self, kind: str, number: int = 1) -> None:
+        """Something that was refused or lost. From any thread, whatever it holds."""
+        with self._counting:
+            self.refused[kind] += number

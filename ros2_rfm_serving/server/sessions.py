@@ -77,6 +77,7 @@ class Sessions:
     rules: SessionRules = field(default_factory=SessionRules)
     draining: bool = False
     _open: dict[SessionKey, Session] = field(default_factory=dict)
+    _ended: list[Session] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -112,6 +113,8 @@ class Sessions:
         key = (request.robot, request.component)
         if key not in self._open:
             self._check_capacity(load)
+        else:
+            self._ended.append(self._open[key])
         self._open[key] = Session(
             key,
             self.next_epoch,
@@ -139,7 +142,7 @@ class Sessions:
     def close(self, key: SessionKey, epoch: int) -> bool:
         """False when that session is not open (any more)."""
         if self.get(key, epoch):
-            del self._open[key]
+            self._ended.append(self._open.pop(key))
             return True
         return False
 
@@ -154,9 +157,13 @@ class Sessions:
                 gone.append((key, "robot_gone"))
             elif now_s - session.heard_s >= self.rules.idle_timeout_s:
                 gone.append((key, "session_idle"))
-        for key, _ in gone:
-            del self._open[key]
+        self._ended += [self._open.pop(key) for key, _ in gone]
         return gone
+
+    def ended(self) -> list[Session]:
+        """Those that are not open any more, each told once."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def reset_episode(self, key: SessionKey, epoch: int, episode: int) -> None:
         """Raises: `SessionError`."""

@@ -38,22 +38,22 @@ class Lane:
     """A tier at work."""
 
     def __init__(self, tier: Tier, mishap: Mishap) -> None:
-        self.engine, self.view = tier.engine, EngineView(1, ServiceTimes(tier.profile_s), tier.round_trip_s)
+        self.engine, self.view = tier.engine, EngineView(0, ServiceTimes(tier.profile_s), tier.round_trip_s)
         self.running = Running(tier.engine, mishap)
         self.rests_until_s = -math.inf
         """An engine elsewhere that gives no answers is not asked before: it would seem quick, and be asked the more."""
         self.batch_size = 0
-        self._max_concurrent = tier.max_concurrent
+        self.max_concurrent = tier.max_concurrent
         self._ends_s: dict[Work, float] = {}
         self.resize(tier.batch_size)
 
     def resize(self, batch_size: int) -> None:
         """Raises: `ModelError` when the engine cannot run such batches."""
         batch_size = min(batch_size, self.engine.max_batch_size)
-        if batch_size != self.batch_size:
-            self.engine.prepare(batch_size)
-        self.batch_size = batch_size
-        self.view.batch_size = 1 if self._max_concurrent > 1 else batch_size
+        rows = 1 if self.max_concurrent > 1 else batch_size
+        if rows != self.view.batch_size:
+            self.engine.prepare(rows)
+        self.batch_size, self.view.batch_size = batch_size, rows
 
     @property
     def is_idle(self) -> bool:
@@ -61,7 +61,7 @@ class Lane:
 
     @property
     def is_full(self) -> bool:
-        return len(self._ends_s) >= self._max_concurrent
+        return len(self._ends_s) >= self.max_concurrent
 
     @property
     def since_s(self) -> float:

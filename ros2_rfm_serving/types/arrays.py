@@ -17,6 +17,8 @@ MAX_ENCODED_BYTES = 4 << 20
 """Of one compressed image; a larger one is refused wherever it arrives."""
 
 SYSTEM1, SYSTEM2, SAFETY, MONITOR = "system1", "system2", "safety", "monitor"
+PRECEDENCE = {SAFETY: 0, MONITOR: 1, "*": 2, SYSTEM2: 3}
+"""Of components that share an engine, the lower first; `*`: others. A robot stops for safety, and goes on without a new plan."""
 
 
 def empty(*shape: int) -> Array:

@@ -93,6 +93,8 @@ class ModelContract:
     """Longest action prefix that the model was trained to continue; 0: it cannot be conditioned."""
     conditionings: tuple[Conditioning, ...] = (Conditioning.NONE,)
     """What it can do."""
+    true_jacobian: bool = False
+    """Guidance through the model's Jacobian is served, which slows its whole batch; else a session that asks for it is refused."""
     serving: Serving = Serving.SHARED
     action_mean: tuple[float, ...] = ()
     """Of the actions that the model was trained on, per column, in robot space; empty: it does not say."""

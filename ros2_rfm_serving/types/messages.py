@@ -76,6 +76,8 @@ class InferenceRequest:
     """camera -> [H, W, 3] RGB; as it travelled for an engine with `takes_encoded`"""
     inference_delay_steps: int
     prefix_model: Array
+    prefix_robot: Array = field(default_factory=lambda: NO_ROWS)
+    """[P, A] `prefix_model` in robot space, which it is for any observation (Remote-RTC §7); empty: not known"""
     conditioning: Conditioning = Conditioning.NONE
     guidance: Guidance = field(default_factory=Guidance)
     horizon: Horizon = field(default_factory=Horizon)

@@ -181,6 +181,22 @@ def test_guidance_through_the_models_jacobian(engine: JaxEngine) -> None:
     assert np.abs(replies[0].chunk_model - engine.infer([plain])[0].chunk_model).max() > 1e-2
 
 
+def test_a_jacobian_is_compiled_at_warm_up_where_it_is_allowed_and_nobody_can_ask_for_it_elsewhere(engine: JaxEngine) -> None:
+    """A program takes seconds to compile, for all robots of the server."""
+    assert not engine.contract.true_jacobian
+    allowed = built(true_jacobian=True, batch_sizes=(1, 2))
+    allowed.warm_up()
+    compiled = allowed._run._cache_size()
+    allowed.infer([JACOBIAN])
+    allowed.infer([JACOBIAN, MIXED[2]])
+    assert allowed.contract.true_jacobian and allowed._run._cache_size() == compiled == 4
+
+
+def test_the_hash_covers_what_the_options_change(engine: JaxEngine) -> None:
+    hashes = [built(**changed).contract.model_hash for changed in ({}, {"seed": 3}, {"num_steps": STEPS + 1}, {"noise_scale": 0.5})]
+    assert hashes[0] == hashes[1] == engine.contract.model_hash and len(set(hashes)) == 3
+
+
 def test_a_prefix_is_kept_and_what_follows_heeds_it(engine: JaxEngine) -> None:
     free, asked = engine.infer([request(1)])[0], MIXED[1]
     reply = engine.infer([asked])[0]

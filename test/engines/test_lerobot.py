@@ -21,7 +21,7 @@ from ros2_rfm_serving.engines.lerobot.parity import own_answer, requests_for
 from ros2_rfm_serving.engines.lerobot.policies import Pi0, SmolVla
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.types import Conditioning, Guidance, PrefixSchedule, Serving, SessionRequest
+from ros2_rfm_serving.types import Conditioning, Guidance, InferenceRequest, PrefixSchedule, Serving, SessionRequest
 from test.engines import tiny_lerobot as tiny
 from test.engines.lerobot_rig import CLOSE, KINDS, SPLIT, built, close
 
@@ -214,10 +214,47 @@ def test_relative_actions_of_two_robots_stay_apart(relative: LeRobotEngine, engi
         assert close(reply.chunk_robot, absolute[i].chunk_robot + request.state[: tiny.NUM_ACTIONS])
 
 
-def test_relative_actions_are_not_guided(relative: LeRobotEngine, engines: dict[str, LeRobotEngine]) -> None:
-    """A prefix in model space would be relative to an observation that has passed."""
-    assert relative.contract.conditionings == (Conditioning.NONE,)
-    assert Conditioning.GUIDED in engines["smolvla"].contract.conditionings
+def test_a_prefix_of_relative_actions_is_expressed_anew_for_the_observation_of_now(relative: LeRobotEngine) -> None:
+    """Remote-RTC §7: what was said of a state that has passed is the same motion seen from another one."""
+    model = relative._policy
+    before, other, _ = requests_for(model)
+    then = relative.infer([before])[0]
+    now = replace(
+        before,
+        id=replace(before.id, sequence=9),
+        state=before.state + 2.0,
+        prefix_model=then.chunk_model[2:],
+        prefix_robot=then.chunk_robot[2:],
+        inference_delay_steps=4,
+        conditioning=Conditioning.GUIDED,
+        guidance=Guidance(schedule=PrefixSchedule.ONES, execution_horizon=8, max_weight=100.0),
+    )
+    model.perceive([now, other])
+    anchored, free = model.anchored([now, other])
+    statistics = tiny._statistics()["action"]
+    expected = (then.chunk_robot[2:] - now.state[: tiny.NUM_ACTIONS] - statistics["mean"].numpy()) / statistics["std"].numpy()
+    assert close(anchored.prefix_model, expected) and not close(anchored.prefix_model, now.prefix_model)
+    assert not len(free.prefix_model)
+
+    def off(request: InferenceRequest) -> float:
+        """How far the chunk's first rows are from what the robot executes meanwhile."""
+        return float(np.abs(relative.infer([request, other])[0].chunk_robot[:4] - then.chunk_robot[2:6]).max())
+
+    assert off(now) < 0.3 * off(replace(now, conditioning=Conditioning.NONE))
+    as_it_was = replace(now, prefix_robot=now.prefix_robot + 2.0)  # the prefix in the model space of the state before
+    assert off(now) < 0.6 * off(as_it_was)
+
+
+def test_relative_actions_on_a_curved_way_are_not_guided(
+    relative: LeRobotEngine, engines: dict[str, LeRobotEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows where in model space a prefix is then."""
+    for engine in (relative, engines["smolvla"]):
+        assert Conditioning.GUIDED in engine.contract.conditionings
+    plain = Absolute.action
+    monkeypatch.setattr(Absolute, "action", lambda self, action: plain(self, torch.tanh(action)))
+    curved = LeRobotEngine(relative._policy)
+    assert curved.contract.conditionings == (Conditioning.NONE,) and not curved.contract.true_jacobian
 
 
 def test_a_policy_with_a_memory_forgets_between_episodes(engines: dict[str, LeRobotEngine]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,28 @@ def test_the_hash_covers_weights_and_statistics(damaged: Path, engines: dict[str
     values["action.mean"] += 0.1
     save_file(values, statistics)
     assert built("act", damaged).contract.model_hash != same
+
+
+def test_the_hash_covers_steps_precision_names_and_words(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    """Robots that move to another server of the same model expect the same answers."""
+    folder = checkpoints["pi0"]
+    words = tmp_path / "words"
+    shutil.copytree(folder / "vlm", words)
+    hashes = {"as saved": built("pi0", folder).contract.model_hash}
+    assert built("pi0", folder, tokenizer=str(words), max_batch_size=4, num_steps=5).contract.model_hash == hashes["as saved"]
+    saved = json.loads((words / "tokenizer.json").read_text())
+    vocabulary = saved["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (words / "tokenizer.json").write_text(json.dumps(saved))
+    names = {"observation.images.left": "observation.images.front"}
+    for what, options in {
+        "steps": {"num_steps": 2},
+        "dtype": {"dtype": "bfloat16"},
+        "names": {"rename_map": names},
+        "words": {"tokenizer": str(words)},
+    }.items():
+        hashes[what] = built("pi0", folder, **options).contract.model_hash
+    assert len(set(hashes.values())) == len(hashes), hashes
 
 
 def test_a_dataset_tells_names_and_rate(checkpoints: dict[str, Path], tmp_path: Path) -> None:

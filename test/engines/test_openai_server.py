@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,19 @@ def test_a_real_grammar_keeps_a_random_model_to_each_components_words(make: Make
     ):
         assert reply.verdict in (("safe", "unsafe") if component == SAFETY else ("ongoing", "done", "failed")), reply.text
         assert 0.0 < reply.score <= 1.0
+
+
+def test_calls_from_several_threads_get_each_its_own_answer(make: Make) -> None:
+    """As a model server asks: `max_concurrent` calls of one request each, and so more than llama.cpp runs at once."""
+    judge = make()
+    judge.warm_up()
+    asked = [request(component, seed) for seed in (1, 2, 3, 4) for component in (SAFETY, MONITOR)]
+    alone = [replies(judge.infer([each]))[0] for each in asked]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        together = [replies(answer)[0] for answer in pool.map(lambda each: judge.infer([each]), asked)]
+    for each, one, other in zip(asked, alone, together, strict=True):
+        assert other.verdict in (("safe", "unsafe") if each.id.component == SAFETY else ("ongoing", "done", "failed"))
+        assert (other.verdict, other.score) == (one.verdict, pytest.approx(one.score, rel=0.05))
 
 
 def test_what_the_cameras_show_reaches_the_model(make: Make) -> None:

@@ -37,7 +37,7 @@ class MirrorEngine(Engine):
             serving=Serving(spec.entry.options.get("serving", "shared")),
         )
         self.episodes = 0
-        self._broken = False
+        self._broken = self._dead = False
 
     @property
     def contract(self) -> ModelContract:
@@ -46,6 +46,10 @@ class MirrorEngine(Engine):
     @property
     def max_batch_size(self) -> int:
         return 8
+
+    @property
+    def is_dead(self) -> bool:
+        return self._dead
 
     def warm_up(self) -> None:
         """Nothing to warm."""
@@ -57,6 +61,7 @@ class MirrorEngine(Engine):
         told = {request.instruction for request in requests}
         time.sleep(3600.0 if "hang" in told else 1.0 if "slow" in told else self._batch_s)
         self._broken = self._broken or "break" in told
+        self._dead = self._dead or "die" in told
         if "out of memory" in told or self._broken:
             raise MemoryError("in /secret/path")
         if "exit" in told:

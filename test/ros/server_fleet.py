@@ -32,6 +32,10 @@ models:
   mirror: {{engine: "test.ros.mirror_engine:build", options: {{batch_s: {batch_s}, serving: {serving}}}}}
   slow: {{engine: "test.ros.mirror_engine:build", options: {{load_s: 2.0}}}}
   absent: {{engine: bundle, bundle: missing}}
+  judge:
+    engine: openai
+    output: judgement
+    options: {{base_url: "{judge_url}", max_concurrent: 2, timeout_s: 60, constraint: none}}
 """
 HEADER = "model,gpu_type,batching,batch_size,rate_hz,mean_ms,p50_ms,p90_ms,p95_ms,p99_ms\n"
 JPEG = camera_image(64, 0)
@@ -148,16 +152,18 @@ class Fleet(Node):
         self.wait(seen, what=kind)
 
 
-def write_profiles(folder: Path, batch_s: float = 0.01, mode: str = "shared") -> None:
+def write_profiles(folder: Path, batch_s: float = 0.01, mode: str = "shared", judge_url: str = "http://127.0.0.1:9/v1") -> None:
     (folder / "profiles").mkdir(parents=True)
-    (folder / "profiles" / "models.yaml").write_text(CATALOGUE.format(batch_s=batch_s, serving=mode))
+    (folder / "profiles" / "models.yaml").write_text(CATALOGUE.format(batch_s=batch_s, serving=mode, judge_url=judge_url))
     (folder / "profiles" / "none.csv").write_text(HEADER)
 
 
 @contextmanager
-def started(folder: Path, *, batch_s: float = 0.01, mode: str = "shared", **parameters: object) -> Iterator[Any]:
+def started(
+    folder: Path, *, batch_s: float = 0.01, mode: str = "shared", judge_url: str = "http://127.0.0.1:9/v1", **parameters: object
+) -> Iterator[Any]:
     """The process"""
-    write_profiles(folder, batch_s, mode)
+    write_profiles(folder, batch_s, mode, judge_url)
     command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.model_server_node", "--ros-args"]
     given = {"server": "s1", "model": "mirror", "batch_size": 8, "max_sessions": 8, **parameters}
     for name, value in {**given, "profiles_folder": str(folder / "profiles")}.items():

@@ -103,9 +103,9 @@ def test_every_call_of_a_door_is_broken_here() -> None:
 class Rig:
     """A server with its threads and doors, and no graph."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, max_concurrent: int = 1) -> None:
         self.doors, self.logged = Doors(), []
-        self.server = ModelServer(ServerConfig(name="s1", batch_size=4), engine)
+        self.server = ModelServer(ServerConfig(name="s1", batch_size=4, max_concurrent=max_concurrent), engine)
         deliver = Delivery(self.doors.topics, self.doors.infer, self.doors.gateway)  # type: ignore[arg-type]
         self.threads = EngineThreads(
             self.server, lambda done, failed: deliver(done, failed, self.server.mishap), self.logged.append
@@ -113,11 +113,14 @@ class Rig:
         self.epochs = {robot: self.server.open_session(session_request(robot)).session_epoch for robot in ("r1", "goal", "ws")}
         self._sequence = 0
 
-    def ask(self) -> None:
+    def submit(self) -> None:
         self._sequence += 1
         for robot, epoch in self.epochs.items():
             self.server.submit(observation(epoch, self._sequence, robot), time.monotonic())
         self.threads.wake()
+
+    def ask(self) -> None:
+        self.submit()
         assert eventually(lambda: self.threads.is_idle)
 
 
@@ -156,22 +159,59 @@ def test_an_error_that_nobody_foresaw_is_logged_a_few_times_and_the_thread_lives
 ) -> None:
     rig = Rig(FakeEngine())
     with monkeypatch.context() as broken:
-        broken.setattr(rig.server, method, raising(error))
+        broken.setattr(rig.server._lanes[0].running if method == "run" else rig.server, method, raising(error))
         for robot, epoch in rig.epochs.items():
             rig.server.submit(observation(epoch, 1, robot), time.monotonic())
         rig.threads.wake()
         assert eventually(lambda: rig.server.refused["worker_error"] > 0)
         time.sleep(0.3)
         assert rig.server.refused["worker_error"] < 10
-    rig.threads.wake()
-    if method in ("begin", "complete"):
-        rig._sequence = 1
+    if method != "begin":
+        assert {"goal", "r1", "ws"} <= set(rig.doors.told), "nobody waits for what will not come"
+    if method == "complete":
         rig.server._lanes[0]._ends_s.clear()
-        rig.ask()
-        assert {"goal", "r1", "ws"} <= set(rig.doors.sent)
-    else:
-        assert rig.server.stalled_s(time.monotonic() + 5.0) > 4.0, "which the watchdog sees"
+    rig._sequence = 1
+    rig.ask()
+    assert {"goal", "r1", "ws"} <= set(rig.doors.sent)
     rig.threads.stop()
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["error", "exit"])
+def test_calls_that_run_at_once_end_whatever_happens(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Waits()
+    rig = Rig(engine, max_concurrent=2)
+    with monkeypatch.context() as broken:
+        broken.setattr(rig.server._lanes[0].running, "run", raising(error))
+        rig.ask()
+        assert rig.server.refused["worker_error"] == 3 and len(rig.logged) == 3
+        assert set(rig.doors.told) == {"goal", "r1", "ws"}
+    rig.submit()
+    assert eventually(lambda: engine.num_in == 2) and not rig.threads.is_idle
+    rig.threads.call(lambda: rig.server.resize(1, 0))
+    for thread in rig.threads.stop():
+        thread.join(0.3)
+        assert thread.is_alive(), "two are under way"
+    assert not engine.closed_when, "nor is it closed beneath them"
+    engine.go.set()
+    assert eventually(lambda: engine.closed_when) and engine.closed_when == [0]
+    assert len(rig.doors.sent) == 2 and rig.server.num_waiting == 1
+
+
+class Waits(FakeEngine):
+    """Until it may go on; `closed_when`: how many calls were under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go, self.num_in, self.closed_when = threading.Event(), 0, list[int]()
+
+    def infer(self, requests):  # type: ignore[no-untyped-def]
+        self.num_in += 1
+        assert self.go.wait(20)
+        self.num_in -= 1
+        return super().infer(requests)
+
+    def close(self) -> None:
+        self.closed_when.append(self.num_in)
 
 
 # --- what comes in ----------------------------------------------------------------------------------------------------------
@@ -275,9 +315,16 @@ def test_whatever_raises_while_a_model_is_loaded_is_an_outcome(
     assert isinstance(loaded(monkeypatch, MirrorEngine).outcome, Loaded)
 
 
+@pytest.mark.parametrize("error", ERRORS, ids=["error", "exit"])
+def test_an_engine_that_cannot_be_closed_either_is_an_outcome(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    frail = type("Frail", (MirrorEngine,), {"warm_up": raising(error), "close": raising(error)})
+    assert isinstance(loaded(monkeypatch, frail).outcome, str)
+
+
 def test_every_method_of_an_engine_was_tried() -> None:
     methods = {name for name, value in vars(Engine).items() if inspect.isfunction(value) and not name.startswith("_")}
-    assert methods - {"reset"} == {"prepare", "warm_up", "check_parity", "infer"}, "`reset` is in test/unit/server/test_chaos.py"
+    elsewhere = {"reset", "close_session"}  # test/unit/server/test_chaos.py
+    assert methods - elsewhere == {"prepare", "warm_up", "check_parity", "infer", "close"}
     assert loading.rehearse and np  # what loading runs of it
 
 

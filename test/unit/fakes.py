@@ -51,13 +51,21 @@ class FakeEngine:
     contract = CONTRACT
     max_batch_size = 4
     takes_encoded = False
+    is_dead = False
+    max_concurrent = 1
 
     def __init__(self) -> None:
         self.batches: list[list[InferenceRequest]] = []
+        self.closed: list[tuple[str, str, int]] = []
+
+    def close_session(self, robot: str, component: str, epoch: int) -> None:
+        self.closed.append((robot, component, epoch))
 
     def prepare(self, batch_size: int) -> None: ...
 
     def warm_up(self) -> None: ...
+
+    def close(self) -> None: ...
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         self.batches.append(list(requests))

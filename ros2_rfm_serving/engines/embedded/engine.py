@@ -20,6 +20,7 @@ from ros2_rfm_serving.engines.embedded.planner import Planner
 from ros2_rfm_serving.engines.embedded.planner_network import PlannerNetwork
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
+from ros2_rfm_serving.engines.identity import model_hash
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind
 
@@ -28,6 +29,7 @@ def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> 
     """A bundle as an engine. Raises: `ModelError`."""
     options = options.on_device(model)
     network, content_hash = bundle.load(folder)
+    content_hash = model_hash(content_hash, options.changes(vars(network.config)))
     if isinstance(network, FlowPolicyNetwork):
         return FlowEngine(FlowPolicy(model, network, content_hash, options), _sampling(network.config, options))
     if isinstance(network, PlannerNetwork):
@@ -52,6 +54,7 @@ def _sampling(config: FlowPolicyConfig, options: BundleOptions) -> SamplingConfi
         clean_limit=config.clean_limit,
         noise_scale=config.noise_scale if options.noise_scale is None else options.noise_scale,
         seed=options.seed,
+        true_jacobian=options.true_jacobian,
         device=options.device,
         fixed_shapes=options.fixed_shapes,
     )

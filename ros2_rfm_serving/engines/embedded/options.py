@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -33,6 +34,8 @@ class BundleOptions(BaseModel):
     """By default the bundle's."""
     seed: int = Field(default=0, ge=0)
     """Of the noise."""
+    true_jacobian: bool = False
+    """Sessions may ask for guidance through the model's Jacobian: 2 to 4 times as long, for all robots of a batch."""
 
     @field_validator("batch_sizes")
     @classmethod
@@ -40,6 +43,12 @@ class BundleOptions(BaseModel):
         if list(sizes) != sorted(set(sizes)) or sizes[0] < 1 or sizes[-1] > MAX_BATCH_SIZE:
             raise ValueError(f"batch sizes rise, from 1 at least to {MAX_BATCH_SIZE} at most")
         return sizes
+
+    def changes(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """What these options make of a bundle that was `saved` with this configuration, for its hash: what shapes an answer."""
+        asked = {"dtype": self.dtype, "num_steps": self.num_steps, "noise_scale": self.noise_scale}
+        own = {"dtype": "float32", **saved}
+        return {key: value for key, value in asked.items() if value is not None and key in own and value != own[key]}
 
     @property
     def on_gpu(self) -> bool:

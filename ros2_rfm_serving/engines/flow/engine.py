@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine, Parity, SamplingConfig, VelocityModel
-from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.blank import blank_request, guided
 from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.memory import in_halves
 from ros2_rfm_serving.engines.flow.sampling import Sample, filled, offered, sample
 from ros2_rfm_serving.engines.flow.solvers import solver_of
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract
+from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract
 
 
 class FlowEngine(Engine):
@@ -26,7 +27,8 @@ class FlowEngine(Engine):
     def __init__(self, model: VelocityModel, config: SamplingConfig = SamplingConfig()) -> None:  # noqa: B008 (frozen)
         solver_of(config)  # refuses what cannot be sampled
         self._model, self._config = model, config
-        self._contract = offered(model.contract, config.predicts)
+        able = offered(model.contract, config.predicts)
+        self._contract = replace(able, true_jacobian=config.true_jacobian and Conditioning.GUIDED in able.conditionings)
         self._warm: set[int] = set()
         self._lock = threading.Lock()
         """`prepare` may come from another thread while a batch runs; nothing may run while a graph is captured."""
@@ -72,5 +74,11 @@ class FlowEngine(Engine):
     def _warm_up(self, size: int) -> None:
         size = len(filled([None] * size, self._config.fixed_shapes))
         if size not in self._warm:
-            self.infer([blank_request(self.contract)] * size)
+            for request in self._all_kinds():
+                self.infer([request] * size)
             self._warm.add(size)
+
+    def _all_kinds(self) -> list[InferenceRequest]:
+        """Requests that want a program of their own."""
+        blank = blank_request(self.contract)
+        return [blank, guided(blank, true_jacobian=True)] if self.contract.true_jacobian else [blank]

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.base import Predicts, SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.base import Anchored, Predicts, SamplingConfig, VelocityModel
 from ros2_rfm_serving.engines.flow.guidance import Target, target_of
 from ros2_rfm_serving.engines.flow.solvers import Solver, solver_of
 from ros2_rfm_serving.errors import ModelError
@@ -57,17 +57,22 @@ def sample(
     start = torch.from_numpy(noise).to(config.device)
     if config.predicts is Predicts.CHUNK:
         start = torch.zeros_like(start)
-    prefix, fixed = fixed_prefixes(requests, offered(contract, config.predicts), start)
-    target = target_of(requests, start)
-    if target is not None and config.predicts is not Predicts.VELOCITY:
-        raise ModelError(f"{contract.model!r} predicts {config.predicts.value}; only flow-matching models can be guided")
     # Tensors made in inference mode cannot be differentiated through, those without gradients can.
-    with torch.no_grad() if target and target.through_model is not None else torch.inference_mode():
+    with torch.no_grad() if any(_asks_jacobian(request) for request in requests) else torch.inference_mode():
         context = model.perceive(requests)
+        rows = model.anchored(requests) if isinstance(model, Anchored) else requests
+        prefix, fixed = fixed_prefixes(rows, offered(contract, config.predicts), start)
+        target = target_of(rows, start)
+        if target is not None and config.predicts is not Predicts.VELOCITY:
+            raise ModelError(f"{contract.model!r} predicts {config.predicts.value}; only flow-matching models can be guided")
         predict = partial(_velocity, model, context)
         chunks, updates = denoise(predict, start, prefix, fixed, target, solver)
     columns = len(contract.action_names)
     return Sample(chunks[..., :columns].cpu().numpy(), updates[..., :columns].cpu().numpy())
+
+
+def _asks_jacobian(request: InferenceRequest) -> bool:
+    return request.conditioning is Conditioning.GUIDED and request.guidance.true_jacobian and len(request.prefix_model) > 0
 
 
 def denoise(

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from ros2_rfm_serving.engines.embedded.options import DEVICE
+from ros2_rfm_serving.engines.identity import model_hash
 from ros2_rfm_serving.engines.lerobot import pi_gemma
 from ros2_rfm_serving.errors import ModelError
 
@@ -50,6 +51,8 @@ class LeRobotOptions(BaseModel):
     tokenizer: str = ""
     """Folder with the tokenizer; else `vlm`'s, or the checkpoint's."""
     max_batch_size: int = Field(default=32, ge=1)
+    true_jacobian: bool = False
+    """Sessions may ask for guidance through the model's Jacobian: 2 to 4 times as long, for all robots of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +67,7 @@ class Checkpoint:
     postprocessor: Any
     options: LeRobotOptions
     content_hash: str
-    """SHA-256 over configurations and weights, hex."""
+    """SHA-256 over configurations and weights as saved, and over what runs: steps, precision, names, words. Hex."""
     action_names: tuple[str, ...]
     control_rate_hz: float
 
@@ -90,7 +93,7 @@ def load(model: str, options: LeRobotOptions, models_folder: Path) -> Checkpoint
         preprocessor=before,
         postprocessor=after,
         options=options,
-        content_hash=_content_hash(folder),
+        content_hash=model_hash(_content_hash(folder), _runs_as(config, before)),
         action_names=names,
         control_rate_hz=rate_hz,
     )
@@ -212,6 +215,21 @@ def _steps(folder: Path, name: str) -> set[str]:
         if not step.get("registry_name"):
             raise ModelError(f"{folder}: {name} has a step {step.get('class')!r} that is not registered with LeRobot by name")
     return {step["registry_name"] for step in steps}
+
+
+def _runs_as(config: Any, preprocessor: Any) -> dict[str, Any]:
+    """What options or the hub decide: solver steps, precision, which feature is which, and the tokenizers' words."""
+    steps = {key: getattr(config, key) for key in ("num_steps", "num_inference_steps", "dtype") if hasattr(config, key)}
+    renamed = [step.rename_map for step in preprocessor.steps if hasattr(step, "rename_map")]
+    words = [_words_hash(step.input_tokenizer) for step in preprocessor.steps if hasattr(step, "input_tokenizer")]
+    return {**steps, "rename_maps": renamed, "tokenizers": words}
+
+
+def _words_hash(tokenizer: Any) -> str:
+    """Of what it does to a text, wherever it came from."""
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    words = fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    return hashlib.sha256(words.encode()).hexdigest()
 
 
 def _content_hash(folder: Path) -> str:

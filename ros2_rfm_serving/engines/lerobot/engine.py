@@ -22,35 +22,42 @@ from ros2_rfm_serving.types import Conditioning, ModelContract
 
 
 class LeRobotEngine(FlowEngine):
-    """One thread; the lock of `FlowEngine` covers observation to robot space, as `Processing` needs it."""
+    """One thread; the lock of `FlowEngine` covers observation to robot space, as `Processing` needs it.
+
+    Each session has processor steps of its own (`sessions.py`).
+    """
 
     def __init__(self, model: SplitModel | WholeModel) -> None:
         super().__init__(model, model.sampling)
         self._policy = model
-        if actions_are_relative(model.processing, model.contract):
-            # A prefix in model space is relative to an observation that has passed: it would guide to the wrong place.
-            self._contract = replace(self._contract, conditionings=(Conditioning.NONE,))
+        model.relative, linear = space_of(model.processing, model.contract)
+        if model.relative and not linear:  # then nobody knows where in model space a prefix is now
+            self._contract = replace(self._contract, conditionings=(Conditioning.NONE,), true_jacobian=False)
 
     def reset(self) -> None:
         if isinstance(self._policy, WholeModel):
             self._policy.reset()
+
+    def close_session(self, robot: str, component: str, epoch: int) -> None:
+        self._policy.processing.sessions.close(robot, component, epoch)
 
     def check_parity(self) -> list[Parity]:
         with self._lock:
             return parity.check(self._policy)
 
 
-def actions_are_relative(processing: Processing, contract: ModelContract) -> bool:
-    """Do equal chunks in model space mean different motions for robots in different states?"""
-    chunk = torch.zeros(1, contract.chunk_length, len(contract.action_names))
+def space_of(processing: Processing, contract: ModelContract) -> tuple[bool, bool]:
+    """Do equal chunks in model space mean different motions for robots in different states; is the way there linear?"""
+    shape = (1, contract.chunk_length, len(contract.action_names))
     blank = blank_request(contract)
     moved = replace(blank, state=np.ones(contract.state_size, np.float32))
-    found = []
+    found, linear = [], True
     for request in (blank, moved):
         processing.to_policy([request])
-        found.append(processing.to_robot(chunk))
+        found.append(processing.to_robot(torch.zeros(shape)))
+        linear = linear and processing.is_linear(shape)
     processing.reset()
-    return not np.array_equal(found[0], found[1])
+    return not np.array_equal(found[0], found[1]), linear
 
 
 def build(spec: EngineSpec) -> LeRobotEngine:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,8 @@ class LeRobotModel:
     """A checkpoint as a `VelocityModel`; what is the same for all policies."""
 
     sampling: SamplingConfig
+    relative = False
+    """Equal chunks in model space are different motions for robots in different states."""
 
     def __init__(self, checkpoint: Checkpoint, split: Split | None) -> None:
         self.checkpoint, self.processing = checkpoint, Processing(checkpoint, fits_of(checkpoint.policy, split))
@@ -47,14 +50,15 @@ class LeRobotModel:
 
 
 class SplitModel(LeRobotModel):
-    """Asks the policy's action expert once per solver step."""
+    """Asks the policy's action expert once per solver step (`Anchored`)."""
 
     def __init__(self, checkpoint: Checkpoint, split: Split) -> None:
         super().__init__(checkpoint, split)
         config, device = checkpoint.policy.config, checkpoint.options.device
         steps = config.num_steps if hasattr(config, "num_steps") else config.num_inference_steps
         self.split = split
-        self.sampling = SamplingConfig(num_steps=steps, num_columns=config.max_action_dim, device=device)
+        jacobian = checkpoint.options.true_jacobian
+        self.sampling = SamplingConfig(num_steps=steps, num_columns=config.max_action_dim, device=device, true_jacobian=jacobian)
         self._contract = replace(self._contract, chunk_length=config.chunk_size)
 
     @property
@@ -66,6 +70,17 @@ class SplitModel(LeRobotModel):
 
     def velocity(self, x: Tensor, time: Tensor, context: Observed) -> Tensor:
         return self.split.velocity(x, time[:, 0], context)  # no prefix is ever fixed: a row has one time
+
+    def anchored(self, requests: Sequence[InferenceRequest]) -> Sequence[InferenceRequest]:
+        """A prefix that is relative to an observation that has passed would point to the wrong place."""
+        if not self.relative or not any(len(request.prefix_model) for request in requests):
+            return requests
+        robot = np.zeros((len(requests), self._contract.chunk_length, len(self._contract.action_names)), np.float32)
+        for rows, request in zip(robot, requests, strict=True):
+            if known := len(request.prefix_robot[: len(rows)]):
+                rows[:known] = request.prefix_robot[:known]
+        prefixes = zip(requests, self.processing.to_model(robot), strict=True)
+        return [replace(request, prefix_model=rows[: len(request.prefix_robot)]) for request, rows in prefixes]
 
 
 class _Asked(NamedTuple):

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from lerobot.processor import RenameObservationsProcessorStep
-from lerobot.utils.constants import OBS_STATE
+from lerobot.utils.constants import OBS_LANGUAGE_ATTENTION_MASK, OBS_LANGUAGE_TOKENS, OBS_STATE
 from torch import Tensor
 
 from ros2_rfm_serving.engines.lerobot.checkpoint import Checkpoint
+from ros2_rfm_serving.engines.lerobot.sessions import Pipelines, Sessions
 from ros2_rfm_serving.types import Array, EncodedImage, Image, InferenceRequest
 
+SMALLEST_SCALE = 1e-6
+"""Of a number that a chunk can be told by."""
 Batch = dict[str, Any]
 Fit = Callable[[Tensor], Tensor]
 """An image [1, 3, H, W] in [0, 1] at the size at which the policy's rows agree."""
 
 
 class Processing:
-    """Both pipelines, called once per batch, in turn: `to_policy`, then `to_robot`.
+    """A batch through the pipelines of its sessions, in turn: `to_policy`, then `to_robot`.
 
-    What a step keeps of the observations for the way back (the state that relative actions are relative to, Remote-RTC §7) is
-    kept row by row, and only until the next batch: sessions cannot see each other's.
+    Rows of one pipeline go together; the state that relative actions are relative to (Remote-RTC §7) waits in it for the way back.
     """
 
     def __init__(self, checkpoint: Checkpoint, fits: dict[str, Fit]) -> None:
         """fits: by the policy's image feature, those that a robot sends."""
-        self._before, self._after = checkpoint.preprocessor, checkpoint.postprocessor
+        self.sessions = Sessions(checkpoint.preprocessor, checkpoint.postprocessor)
+        self._runs: list[tuple[Pipelines, int]] = []
+        """Of the last batch, in order: whose, and how many rows"""
         self._device = checkpoint.options.device
         self._has_state = checkpoint.policy.config.robot_state_feature is not None
-        renames = [step.rename_map for step in self._before.steps if isinstance(step, RenameObservationsProcessorStep)]
+        renames = [step.rename_map for step in checkpoint.preprocessor.steps if isinstance(step, RenameObservationsProcessorStep)]
         named = {policy: robot for rename in renames for robot, policy in rename.items()}
         self._fits = tuple(fits.values())
         self.features = tuple(fits)
@@ -44,32 +49,79 @@ class Processing:
 
     def to_policy(self, requests: Sequence[InferenceRequest]) -> Batch:
         """What `predict_action_chunk` takes."""
+        runs = [(own, list(rows)) for own, rows in groupby(requests, lambda request: self.sessions.of(request.id))]
+        self._runs = [(own, len(rows)) for own, rows in runs]
+        return collated([own.before(self._observed(rows)) for own, rows in runs])
+
+    def to_robot(self, chunks: Tensor) -> Array:
+        """[B, T, A] model space to robot space; B: as in `to_policy`."""
+        parts = torch.split(chunks, [rows for _, rows in self._runs])
+        return np.concatenate([self._back(own.after, part) for (own, _), part in zip(self._runs, parts, strict=True)])
+
+    def to_model(self, robot: Array) -> Array:
+        """[B, T, A] robot space to the model space of the batch that `to_policy` saw last, where `is_linear`."""
+        offset, scale = self._line(robot.shape)
+        model: Array = (robot - offset) / scale
+        return model
+
+    def is_linear(self, shape: tuple[int, ...]) -> bool:
+        """Whether the way to robot space is, number by number, a scale and an offset, which differ with the observation at most."""
+        offset, scale = self._line(shape)
+        probe = np.random.default_rng(0).standard_normal(shape, np.float32)
+        there = self.to_robot(torch.from_numpy(probe))
+        return bool((np.abs(scale) > SMALLEST_SCALE).all() and np.allclose(there, offset + scale * probe, rtol=1e-4, atol=1e-5))
+
+    def _line(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        offset = self.to_robot(torch.zeros(shape))
+        return offset, self.to_robot(torch.ones(shape)) - offset
+
+    def reset(self) -> None:
+        """All sessions begin anew."""
+        self.sessions.forget()
+
+    def _observed(self, requests: Sequence[InferenceRequest]) -> Batch:
+        """As a robot of LeRobot's would send it."""
         batch: Batch = {"task": [request.instruction for request in requests]}
         if self._has_state:
             states = torch.from_numpy(np.stack([request.state for request in requests]))
             batch[self.state_source] = states.to(self._device)
         for camera, source, fit in zip(self.cameras, self.sources, self._fits, strict=True):
             batch[source] = torch.cat([fit(self._planes(request.images[camera])) for request in requests])
-        processed: Batch = self._before(batch)
-        return processed
+        return batch
 
-    def to_robot(self, chunks: Tensor) -> Array:
-        """[B, T, A] model space to robot space."""
-        robot = self._after(chunks)
+    def _back(self, after: Any, chunks: Tensor) -> Array:
+        robot = after(chunks)
         if robot.ndim < chunks.ndim:  # a step that takes one action at a time, such as GR00T's, kept the last one
-            robot = torch.stack([self._after(chunks[:, step]) for step in range(chunks.shape[1])], dim=1)
+            robot = torch.stack([after(chunks[:, step]) for step in range(chunks.shape[1])], dim=1)
         values: Array = robot.float().cpu().numpy()
         return values
-
-    def reset(self) -> None:
-        self._before.reset()
-        self._after.reset()
 
     def _planes(self, image: Image | EncodedImage) -> Tensor:
         """[1, 3, H, W] in [0, 1]"""
         assert not isinstance(image, EncodedImage)  # this engine does not take them
         pixels = torch.from_numpy(np.require(image, requirements="W")).to(self._device)
         return (pixels.type(torch.float32) / 255).permute(2, 0, 1).contiguous()[None]
+
+
+WORDS = (OBS_LANGUAGE_TOKENS, OBS_LANGUAGE_ATTENTION_MASK)
+
+
+def collated(batches: Sequence[Batch]) -> Batch:
+    """One batch of the rows of all, in order."""
+    first = batches[0]
+    return first if len(batches) == 1 else {key: _joined(key, [batch[key] for batch in batches]) for key in first}
+
+
+def _joined(key: str, values: Sequence[Any]) -> Any:
+    """What is neither tensor nor list is the same for all."""
+    if isinstance(values[0], list):
+        return [item for value in values for item in value]
+    if not isinstance(values[0], Tensor) or not values[0].ndim:
+        return values[0]
+    if key in WORDS:  # filled up to the longest instruction: zeros are no words, by the mask
+        longest = max(value.shape[1] for value in values)
+        values = [F.pad(value, (0, longest - value.shape[1])) for value in values]
+    return torch.cat(list(values))
 
 
 def resized_to(height: int, width: int) -> Fit:

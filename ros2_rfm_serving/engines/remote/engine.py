@@ -143,6 +143,8 @@ class RemoteEngine(Engine):
             message["inference_delay"] = request.inference_delay_steps
         if len(request.prefix_model):
             message["prev_chunk_left_over"] = request.prefix_model
+        if len(request.prefix_robot):
+            message["prev_chunk_left_over_robot"] = request.prefix_robot
         return message
 
     def _reply(self, told: Mapping[str, Any]) -> EngineReply:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.profiles import ContinuousService
 from ros2_rfm_serving.types import (
     MONITOR,
     SAFETY,
@@ -31,6 +32,9 @@ from ros2_rfm_serving.types import (
 )
 
 CATALOGUE = "models.yaml"
+
+MAX_CONCURRENT = 64
+"""Requests in progress at once, if nobody says how many."""
 
 MAX_TEXT_CHARACTERS = 4000
 """Of an answer; what comes after is cut off, as if the model had been stopped there."""
@@ -52,6 +56,13 @@ def _for_all(verdicts: Any) -> Any:
 Verdicts = Annotated[dict[str, tuple[str, ...]], BeforeValidator(_for_all)]
 
 
+def without(ours: frozenset[str], further: dict[str, Any], why: str) -> dict[str, Any]:
+    """`further` fields or arguments, none of which is one of ours. Raises: `ValueError`."""
+    if taken := ours & further.keys():
+        raise ValueError(f"{', '.join(sorted(taken))}: {why}")
+    return further
+
+
 class TextOptions(BaseModel):
     """Of a text model, whatever runs it: `options` of its catalogue entry."""
 
@@ -65,8 +76,8 @@ class TextOptions(BaseModel):
     max_tokens: int = Field(default=128, ge=1, le=4096)
     temperature: float = Field(default=0.0, ge=0.0, le=2.0)
     seed: int = 0
-    max_batch_size: int = Field(default=64, ge=1, le=1024)
-    """Requests in progress at once."""
+    max_concurrent: int | None = Field(default=None, ge=1, le=1024)
+    """Requests in progress at once; not given: as the catalogue's service law says, or 64."""
 
     @field_validator("verdicts")
     @classmethod
@@ -100,6 +111,21 @@ def contract_of(spec: EngineSpec, options: TextOptions, *, apart_from: frozenset
     return ModelContract(
         model=spec.model, model_hash=digest, output=output, cameras=spec.entry.cameras, state_size=spec.entry.state_size
     )
+
+
+def max_concurrent(spec: EngineSpec, options: TextOptions) -> int:
+    """One number for the live server and for the simulated one. Raises: `ConfigurationError` when the descriptor says two."""
+    footprint = spec.entry.gpus.get(spec.gpu_type)
+    law = footprint.service.law() if footprint and footprint.service else None
+    simulated = law.max_concurrent if isinstance(law, ContinuousService) else None
+    if options.max_concurrent and simulated and options.max_concurrent != simulated:
+        raise ConfigurationError(
+            f"is {options.max_concurrent}, gpus.{spec.gpu_type}.service.max_concurrent is {simulated}",
+            file=CATALOGUE,
+            key=f"models.{spec.model}.options.max_concurrent",
+            fix="leave it out of the options, or say the same number in both",
+        )
+    return options.max_concurrent or simulated or MAX_CONCURRENT
 
 
 # --- prompts ---------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Text models on any OpenAI-compatible server (vLLM, SGLang, llama.cpp, OpenAI ...): System 2, safety, monitor.
 
-A batch is a set of concurrent requests; images travel on as they came. One request that fails costs itself alone.
+Requests run side by side, each answered when it is done; images travel on as they came. One that fails costs itself alone.
 """
 
 from __future__ import annotations
@@ -22,24 +22,29 @@ from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.engines.text import answers as text
 from ros2_rfm_serving.engines.text.chat_client import ChatClient, ClientConfig, Refused
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.loop_thread import LoopThread
 from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRequest, ModelContract
 
+SLACK_S = 5.0
+"""Beyond a request's own limit, within which it has ended."""
 JPEG_QUALITY = 90
 """Of images that came uncompressed."""
 
 Constraint = Literal["json_schema", "choice", "none"]
-OURS = {
-    "model",
-    "messages",
-    "max_tokens",
-    "max_completion_tokens",
-    "temperature",
-    "seed",
-    "stream",
-    "n",
-    "logprobs",
-    "response_format",
-}
+OURS = frozenset(
+    {
+        "model",
+        "messages",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "seed",
+        "stream",
+        "n",
+        "logprobs",
+        "response_format",
+    }
+)
 
 
 class OpenAIOptions(text.TextOptions):
@@ -69,13 +74,11 @@ class OpenAIOptions(text.TextOptions):
     @field_validator("extra")
     @classmethod
     def _leaves_ours_alone(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        if taken := OURS & extra.keys():
-            raise ValueError(f"{', '.join(sorted(taken))}: not through `extra`")
-        return extra
+        return text.without(OURS, extra, "not through `extra`")
 
 
 TRANSPORT = frozenset(
-    {"base_url", "api_key_env", "timeout_s", "connect_timeout_s", "warm_up_timeout_s", "max_retries", "max_batch_size"}
+    {"base_url", "api_key_env", "timeout_s", "connect_timeout_s", "warm_up_timeout_s", "max_retries", "max_concurrent"}
 )
 """Options that leave an answer as it is: the same model behind another address is the same model."""
 
@@ -89,14 +92,14 @@ class Dialect:
 
 
 class OpenAIEngine(Engine):
-    """Owns an event loop, which runs while `warm_up` or `infer` does."""
+    """Owns an event loop on a thread of its own, until it is closed."""
 
     takes_encoded = True
 
-    def __init__(self, contract: ModelContract, options: OpenAIOptions, client: ChatClient) -> None:
+    def __init__(self, contract: ModelContract, options: OpenAIOptions, client: ChatClient, max_concurrent: int) -> None:
         self._contract, self._options, self._client = contract, options, client
-        self._loop = asyncio.new_event_loop()
-        self.timeout_s = options.timeout_s
+        self.max_concurrent, self.timeout_s = max_concurrent, options.timeout_s
+        self._thread = LoopThread(contract.model)
         self.dialect = _dialects(options)[0]
 
     @property
@@ -105,7 +108,7 @@ class OpenAIEngine(Engine):
 
     @property
     def max_batch_size(self) -> int:
-        return self._options.max_batch_size
+        return self.max_concurrent
 
     def warm_up(self) -> None:
         """Asks, with images, until it knows what the server understands and heeds. Raises: `ModelError` when that is too little."""
@@ -113,7 +116,7 @@ class OpenAIEngine(Engine):
         for dialect in (dialects := _dialects(self._options)):
             try:
                 asked = self._client.complete(self._body(request, dialect), self._options.warm_up_timeout_s)
-                completion = self._loop.run_until_complete(asked)
+                completion = self._thread.call(asked, self._options.warm_up_timeout_s + SLACK_S)
             except Refused as refused:
                 if refused.status not in _NOT_UNDERSTOOD or dialect == dialects[-1]:
                     raise
@@ -124,17 +127,15 @@ class OpenAIEngine(Engine):
         raise ModelError("the server's answer is none of the words it was held to: see `constraint` and `max_tokens`")
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
-        answers = self._loop.run_until_complete(self._answer_all(requests))
+        answers = self._thread.call(self._answer_all(requests), self._options.timeout_s + SLACK_S)
         if all(isinstance(answer, ModelError) for answer in answers):
             raise next(answer for answer in answers if isinstance(answer, ModelError))
         return answers
 
-    def reset(self) -> None:
-        """Nothing is kept between requests."""
-
     def close(self) -> None:
-        self._loop.run_until_complete(self._client.close())
-        self._loop.close()
+        """No thread and no connection is left; what is under way fails."""
+        self._thread.call(self._client.close(), SLACK_S)
+        self._thread.stop()
 
     async def _answer_all(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
         return list(await asyncio.gather(*(self._answer(request) for request in requests)))
@@ -204,14 +205,15 @@ def _jpeg(image: Image | EncodedImage) -> bytes | memoryview:
 def build(spec: EngineSpec) -> OpenAIEngine:
     """Raises: `ConfigurationError`."""
     options = checked_options(OpenAIOptions, spec)
+    at_once = text.max_concurrent(spec, options)
     config = ClientConfig(
         base_url=_address(spec, options.base_url),
         api_key=_key(spec, options.api_key_env),
         connect_timeout_s=options.connect_timeout_s,
         max_retries=options.max_retries,
-        max_connections=options.max_batch_size,
+        max_connections=at_once,
     )
-    return OpenAIEngine(text.contract_of(spec, options, apart_from=TRANSPORT), options, ChatClient(config))
+    return OpenAIEngine(text.contract_of(spec, options, apart_from=TRANSPORT), options, ChatClient(config), at_once)
 
 
 def _address(spec: EngineSpec, base_url: str) -> str:

@@ -1,10 +1,14 @@
 """Text models through vLLM in this process: continuous batching, cached prefixes, answers kept to a judge's words.
 
-vLLM runs on CUDA, and is imported when the first such model is built.
+vLLM runs on CUDA, and is imported when the first such model is built. Its engine core is a process of its own, which may die, and
+which must not outlive this one. What is relied on, by release: docs/engines.md, "vLLM".
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,31 +18,95 @@ from pydantic import Field, field_validator
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.engines.text import answers as text
-from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRequest, ModelContract
+from ros2_rfm_serving.engines.text.orphans import Guardian
+from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.loop_thread import LoopThread
+from ros2_rfm_serving.types import PRECEDENCE, EncodedImage, EngineReply, Image, InferenceRequest, ModelContract
 
-OURS = {"model", "seed", "max_num_seqs", "limit_mm_per_prompt"}
+LOADS_WITHIN_S, WARMS_UP_WITHIN_S = 3600.0, 600.0
+SLACK_S = 5.0
+"""Beyond the limit of a request, within which it has been aborted."""
+OURS = frozenset({"model", "seed", "max_num_seqs", "limit_mm_per_prompt", "scheduling_policy"})
 
 
 class VllmOptions(text.TextOptions):
     """`options` of a model with `engine: vllm`."""
 
+    timeout_s: float = Field(default=8.0, gt=0.0, le=600.0)
+    """From a request to its answer; then it is aborted."""
     llm: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of `vllm.LLM` (`gpu_memory_utilization`, `max_model_len`, `quantization`, `tensor_parallel_size`)."""
+    """Further `vllm.AsyncEngineArgs` (`gpu_memory_utilization`, `max_model_len`, `quantization`, `tensor_parallel_size`)."""
 
     @field_validator("llm")
     @classmethod
     def _leaves_ours_alone(cls, llm: dict[str, Any]) -> dict[str, Any]:
-        if taken := OURS & llm.keys():
-            raise ValueError(f"{', '.join(sorted(taken))}: follows from other options")
-        return llm
+        return text.without(OURS, llm, "follows from other options")
+
+
+class Vllm:
+    """What we ask of vLLM, in its words. Belongs to one event loop; made there, since it starts tasks of its own."""
+
+    def __init__(self, **arguments: Any) -> None:
+        """Loads the weights. Raises: `ImportError`; `TypeError` for an argument that it does not have."""
+        from vllm import AsyncEngineArgs, AsyncLLMEngine, SamplingParams
+        from vllm.exceptions import VLLMClientError
+        from vllm.renderers import ChatParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+        from vllm.utils.mistral import is_mistral_tokenizer
+
+        self.Refused: type[Exception] = VLLMClientError
+        self._llm = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(**arguments))
+        self._renderer = self._llm.renderer
+        self._chat = ChatParams(
+            chat_template_kwargs={
+                "add_generation_prompt": True,
+                "continue_final_message": False,
+                "tools": None,
+                "tokenize": is_mistral_tokenizer(self._renderer.tokenizer),
+            }
+        )
+        # The chat's template writes the first token itself.
+        self._tokens = self._renderer.default_chat_tok_params.with_kwargs(add_special_tokens=False)
+        self._sampling: Callable[..., Any] = lambda words, **settings: SamplingParams(
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            **({"structured_outputs": StructuredOutputsParams(choice=list(words)), "logprobs": 0} if words else {}),
+            **settings,
+        )
+        self._ids = itertools.count()
+
+    async def say(self, chat: list[dict[str, Any]], words: Sequence[str], priority: int, **settings: Any) -> text.Completion:
+        """priority: the lower goes first. Raises: `Refused` for what does not fit; whatever else vLLM raises."""
+        _, (prompt,) = await self._renderer.render_chat_async([chat], self._chat, self._tokens)
+        sampling, output = self._sampling(words, **settings), None
+        async for output in self._llm.generate(prompt, sampling, str(next(self._ids)), priority=priority):  # noqa: B007 (the last)
+            pass
+        assert output is not None
+        return _completion(output)
+
+    @property
+    def is_dead(self) -> bool:
+        """Its core has ended, or what reads from it: it refuses everything from then on."""
+        return bool(self._llm.errored)
+
+    def close(self) -> None:
+        """Ends the core."""
+        self._llm.shutdown()
 
 
 class VllmEngine(Engine):
-    """`llm` is a `vllm.LLM`; `sampling` makes `SamplingParams` that keep to the words given, or to none in particular."""
+    """Owns an event loop on a thread of its own, and vLLM's processes, until it is closed."""
 
-    def __init__(self, contract: ModelContract, options: VllmOptions, llm: Any, sampling: Callable[[Sequence[str]], Any]) -> None:
-        self._contract, self._options, self._llm, self._sampling = contract, options, llm, sampling
+    def __init__(self, contract: ModelContract, options: VllmOptions, max_concurrent: int, start: Callable[[], Vllm]) -> None:
+        self._contract, self._options, self.max_concurrent = contract, options, max_concurrent
+        self.timeout_s = options.timeout_s
+        self._thread = LoopThread(contract.model)
+        before = set(multiprocessing.active_children())
+        try:
+            self._vllm = self._thread.call(_made(start), LOADS_WITHIN_S)
+        except BaseException:
+            self._thread.stop()
+            raise
+        self._guardian = Guardian(child.pid for child in set(multiprocessing.active_children()) - before)
 
     @property
     def contract(self) -> ModelContract:
@@ -46,42 +114,63 @@ class VllmEngine(Engine):
 
     @property
     def max_batch_size(self) -> int:
-        return self._options.max_batch_size
+        return self.max_concurrent
+
+    @property
+    def is_dead(self) -> bool:
+        return self._vllm.is_dead
 
     def warm_up(self) -> None:
         """Compiles a grammar too."""
-        self._run([text.first_request(self._contract, encoded=False)])
+        request = text.first_request(self._contract, encoded=False)
+        answer = self._thread.call(self._answer(request, WARMS_UP_WITHIN_S), WARMS_UP_WITHIN_S + SLACK_S)
+        if isinstance(answer, ModelError):
+            raise answer
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
+        return self._thread.call(self._answer_all(requests), self._options.timeout_s + SLACK_S)
+
+    def close(self) -> None:
+        self._vllm.close()
+        self._thread.stop()
+        self._guardian.close()
+
+    async def _answer_all(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
+        return list(await asyncio.gather(*(self._answer(request, self._options.timeout_s) for request in requests)))
+
+    async def _answer(self, request: InferenceRequest, timeout_s: float) -> EngineReply | ModelError:
         try:
-            completions = self._run(requests)
-        except (ModelError, ValueError):  # for one request that does not fit, vLLM refuses all
-            return [self._alone(request) for request in requests]
-        return [self._reply(request, completion) for request, completion in zip(requests, completions, strict=True)]
-
-    def reset(self) -> None:
-        """Nothing is kept between requests."""
-
-    def _run(self, requests: Sequence[InferenceRequest]) -> list[text.Completion]:
-        chats = [text.messages(self._options, self._contract, request, _picture) for request in requests]
-        words = [() if text.plans(r.id.component) else self._options.words(r.id.component) for r in requests]
-        return [_completion(output) for output in self._llm.chat(chats, [self._sampling(w) for w in words], use_tqdm=False)]
-
-    def _alone(self, request: InferenceRequest) -> EngineReply | ModelError:
-        try:
-            return self._reply(request, self._run([request])[0])
-        except ModelError as error:
-            return error
-        except ValueError as error:
-            refused = ModelError("vLLM does not take this request")
-            refused.__cause__ = error
-            return refused
-
-    def _reply(self, request: InferenceRequest, completion: text.Completion) -> EngineReply | ModelError:
-        try:
+            completion = await asyncio.wait_for(self._say(request), timeout_s)
             return text.reply_of(self._options, request.id.component, completion)
         except ModelError as error:
             return error
+        except asyncio.TimeoutError:
+            return ModelError(f"no answer within {timeout_s:g} s")
+        except Exception as error:
+            return self._failed(error)
+
+    async def _say(self, request: InferenceRequest) -> text.Completion:
+        options, component = self._options, request.id.component
+        chat = text.messages(options, self._contract, request, _picture)
+        words = () if text.plans(component) else options.words(component)
+        priority = PRECEDENCE.get(component, PRECEDENCE["*"])
+        return await self._vllm.say(
+            chat, words, priority, max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed
+        )
+
+    def _failed(self, error: Exception) -> ModelError:
+        """One request that vLLM does not take, or that fails in it, costs itself alone."""
+        if self._vllm.is_dead:
+            said = "vLLM's engine core is dead"
+        else:
+            said = "vLLM does not take this request" if isinstance(error, self._vllm.Refused) else "vLLM failed with this request"
+        failed = ModelError(f"{said}: {type(error).__name__}")
+        failed.__cause__ = error
+        return failed
+
+
+async def _made(start: Callable[[], Vllm]) -> Vllm:
+    return start()
 
 
 def _picture(image: Image | EncodedImage) -> dict[str, Any]:
@@ -104,19 +193,21 @@ def _completion(output: Any) -> text.Completion:
 def build(spec: EngineSpec) -> VllmEngine:
     """Loads the weights. Raises: `ConfigurationError`, `ImportError`."""
     options = checked_options(VllmOptions, spec)
-    contract = text.contract_of(spec, options, apart_from=frozenset({"max_batch_size"}))
-    from vllm import LLM, SamplingParams
-    from vllm.sampling_params import StructuredOutputsParams
+    contract = text.contract_of(spec, options, apart_from=frozenset({"max_concurrent", "timeout_s"}))
+    at_once = text.max_concurrent(spec, options)
 
-    def sampling(words: Sequence[str]) -> Any:
-        kept = {"structured_outputs": StructuredOutputsParams(choice=list(words)), "logprobs": 0} if words else {}
-        return SamplingParams(max_tokens=options.max_tokens, temperature=options.temperature, seed=options.seed, **kept)
+    def start() -> Vllm:
+        return Vllm(
+            model=options.model or spec.model,
+            seed=options.seed,
+            max_num_seqs=at_once,
+            limit_mm_per_prompt={"image": len(contract.cameras)},
+            scheduling_policy="priority",
+            **options.llm,
+        )
 
-    llm = LLM(
-        model=options.model or spec.model,
-        seed=options.seed,
-        max_num_seqs=options.max_batch_size,
-        limit_mm_per_prompt={"image": len(contract.cameras)},
-        **options.llm,
-    )
-    return VllmEngine(contract, options, llm, sampling)
+    try:
+        return VllmEngine(contract, options, at_once, start)
+    except TypeError as error:
+        key = f"models.{spec.model}.options.llm"
+        raise ConfigurationError(f"vLLM takes no such argument: {error}", file=text.CATALOGUE, key=key) from error

@@ -71,7 +71,7 @@ PACKAGES = {
     "safetensors": Package("safetensors>=0.4", None, "torch"),
     "torch": Package("torch>=2.4", "python3-torch", "torch"),
     "transformers": Package("lerobot[smolvla]>=0.4.4,<0.5", None, "lerobot"),
-    "vllm": Package("vllm>=0.12", None, "vllm"),
+    "vllm": Package("vllm>=0.33", None, "vllm"),
 }
 """By the name that is imported."""
 

@@ -1,4 +1,6 @@
-"""The thread that owns an engine: selects, runs, hands the replies over. Nothing else touches the engine once it serves."""
+"""The thread that owns an engine: selects, runs, hands the replies over. Nothing else touches the engine once it serves, but the
+threads that it starts for one that takes several requests at once (`runs.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from collections import deque
 from collections.abc import Callable
 
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.ros.server.loading import closed
+from ros2_rfm_serving.ros.server.runs import Answers, Runs
+from ros2_rfm_serving.server import ModelServer, Work
 from ros2_rfm_serving.types import Reply, RequestId
 
 IDLE_WAIT_S = 1.0
@@ -27,29 +31,30 @@ class EngineThread:
         self._server, self._publish, self._log, self._tier = server, publish, log, tier
         self._wake, self._stopping = threading.Event(), False
         self._calls: deque[Callable[[], None]] = deque()
+        self._runs = Runs(server.run, self.wake, self._unforeseen, at_once=server.max_concurrent(tier) > 1)
         self.called_s = -math.inf
-        """When the last `call` ended; inf: one is under way."""
-        self.is_stepping = False
-        """It runs a batch, or hands over its replies."""
+        """When the last `call` ended for which batches waited; inf: one is under way."""
+        self.is_telling = False
+        """It hands over replies."""
         self.thread = threading.Thread(target=self._run, name=f"engine_{tier}", daemon=True)
         self.thread.start()
 
     def wake(self) -> None:
-        """Something waits."""
+        """Something waits, or has ended."""
         self._wake.set()
 
     def call(self, function: Callable[[], None]) -> None:
-        """Has it done between two batches, by the thread that may touch the engine."""
+        """Has it done by the thread that may touch the engine: between two batches, beside those that run at once."""
         self._calls.append(function)
         self._wake.set()
 
     def stop(self) -> None:
-        """After the batch that runs."""
+        """After what runs; then the engine is closed."""
         self._stopping = True
         self._wake.set()
 
     def _run(self) -> None:
-        while not self._stopping:
+        while not self._stopping or len(self._runs):
             self._wake.clear()  # before looking: what comes afterwards sets it again
             try:
                 while self._calls:
@@ -57,11 +62,17 @@ class EngineThread:
                 if not self._step():
                     self._wake.wait(self._idle_s())
             except (Exception, SystemExit) as error:  # the thread must live: without it the server would answer none
-                self._server.mishap("worker_error", f"{type(error).__name__}: {error}")
-                self._log(traceback.format_exc())
-                time.sleep(ERROR_PAUSE_S)
+                self._unforeseen(error)
+        closed(self._server.engine(self._tier), self._log)
+
+    def _unforeseen(self, error: BaseException) -> None:
+        self._server.mishap("worker_error", f"{type(error).__name__}: {error}")
+        self._log(traceback.format_exc())
+        time.sleep(ERROR_PAUSE_S)
 
     def _call(self, function: Callable[[], None]) -> None:
+        if self._runs.at_once:
+            return function()
         self.called_s = math.inf
         try:
             function()
@@ -69,20 +80,27 @@ class EngineThread:
             self.called_s = clock()
 
     def _step(self) -> bool:
-        """One batch; False: nothing is to be run now."""
-        work = self._server.begin(clock(), self._tier)
-        if work is None:
-            return False
-        self.is_stepping = True
+        """One batch, or one more of those that run at once; False: nothing is to be done now."""
+        work = None if self._stopping else self._server.begin(clock(), self._tier)
+        if work is not None:
+            self._runs.start(work)
+        ended = self._runs.ended()
+        if ended is not None:
+            self._tell(*ended)
+        return work is not None or ended is not None
+
+    def _tell(self, work: Work, answers: Answers) -> None:
+        """Those who asked."""
+        self.is_telling = True  # before the server is idle
         replies, failed = [], [waiting.request.id for waiting in work.batch]
         try:
-            answers = self._server.run(work)
             replies = self._server.complete(work, answers, clock())
             failed = [request for request, answer in zip(failed, answers, strict=True) if answer is None]
         finally:
-            self._publish(replies, failed)
-            self.is_stepping = False
-        return True
+            try:
+                self._publish(replies, failed)
+            finally:
+                self.is_telling = False
 
     def _idle_s(self) -> float:
         if self._tier:
@@ -113,14 +131,14 @@ class EngineThreads:
     @property
     def is_idle(self) -> bool:
         """Nothing waits, nothing runs, and every reply is handed over."""
-        return self._server.is_idle and not any(tier.is_stepping for tier in self._tiers)
+        return self._server.is_idle and not any(tier.is_telling for tier in self._tiers)
 
     def stalled_s(self, now_s: float) -> float:
         """For how long the server's own engine has not come back, or has left alone what waits. One elsewhere has a timeout."""
         return max(0.0, min(self._server.stalled_s(now_s), now_s - self._tiers[0].called_s))
 
     def stop(self) -> list[threading.Thread]:
-        """Those that end, after the batch that they run."""
+        """Those that end, after what they run."""
         for tier in self._tiers:
             tier.stop()
         return [tier.thread for tier in self._tiers]

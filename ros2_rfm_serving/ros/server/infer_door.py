@@ -144,10 +144,10 @@ class InferDoor:
         """Raises: `CapacityError`; counted."""
         limits = self._limits()
         if len(self._waiting) >= limits.waiting:
-            server.refused["infer_full"] += 1
+            server.count("infer_full")
             raise CapacityError(f"{len(self._waiting)} goals of infer wait already (`infer_waiting`); try again")
         if not self._quotas.take(client, limits.rate_hz or math.inf, clock()):
-            server.refused["infer_over_quota"] += 1
+            server.count("infer_over_quota")
             who = f"client {client!r}" if client else "a client without a name"
             raise CapacityError(f"{who} asks more than {limits.rate_hz:g} times a second (`infer_rate_hz`)")
 

@@ -111,7 +111,7 @@ class Intake:
             self._server.mishap("intake_error", f"{type(error).__name__}: {error}")
             return
         if lost := self._arrivals.lost_before(request.id):
-            self._server.refused["lost_on_the_way"] += lost
+            self._server.count("lost_on_the_way", lost)
         self.put(request, arrived_s, self._complain)
 
     def put(self, request: ObservationRequest, arrived_s: float, refused: Refused) -> None:
@@ -128,12 +128,12 @@ class Intake:
             if (waiting := line.get(key) or other.get(key)) is not None:
                 before = waiting.request.id
                 if before.session_epoch == request.id.session_epoch and before.sequence >= request.id.sequence:
-                    self._server.refused["stale_sequence"] += 1
+                    self._server.count("stale_sequence")
                     return
                 self._server.superseded_early(before)
                 other.pop(key)
             elif len(self._light) + len(self._heavy) >= MAX_WAITING:
-                self._server.refused["intake_full"] += 1
+                self._server.count("intake_full")
                 return
             line.arrive(key, item)
             self._changed.notify_all()

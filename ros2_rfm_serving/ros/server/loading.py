@@ -57,8 +57,7 @@ class Loading:
         try:
             self._await_former()
             engine = build_engine(self._params.engine_spec(self.placement))
-            overflow = _overflow(self._params, self.placement, engine.contract, self._log)
-            server = _ready(engine, self._params, self.placement, overflow)
+            server = self._served(engine)
         except (Exception, SystemExit) as error:  # loading runs foreign code: out of memory, a missing driver
             self._log(f"{self.placement.model} cannot be loaded:\n{traceback.format_exc()}")
             kind = type(error).__name__ if isinstance(error, RfmError) else "error"
@@ -76,6 +75,25 @@ class Loading:
         if self.wedged:
             raise ModelError("the last batch of the model before does not end")
 
+    def _served(self, engine: Engine) -> ModelServer:
+        """Or what was built is closed: the next try would find the GPU's memory taken. Raises: whatever it does."""
+        overflow: tuple[Tier, ...] = ()
+        try:
+            overflow = _overflow(self._params, self.placement, engine.contract, self._log)
+            return _ready(engine, self._params, self.placement, overflow)
+        except BaseException:
+            for built in (engine, *(tier.engine for tier in overflow)):
+                closed(built, self._log)
+            raise
+
+
+def closed(engine: Engine, log: Callable[[str], None]) -> None:
+    """Foreign code: what it raises is logged."""
+    try:
+        engine.close()
+    except (Exception, SystemExit):
+        log(f"the engine cannot be closed:\n{traceback.format_exc()}")
+
 
 def _overflow(params: ServerParams, placement: Placement, contract: ModelContract, log: Callable[[str], None]) -> tuple[Tier, ...]:
     """The tier that helps out; none when it is not there, which costs speed and nothing else. Raises: `ModelError` when it serves
@@ -83,13 +101,17 @@ def _overflow(params: ServerParams, placement: Placement, contract: ModelContrac
     spec = params.overflow_spec(placement)
     if spec is None:
         return ()
+    engine: Engine | None = None
     try:
         engine = build_engine(spec)
         engine.warm_up()
     except ModelError as error:
         log(f"serving without overflow: {error}")
+        if engine is not None:
+            closed(engine, log)
         return ()
     if engine.contract != contract:
+        closed(engine, log)
         raise ModelError(f"{params.overflow_url} serves {engine.contract.model!r}, or not as this server does {contract.model!r}")
     return (Tier(engine=engine, batch_size=engine.max_batch_size, round_trip_s=params.overflow_round_trip_s),)
 
@@ -106,7 +128,8 @@ def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow:
     sessions = placement.max_sessions or max_sessions(
         engine.contract, _service_s(engine, batch_size, size_px), batch_size, rate_hz=params.session_rate_hz
     )
-    config = replace(params.server_config(placement, sessions), num_updates=_num_updates(answer))
+    config = params.server_config(placement, sessions)
+    config = replace(config, num_updates=_num_updates(answer), max_concurrent=engine.max_concurrent)
     return ModelServer(config, engine, *overflow)
 
 

@@ -60,7 +60,7 @@ class Services:
     def _check_quota(self, server: ModelServer, robot: str, component: str) -> None:
         """Raises: `CapacityError`; counted."""
         if not self._openings.take((robot, component), OPENINGS_HZ, clock()):
-            server.refused["opens_over_quota"] += 1
+            server.count("opens_over_quota")
             raise CapacityError(f"{robot}/{component} asks for sessions more than {OPENINGS_HZ:g} times a second")
 
     def _granted(self, server: ModelServer, request: SessionRequest) -> SessionGrant:

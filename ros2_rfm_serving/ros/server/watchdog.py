@@ -43,6 +43,8 @@ class Watchdog:
         """From now on. 0: nothing is too long."""
         self._since_s = self._beat_s = clock()
         self._limit_s, self._watched = limit_s, watched
+        if self._ends_process:  # now: the interpreter may be stuck before the first look
+            self._watch_interpreter()
 
     @property
     def watches(self) -> bool:

@@ -78,7 +78,7 @@ class Connection(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         sent = transport.close_handshake.sent if transport.close_handshake else None
         if sent and sent.code is WSCloseCode.MESSAGE_TOO_BIG:
-            self._server.refused["frame_too_large"] += 1
+            self._server.count("frame_too_large")
         self._connections.pop(self.client.robot, None)
         self.client.close()
 
@@ -151,7 +151,7 @@ class Connection(WSListener):
         if self._waits and now_s - self._heard_s > reply_s:
             self._refuse(BadMessageError("gateway_no_reply", "the request was not answered"))
         elif not self._waits and now_s - self._heard_s > idle_s:
-            self._server.refused["gateway_idle"] += 1
+            self._server.count("gateway_idle")
             self.end("nothing was asked for too long", WSCloseCode.GOING_AWAY)
 
     def end(self, why: str, code: WSCloseCode) -> None:
@@ -177,5 +177,5 @@ class Connection(WSListener):
 
     def _refuse(self, error: RfmError) -> None:
         kind = error.kind if isinstance(error, BadMessageError) else COUNTED.get(type(error), "gateway_error")
-        self._server.refused[kind] += 1
+        self._server.count(kind)
         self.end(str(error), WSCloseCode.INTERNAL_ERROR)

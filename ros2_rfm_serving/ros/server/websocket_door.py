@@ -159,7 +159,7 @@ class WebsocketDoor:
         server, wake = serving
         if problem := self._problem(request):
             kind, status = problem
-            server.refused[kind] += 1
+            server.count(kind)
             return _answered(status)
         client = OpenpiClient(server, f"{PREFIX}{next(self._numbers)}", self._config.names)
         return Connection(client, server, wake, self._thread.loop, self._decoders, self._log, self._connections)

@@ -14,6 +14,7 @@ from ros2_rfm_serving.server.dispatch.deadline import Deadline
 from ros2_rfm_serving.server.dispatch.fifo import Fifo
 from ros2_rfm_serving.server.dispatch.least_attained import LeastAttained
 from ros2_rfm_serving.server.dispatch.wait_ratio import WaitRatio
+from ros2_rfm_serving.types import PRECEDENCE
 
 DISPATCH_POLICIES: dict[str, type[DispatchPolicy]] = {
     "fifo": Fifo,
@@ -56,7 +57,14 @@ class Dispatcher:
 
     def select(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks = list) -> Selection:
         """Of an engine for which all of them may be."""
-        return self.cut(waiting, self.policy.rank(waiting, engine, now_s), engine, now_s, asks)
+        return self.cut(waiting, self.rank(waiting, engine, now_s), engine, now_s, asks)
+
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        """As the policy does, within each component: safety before the monitor before plans, whatever the policy."""
+        ranked = self.policy.rank(waiting, engine, now_s)
+        if len({w.request.id.component for w in ranked}) < 2:
+            return ranked
+        return sorted(ranked, key=lambda w: PRECEDENCE.get(w.request.id.component, PRECEDENCE["*"]))
 
     def cut(
         self, waiting: Sequence[Waiting], ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks = list

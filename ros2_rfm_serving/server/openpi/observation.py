@@ -29,7 +29,16 @@ from ros2_rfm_serving.types import (
 
 COMPONENTS = {OutputKind.ACTION_CHUNK: SYSTEM1, OutputKind.JUDGEMENT: MONITOR, OutputKind.PLAN: SYSTEM2}
 """For which a client asks that names none."""
-EXTRAS = ("prompt", "inference_delay", "prev_chunk_left_over", "execution_report", "session", "episode", "reset")
+EXTRAS = (
+    "prompt",
+    "inference_delay",
+    "prev_chunk_left_over",
+    "prev_chunk_left_over_robot",
+    "execution_report",
+    "session",
+    "episode",
+    "reset",
+)
 """Top-level keys that are no part of what the robot sees and feels."""
 MAX_DEPTH = 4
 MAX_KEY_CHARACTERS = 200
@@ -106,14 +115,14 @@ def image_of(camera: str, value: Any) -> EncodedImage:
     return EncodedImage(camera=camera, format="rgb8", data=data, height_px=value.shape[0], width_px=value.shape[1])
 
 
-def prefix_of(message: Mapping[Any, Any], contract: ModelContract) -> Array:
-    """[P, A] model space, at most a chunk"""
-    value = message.get("prev_chunk_left_over")
+def prefix_of(message: Mapping[Any, Any], contract: ModelContract, key: str = "prev_chunk_left_over") -> Array:
+    """[P, A], at most a chunk; model space, with `_robot` robot space"""
+    value = message.get(key)
     if value is None:
         return NO_ROWS
-    rows = _numbers("prev_chunk_left_over", value)
+    rows = _numbers(key, value)
     if rows.ndim != 2 or len(rows) > contract.chunk_length:
-        raise BadMessageError("bad_shape", f"prev_chunk_left_over has shape {rows.shape}; at most {contract.chunk_length} rows")
+        raise BadMessageError("bad_shape", f"{key} has shape {rows.shape}; at most {contract.chunk_length} rows")
     return rows
 
 

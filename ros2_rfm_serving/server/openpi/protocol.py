@@ -2,7 +2,7 @@
 
 An observation is a map. `prompt` is the instruction; state stands under `state`, images under their camera's name, and both may
 be below `observation` and `images`, nested or joined with `/` or `.`. Beyond openpi: `inference_delay`, `prev_chunk_left_over`,
-`execution_report`, `session`, `episode` and `reset` (docs/gateway.md).
+`prev_chunk_left_over_robot`, `execution_report`, `session`, `episode` and `reset` (docs/gateway.md).
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class OpenpiClient:
             return None
         parts.check_keys(found, contract)
         state, prefix = parts.state_of(found.states), parts.prefix_of(message, contract)
+        prefix_robot = parts.prefix_of(message, contract, "prev_chunk_left_over_robot")
         images = tuple([parts.image_of(camera, value) for camera, value in found.images.items()])
         instruction, delay = parts.text_of(message, "prompt"), parts.whole_of(message, "inference_delay")
         report = parts.report_of(message)
@@ -74,6 +75,7 @@ class OpenpiClient:
             images=images,
             inference_delay_steps=delay,
             prefix_model=prefix,
+            prefix_robot=prefix_robot,
             report=report,
             episode_start=begins,
         )

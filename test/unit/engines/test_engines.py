@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +18,15 @@ from ros2_rfm_serving.engines.embedded import bundle, instructions
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, load_embedded
 from ros2_rfm_serving.engines.embedded.judge import Judge
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeConfig, JudgeNetwork
+from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.embedded.training import TrainingConfig, train_judge, train_policy
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.sampling import sample
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry
-from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.factory.catalogue import Footprint, Service
+from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.types import Conditioning, InferenceRequest
 from test.unit.fakes import shipped_bundles
 
@@ -172,6 +175,29 @@ def test_a_damaged_bundle_is_refused_by_name(repository: Path, tmp_path: Path, s
         bundle.load(folder)
 
 
+@pytest.mark.parametrize(
+    ("options", "is_another"),
+    [
+        ({"num_steps": 3}, True),
+        ({"noise_scale": 0.5}, True),
+        ({"dtype": "bfloat16"}, True),
+        ({"seed": 7, "batch_sizes": (1, 2), "true_jacobian": True}, False),
+        ({"dtype": "float32"}, False),
+    ],
+)
+def test_the_hash_is_of_the_bundle_and_of_what_options_change_in_its_answers(
+    repository: Path, options: dict[str, Any], is_another: bool
+) -> None:
+    folder = repository / "models" / "metaworld_flow"
+    as_saved = load_embedded("m", folder)
+    other = load_embedded("m", folder, BundleOptions(device="cpu", **options))
+    assert (other.contract.model_hash != as_saved.contract.model_hash) is is_another
+    assert len(other.contract.model_hash) == 64
+    same = json.loads((folder / "config.json").read_text())["network"]["num_steps"]
+    said = load_embedded("m", folder, BundleOptions(device="cpu", num_steps=same))
+    assert said.contract.model_hash == as_saved.contract.model_hash, "what it says anyway"
+
+
 def test_an_emulated_engine_takes_its_profiles_time_and_says_so(repository: Path) -> None:
     waited: list[float] = []
     profiles = repository / "config" / "profiles"
@@ -188,6 +214,31 @@ def test_an_emulated_engine_takes_its_profiles_time_and_says_so(repository: Path
     assert waited == [pytest.approx(0.035)] and len(replies) == 3
     assert engine.contract.emulated and "emulated" in engine.contract.model and engine.contract.model_hash == ""
     assert engine.contract.conditionings == tuple(Conditioning)
+
+
+def test_an_emulated_text_model_serves_several_at_once_each_the_slower_the_more_they_are() -> None:
+    """As in virtual time: `ProcessorSharing`. Here a second request comes after the first eighth of the first one's work."""
+    service = Service(batching="continuous", base_ms=100, per_request_ms=50, max_concurrent=3, jitter=0)
+    footprint = Footprint(memory_gb=1, load_s=1, source="said", service=service, derivation="said")
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 1:
+            engine.infer([blank_request(engine.contract)])
+
+    spec = EngineSpec(
+        model="judge",
+        entry=CatalogueEntry(engine="emulated", output="judgement", gpus={"GPU": footprint}),
+        models_folder=Path(),
+        profile=Profile({}),
+        gpu_type="GPU",
+        wait=wait,
+    )
+    engine = build_engine(spec)
+    assert engine.max_concurrent == 3
+    engine.infer([blank_request(engine.contract)])
+    assert waited == pytest.approx([0.15 / 8] + [0.2 / 8] * 8 + [0.15 / 8] * 7)
 
 
 def test_unknown_models_and_engines_are_named(repository: Path) -> None:

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 import simplejpeg
 
+from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import build_engine
 from ros2_rfm_serving.engines.text.chat_client import MAX_ANSWER_BYTES
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.factory.catalogue import Footprint, Service
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import (
     MONITOR,
@@ -59,6 +61,49 @@ def test_the_hash_is_of_what_shapes_an_answer() -> None:
     one, moved, other = spec(), spec(base_url="http://gpu-3/v1", timeout_s=1.0), spec(temperature=1.0)
     hashes = [build_engine(each).contract.model_hash for each in (one, moved, other)]
     assert hashes[0] == hashes[1] != hashes[2]
+
+
+@pytest.mark.parametrize(("options", "at_once"), [({}, 64), ({"max_concurrent": 5}, 5)])
+def test_the_descriptor_says_how_many_run_at_once(options: dict[str, Any], at_once: int) -> None:
+    engine = build_engine(spec(**options))
+    assert engine.max_concurrent == engine.max_batch_size == at_once
+    engine.close()
+
+
+def test_the_live_server_runs_as_many_at_once_as_the_simulated_one() -> None:
+    service = Service(batching="continuous", base_ms=100, per_request_ms=10, max_concurrent=7)
+    footprint = Footprint(memory_gb=1, load_s=1, source="said", service=service, derivation="said")
+
+    def build(**options: Any) -> Engine:
+        plain = spec(**options)
+        return build_engine(replace(plain, entry=plain.entry.model_copy(update={"gpus": {"CPU": footprint}})))
+
+    assert build().max_concurrent == build(max_concurrent=7).max_concurrent == 7
+    with pytest.raises(ConfigurationError, match=r"options\.max_concurrent: is 8, gpus\.CPU\.service\.max_concurrent is 7"):
+        build(max_concurrent=8)
+
+
+def test_calls_run_side_by_side() -> None:
+    """A verdict is answered while a plan is being thought over."""
+    thought = threading.Event()
+
+    def script(body: dict[str, Any], number: int) -> Turn:
+        if "response_format" in body:
+            return says("safe")
+        thought.wait(30.0)
+        return says("1. lift")
+
+    with server(script) as (url, asked), engine(url, timeout_s=30.0) as model:
+        plans: list[EngineReply] = []
+        planning = threading.Thread(target=lambda: plans.append(only(model.infer([request(SYSTEM2)]))))
+        planning.start()
+        try:
+            assert only(model.infer([request(SAFETY)])).verdict == "safe"
+            assert not plans
+        finally:
+            thought.set()
+            planning.join()
+        assert plans[0].text == "lift" and len(asked) == 2
 
 
 def test_a_judge_is_asked_with_its_words_and_the_images_as_they_came(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.graphs import Graphed, accelerated
 from ros2_rfm_serving.engines.flow.memory import in_halves
-from ros2_rfm_serving.engines.flow.sampling import sample
+from ros2_rfm_serving.engines.flow.sampling import Sample, sample
 from ros2_rfm_serving.engines.flow.solvers import Ddim, cosine_levels, solver_of
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import ConfigurationError, ContractError, ModelError, OutOfMemoryError
@@ -261,6 +261,26 @@ def test_a_server_survives_a_batch_without_memory(monkeypatch: pytest.MonkeyPatc
 
 
 # --- fixed shapes and recorded graphs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_jacobian_that_may_be_asked_for_is_warmed_up_and_one_that_may_not_is_not(
+    allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[int, bool]] = []
+    plain = sample
+
+    def watched(model: FlowPolicy, requests: list[InferenceRequest], config: SamplingConfig) -> Sample:
+        ran.append((len(requests), requests[0].guidance.true_jacobian))
+        return plain(model, requests, config)
+
+    monkeypatch.setattr("ros2_rfm_serving.engines.flow.engine.sample", watched)
+    engine = FlowEngine(small_policy(), SamplingConfig(fixed_shapes=(1, 2), true_jacobian=allowed))
+    engine.warm_up()
+    assert ran == ([(1, False), (1, True), (2, False), (2, True)] if allowed else [(1, False), (2, False)])
+    assert engine.contract.true_jacobian is allowed
+    diffusion = SamplingConfig(predicts=Predicts.NOISE, true_jacobian=True)
+    assert not FlowEngine(small_policy(), diffusion).contract.true_jacobian, "it cannot be guided at all"
 
 
 def test_batches_are_filled_up_to_the_sizes_that_were_warmed_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -89,6 +91,10 @@ ENGINE_FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "no verdict": ("bad_output", given(verdict=None)),
     "no text": ("bad_output", given(text=7)),
     "no score": ("bad_output", given(score="high")),
+    "no confidence": ("bad_output", given(confidence="high")),
+    "a confidence of another chunk": ("bad_output", given(confidence=np.ones(5, np.float32))),
+    "half a row": ("bad_output", given(execution_horizon=1.5)),
+    "less than no rows": ("bad_output", given(execution_horizon=-1)),
 }
 
 
@@ -145,8 +151,17 @@ def methods_of(protocol: type) -> list[str]:
 
 
 def test_every_method_of_an_engine_is_tried_here_or_while_the_model_is_loaded() -> None:
-    beside_serving = {"prepare", "warm_up", "check_parity"}
-    assert {*methods_of(Engine)} - beside_serving == {"infer", "reset"}
+    beside_serving = {"prepare", "warm_up", "check_parity", "close"}
+    assert {*methods_of(Engine)} - beside_serving == {"infer", "reset", "close_session"}
+
+
+@pytest.mark.parametrize("error", [RuntimeError("x"), SystemExit(1)])
+def test_an_engine_that_cannot_forget_a_session_or_say_whether_it_lives_is_served(error: BaseException) -> None:
+    frail = type("Frail", (FakeEngine,), {"close_session": raising(error), "is_dead": property(raising(error))})
+    server = ModelServer(ServerConfig(name="s1"), frail())
+    server.close_session("r1", "system1", Robot(server).epoch)
+    assert server.refused == {"engine_error": 1} and not server.given_up and server.refused == {"engine_error": 2}
+    assert lives(server, Robot(server))
 
 
 class FrailDispatch(DispatchPolicy):
@@ -272,6 +287,84 @@ def test_an_engine_that_answers_nothing_any_more_is_given_up() -> None:
     for given_up in (False, False, True):
         assert robot.ask() == [] and bool(server.given_up) == given_up
     assert server.given_up == "the engine failed 3 times in a row, last with ValueError: index out of range"
+
+
+def test_an_engine_that_is_dead_is_given_up_before_anybody_asks() -> None:
+    engine = Poisoned()
+    server = ModelServer(ServerConfig(name="s1"), engine)
+    assert not server.given_up
+    engine.is_dead = True
+    assert server.given_up == "the engine is dead"
+
+
+class Several(FakeEngine):
+    """Takes several calls at once; each waits until it may go on. Fails with what "poison" asks, `broken`: with everything."""
+
+    max_batch_size = 8
+    broken = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+        self.under_way: list[str] = []
+        self.probes = 0
+
+    def infer(self, requests):  # type: ignore[no-untyped-def]
+        (request,) = requests
+        robot = request.id.robot
+        if robot:
+            self.under_way.append(robot)
+            assert self.go[robot].wait(20)
+        else:
+            self.probes += 1
+        if self.broken or robot.startswith("poison"):
+            raise ValueError("index out of range")
+        return super().infer(requests)
+
+
+def at_once(server: ModelServer, robots: list[Robot]) -> dict[str, threading.Thread]:
+    """One request of each is under way, on a thread of its own."""
+    for robot in robots:
+        robot.submit()
+    threads = {}
+    while work := server.begin(CLOCK()):
+        ran = lambda work=work: server.complete(work, server.run(work), CLOCK())  # type: ignore[misc] # noqa: E731
+        threads[work.batch[0].request.id.robot] = threading.Thread(target=ran)
+    for thread in threads.values():
+        thread.start()
+    return threads
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_several_calls_that_fail_at_once_are_told_apart_from_an_engine_that_does(broken: bool) -> None:
+    engine = Several()
+    server = ModelServer(ServerConfig(name="s1", max_concurrent=8, max_engine_errors=3), engine)
+    engine.broken = broken
+    threads = at_once(server, [Robot(server, f"poison{i}") for i in range(8)])
+    for name, thread in threads.items():
+        engine.go[name].set()
+        thread.join(20)
+    assert len(threads) == 8 and server.refused == {"engine_error": 8}
+    assert bool(server.given_up) == broken and engine.probes == (6 if broken else 2)
+    server.check_integrity()
+    assert server.is_idle
+
+
+def test_a_call_that_does_not_come_back_is_seen_beside_others_that_do() -> None:
+    engine = Several()
+    server = ModelServer(ServerConfig(name="s1", max_concurrent=2), engine)
+    hangs, moves = Robot(server, "hangs"), Robot(server, "moves")
+    (stuck,) = at_once(server, [hangs]).values()
+    begun_s = CLOCK()
+    engine.go["moves"].set()
+    for _ in range(3):
+        (sound,) = at_once(server, [moves]).values()
+        sound.join(20)
+    now_s = CLOCK()
+    assert server.snapshot(now_s).served == 3 and server.stalled_s(now_s) > now_s - begun_s
+    engine.go["hangs"].set()
+    stuck.join(20)
+    assert server.is_idle and server.stalled_s(math.inf) == 0.0
 
 
 def test_requests_of_one_robot_are_not_the_end_of_everybodys_engine() -> None:

@@ -2,20 +2,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier
+from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
 from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, Dispatcher, EngineView, ServiceTimes, Waiting, dispatcher, policy
 from ros2_rfm_serving.server.dispatch.task_lengths import TaskLengths
 from ros2_rfm_serving.server.dispatch.wait_ratio import WaitRatio
 from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.server.tiers import overflow
-from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, ExecutionReport, InferenceRequest, RequestId
-from test.unit.fakes import FakeEngine, observation, session_request
+from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, ExecutionReport, InferenceRequest, OutputKind, RequestId, empty
+from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
 
 LAW_S = tuple(0.1 + 0.02 * rows for rows in range(1, 9))
 
@@ -47,6 +48,28 @@ def engine(batch_size: int = 8, profile_s: Sequence[float] = LAW_S, **changes: f
 
 def names(waiting: Sequence[Waiting]) -> list[str]:
     return [w.request.id.robot for w in waiting]
+
+
+@pytest.mark.parametrize("name", DISPATCH_POLICIES)
+def test_safety_goes_before_the_monitor_before_plans_whatever_the_policy(name: str) -> None:
+    class Judge(FakeEngine):
+        contract = replace(CONTRACT, output=OutputKind.JUDGEMENT, action_names=(), chunk_length=0)
+
+    target = ModelServer(ServerConfig(name="s1", dispatch=name), Judge())  # type: ignore[arg-type]
+    for i, component in enumerate(("system2", "other", "monitor", "safety", "system2", "safety")):
+        opening = session_request(f"r{i}", component=component, action_names=())
+        asked = observation(target.open_session(opening).session_epoch, robot=f"r{i}")
+        named = replace(asked, id=replace(asked.id, component=component), prefix_model=empty(0, 0))
+        target.submit(named, float(i))
+    order = [work.batch[0].request.id for work in iter(lambda: _next(target), None)]
+    assert [identity.component for identity in order] == ["safety", "safety", "monitor", "other", "system2", "system2"]
+
+
+def _next(target: ModelServer) -> Work | None:
+    work = target.begin(10.0)
+    if work is not None:
+        target.complete(work, [None], 10.0)
+    return work
 
 
 # --- policies -----------------------------------------------------------------------------------------------------------------

@@ -218,7 +218,7 @@ class Able(FakeEngine):
 
     def __init__(self, conditionings: tuple[Conditioning, ...] = ALL) -> None:
         super().__init__()
-        self.contract = replace(CONTRACT, conditionings=conditionings, max_inference_delay_steps=2)
+        self.contract = replace(CONTRACT, conditionings=conditionings, max_inference_delay_steps=2, true_jacobian=True)
 
 
 def test_a_session_opens_only_with_a_conditioning_that_the_model_can_do() -> None:
@@ -250,6 +250,19 @@ def test_an_inference_delay_beyond_the_envelope_is_refused_not_cut(conditioning:
         assert target.refused["delay_too_long"] == refused
     submit(target, observation(epoch, inference_delay_steps=longest))
     assert len(target.step(Clock())) == 1 and engine.batches[0][0].inference_delay_steps == longest
+
+
+def test_no_robot_makes_a_server_compute_jacobians_that_does_not_allow_it() -> None:
+    """They slow down every robot of a batch; whether that is served is said in the model's options, not in robot.yaml."""
+    asks = Guidance(true_jacobian=True)
+    target = server(FakeEngine())
+    with pytest.raises(
+        ContractError, match=r"guidance_true_jacobian: .*served without.*`true_jacobian: true` in the model's options"
+    ):
+        target.open_session(session_request(conditioning=GUIDED, guidance=asks))
+    target.open_session(session_request(conditioning=GUIDED))
+    target.open_session(session_request("r2", conditioning=PREFIX, guidance=asks))  # of no effect, so of no harm
+    server(Able()).open_session(session_request(conditioning=GUIDED, guidance=asks))
 
 
 def test_a_judge_bridges_no_delay() -> None:

@@ -228,3 +228,35 @@ def test_a_request_that_is_still_decoded_when_its_robot_opens_anew_takes_nobodys
         submit(target, observation(former, 9))
     (reply,) = target.step(lambda: 1.0)
     assert reply.id.session_epoch == opened[0] and target.refused == {"stale_epoch": 1}
+
+
+# --- what engines keep ------------------------------------------------------------------------------------------------------
+
+
+def test_engines_hear_of_every_session_that_ends_once_and_of_no_other() -> None:
+    engine = FakeEngine()
+    target = server(engine, absent_grace_s=1.0)
+    first = target.open_session(session_request("r1")).session_epoch
+    stays = target.open_session(session_request("r2")).session_epoch
+    second = target.open_session(session_request("r1")).session_epoch  # it has restarted
+    assert engine.closed == [("r1", "system1", first)]
+    target.close_session("r1", "system1", first)  # too late: that is over
+    target.close_session("r1", "system1", second)
+    third = target.open_session(session_request("r1")).session_epoch
+    for now_s in (0.0, 2.0):
+        target.collect_sessions([("r1", "system1")], now_s)
+    assert engine.closed == [("r1", "system1", epoch) for epoch in (first, second, third)]
+    assert target.session_keys() == [("r2", "system1")] and stays == first + 1
+
+
+def test_an_engine_that_fails_to_forget_a_session_costs_nobody_anything() -> None:
+    class Forgetless(FakeEngine):
+        def close_session(self, robot: str, component: str, epoch: int) -> None:
+            raise RuntimeError("no such pipeline")
+
+    target = server(Forgetless())
+    for _ in range(2):
+        epoch = target.open_session(session_request()).session_epoch
+    assert target.refused == {"engine_error": 1} and "no such pipeline" in target.problems["engine_error"]
+    submit(target, observation(epoch))
+    assert len(target.step(lambda: 1.0)) == 1

@@ -1,0 +1,74 @@
+"""Processes that a library has started end with this one, however that ends: killed, or by a watchdog that waits for nobody.
+
+A process that is killed cleans nothing up, and the kernel's own signal (PR_SET_PDEATHSIG) follows the thread that started a child,
+which here only loads. So a small process of ours reads from a pipe, which ends with us, and then ends whom it was told. Linux.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ENDS_WITHIN_S = 5.0
+
+
+class Guardian:
+    """Of processes that this one has started; make it after them, or they would hold its pipe open."""
+
+    def __init__(self, pids: Iterable[int | None]) -> None:
+        whom = [f"{pid}:{started(pid)}" for pid in pids if pid is not None]
+        command = [sys.executable, "-I", "-S", __file__, *whom]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) if whom else None
+
+    def close(self) -> None:
+        """They end now, if they have not."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.wait(ENDS_WITHIN_S)
+
+
+def started(pid: int) -> str:
+    """When, in ticks since boot: another process may have that number later. Empty: there is none."""
+    return _stat(pid)[19] if _stat(pid) else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """From its state on: the name before may hold anything."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _descendants(pid: int) -> list[int]:
+    parents = {int(entry.name): _stat(int(entry.name))[1:2] for entry in Path("/proc").iterdir() if entry.name.isdecimal()}
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == [str(one)]]
+    return found
+
+
+def main() -> None:
+    """Arguments: pid:started."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdin.buffer.read()
+    for argument in sys.argv[1:]:
+        pid, _, since = argument.partition(":")
+        if since and started(int(pid)) == since:
+            for one in _descendants(int(pid)):
+                _kill(one)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+        os.kill(pid, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+from .params import ChatParams
+
+__all__ = ["ChatParams"]

@@ -1,0 +1,9 @@
+from vllm.exceptions import VLLMServerError
+
+
+class EngineGenerateError(VLLMServerError):
+    pass
+
+
+class EngineDeadError(VLLMServerError):
+    pass
