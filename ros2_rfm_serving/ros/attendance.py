@@ -11,6 +11,7 @@ from rclpy.node import Node
 from rfm_serving import msg
 
 from ros2_rfm_serving.ros.fleet_in_force import FleetInForce
+from ros2_rfm_serving.ros.followers import HARDWARE
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
@@ -54,7 +55,9 @@ class Attendance:
             "leases ended": self._roster.ended,
             "taken over from other schedulers": self._roster.inherited,
         }
-        return DiagnosticStatus(level=level, name="scheduler: robots", message=message, values=key_values(values))
+        return DiagnosticStatus(
+            level=level, name="scheduler: robots", message=message, hardware_id=HARDWARE, values=key_values(values)
+        )
 
     def _look(self) -> None:
         if clock() >= self._look_around_s:

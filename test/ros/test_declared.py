@@ -211,7 +211,7 @@ def timing(repository: Path) -> tuple[Profile, Catalogue]:
     from ros2_rfm_serving.profiles import parse_profiles
 
     more = [r.replace(",CPU,", ",GPU,") for r in rows] + [
-        r.replace("metaworld-flow,", "metaworld-flow@fast,") for r in rows if "flow" in r
+        r.replace("metaworld-flow,", "metaworld-flow@fast,") for r in rows if "metaworld-flow," in r
     ]
     return parse_profiles(text + "\n".join(more) + "\n"), Catalogue.model_validate(catalogue)
 

@@ -27,8 +27,7 @@ class Rig:
         spec = EmulatedSpec(model="m", action_names=("a", "b"), cameras=("front",), state_size=2, chunk_length=4)
         self.server = ModelServer(ServerConfig(name="s"), EmulatedEngine(spec, lambda size: 0.0, lambda seconds: None))
         self.complaints: list[BadMessageError] = []
-        self.logged: list[str] = []
-        self.intake = Intake(self.server, lambda: None, self.complaints.append, self.logged.append, 1)
+        self.intake = Intake(self.server, lambda: None, self.complaints.append, 1)
         self.epochs = {robot: self._open(robot) for robot in ("large", "small")}
 
     def _open(self, robot: str) -> int:
@@ -52,7 +51,7 @@ def rig() -> Iterator[Rig]:
     made = Rig()
     yield made
     made.intake.stop()
-    assert not made.logged
+    assert not made.server.problems
 
 
 def eventually(look: Callable[[], Any]) -> None:

@@ -259,7 +259,7 @@ def test_a_late_observation_of_the_former_session_takes_nobodys_place(intake: An
     monkeypatch.setattr(server, "submit", lambda *arguments: go.wait(20) and decode(*arguments))
     server.open_session(session_request("r2"))
     taking.take(message(server.open_session(session_request("r2")).session_epoch, 1, "r2"))  # keeps the only decoder busy
-    assert eventually(lambda: taking._begun_s)
+    assert eventually(lambda: not taking.is_idle and not len(taking._light))
     taking.take(message(epoch, 1))
     taking.take(late)
     taking.take(message(epoch, 9, "ghost"))
@@ -297,6 +297,8 @@ def loaded(
         check_parity=True,
         session_rate_hz=1.0,
         hung_after_s=HUNG_AFTER_S,
+        image_width_px=96,
+        image_height_px=96,
         server_config=lambda placement, sessions: ServerConfig(name="s1", batch_size=2),
     )
     made = Loading(params, PLACED, lambda text: None, former)  # type: ignore[arg-type]

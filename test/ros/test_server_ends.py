@@ -56,7 +56,8 @@ def test_a_server_that_is_deactivated_answers_what_it_has_and_says_why_it_takes_
     ros_domain: int, tmp_path: Path
 ) -> None:
     robots = ["r1", "r2", "r3"]
-    with serving(tmp_path, *robots, batch_s=0.7, batch_size=1, dispatch="fifo", max_sessions=16) as (fleet, _):
+    limits = {"max_sessions": 16, "infer_waiting": 16, "infer_rate_hz": 0.0}
+    with serving(tmp_path, *robots, batch_s=0.7, batch_size=1, dispatch="fifo", **limits) as (fleet, _):
         settle(fleet, robots)
         asked = {robot: fleet.send(robot, 1.0) for robot in robots}
         fleet.wait(lambda: fleet.status.waiting == 2, what="one runs, two wait")
