@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit ros system colcon engines fuzz mutants doctor bench clean
+.PHONY: run test one-core install lint unit ros system colcon engines operate fuzz mutants doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -52,6 +52,11 @@ $(ENGINES)/.installed: $(VENV)/.dependencies scripts/engines_venv scripts/requir
 	scripts/engines_venv $(ENGINES) $(VENV)
 	touch $@
 
+# A running factory as Debian's Prometheus sees it, which lies in build/prometheus if none is installed.
+operate: install
+	scripts/prometheus build/prometheus
+	PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q test/operate
+
 # Coverage-guided, FUZZ_SECONDS in all. What it keeps is in build/fuzz.
 fuzz: install $(VENV)/.fuzz
 	VENV=$(VENV) scripts/fuzz $(FUZZ_SECONDS)
@@ -61,7 +66,7 @@ $(VENV)/.fuzz: $(VENV)/.dependencies
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements_fuzz.txt
 	touch $@
 
-# Ten faults in the brain and the server, one at a time: a test must notice each. Some ten minutes.
+# Faults in the brain and the server, one at a time: a test must notice each. Some ten minutes.
 mutants: install
 	$(BIN)/python -m test.mutants
 
@@ -76,7 +81,7 @@ $(VENV)/.dependencies: pyproject.toml constraints.txt scripts/system_packages
 	scripts/system_packages
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python scripts/requirements.py pyproject.toml torch metaworld plots dev build > $(VENV)/requirements.txt
+	$(BIN)/python scripts/requirements.py pyproject.toml torch metaworld plots metrics foxglove dev build > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps openpi-client==0.1.2  # pins numpy<2, and works with 2
 	touch $@

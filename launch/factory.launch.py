@@ -6,10 +6,11 @@ A node that ends is started again, except when it says by its exit code that it 
 """
 
 import dataclasses
+import os
 from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
-from launch.actions import DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction, RegisterEventHandler
+from launch.actions import DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction, RegisterEventHandler, SetEnvironmentVariable
 from launch.event_handlers import OnShutdown
 from launch.events import matches_action
 from launch.events.process import ShutdownProcess
@@ -19,8 +20,10 @@ from launch_ros.actions import Node
 from launch import LaunchDescription
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.factory.dds import dds_profile
 from ros2_rfm_serving.factory.nodes import node_list, write_parameters
 from ros2_rfm_serving.operate.held_folder import HeldFolder
+from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_profile
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, LogLevel
 
 SHARE = Path(get_package_share_directory("rfm_serving"))
@@ -54,15 +57,24 @@ def nodes(context):
     simulated, sim_time = truth(value, "simulated_robots"), {"use_sim_time": truth(value, "use_sim_time")}
     profiles = Path(value["profiles"]) if value["profiles"] else None
     factory = load_factory(Path(value["factory"]))
-    specs = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
+    listed = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
+    specs = [spec for spec in listed if simulated or not spec.simulated]
     folder = HeldFolder("rfm_serving_launch_")  # removed at shutdown, or when this process ends, or by the next launch
-    actions = [RegisterEventHandler(OnShutdown(on_shutdown=lambda event, context: folder.cleanup()))]
+    actions = [RegisterEventHandler(OnShutdown(on_shutdown=lambda event, context: folder.cleanup())), *profile_of(specs)]
     for spec in specs:
-        if simulated or not spec.simulated:
-            file = folder.path / f"{spec.name}.yaml"
-            write_parameters(dataclasses.replace(spec, parameters={**spec.parameters, **sim_time}), file)
-            actions.append(node(spec, file, value))
+        file = folder.path / f"{spec.name}.yaml"
+        write_parameters(dataclasses.replace(spec, parameters={**spec.parameters, **sim_time}), file)
+        actions.append(node(spec, file, value))
     return actions
+
+
+def profile_of(specs):
+    """The Fast DDS profile that holds what their cameras make; none where the user has chosen a profile or a middleware."""
+    profile, environment = dds_profile(specs), dict(os.environ)
+    if not (is_read() and use_profile(profile.file, environment)):
+        return []
+    chosen = SetEnvironmentVariable(PROFILES_FILE, environment[PROFILES_FILE])
+    return [chosen, LogInfo(msg=f"Fast DDS profile {profile.file}: {profile.reason} (another one: {PROFILES_FILE})")]
 
 
 def node(spec, file, value):

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ros2_rfm_serving.factory import Component, Factory, Task
+from ros2_rfm_serving.factory.nodes import params_file, robot_parameters
 from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
+from ros2_rfm_serving.shipped import shipped
 
 
 def check(file: FactoryFile, profiles: Profiles = None, catalogue: CatalogueFile = None) -> None:
-    """Validates a factory descriptor, and says what it declares.
+    """Validates a factory descriptor and the files of its robots, and says what it declares.
 
     A model without a latency profile is a warning here; `rfm plan` refuses it.
 
     Example:  rfm check my_factory.yaml
     """
     inputs = load_inputs(file, profiles, catalogue)
+    for entry in inputs.factory.robot_fleet:
+        robot_file = params_file(inputs.factory, entry.task, shipped("config"))
+        robot_parameters(inputs.factory, entry.task, robot_file)  # whether the two agree
     for line in report(inputs):
         console.print(line, style="yellow" if line.lstrip().startswith("warning:") else None, highlight=False, markup=False)
 

@@ -9,7 +9,23 @@ from typing import Any
 import typer
 
 from ros2_rfm_serving.benchmarks.network import netlink
-from ros2_rfm_serving.cli import bench, capacity, check, doctor, parity, plan, profile, reproduce, robot, simulate, train, up
+from ros2_rfm_serving.cli import (
+    bench,
+    capacity,
+    check,
+    doctor,
+    foxglove,
+    metrics,
+    parity,
+    plan,
+    profile,
+    reproduce,
+    robot,
+    simulate,
+    status,
+    train,
+    up,
+)
 from ros2_rfm_serving.errors import RfmError
 
 app = typer.Typer(
@@ -21,6 +37,9 @@ app = typer.Typer(
 COMMANDS: dict[str, Callable[..., Any]] = {
     "up": up.up,
     "robot": robot.robot,
+    "status": status.status,
+    "metrics": metrics.metrics,
+    "foxglove": foxglove.foxglove,
     "check": check.check,
     "plan": plan.plan,
     "simulate": simulate.simulate,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 console = Console()
 DERIVED = "derived from published figures by `rfm profile --derive"
+MEASURED = "measured by `rfm profile`, camera images of"
 DERIVED_REQUESTS, DERIVED_REPETITIONS = 2000, 8
 """Per point of a law. At full rate an open-loop queue never settles: such a point is the mean over its first 2000 requests."""
 USUAL_SIZES = (1, 2, 4, 8)
@@ -48,10 +49,11 @@ class Sheet:
         self._file, self._comment = file, comment
         if file.is_dir():
             raise ProfileError(f"{file}: is a folder; --out must be a file, such as {file / 'cpu.csv'}")
-        derived = file.exists() and file.read_bytes().startswith(f"# {DERIVED}".encode())
-        if file.exists() and derived != bool(comment):
-            holds = "derived" if derived else "measured"
-            raise ProfileError(f"{file}: holds {holds} rows; choose another --out: measured and derived rows are never mixed")
+        holds = _first_comment(file) if file.exists() else comment
+        derived = holds.startswith(DERIVED)
+        if derived != comment.startswith(DERIVED) or not (derived or holds == comment):
+            holds = "derived rows" if derived else f"rows {holds or 'of which nobody said how they were measured'}"
+            raise ProfileError(f"{file}: holds {holds}; choose another --out: these are {comment.split(';', maxsplit=1)[0]}")
         self.rows: list[ProfileRow] = read_rows(file) if file.exists() and not derived else []
         self._write()
 
@@ -82,6 +84,13 @@ class Sheet:
             raise ProfileError(f"{self._file}: cannot be written: {error.strerror}; make room or choose another --out") from error
 
 
+def _first_comment(file: Path) -> str:
+    """Without its mark; empty: it has none."""
+    with file.open("rb") as text:
+        first = text.readline().decode(errors="replace")
+    return first[1:].strip() if first.startswith("#") else ""
+
+
 def profile(
     models: Annotated[list[str], typer.Argument(help="Models of the catalogue", show_default=False)],
     out: Annotated[Path, typer.Option(help="CSV file to write; measured rows that it holds already are kept", show_default=False)],
@@ -90,6 +99,8 @@ def profile(
     arrivals: Annotated[str, typer.Option(help="Arrival processes")] = "periodic,poisson,fleet",
     requests: Annotated[int, typer.Option(min=10, help="Per point, when measuring")] = 600,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads, when measuring")] = 1,
+    factory: Annotated[Path | None, typer.Option(help="Descriptor whose robots' image sizes are used", show_default=False)] = None,
+    image_size: Annotated[str, typer.Option(metavar="WxH", help="Of camera images, when measuring without --factory")] = "640x480",
     derive: Annotated[
         bool, typer.Option("--derive", help="Compute from the catalogue's service laws instead of measuring")
     ] = False,
@@ -102,7 +113,7 @@ def profile(
 
     Examples. Measure the embedded models on this machine, and draw them:
 
-        rfm profile rfm/metaworld-flow rfm/metaworld-judge --out cpu.csv --plot cpu.png
+        rfm profile rfm/metaworld-flow rfm/metaworld-judge --factory my_factory.yaml --out cpu.csv --plot cpu.png
 
     Derive the profile of a model from its published service law:
 
@@ -116,11 +127,17 @@ def profile(
     processes, sizes = _processes(arrivals), _sizes(batches)
     if plot and not plot.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {plot.parent}", param_hint="--plot")
+    size_px = _size_px(image_size, factory)
     servers: list[Server] = []
     for model in dict.fromkeys(models):
         entry = catalogue[model]
-        servers += _derived(model, entry, gpu_type, sizes) if derive else _measured(model, entry, gpu_type, sizes, threads, folder)
-    comment = f"{DERIVED} {' '.join(models)} --gpu-type '{gpu_type}'`; see docs/profiles.md" if derive else ""
+        servers += (
+            _derived(model, entry, gpu_type, sizes)
+            if derive
+            else _measured(model, gpu_type, sizes, size_px, partial(_load, model, entry, gpu_type, threads, folder))
+        )
+    derivation = f"{DERIVED} {' '.join(models)} --gpu-type '{gpu_type}'`; see docs/profiles.md"
+    comment = derivation if derive else f"{MEASURED} {size_px[0]}x{size_px[1]}"
     sheet = Sheet(out, comment)
     requests, repetitions = (DERIVED_REQUESTS, DERIVED_REPETITIONS) if derive else (requests, 1)
     try:
@@ -169,14 +186,11 @@ def _derived(model: str, entry: CatalogueEntry, gpu_type: str, sizes: tuple[int,
 
 
 def _measured(
-    model: str, entry: CatalogueEntry, gpu_type: str, sizes: tuple[int, ...], threads: int, folder: Path
+    model: str, gpu_type: str, sizes: tuple[int, ...], size_px: tuple[int, int], load: Callable[[], Engine]
 ) -> Iterator[Server]:
-    @cache
-    def engine() -> Engine:
-        return _load(model, entry, gpu_type, threads, folder)
-
+    engine = cache(load)
     for size in sizes or USUAL_SIZES:
-        yield Server((model, gpu_type, "fixed", size), lambda size=size: _subject(engine(), size))  # type: ignore[misc]
+        yield Server((model, gpu_type, "fixed", size), lambda size=size: _subject(engine(), size, size_px))  # type: ignore[misc]
 
 
 def _load(model: str, entry: CatalogueEntry, gpu_type: str, threads: int, folder: Path) -> Engine:
@@ -197,14 +211,14 @@ def _load(model: str, entry: CatalogueEntry, gpu_type: str, threads: int, folder
     return build_engine(spec)
 
 
-def _subject(engine: Engine, batch_size: int) -> Subject:
+def _subject(engine: Engine, batch_size: int, size_px: tuple[int, int]) -> Subject:
     """A real engine under load: its time is the wall's."""
     from ros2_rfm_serving.engines.blank import blank_request, rehearse
     from ros2_rfm_serving.profiles.measure import EngineSubject
 
     engine.prepare(batch_size)
-    rehearse(engine, batch_size)
-    blank = blank_request(engine.contract, encoded=engine.takes_encoded)
+    rehearse(engine, batch_size, size_px)
+    blank = blank_request(engine.contract, size_px, encoded=engine.takes_encoded)
 
     def run(num_requests: int) -> float:
         started_s = time.perf_counter()
@@ -212,6 +226,19 @@ def _subject(engine: Engine, batch_size: int) -> Subject:
         return time.perf_counter() - started_s
 
     return EngineSubject(run, batch_size)
+
+
+def _size_px(text: str, factory: Path | None) -> tuple[int, int]:
+    """Width and height: the largest that a robot of the factory sends, or else as given."""
+    from ros2_rfm_serving.factory import load_factory
+    from ros2_rfm_serving.factory.settings import settings_of
+
+    if factory:
+        return next(iter(settings_of(load_factory(factory)).servers.values())).image_size_px
+    width, _, height = text.partition("x")
+    if not (width.isdecimal() and height.isdecimal() and 8 <= int(width) <= 8192 and 8 <= int(height) <= 8192):
+        raise typer.BadParameter(f"{text!r} is no size such as 640x480", param_hint="--image-size")
+    return int(width), int(height)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

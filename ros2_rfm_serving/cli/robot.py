@@ -16,6 +16,7 @@ import typer
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
 from ros2_rfm_serving.operate.running import (
     Options,
+    choose_profile,
     console,
     new_logs,
     observing,
@@ -99,6 +100,7 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
     from ros2_rfm_serving.ros.standing_admission import StandingAdmission
 
     nodes = robot_nodes(factory, newcomer, share() / "config", fleet_namespace=options.namespace, work=options.work)
+    choose_profile(nodes)
     board, stop = Board([newcomer.name], factory.servers), threading.Event()
     with stop_signals(stop), observing(board, options.namespace) as observer:
         _refuse_without_a_factory(observer)

@@ -87,6 +87,7 @@ def simulate(
             schedule,
             inputs.factory,
             inputs.catalogue,
+            inputs.profile,
             seconds=seconds,
             seed=seed,
             warm_up_s=warm_up,

@@ -21,17 +21,22 @@ console = Console()
 
 POLICY, JUDGE = "metaworld_flow", "metaworld_judge"
 SAFETY, MONITOR, PLANNER = "metaworld_safety", "metaworld_stages", "metaworld_planner"
-WHAT = ("policy", "judge", "safety", "monitor", "planner", "all")
+STAGED_POLICY = "metaworld_staged_flow"
+WHAT = ("policy", "judge", "safety", "monitor", "planner", "staged-policy", "all")
 NUM_LESSONS, NUM_HELD_OUT, NUM_PROMPTS = 40_000, 1000, 400
 SAFETY_PROMPTS = ("is the work area clear?", "is the workcell safe?", "safe or unsafe?")
 
 
 def train(
-    what: Annotated[str, typer.Argument(help="policy, judge, safety, monitor, planner or all")] = "all",
+    what: Annotated[str, typer.Argument(help=f"{', '.join(WHAT[:-1])} or all")] = "all",
     out: Annotated[Path, typer.Option(help="Folder that gets the bundles; demonstrations are kept below it")] = Path("models"),
     episodes: Annotated[int, typer.Option(min=1, help="Successful demonstrations per task")] = 200,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of the policy")] = 8000,
     judge_steps: Annotated[int, typer.Option(min=1, help="Training steps of the judge")] = 2500,
+    staged_steps: Annotated[
+        int, typer.Option(min=1, help="Training steps of the staged policy, which goes on from the policy")
+    ] = 1500,
+    staged_episodes: Annotated[int, typer.Option(min=1, help="Demonstrations of the two-stage task, for the staged policy")] = 150,
     small_steps: Annotated[int, typer.Option(min=1, help="Training steps of safety and monitor; a third of the planner's")] = 800,
     stage_episodes: Annotated[int, typer.Option(min=10, help="Episodes of the two-stage task, for safety and monitor")] = 120,
     seed: Annotated[int, typer.Option(help="Of demonstrations, initial weights and batches")] = 0,
@@ -54,6 +59,8 @@ def train(
     torch.set_num_threads(threads)
     if what in ("safety", "monitor", "planner", "all"):
         _train_small(what, out, small_steps, stage_episodes, seed)
+    if what in ("staged-policy", "all"):
+        _train_staged_policy(out, staged_steps, staged_episodes, seed)
     if what not in ("policy", "judge", "all"):
         return
     texts = [task.instructions for task in TASKS.values()]
@@ -82,6 +89,31 @@ def train(
         judge_training = replace(training, steps=judge_steps, batch_size=96)
         judge = train_judge(JudgeConfig(cameras=tuple(CAMERAS), vocabulary=words), data, texts, judge_training, log)
         log.finish(bundle.save(out / JUDGE, judge))
+
+
+def _train_staged_policy(out: Path, steps: int, episodes: int, seed: int) -> None:
+    """The shipped policy goes on learning, from the stages of the two-stage task."""
+    from ros2_rfm_serving.engines.embedded import bundle
+    from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+    from ros2_rfm_serving.engines.embedded.training import TrainingConfig, train_policy
+    from ros2_rfm_serving.shipped import shipped
+    from ros2_rfm_serving.worlds.metaworld import TASKS
+
+    start, _ = bundle.load(shipped("models", POLICY))
+    assert isinstance(start, FlowPolicyNetwork)
+    data = _staged_demonstrations(out / "demonstrations", episodes, seed)
+    training = TrainingConfig(
+        steps=steps,
+        seed=seed,
+        batch_size=64,
+        learning_rate=5e-4,
+        warm_up_steps=min(100, steps),
+        image_dropout=0.75,
+        log_every=min(100, steps),
+    )
+    log = _Log(out / STAGED_POLICY, steps)
+    policy = train_policy(start.config, data, [task.instructions for task in TASKS.values()], training, log, start)
+    log.finish(bundle.save(out / STAGED_POLICY, policy))
 
 
 def _train_small(what: str, out: Path, steps: int, episodes: int, seed: int) -> None:
@@ -169,6 +201,21 @@ def _stage_frames(folder: Path, episodes: int, seed: int) -> Any:
         partial.replace(file)
         console.print(f"frames of the two-stage task: {episodes} episodes")
     return StageFrames.load(str(file))
+
+
+def _staged_demonstrations(folder: Path, episodes: int, seed: int) -> Any:
+    """Collected once per number and seed; then read from disk."""
+    from ros2_rfm_serving.worlds.demonstrations import Demonstrations
+    from ros2_rfm_serving.worlds.staged_demonstrations import RECIPE, collect_staged
+
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"staged-{episodes}-{seed}.npz"
+    if not file.exists():
+        partial = file.with_suffix(".partial.npz")
+        collect_staged(replace(RECIPE, episodes_per_task=episodes, seed=seed)).save(str(partial))
+        partial.replace(file)
+        console.print(f"demonstrations of the two-stage task: {episodes} episodes")
+    return Demonstrations.load(str(file))
 
 
 def _demonstrations(folder: Path, episodes: int, seed: int, workers: int) -> Any:

@@ -30,6 +30,11 @@ def up(
     end_on_score: Annotated[
         bool, typer.Option(help="End a task when the simulator scores it, whatever the monitor says (to evaluate a policy)")
     ] = False,
+    metrics: Annotated[
+        int, typer.Option(min=-1, max=65535, help="Port for Prometheus, as of `rfm metrics`; -1: none, 0: any")
+    ] = -1,
+    metrics_address: Annotated[str, typer.Option(help="To listen on")] = "127.0.0.1",
+    markers: Annotated[bool, typer.Option(help="Offer markers for rviz, <robot>/rfm/markers")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary's figures there")] = None,
     svg_file: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the last view there")] = None,
 ) -> None:
@@ -52,6 +57,9 @@ def up(
         work=work if foreman else None,
         svg_file=svg_file,
         profiles=profiles,
+        metrics=metrics,
+        metrics_address=metrics_address,
+        markers=markers,
     )
     outcome = run_factory(load_factory(file or quickstart()), options)
     ignore_signals()  # all that is left is to say how it went

@@ -22,8 +22,11 @@ from ros2_rfm_serving.types import (
     empty,
 )
 
+SMALL_PX = (96, 96)
+"""Width and height of an image, where its size does not matter."""
 
-def rehearse(engine: Engine, batch_size: int) -> EngineReply | None:
+
+def rehearse(engine: Engine, batch_size: int, size_px: tuple[int, int] = SMALL_PX) -> EngineReply | None:
     """Runs a batch of an action model, and returns its last answer; None: it is no action model.
 
     Raises: `ModelError` when what it answers is not what its contract says.
@@ -31,7 +34,7 @@ def rehearse(engine: Engine, batch_size: int) -> EngineReply | None:
     contract = engine.contract
     if not contract.chunk_length:
         return None
-    answers = answers_of(engine, [blank_request(contract, encoded=engine.takes_encoded)] * batch_size)
+    answers = answers_of(engine, [blank_request(contract, size_px, encoded=engine.takes_encoded)] * batch_size)
     last = None
     promised = (contract.chunk_length, len(contract.action_names))
     for answer in answers:
@@ -44,13 +47,13 @@ def rehearse(engine: Engine, batch_size: int) -> EngineReply | None:
     return last
 
 
-def blank_request(contract: ModelContract, image_size_px: int = 96, *, encoded: bool = False) -> InferenceRequest:
-    """encoded: images as they travel, for an engine with `takes_encoded`."""
+def blank_request(contract: ModelContract, size_px: tuple[int, int] = SMALL_PX, *, encoded: bool = False) -> InferenceRequest:
+    """size_px: width and height of its images. encoded: as they travel, for an engine with `takes_encoded`."""
     return InferenceRequest(
         id=RequestId(robot="", component="", session_epoch=0, episode=0, sequence=0),
         instruction="",
         state=np.zeros(contract.state_size, np.float32),
-        images={camera: _image(camera, image_size_px, encoded) for camera in contract.cameras},
+        images={camera: _image(camera, size_px, encoded) for camera in contract.cameras},
         inference_delay_steps=0,
         prefix_model=empty(0, len(contract.action_names)),
     )
@@ -63,6 +66,7 @@ def guided(request: InferenceRequest, *, true_jacobian: bool) -> InferenceReques
     return replace(request, prefix_model=prefix, conditioning=Conditioning.GUIDED, guidance=guidance)
 
 
-def _image(camera: str, size_px: int, encoded: bool) -> Image | EncodedImage:
-    black = np.zeros((size_px, size_px, 3), np.uint8)
+def _image(camera: str, size_px: tuple[int, int], encoded: bool) -> Image | EncodedImage:
+    width_px, height_px = size_px
+    black = np.zeros((height_px, width_px, 3), np.uint8)
     return EncodedImage(camera=camera, format="jpeg", data=simplejpeg.encode_jpeg(black)) if encoded else black

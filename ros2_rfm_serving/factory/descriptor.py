@@ -4,7 +4,7 @@ server_cluster:  {num_servers, gpu_type}; ours: a list of such groups, dispatch,
 robot_fleet:     [{task, num_robots}, ...]
 standby:         ours: servers kept warm, outside the normal routes
 <task>:          pipeline, task_retry, safety_and_slo_violation, components;
-                 ours: value, min_action_rate_hz, execution, percentile, world, robot
+                 ours: value, min_action_rate_hz, execution, percentile, world, robot, image_size_px
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback
 COMPONENTS = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
 LAST_RESORTS = (Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE)
 """What may follow when retries or patience are used up: a person looks after it, or the task ends where it is safe."""
+CONTROL_RATE_HZ = 20.0
+"""Of a robot that does not say."""
+IMAGE_SIZE_PX = (640, 480)
+"""Width and height of what a real robot's cameras send unless it is declared: the most that its node lets through by default."""
+SIMULATED_IMAGE_SIZE_PX = (96, 96)
+"""Of a simulated robot, unless it is declared."""
 _CLUSTER, _FLEET, _STANDBY = "server_cluster", "robot_fleet", "standby"
 
 
@@ -43,8 +49,9 @@ class Overflow(_Section):
 
 class ServerCluster(_Section):
     num_servers: int = Field(ge=1, le=10_000)
-    dispatch: str = "best"
-    """Whose request runs next: `fifo`, `least_attained`, `wait_ratio`, `deadline`, `best`, or a policy of one's own. Ours."""
+    dispatch: str = "balanced"
+    """Whose request runs next: `balanced`, `best`, `swift`, `fifo`, `least_attained`, `wait_ratio`, `deadline`, or one of one's own
+    (docs/server.md says what each is good at). Ours."""
     batching: str = "fixed"
     """How many run together: `fixed`, `saturation` or `wait`. Ours."""
     refetch_after_ms: float = Field(default=0.0, ge=0)
@@ -123,7 +130,13 @@ class Horizon(_Section):
     min_steps: int = Field(default=1, ge=1)
     """H_min: never fewer actions."""
     mean_period_ms: float | None = Field(default=None, gt=0)
-    """Mean execution time of what is really executed of a chunk; None: `pipeline.action_period_ms`."""
+    """Mean execution time of what a policy really has executed of a chunk; None: `pipeline.action_period_ms`."""
+
+    @model_validator(mode="after")
+    def _static_has_no_mean(self) -> Horizon:
+        if self.policy == "static" and self.mean_period_ms is not None:
+            raise ValueError("mean_period_ms needs a policy: without one `pipeline.action_period_ms` of every chunk is executed")
+        return self
 
 
 class Execution(_Section):
@@ -163,11 +176,14 @@ class World(_Section):
 
     simulator: WorldKind
     task: str
-    control_rate_hz: float = Field(default=20.0, gt=0, le=1000)
+    control_rate_hz: float = Field(default=CONTROL_RATE_HZ, gt=0, le=1000)
     camera_rate_hz: float = Field(default=5.0, gt=0, le=200)
     seed: int = 0
     """Robot i of the task starts its episodes at seed + 10 000 i."""
     interface: Interface = Interface.NATIVE
+
+
+Pixels = Annotated[int, Field(ge=8, le=2048)]
 
 
 class Task(_Section):
@@ -184,12 +200,19 @@ class Task(_Section):
     """Of every `slo_ms` of the task."""
     world: World | None = None
     robot: str = "metaworld_arm.yaml"
-    """ROS parameters of the robot node: a file in config/robots, or a path relative to the descriptor."""
+    """ROS parameters of the robot node: in config/robots, or a path relative to the descriptor, which it may not contradict."""
+    image_size_px: tuple[Pixels, Pixels] | None = None
+    """Width and height of the images that its robots send; None: 640 x 480, of simulated robots 96 x 96. Ours."""
 
     @property
     def cycle_period_s(self) -> float:
         """Execution time of what is executed of one System 1 prediction, t_act (ROSA §3.4.2)."""
         return (self.execution.horizon.mean_period_ms or self.pipeline.action_period_ms) / 1e3
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Width and height of the images that its robots send."""
+        return self.image_size_px or (SIMULATED_IMAGE_SIZE_PX if self.world else IMAGE_SIZE_PX)
 
     def calls_per_action(self, component: str) -> float:
         """Of a goal-coupled component: 1 for System 1, 1/H for System 2 (ROSA §3.4.2); 0 for a periodic one."""
@@ -368,6 +391,9 @@ def _task(source: YamlSource, name: object, data: object) -> Task:
         known = ("reach", "push", "pick-place", "door-open", "visit-then-push")
         if task.world.task not in known:
             raise source.error((name, "world", "task"), f"no task {task.world.task!r}", did_you_mean(task.world.task, known))
+        if len(set(task.image_size)) > 1:
+            fix = "its cameras are square: give the same number twice"
+            raise source.error((name, "image_size_px"), f"a simulated robot does not send {list(task.image_size)}", fix)
     return task
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 import yaml
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import yaml_source
-from ros2_rfm_serving.factory.descriptor import Factory, Robot, ServerCluster, Task
-from ros2_rfm_serving.types import SYSTEM1
+from ros2_rfm_serving.factory.descriptor import CONTROL_RATE_HZ, Factory, Robot
+from ros2_rfm_serving.factory.robot_file import RobotFile
+from ros2_rfm_serving.factory.settings import ServerSettings, robot_settings, settings_of
+from ros2_rfm_serving.types import Horizon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ def node_list(
     """All nodes, in the order of starting. `work`: parameters of the foreman; None: no foreman. `profiles`: folder of latency
     profiles and models.yaml; None: the shipped one.
 
-    Raises: `ConfigurationError` when a robot's parameter file is missing.
+    Raises: `ConfigurationError` when a robot's parameter file is missing or contradicts the descriptor.
     """
     common = {"fleet_namespace": fleet_namespace} if fleet_namespace else {}
     folder = {"profiles_folder": str(profiles.resolve())} if profiles else {}
@@ -61,9 +63,9 @@ def node_list(
             name=server,
             executable="model_server_node",
             namespace=f"rfm/servers/{server}",
-            parameters={"server": server, **_group_parameters(group), **folder, **common},
+            parameters={"server": server, **_server_parameters(settings), **folder, **common},
         )
-        for server, group in factory.groups.items()
+        for server, settings in settings_of(factory).servers.items()
     ]
     for robot in factory.robots:
         nodes += _robot_nodes(factory, robot, config_folder, common)
@@ -83,7 +85,7 @@ def robot_nodes(
 ) -> list[NodeSpec]:
     """The nodes of one robot that joins a running factory, in the order of starting. `work`: as in `node_list`.
 
-    Raises: `ConfigurationError` when its parameter file is missing.
+    Raises: `ConfigurationError` when its parameter file is missing or contradicts the descriptor.
     """
     common = {"fleet_namespace": fleet_namespace} if fleet_namespace else {}
     nodes = _robot_nodes(factory, robot, config_folder, common)
@@ -96,13 +98,14 @@ def robot_nodes(
 
 def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: dict[str, Any]) -> list[NodeSpec]:
     task = factory.tasks[robot.task]
+    file = params_file(factory, robot.task, config_folder)
     nodes = [
         NodeSpec(
             name=robot.name,
             executable="robot_node",
             namespace=robot.name,
-            parameters={"robot": robot.name, "task": robot.task, **_task_parameters(task), **common},
-            params_file=str(_params_file(factory, robot.task, task.robot, config_folder)),
+            parameters={"robot": robot.name, "task": robot.task, **robot_parameters(factory, robot.task, file), **common},
+            params_file=str(file),
         )
     ]
     if task.world:
@@ -113,6 +116,7 @@ def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: di
             "control_rate_hz": task.world.control_rate_hz,
             "camera_rate_hz": task.world.camera_rate_hz,
             "interface": task.world.interface.value,
+            "image_size_px": max(task.image_size),
         }
         node = NodeSpec(
             name=f"{robot.name}_world",
@@ -125,12 +129,17 @@ def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: di
     return nodes
 
 
-def _group_parameters(group: ServerCluster) -> dict[str, Any]:
-    """What the descriptor says about the servers of a group."""
-    parameters = {"dispatch": group.dispatch, "batching": group.batching, "refetch_after_s": group.refetch_after_ms / 1e3}
-    if group.overflow is None:
+def _server_parameters(settings: ServerSettings) -> dict[str, Any]:
+    parameters = {
+        "dispatch": settings.dispatch,
+        "batching": settings.batching,
+        "refetch_after_s": settings.refetch_after_s if settings.refetch_after_s < math.inf else 0.0,
+        "image_width_px": settings.image_size_px[0],
+        "image_height_px": settings.image_size_px[1],
+    }
+    if settings.overflow is None:
         return parameters
-    overflow = group.overflow
+    overflow = settings.overflow
     tier = {
         "overflow_url": overflow.url,
         "overflow_round_trip_s": overflow.round_trip_ms / 1e3,
@@ -139,30 +148,42 @@ def _group_parameters(group: ServerCluster) -> dict[str, Any]:
     return parameters | tier
 
 
-def _task_parameters(task: Task) -> dict[str, Any]:
-    """What the descriptor says about the robots of a task. Lists of nothing are left out: ROS cannot tell their type."""
-    others = {name: component for name, component in task.components.items() if name != SYSTEM1}
-    calls = [f"{name}={ratio:.9g}" for name in others if (ratio := task.calls_per_action(name))]
-    return {
-        "instruction": task.components[SYSTEM1].prompt,
-        **({"component_prompts": [f"{name}={component.prompt}" for name, component in others.items()]} if others else {}),
-        **({"calls_per_action": calls} if calls else {}),
-        "component_fallbacks": [f"{name}={component.fallback.value}" for name, component in task.components.items()],
-        **_horizon_parameters(task),
-        "max_task_retries": task.task_retry.max_task_retries,
-        "on_max_task_retries": task.task_retry.on_max_task_retries.value,
-        "max_consecutive_safety_replan": task.safety_and_slo_violation.max_consecutive_safety_replan,
-        "max_consecutive_slo_violation": task.safety_and_slo_violation.max_consecutive_slo_violation,
-        "on_max_violation": task.safety_and_slo_violation.on_max_violation.value,
-        **({"control_rate_hz": task.world.control_rate_hz} if task.world else {}),
+def robot_parameters(factory: Factory, task: str, file: Path) -> dict[str, Any]:
+    """What the descriptor says about the robots of a task, whose own parameters are in `file`. Lists of nothing are left out: ROS
+    cannot tell their type.
+
+    Raises: `ConfigurationError` when the file says otherwise, or has a control rate that does not fit.
+    """
+    settings, own = robot_settings(factory.tasks[task]), RobotFile.read(file)
+    rate_hz = settings.control_rate_hz or own.number("control_rate_hz", CONTROL_RATE_HZ)
+    try:
+        horizon_steps = settings.execution_horizon(rate_hz / own.number("interpolation", 1))
+    except ConfigurationError as error:
+        problem = f"{error.problem} ({file.name})"
+        raise ConfigurationError(problem, file=factory.file, key=f"{task}.{error.key}", fix=error.fix) from None
+    declared = {
+        **({"instruction": settings.instruction} if settings.instruction else {}),
+        "component_prompts": [f"{name}={prompt}" for name, prompt in settings.prompts.items()],
+        "calls_per_action": [f"{name}={ratio:.9g}" for name, ratio in settings.calls_per_action.items()],
+        "component_fallbacks": [f"{name}={fallback.value}" for name, fallback in settings.fallbacks.items()],
+        "synchronous": settings.synchronous,
+        "execution_horizon": horizon_steps,
+        **_horizon_parameters(settings.horizon),
+        "max_task_retries": settings.max_task_retries,
+        "on_max_task_retries": settings.on_max_task_retries.value,
+        "max_consecutive_safety_replan": settings.max_consecutive_safety_replan,
+        "max_consecutive_slo_violation": settings.max_consecutive_slo_violation,
+        "on_max_violation": settings.on_max_violation.value,
+        **({"control_rate_hz": settings.control_rate_hz} if settings.control_rate_hz else {}),
+        **({"max_image_size_px": settings.max_image_size_px} if settings.max_image_size_px else {}),
     }
+    own.agree(declared, factory.file, task)
+    return {name: value for name, value in declared.items() if value != []}
 
 
-def _horizon_parameters(task: Task) -> dict[str, Any]:
-    """A static horizon is the robot's own."""
-    horizon = task.execution.horizon
-    if horizon.policy == "static":
-        return {}
+def _horizon_parameters(horizon: Horizon) -> dict[str, Any]:
+    if not horizon.policy:
+        return {"horizon_policy": ""}
     return {
         "horizon_policy": horizon.policy,
         "horizon_threshold": horizon.threshold,
@@ -170,7 +191,9 @@ def _horizon_parameters(task: Task) -> dict[str, Any]:
     }
 
 
-def _params_file(factory: Factory, task: str, name: str, config_folder: Path) -> Path:
+def params_file(factory: Factory, task: str, config_folder: Path) -> Path:
+    """The ROS parameters of a task's robots. Raises: `ConfigurationError` when there is no such file."""
+    name = factory.tasks[task].robot
     candidates = [Path(factory.file).resolve().parent / name, config_folder / "robots" / name]
     for file in candidates:
         with contextlib.suppress(OSError):  # a name that no file can have
@@ -186,16 +209,13 @@ def _params_file(factory: Factory, task: str, name: str, config_folder: Path) ->
 
 def write_parameters(node: NodeSpec, file: Path) -> None:
     """A ROS parameter file with all of a node's parameters. Raises: `ConfigurationError` for a file of its own that is none."""
-    merged: dict[str, Any] = {}
-    if node.params_file:
-        source = yaml_source.read(Path(node.params_file))
-        for name, section in source.data.items():
-            found = section.get("ros__parameters") if isinstance(section, dict) else None
-            if not isinstance(found, dict):
-                raise source.error((name,), "has no `ros__parameters`", "write a map of parameters there")
-            merged.update(found)
-    merged.update(node.parameters)
-    file.write_text(parameter_file(merged), encoding="utf-8")
+    file.write_text(parameter_file(merged_parameters(node)), encoding="utf-8")
+
+
+def merged_parameters(node: NodeSpec) -> dict[str, Any]:
+    """All of a node's, by name. Raises: `ConfigurationError` for a file of its own that is none."""
+    own = RobotFile.read(Path(node.params_file)).parameters if node.params_file else {}
+    return {**own, **node.parameters}
 
 
 class _Quoting(yaml.SafeDumper):

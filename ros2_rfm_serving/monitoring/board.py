@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from ros2_rfm_serving.types.histogram import Histogram
+
+STALE_AFTER_S = 3.0
+"""Of silence: robots and servers speak twice a second."""
+Histograms = dict[str, dict[str, Histogram]]
+"""What was counted -> of which component (empty: none in particular) -> how often."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +49,18 @@ class ComponentRow:
         return ComponentRow(slo_s=slo_s, in_time=self.in_time + other.in_time, late=self.late + other.late, words=words)
 
 
+@dataclass(kw_only=True)
+class _Row:
+    seen_s: float = -math.inf
+    """When it last spoke."""
+
+    def is_stale(self, now_s: float) -> bool:
+        """Its figures say nothing about now."""
+        return now_s - self.seen_s > STALE_AFTER_S
+
+
 @dataclass
-class RobotRow:
+class RobotRow(_Row):
     state: str = "-"
     reason: str = ""
     phase: str = ""
@@ -66,11 +84,15 @@ class RobotRow:
     overwritten_commands: int = 0
     failovers: list[Failover] = field(default_factory=list)
     components: dict[str, ComponentRow] = field(default_factory=dict)
-    seen_s: float = -math.inf
+    transitions: dict[str, int] = field(default_factory=dict)
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    histograms: Histograms = field(default_factory=dict)
+    queue_depth: int = 0
+    paused: bool = False
 
 
 @dataclass
-class ServerRow:
+class ServerRow(_Row):
     state: str = "-"
     detail: str = ""
     standby: bool = False
@@ -80,6 +102,8 @@ class ServerRow:
     batch_size: int = 0
     mean_batch_size: float = 0.0
     sessions: int = 0
+    max_sessions: int = 0
+    waiting: int = 0
     request_rate_hz: float = 0.0
     latency_p50_s: float = math.nan
     latency_p99_s: float = math.nan
@@ -88,9 +112,14 @@ class ServerRow:
     superseded: int = 0
     refetched: int = 0
     refused: dict[str, int] = field(default_factory=dict)
-    seen_s: float = -math.inf
+    histograms: Histograms = field(default_factory=dict)
+    scheduler: int = 0
+    """Whose schedule it follows."""
+    schedule_epoch: int = 0
     ready_s: float = -math.inf
     """When it last said that it is ready."""
+    progressed_s: float = -math.inf
+    """When it last had answered something, or nothing waited."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +139,28 @@ class Board:
         self.servers = {name: ServerRow() for name in servers}
         self.schedule_epoch = 0
         self.predicted_actions_hz = 0.0
+        self.factory = ""
+        """As the schedule says; empty: none was heard."""
+        self.policy = ""
+        self.gap = math.nan
+        """To the bound of the objective, as the schedule says."""
+        self.schedule_seen_s = -math.inf
+        self.looked_s = -math.inf
+        """When who fills this board last looked at the graph."""
+        self.planned_robots: frozenset[str] = frozenset()
+        self.planned_servers: frozenset[str] = frozenset()
+        """Of the schedule."""
         self._scores: dict[str, dict[tuple[int, int], Score]] = defaultdict(dict)
         self._streamed: dict[str, tuple[str, tuple[int, int]]] = {}
+
+    def add(self, *, robots: Iterable[str] = (), servers: Iterable[str] = ()) -> None:
+        """More to watch. Others may be reading: what they read stays as it was."""
+        self.robots = {**{name: RobotRow() for name in robots}, **self.robots}
+        self.servers = {**{name: ServerRow() for name in servers}, **self.servers}
+
+    def forget(self, name: str) -> None:
+        self.robots = {robot: row for robot, row in self.robots.items() if robot != name}
+        self.servers = {server: row for server, row in self.servers.items() if server != name}
 
     def score(self, robot: str, episode: int, score: Score) -> None:
         """The newest word on an episode. Episode 0 is the world before its first reset: nobody worked on it."""

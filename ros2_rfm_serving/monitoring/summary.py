@@ -12,7 +12,8 @@ from rich.table import Table
 from ros2_rfm_serving.monitoring.board import Board, Score, wilson_interval
 
 
-def render(board: Board, duration_s: float, logs: Path) -> list[Any]:
+def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -math.inf) -> list[Any]:
+    """ended_s: when the processes were told to end; a figure of a server that was silent before is not shown."""
     tasks = Table("task", "episodes", "success", "95 % interval", "steps to success", title="summary", title_justify="left")
     for task, scores in sorted(board.by_task().items()):
         low, high = _interval(scores)
@@ -42,7 +43,8 @@ def render(board: Board, duration_s: float, logs: Path) -> list[Any]:
     servers = Table("server", "model", "replies", "superseded", "refused", "p99")
     for name, server in board.servers.items():
         model = server.model + " (EMULATED)" * server.emulated + " (standby)" * server.standby
-        p99 = "-" if math.isnan(server.latency_p99_s) else f"{server.latency_p99_s * 1e3:.0f} ms"
+        unknown = "stale" if server.served and server.is_stale(ended_s) else "-" if math.isnan(server.latency_p99_s) else ""
+        p99 = unknown or f"{server.latency_p99_s * 1e3:.0f} ms"
         servers.add_row(name, model, str(server.served), str(server.superseded), _counters(server.refused), p99)
     total = [s for scores in board.by_task().values() for s in scores]
     line = f"{len(total)} episodes, {sum(s.success for s in total)} successes in {duration_s:.0f} s; logs in {logs}"
@@ -55,6 +57,30 @@ def render(board: Board, duration_s: float, logs: Path) -> list[Any]:
 
 
 def as_json(board: Board) -> str:
+    """The end of a run."""
+    return json.dumps(_finite(_figures(board)), indent=1, default=vars) + "\n"
+
+
+def status_json(board: Board, now_s: float) -> str:
+    """A factory as it is, in one line; `silent_s`: since a robot, a server or the scheduler was last heard, null: never."""
+    schedule = {
+        "factory": board.factory,
+        "epoch": board.schedule_epoch,
+        "policy": board.policy,
+        "predicted_actions_hz": board.predicted_actions_hz,
+        "gap": board.gap,
+        "silent_s": now_s - board.schedule_seen_s,
+    }
+    figures = {"schedule": schedule, **_figures(board)}
+    for rows in (figures["robots"], figures["servers"]):
+        for row in rows.values():
+            row["silent_s"] = now_s - row.pop("seen_s")
+            for instant in ("ready_s", "progressed_s"):
+                row.pop(instant, None)
+    return json.dumps(_finite(figures), default=vars)
+
+
+def _figures(board: Board) -> dict[str, Any]:
     tasks = {}
     for task, scores in sorted(board.by_task().items()):
         low, high = _interval(scores)
@@ -76,8 +102,8 @@ def as_json(board: Board) -> str:
         for name, row in board.robots.items()
     }
     components = {name: {**vars(row), "slo_attained": row.attained} for name, row in board.components().items()}
-    servers = {name: vars(row) for name, row in board.servers.items()}
-    return json.dumps(_finite({"tasks": tasks, "robots": robots, "components": components, "servers": servers}), indent=1) + "\n"
+    servers = {name: dict(vars(row)) for name, row in board.servers.items()}
+    return {"tasks": tasks, "robots": robots, "components": components, "servers": servers}
 
 
 def _interval(scores: list[Score]) -> tuple[float, float]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.running import (
     DISCOVERY_S,
     Options,
+    choose_profile,
     console,
     observing,
     prepare_environment,
@@ -25,7 +28,10 @@ from ros2_rfm_serving.operate.running import (
 from ros2_rfm_serving.operate.view import picture
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ros2_rfm_serving.factory import Factory
+    from ros2_rfm_serving.factory.nodes import NodeSpec
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
@@ -54,13 +60,16 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     catalogue = Catalogue.load(profiles / "models.yaml")
     start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1, clock=time.monotonic)
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
+    if options.markers:
+        nodes.append(_markers(factory, share() / "config", options.namespace))
+    choose_profile(nodes)
     supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()
     console.print(f"{factory.file}: {len(board.robots)} robots, {len(board.servers)} servers; logs in {options.logs}")
     started_s = time.monotonic()
     with stop_signals(stop):  # to the last word: pressed again, Ctrl-C changes nothing
-        with observing(board, options.namespace) as observer:
+        with observing(board, options.namespace, discover=options.metrics >= 0) as observer, _metrics(board, options):
             _refuse_a_second_factory(observer)
             try:
                 supervisor.start()
@@ -70,14 +79,38 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
                     canvas.print(picture(factory.name, board, []))
                     canvas.save_svg(str(options.svg_file), title="rfm up")
             finally:
+                ended_s = time.monotonic()
                 console.print("stopping ...")
                 killed = supervisor.stop()
         if killed:
             console.print(f"[yellow]had to be killed: {', '.join(killed)}[/yellow]")
         failed = [process.node.name for process in supervisor.gave_up]
         duration_s = time.monotonic() - started_s
-        console.print(*render(board, duration_s, options.logs))
+        console.print(*render(board, duration_s, options.logs, ended_s=ended_s))
     return Outcome(board=board, failed=failed, duration_s=duration_s)
+
+
+def _markers(factory: Factory, config: Path, namespace: str) -> NodeSpec:
+    """With the simulated arms' description, if there are any."""
+    from ros2_rfm_serving.factory.nodes import NodeSpec
+
+    simulated = any(task.world for task in factory.tasks.values())
+    described = {"description_file": str(config / "robots" / "metaworld_arm.urdf")} if simulated else {}
+    fleet = {"fleet_namespace": namespace} if namespace else {}
+    return NodeSpec(name="markers", executable="markers_node", namespace="rfm", parameters={**described, **fleet})
+
+
+@contextmanager
+def _metrics(board: Board, options: Options) -> Iterator[None]:
+    if options.metrics < 0:
+        yield
+        return
+    with needing("metrics", "--metrics"):
+        from ros2_rfm_serving.monitoring.metrics.exporter import exporting
+
+    with exporting(board, options.metrics_address, options.metrics, options.logs) as url:
+        console.print(url)
+        yield
 
 
 def _refuse_a_second_factory(observer: ObserverNode) -> None:

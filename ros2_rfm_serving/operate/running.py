@@ -7,17 +7,19 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.live import Live
 
 if TYPE_CHECKING:
+    from ros2_rfm_serving.factory.nodes import NodeSpec
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.ros.observer_node import ObserverNode
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 console = Console() if Console().is_terminal else Console(width=150)
 DISCOVERY_S = 1.0
 STARTUP_LIMIT_S = 60.0  # `--seconds` counts from the first robot at work, or from here
+METRICS_PORT = 9464
+N = TypeVar("N")  # a node
 PLAIN_PERIOD_S = 10.0  # of the table where the output is no terminal
 
 
@@ -41,6 +45,10 @@ class Options:
     work: dict[str, Any] | None = None
     svg_file: Path | None = None
     profiles: Path | None = None
+    metrics: int = -1
+    """Port of /metrics; -1: none."""
+    metrics_address: str = "127.0.0.1"
+    markers: bool = False
 
 
 def quickstart() -> Path:
@@ -72,6 +80,7 @@ def show_until_end(
     from ros2_rfm_serving.operate.view import picture
 
     events: list[str] = []
+    robots = list(board.robots)  # others may come
     started_s = time.monotonic()
     working_s, printed_s = math.inf, -math.inf
     with Live(console=console, refresh_per_second=2, auto_refresh=False) as live:
@@ -90,7 +99,7 @@ def show_until_end(
                 working_s = now_s
             if options.seconds and now_s - min(working_s, started_s + STARTUP_LIMIT_S) > options.seconds:
                 return
-            done = [len(board.episodes(robot)) for robot in board.robots if supervisor.still_has(robot)]
+            done = [len(board.episodes(robot)) for robot in robots if supervisor.still_has(robot)]
             if until() or supervisor.is_hopeless or (options.episodes and min(done, default=0) >= options.episodes):
                 return
 
@@ -110,26 +119,54 @@ def stop_signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def choose_profile(nodes: list[NodeSpec]) -> None:
+    """For all processes and this one. A profile or a middleware of the user's own wins."""
+    from ros2_rfm_serving.factory.dds import dds_profile
+    from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_profile
+
+    profile = dds_profile(nodes)
+    if is_read() and use_profile(profile.file):
+        console.print(f"Fast DDS profile {profile.file}: {profile.reason} (another one: {PROFILES_FILE}, docs/networks.md)")
+
+
 @contextmanager
-def observing(board: Board, namespace: str) -> Iterator[ObserverNode]:
-    """Feeds the board from the graph, on a thread of its own."""
+def observing(board: Board, namespace: str, *, discover: bool = False) -> Iterator[ObserverNode]:
+    """Feeds the board from the graph, on a thread of its own. discover: also from robots and servers that it does not know yet."""
+    from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
+    from ros2_rfm_serving.ros.observer_node import ObserverNode
+
+    kind = DiscoveringNode if discover else ObserverNode
+    with spinning(lambda: kind(board, namespace)) as node:
+        yield node
+
+
+@contextmanager
+def spinning(make: Callable[[], N]) -> Iterator[N]:
+    """A node of this process, on a thread of its own."""
     import rclpy
     from rclpy.signals import SignalHandlerOptions
 
-    from ros2_rfm_serving.ros.node.middleware import use_any_vendor_profile
+    from ros2_rfm_serving.ros.node.middleware import use_profile
     from ros2_rfm_serving.ros.node.runtime import executor
-    from ros2_rfm_serving.ros.observer_node import ObserverNode
 
-    use_any_vendor_profile()
+    use_profile()
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
-    node, spinner, ending = ObserverNode(board, namespace), executor(), threading.Event()
+    try:
+        node = make()
+    except BaseException:
+        rclpy.try_shutdown()
+        raise
+    spinner, ending = executor(), threading.Event()
     spinner.add_node(node)
 
     def spin() -> None:
         while not ending.is_set():
-            spinner.spin_once(timeout_sec=0.5)
+            try:
+                spinner.spin_once(timeout_sec=0.5)
+            except Exception:  # costs that message, not what is watched
+                node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}", throttle_duration_sec=1.0)  # type: ignore[attr-defined]
 
-    thread = threading.Thread(target=spin, name="observer", daemon=True)
+    thread = threading.Thread(target=spin, name="graph", daemon=True)
     thread.start()
     try:
         yield node
@@ -138,5 +175,5 @@ def observing(board: Board, namespace: str) -> Iterator[ObserverNode]:
         thread.join(timeout=5.0)
         spinner.remove_node(node)
         spinner.shutdown()
-        node.destroy_node()
+        node.destroy_node()  # type: ignore[attr-defined]
         rclpy.try_shutdown()

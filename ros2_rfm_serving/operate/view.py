@@ -10,11 +10,12 @@ from rich.table import Table
 
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
 
-STALE_AFTER_S = 3.0
 ROBOT_COLUMNS = (
     *("robot", "state", "task", "phase", "verdict"),
     *("actions/s", "chunks/s", "round trip", "staleness", "success", "real time"),
 )
+NO_FIGURE = "-"
+"""In place of one that would be older than its period."""
 SERVER_COLUMNS = ("server", "state", "model", "batch", "replies/s", "p50", "p99", "load", "sessions", "refused")
 
 
@@ -37,8 +38,11 @@ def picture(factory: str, board: Board, events: list[str]) -> Group:
 
 def _robot(row: RobotRow, board: Board, name: str, now_s: float) -> list[str]:
     scores = board.episodes(name)
+    succeeded = f"{sum(s.success for s in scores)}/{len(scores)}"
+    if row.is_stale(now_s):
+        return [_stale(row.seen_s, now_s), row.task, *[NO_FIGURE] * 6, succeeded, NO_FIGURE]
     return [
-        "silent" if now_s - row.seen_s > STALE_AFTER_S else f"{row.state} {row.reason}".strip(),
+        f"{row.state} {row.reason}".strip(),
         row.task,
         row.phase,
         row.verdict,
@@ -46,16 +50,18 @@ def _robot(row: RobotRow, board: Board, name: str, now_s: float) -> list[str]:
         f"{row.chunk_rate_hz:.1f}",
         _ms(row.round_trip_p50_s),
         _ms(row.staleness_s),
-        f"{sum(s.success for s in scores)}/{len(scores)}",
+        succeeded,
         f"{row.real_time_factor:.2f} of {row.declared_time_scale:.2f}" if row.real_time_factor > 0 else "-",
     ]
 
 
 def _server(row: ServerRow, now_s: float) -> list[str]:
-    state = "silent" if now_s - row.seen_s > STALE_AFTER_S else f"{row.state} {row.detail}".strip()
+    standby, model = " (standby)" * row.standby, row.model + " (EMULATED)" * row.emulated
+    if row.is_stale(now_s):
+        return [_stale(row.seen_s, now_s) + standby, model, *[NO_FIGURE] * 7, str(sum(row.refused.values()))]
     return [
-        f"{state} (standby)" if row.standby else state,
-        row.model + " (EMULATED)" * row.emulated,
+        f"{row.state} {row.detail}".strip() + standby,
+        model,
         f"{row.mean_batch_size:.1f}/{row.batch_size}",
         f"{row.request_rate_hz:.1f}",
         _ms(row.latency_p50_s),
@@ -64,6 +70,10 @@ def _server(row: ServerRow, now_s: float) -> list[str]:
         str(row.sessions),
         str(sum(row.refused.values())),
     ]
+
+
+def _stale(seen_s: float, now_s: float) -> str:
+    return "not heard yet" if math.isinf(seen_s) else f"stale: silent for {now_s - seen_s:.0f} s"
 
 
 def _ms(seconds: float) -> str:

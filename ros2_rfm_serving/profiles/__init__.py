@@ -1,6 +1,7 @@
 """Latency profiles L[model, gpu](batch, rate), measured or derived (ROSA §3.4.2), and the service laws behind derived ones."""
 
 from ros2_rfm_serving.profiles.files import HEADER, format_rows, load_profiles, parse_profiles, read_rows
+from ros2_rfm_serving.profiles.measured import MeasuredService, measured_service
 from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, ProcessorSharing, ServiceLaw
 from ros2_rfm_serving.profiles.table import ARRIVALS, COLUMNS, Profile, ProfileRow, column_of
 
@@ -9,6 +10,7 @@ __all__ = [
     "COLUMNS",
     "ContinuousService",
     "FixedService",
+    "MeasuredService",
     "HEADER",
     "ProcessorSharing",
     "Profile",
@@ -17,6 +19,7 @@ __all__ = [
     "column_of",
     "format_rows",
     "load_profiles",
+    "measured_service",
     "parse_profiles",
     "read_rows",
 ]

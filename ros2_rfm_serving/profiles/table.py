@@ -180,6 +180,22 @@ class Profile:
             raise ProfileError(f"the latency limit of {model!r} is not a number")
         return self._curve(model, gpu_type, batching, batch_size).capacity_hz(limit_s, column_of(percentile))
 
+    def service_s(self, model: str, gpu_type: str, batching: str) -> dict[int, float]:
+        """Batch size -> seconds of a full batch: the highest rate that was measured is that of full batches; under continuous
+        batching, of one request alone. Empty: nothing was measured."""
+        found = {size: curve for (m, g, b, size), curve in self._chosen.items() if (m, g, b) == (model, gpu_type, batching)}
+        if batching == "continuous":
+            return {size: curve.latencies_s["p50"][0] for size, curve in found.items()}
+        return {size: size / found[size].rates_hz[-1] for size in sorted(found)}
+
+    def batches_s(self, model: str, gpu_type: str, batching: str, batch_size: int) -> tuple[float, ...]:
+        """Seconds of batches of 1, 2, ... `batch_size` rows, straight lines between the measured sizes; none: nothing was."""
+        measured = self.service_s(model, gpu_type, batching)
+        if not measured:
+            return ()
+        rows = np.arange(1, min(batch_size, max(measured)) + 1)
+        return tuple(float(s) for s in np.interp(rows, list(measured), list(measured.values())))
+
     def curve_arrays(self, model: str, gpu_type: str, batching: str, batch_size: int) -> tuple[Array, Array, dict[str, Array]]:
         """(rates in Hz, mean latencies in s, {"mean", "p50" ... "p99": latencies in s}), for solvers that ask for many rates."""
         curve = self._curve(model, gpu_type, batching, batch_size)

@@ -13,7 +13,7 @@ from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Ti
 from ros2_rfm_serving.robot.conversation.conversation import Instructions, Requests
 from ros2_rfm_serving.robot.conversation.link import InFlight, LinkState, ModelIdentity, Overdue, steps_of
 from ros2_rfm_serving.robot.parts import RobotParts
-from ros2_rfm_serving.robot.task import DONE, FAILED, TaskGoal, TaskRun
+from ros2_rfm_serving.robot.task import DONE, FAILED, SPENT, TaskGoal, TaskRun
 from ros2_rfm_serving.types import (
     MONITOR,
     SAFETY,
@@ -78,10 +78,12 @@ class RobotBrain(RobotParts):
         elif component == SYSTEM1:
             self._talk.due.forget()
             self._begin_session(ModelIdentity(grant.contract.model, grant.contract.model_hash))
+            self._motor.trained(grant.contract.action_mean, grant.contract.action_std)
             self._opened = True
 
     def _begin_session(self, model: ModelIdentity) -> None:
-        """Actions of the last one bridge the time until the first chunk, unless another model made them."""
+        """Actions that were accepted in the last one bridge the time until the first chunk, unless another model made them: it is
+        what they were made from that makes them right, not the connection that carried them."""
         self._served, self._connected = False, True
         if model != self._model:
             self._motor.discard()
@@ -108,6 +110,8 @@ class RobotBrain(RobotParts):
         """A reply arrived; it counts, and True is returned, only if it answers the latest request of its component."""
         self._watch(now_s)  # what is late is late, whether or not a tick has seen it
         answered = self._talk.accept(reply, now_s)
+        if not isinstance(answered, str):
+            self.figures[reply.id.component].round_trips.add(now_s - answered.sent_s)
         problem = answered if isinstance(answered, str) else self._take(reply, answered, now_s)
         if problem:
             self.refused[problem] += 1
@@ -204,14 +208,20 @@ class RobotBrain(RobotParts):
         self._motor.discard()
 
     def cancel(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
-        """Ends the task at once. The fallback ladder stops the robot from the next tick on; or send `stop_command()` now."""
+        """Ends the task at once, or when the reset that moves the robot is over. The fallback ladder stops the robot from the next
+        tick on; or send `stop_command()` now."""
         if self.task:
             self.task.end(outcome, message, now_s)
             self._motor.discard()
 
     def stop_command(self) -> Array | None:
-        """[A] what must be sent so that the robot stands; None: it stands when nothing is sent."""
-        return self._motor.stop_command()
+        """[A] what must be sent so that the robot stands; None: it stands when nothing is sent, or is somebody else's to stop."""
+        return None if self.task is not None and self.task.being_reset else self._motor.stop_command()
+
+    @property
+    def is_handed_over(self) -> bool:
+        """It waits for its reset, and has been told to stand: whoever resets it may begin."""
+        return self.task is not None and self.task.phase is TaskPhase.RESETTING and not self._motor.ladder.moved
 
     def pause(self, now_s: float) -> None:
         """Nothing is asked or executed until `resume`; what was planned is over. Safety has to pass it anew."""
@@ -346,8 +356,9 @@ class RobotBrain(RobotParts):
 
     def _supervise(self, task: TaskRun, now_s: float) -> None:
         """Budgets, warnings that have become due, and what stops lead to."""
-        if now_s >= task.budget_ends_s:
-            task.check_budget(now_s)
+        if task.is_spent(now_s):
+            self._spent(task, now_s)
+            return
         rules = self._supervision
         rules.pass_ended(now_s)
         self._heed_stop()
@@ -366,9 +377,20 @@ class RobotBrain(RobotParts):
         task = self.task
         assert task is not None
         if self._supervision.failed(task.attempt, "the monitor judged the task as failed"):
-            self.history.retry(self.subgoal, FAILED)
-            self._begin_episode(now_s)
-            task.retry(self.episode, now_s)
+            self._try_again(task, FAILED, now_s)
+
+    def _spent(self, task: TaskRun, now_s: float) -> None:
+        """An attempt's time is up: another attempt, or the end of the task. Nobody resets a robot that a person has paused."""
+        rules = self._supervision
+        if rules.may_retry(task.attempt) and rules.ending is None and not self.paused:
+            self._try_again(task, SPENT, now_s)
+        else:
+            task.end(TaskOutcome.BUDGET_SPENT, f"not done after {task.goal.time_budget_s:g} s", now_s)
+
+    def _try_again(self, task: TaskRun, why: str, now_s: float) -> None:
+        self.history.retry(self.subgoal, why)
+        self._begin_episode(now_s)
+        task.retry(self.episode, now_s)
 
     def _command(self, sensors: Sensors | None, now_s: float, *, may_act: bool) -> Array | None:
         """[A] of this control period; None: nothing is to be said."""
@@ -376,6 +398,7 @@ class RobotBrain(RobotParts):
         if sensors is None or now_s - sensors.state_s > self.config.max_observation_age_s:
             return self._stand_blind(now_s)
         positions = sensors.positions
+        motor.measured(positions, now_s)
         if task is None or not task.active:
             return self._rest(task, positions, now_s)
         if task.phase is not TaskPhase.EXECUTING or self.paused:
@@ -394,7 +417,7 @@ class RobotBrain(RobotParts):
             self._interrupt()
             self._needs_chunk_since_s = waits_since_s
             self._talk.no_request = self._talk.no_request or "no state in time"
-        return self._motor.stop_command() if self._motor.ladder.moved else None
+        return self._motor.stand(now_s) if self._motor.ladder.moved else None
 
     def _count_held(self, now_s: float) -> None:
         """A control period without an action."""
@@ -427,7 +450,7 @@ class RobotBrain(RobotParts):
         if not ladder.moved:
             return None
         if task is not None and task.phase is TaskPhase.RESETTING:
-            return self._motor.hand_over()
+            return self._motor.hand_over(now_s)
         if self._motor.stands(now_s):
             ladder.rest()
             return None

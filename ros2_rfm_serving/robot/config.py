@@ -40,7 +40,10 @@ class LinkConfig:
     max_timeouts: int = 2
     """Consecutive timeouts after which the session is opened anew."""
     initial_backoff_s: float = 0.5
-    max_backoff_s: float = 5.0
+    max_backoff_s: float = 3.0
+    """Retries are spread over the later half of each backoff, so that robots that lost a server together do not return together."""
+    seed: int = 1
+    """Of that; each robot and component has numbers of its own."""
     counts_first_latency: bool = False
     """The first inference of a session, which may include a warm-up, counts as any other (LeRobot's older behaviour)."""
     longest_latency: bool = False

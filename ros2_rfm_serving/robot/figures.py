@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ros2_rfm_serving.types import Plan, Reply, Verdict
+from ros2_rfm_serving.types.histogram import Histogram
 
 MAX_WORDS, MAX_WORD_CHARACTERS = 16, 60
 OTHER = "(other)"
@@ -20,6 +21,8 @@ class ComponentFigures:
     """Answers that counted, within the SLO; without one, all of them."""
     late: int = 0
     """Later than the SLO, or given up."""
+    round_trips: Histogram = field(default_factory=Histogram)
+    """Of every answer to a request, s, late ones too."""
     words: Counter[str] = field(default_factory=Counter)
     """Of those in time: verdicts, or the first subgoal of plans; none for action chunks."""
 

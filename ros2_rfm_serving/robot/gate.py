@@ -48,7 +48,7 @@ class GateConfig:
     """Any value too far from the actions that the model was trained on."""
     action_mean: tuple[float, ...] = ()
     action_std: tuple[float, ...] = ()
-    """As the model's bundle says."""
+    """Empty: as the model itself says when its session opens; one that does not say is not checked, which is counted."""
     max_deviations: float = 8.0
     """Standard deviations."""
 
@@ -60,7 +60,6 @@ class GateConfig:
             "acceleration": ("max_acceleration",),
             "jerk": ("max_jerk",),
             "workspace": ("workspace_lower", "workspace_upper"),
-            "statistics": ("action_mean", "action_std"),
         }
         for check, names in needs.items():
             if getattr(self, check) is not GateMode.OFF and not all(getattr(self, name) for name in names):
@@ -68,6 +67,9 @@ class GateConfig:
                 raise ConfigurationError(
                     problem, key=f"gate.{names[0]}", fix=f"give {' and '.join(names)} per action, or set it off"
                 )
+        if bool(self.action_mean) != bool(self.action_std):
+            problem = "of `gate.action_mean` and `gate.action_std` only one is given"
+            raise ConfigurationError(problem, key="gate.action_std", fix="give both, or neither to use the model's own")
         for field in fields(self):
             values = getattr(self, field.name)
             if isinstance(values, tuple) and values and len(values) != num_actions:

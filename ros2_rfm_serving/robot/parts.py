@@ -19,6 +19,7 @@ from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.types import NOT_ADMITTED, Following, RobotState, TaskPhase
+from ros2_rfm_serving.types.histogram import Histogram
 
 
 class RobotParts:
@@ -154,6 +155,16 @@ class RobotParts:
     @property
     def staleness_s(self) -> float:
         return self._motor.staleness_s
+
+    @property
+    def stalenesses(self) -> Histogram:
+        """Of every executed action, s."""
+        return self._motor.stalenesses
+
+    @property
+    def fallbacks(self) -> Counter[str]:
+        """How often each motion of the fallback ladder was begun."""
+        return Counter({motion.value: count for motion, count in self._motor.ladder.entered.items()})
 
     @property
     def smoothness(self) -> Smoothness:

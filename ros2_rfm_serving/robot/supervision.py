@@ -103,9 +103,12 @@ class Supervision:
             self._warn("no verdict of safety in time")
         return True
 
+    def may_retry(self, retries: int) -> bool:
+        return retries < self._policy.max_task_retries
+
     def failed(self, retries: int, why: str) -> bool:
         """The task has failed. True when it may be tried again."""
-        if retries < self._policy.max_task_retries:
+        if self.may_retry(retries):
             return True
         tries = f" after {retries} retries" if retries else ""
         self._escalate(self._policy.on_max_task_retries, TaskOutcome.JUDGED_FAILED, f"{why}{tries}")

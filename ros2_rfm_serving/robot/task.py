@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ros2_rfm_serving.types import TaskOutcome, TaskPhase
 
 DONE, FAILED = "done", "failed"
+SPENT = f"{FAILED}, its time is spent"
+"""What became of an attempt, in the words of the execution history."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,10 @@ class TaskRun:
 
     def _begin(self, now_s: float) -> None:
         self.phase = TaskPhase.RESETTING if self.goal.reset else TaskPhase.EXECUTING
+        self.being_reset = False
+        """Somebody else moves the robot, until `reset_done`: it is nobody's before."""
+        self.ends_after_reset: tuple[TaskOutcome, str] | None = None
+        """It was ended while somebody else moved the robot."""
         self.verdict, self._votes = "", 0
         self._executing_since_s = now_s
         self.budget_ends_s = now_s + self.goal.time_budget_s
@@ -63,10 +69,17 @@ class TaskRun:
         """Somewhere between its resets and its end."""
         return self.phase in (TaskPhase.EXECUTING, TaskPhase.STOPPED, TaskPhase.WAITING)
 
+    def reset_begins(self) -> None:
+        """Whoever resets the robot was asked to. Say `reset_done` when that is over, or was given up."""
+        self.being_reset = self.phase is TaskPhase.RESETTING
+
     def reset_done(self, ok: bool, problem: str, now_s: float) -> None:
         if self.phase is not TaskPhase.RESETTING:
             return
-        if ok:
+        self.being_reset = False
+        if self.ends_after_reset:
+            self.end(*self.ends_after_reset, now_s)
+        elif ok:
             self.phase, self._executing_since_s = TaskPhase.EXECUTING, now_s
             self.budget_ends_s = now_s + self.goal.time_budget_s
         else:
@@ -89,9 +102,9 @@ class TaskRun:
             self._waits_since_s = math.inf
         self.phase = phase
 
-    def check_budget(self, now_s: float) -> None:
-        if self.phase in (TaskPhase.EXECUTING, TaskPhase.STOPPED) and now_s >= self.budget_ends_s:
-            self.end(TaskOutcome.BUDGET_SPENT, f"not done after {self.goal.time_budget_s:g} s", now_s)
+    def is_spent(self, now_s: float) -> bool:
+        """This attempt's time is up."""
+        return self.phase in (TaskPhase.EXECUTING, TaskPhase.STOPPED) and now_s >= self.budget_ends_s
 
     def elapsed_s(self, now_s: float) -> float:
         """Of this attempt's budget."""
@@ -106,7 +119,11 @@ class TaskRun:
         return min(1.0, self.elapsed_s(now_s) / self.goal.time_budget_s)
 
     def end(self, outcome: TaskOutcome, message: str, now_s: float) -> None:
-        if self.result is None:
+        """While the robot is being reset: once that is over, as whoever got the robot next would not be alone in moving it. A
+        process that shuts down does not wait."""
+        if self.being_reset and outcome is not TaskOutcome.SHUTDOWN:
+            self.ends_after_reset = self.ends_after_reset or (outcome, message)
+        elif self.result is None:
             self.phase = TaskPhase.STOPPING
             self.result = TaskResult(
                 outcome=outcome,

@@ -36,6 +36,10 @@ def foreman_node() -> None:
     _run("foreman_node")
 
 
+def markers_node() -> None:
+    _run("markers_node")
+
+
 def _run(name: str) -> None:
     Ending()
     importlib.import_module(f"ros2_rfm_serving.ros.{name}").main()

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
+import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
+from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message, serialize_message
 from rclpy.task import Future
 from rfm_serving import msg
 
+from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 
+HARDWARE = f"scheduler on {platform.node()}"
+"""Of its diagnostics."""
 FORGED = "somebody publishes schedules in this scheduler's name"
 SILENT_SERVER_S = 4 * qos.STATUS_PERIOD_S
 """A server of which nothing was heard for this long is not waited for."""
@@ -43,10 +49,10 @@ class Followers:
         self._followers: dict[str, _Follower] = {}
         self._published = msg.Schedule()
         """The last one, as others hear it."""
-        self._foreign = self._forged = 0
+        self._foreign = self._forged = self._unreadable = 0
         self._foreign_s = self._forged_s = -math.inf
         self._waiting: list[Future] = []
-        node.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+        self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
 
     def expect(self, schedule: msg.Schedule) -> None:
         """This schedule is published next."""
@@ -57,7 +63,7 @@ class Followers:
             self._followers.pop(server, None)
         for server in servers - self._servers.keys():
             topic, self._since_s[server] = self._names.server(server, "status"), clock()
-            self._servers[server] = self._node.create_subscription(msg.ServerStatus, topic, self._on_status, qos.SERVER_STATUS)
+            self._servers[server] = self._hear(msg.ServerStatus, topic, self._on_status, qos.SERVER_STATUS)
 
     async def take(self, epoch: int) -> str:
         """Waits until all servers that are there follow this schedule, or a newer one. What is in the way; empty: they do."""
@@ -81,8 +87,11 @@ class Followers:
             "scheduler": f"{self._identity:x}",
             "schedules of other schedulers": self._foreign,
             "schedules forged": self._forged,
+            "messages refused": self._unreadable,
         }
-        return DiagnosticStatus(level=level, name="scheduler: schedule", message=message, values=key_values(values))
+        return DiagnosticStatus(
+            level=level, name="scheduler: schedule", message=message, hardware_id=HARDWARE, values=key_values(values)
+        )
 
     def _problem(self, epoch: int) -> str:
         """Who does not follow, or cannot be told from those who do not; empty: everybody who is there does."""
@@ -101,6 +110,12 @@ class Followers:
         if ahead := sorted(server for server, one in there.items() if one.epoch > self._published.epoch):
             return f"{', '.join(ahead)} follows schedule {there[ahead[0]].epoch}, which this scheduler has not made"
         return ""
+
+    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile) -> Any:
+        return bounded.hear(self._node, kind, topic, callback, profile, self._refuse)
+
+    def _refuse(self, error: BadMessageError) -> None:
+        self._unreadable += 1
 
     def _on_status(self, message: Any) -> None:
         server = message.header.frame_id

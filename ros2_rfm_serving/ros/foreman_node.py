@@ -18,7 +18,7 @@ from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, When, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node
 from ros2_rfm_serving.ros.node.timers import every
-from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.types import TaskOutcome
 
 SILENT_AFTER_S = 10.0
@@ -59,7 +59,8 @@ class ForemanNode(Node):
         self._jobs = {robot: _Job(self, robot, names) for robot in robots}
         if values.flag("end_on_score"):
             for robot, job in self._jobs.items():
-                self.create_subscription(msg.EpisodeScore, names.robot(robot, "world/score"), job.on_score, qos.SCORE)
+                topic = names.robot(robot, "world/score")
+                bounded.hear(self, msg.EpisodeScore, topic, job.on_score, qos.SCORE, lambda error: None)  # it has been said
         self._work = self._read(NOTHING)
         self._timer = every(self, self._work.pause_s, self._give_work)
         Changes(self, declared, self._accept)

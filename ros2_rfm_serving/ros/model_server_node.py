@@ -26,7 +26,7 @@ from ros2_rfm_serving.ros.node.parameters import declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, logged, run_node
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.server.delivery import Delivery
-from ros2_rfm_serving.ros.server.infer_door import InferDoor
+from ros2_rfm_serving.ros.server.infer_door import Deposit, InferDoor, Limits
 from ros2_rfm_serving.ros.server.loading import Loaded, Loading
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.schedules import Schedules
@@ -96,7 +96,10 @@ class ModelServerNode(LifecycleNode):
             raw=True,
         )
         Services(self, name, lambda: self._work, lambda: self._standing.refusal, self._topics)
-        self._infer = InferDoor(self, name("infer"), self._serving, lambda: self._standing.refusal or ModelError("not ready"))
+        unready = ModelError("not ready")
+        self._infer = InferDoor(
+            self, name("infer"), self._serving_goals, lambda: self._standing.refusal or unready, self._infer_limits
+        )
         self._gateway = open_gateway(self, self._serving, self._params.decode_threads, self._is_healthy)
         self._deliver = Delivery(self._topics, self._infer, self._gateway)
         every(self, qos.STATUS_PERIOD_S, self._tend)
@@ -302,6 +305,16 @@ class ModelServerNode(LifecycleNode):
     def _serving(self) -> tuple[ModelServer, Callable[[], None]] | None:
         """For the doors; None: nothing new is taken."""
         return (self._work.server, self._work.threads.wake) if self._standing.state == ServerState.READY and self._work else None
+
+    def _serving_goals(self) -> tuple[ModelServer, Deposit] | None:
+        """Images of goals are decoded where those of observations are."""
+        if self._standing.state != ServerState.READY or self._work is None:
+            return None
+        intake = self._work.intake
+        return self._work.server, lambda request, refused: intake.put(request, clock(), refused)
+
+    def _infer_limits(self) -> Limits:
+        return Limits(self._params.infer_rate_hz, self._params.infer_waiting)
 
     def _is_healthy(self) -> bool:
         """A model is served, be it only what it has, and moves."""

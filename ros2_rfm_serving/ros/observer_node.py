@@ -3,28 +3,56 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from rclpy.node import Node
+from rclpy.qos import QoSProfile
 from rfm_serving import msg
 
-from ros2_rfm_serving.monitoring.board import Board, ComponentRow, Score
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.monitoring.board import Board, ComponentRow, Histograms, Score
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
+from ros2_rfm_serving.types.histogram import Histogram
+
+COUNTERS = ("refused", "transitions", "fallbacks")
+"""Fields that are lists of `Counter`."""
+ALIVE_PERIOD_S = 1.0
 
 
 class ObserverNode(Node):
     def __init__(self, board: Board, fleet_namespace: str = "") -> None:
         super().__init__("rfm_observer", enable_rosout=False, start_parameter_services=False)
         self._board = board
+        self.refused: Counter[str] = Counter()
+        """Messages that could not be read."""
         names = self._names = qos.Names(fleet_namespace)
-        self.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+        self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+        every(self, ALIVE_PERIOD_S, self._alive)
         for server in board.servers:
-            self.create_subscription(msg.ServerStatus, names.server(server, "status"), self._on_server, qos.SERVER_STATUS)
+            self.watch_server(server)
         for robot in board.robots:
-            self.create_subscription(msg.RobotStatus, names.robot(robot, "rfm/status"), self._on_robot, qos.ROBOT_STATUS)
-            self.create_subscription(msg.EpisodeScore, names.robot(robot, "world/score"), self._on_score, qos.SCORE)
+            self.watch_robot(robot)
+
+    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile) -> None:
+        bounded.hear(self, kind, topic, callback, profile, self._refuse)
+
+    def _refuse(self, error: BadMessageError) -> None:
+        self.refused[error.kind] += 1
+
+    def _alive(self) -> None:
+        self._board.looked_s = clock()
+
+    def watch_server(self, server: str) -> None:
+        self._hear(msg.ServerStatus, self._names.server(server, "status"), self._on_server, qos.SERVER_STATUS)
+
+    def watch_robot(self, robot: str) -> None:
+        self._hear(msg.RobotStatus, self._names.robot(robot, "rfm/status"), self._on_robot, qos.ROBOT_STATUS)
+        self._hear(msg.EpisodeScore, self._names.robot(robot, "world/score"), self._on_score, qos.SCORE)
 
     def factory_is_running(self) -> bool:
         """Whether somebody publishes a schedule here."""
@@ -33,6 +61,10 @@ class ObserverNode(Node):
     def _on_schedule(self, message: Any) -> None:
         self._board.schedule_epoch = message.epoch
         self._board.predicted_actions_hz = message.predicted_actions_hz
+        self._board.factory, self._board.policy, self._board.gap = message.factory, message.policy, message.gap
+        self._board.planned_servers = frozenset(placement.server for placement in message.placements)
+        self._board.planned_robots = frozenset(route.robot for route in message.routes)
+        self._board.schedule_seen_s = clock()
         for placement in message.placements:
             if placement.server in self._board.servers:
                 self._board.servers[placement.server].standby = placement.standby
@@ -41,9 +73,12 @@ class ObserverNode(Node):
         row = self._board.servers.get(message.header.frame_id)
         if row is None:
             return
+        progresses = message.served != row.served or not message.waiting
         _copy(message, row)
         row.state = _named(ServerState, message.state).lower()
         row.seen_s = clock()
+        if progresses:
+            row.progressed_s = row.seen_s
         if message.state == ServerState.READY:
             row.ready_s = row.seen_s
 
@@ -78,11 +113,23 @@ def _component(figures: Any) -> ComponentRow:
     return ComponentRow(slo_s=figures.slo_s, in_time=figures.in_time, late=figures.late, words=words)
 
 
+def _histograms(told: Any) -> Histograms:
+    """Those that are whole: a bound for every range but the last."""
+    found: Histograms = {}
+    for one in told:
+        if len(one.counts) == len(one.bounds) + 1:
+            bounds, counts = tuple(one.bounds), list(one.counts)
+            found.setdefault(one.name, {})[one.component] = Histogram(bounds, counts, one.sum)
+    return found
+
+
 def _copy(message: Any, row: Any) -> None:
     """The fields that the row and the message share by name."""
     for name in vars(row):
-        if name == "refused":
-            row.refused = {c.name: c.count for c in message.refused}
+        if name in COUNTERS and hasattr(message, name):
+            setattr(row, name, {c.name: c.count for c in getattr(message, name)})
+        elif name == "histograms":
+            row.histograms = _histograms(message.histograms)
         elif name == "components":
             row.components = {c.component: _component(c) for c in message.components}
         elif hasattr(message, name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,15 +15,15 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.ros.node.changes import Changes
-from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
+from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, Part
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.own_name import OwnName, claim, nameless
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, unknown
 from ros2_rfm_serving.ros.node.runtime import fleet_names, logged, parameter, run_node
-from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.node.timers import every, turns_of
 from ros2_rfm_serving.ros.robot.body import RobotBody
 from ros2_rfm_serving.ros.robot.declared import SPECS
-from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers, later
+from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers
 from ros2_rfm_serving.ros.robot.settings import RobotSettings, declare_robot, robot_settings
 from ros2_rfm_serving.ros.robot.status_watch import StatusWatch
 from ros2_rfm_serving.ros.wire.session_messages import check_name
@@ -159,11 +160,8 @@ class RobotHost(LifecycleNode):
         for one in settings:
             self._robots.append(RobotBody(self, one, self._names, self._servers, self._diagnostics.publish))
 
-    def _diagnoses(self) -> list[DiagnosticStatus]:
-        found = [name.diagnosis() for name in self._own_names]
-        for robot in self._robots:
-            robot.safely(lambda one: found.append(one.diagnosis()), robot)
-        return found
+    def _diagnoses(self) -> list[Part]:
+        return [*(name.diagnosis for name in self._own_names), *(functools.partial(_diagnosis, robot) for robot in self._robots)]
 
     def _free(self, reason: str) -> None:
         """Every robot first comes to a stand; then they take leave."""
@@ -177,7 +175,8 @@ class RobotHost(LifecycleNode):
                 shared.destroy()
         self._servers = self._diagnostics = None
         self._own_names = []
-        later(self, 2.0 * FAREWELL_S, gc.collect)  # rclpy's action servers are reference cycles: on the graph until collected
+        # rclpy's action servers are reference cycles: on the graph until collected.
+        turns_of(self).once(2.0 * FAREWELL_S, gc.collect)
 
 
 class RobotNode(RobotHost):
@@ -191,6 +190,12 @@ class RobotNode(RobotHost):
         if not settings.config.name:
             raise nameless("robot")
         return [settings]
+
+
+def _diagnosis(robot: RobotBody) -> DiagnosticStatus | None:
+    found: list[DiagnosticStatus] = []
+    robot.safely(lambda: found.append(robot.diagnosis()))
+    return found[0] if found else None
 
 
 def main() -> None:

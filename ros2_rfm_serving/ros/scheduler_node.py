@@ -68,7 +68,7 @@ class SchedulerNode(Node):
         self._planner = Planner(Path(folder) if folder else share() / "config" / "profiles", values.text("policy"))
         self._fleet = FleetInForce(Path(file), self._planner, self._roster, self._publish, self.get_logger())
         self._attendance = Attendance(self, names, self._roster, self._fleet)
-        self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis(), self._attendance.diagnosis()))
+        self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis, self._attendance.diagnosis))
         self.create_service(srv.AdmitRobot, names.admit_robot, self._admit)
         self.create_service(srv.ReleaseRobot, names.release_robot, self._release)
         self.create_service(srv.Replan, names.replan, self._replan)

@@ -172,7 +172,12 @@ def to_schedule(solution: Solution, robots: Sequence[Robot], *, epoch: int, prev
     )
     actions_hz = sum(task.served * task.action_rate_hz for task in solution.tasks.values())
     return Schedule(
-        epoch=epoch, placements=placements, routes=tuple(routes), predicted_actions_hz=actions_hz, policy=solution.policy
+        epoch=epoch,
+        placements=placements,
+        routes=tuple(routes),
+        predicted_actions_hz=actions_hz,
+        policy=solution.policy,
+        gap=solution.gap,
     )
 
 

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ros2_rfm_serving.types import Served
+from ros2_rfm_serving.types.histogram import Histogram
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSnapshot:
@@ -30,6 +33,8 @@ class ServerSnapshot:
     refetched: int
     """Newer observations asked for in place of ones that would have been stale."""
     refused: dict[str, int]
+    histograms: dict[str, Histogram]
+    """`queue_wait_s` and `inference_s` of replies, since the start."""
 
 
 class _Run(NamedTuple):
@@ -49,6 +54,7 @@ class Figures:
         self._runs: deque[_Run] = deque()
         self._busy_s = 0.0
         self._counted_until_s = -math.inf
+        self.histograms = {"queue_wait_s": Histogram(), "inference_s": Histogram()}
 
     def begun(self, now_s: float) -> None:
         """Work begins on an idle engine."""
@@ -61,6 +67,10 @@ class Figures:
         self._busy_s += busy_s
         self._forget_before(now_s - self.window_s)
         return self.load
+
+    def replied(self, served: Served) -> None:
+        self.histograms["queue_wait_s"].add(served.queue_wait_s)
+        self.histograms["inference_s"].add(served.inference_s)
 
     @property
     def load(self) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import simplejpeg
 
@@ -15,6 +18,28 @@ TABLES = frozenset((0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)))
 """Those that every decoder passes over by their length: Huffman, quantization, restarts, comments and applications' own."""
 MAX_SCANS = 16
 """Of a JPEG. Progressive ones have about ten; each takes as long as a whole image, and sixteen bytes are enough for one."""
+
+
+MAX_WORK_PX = 4 * MAX_PIXELS
+"""Pixels times scans: some 0.1 s of decoding."""
+LIGHT_PX = 1 << 20
+"""Of one request's images: some 7 ms."""
+
+
+def is_light(images: Sequence[EncodedImage]) -> bool:
+    """Whether they hold up nobody. Looks at their headers alone; what is no image is light: it is refused at once."""
+    return sum(_num_pixels(image) for image in images) <= LIGHT_PX
+
+
+def _num_pixels(image: EncodedImage) -> float:
+    """To be decoded; inf: a JPEG of several scans, or of an unusual build."""
+    if image.format == "rgb8":
+        return 0
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(image.data)
+    except ValueError:
+        return 0
+    return int(height * width) if _is_one_scan(image.data) else math.inf
 
 
 def decode(image: EncodedImage) -> Image:
@@ -65,6 +90,9 @@ def _check_header(image: EncodedImage) -> None:
     scans = 1 if _is_one_scan(image.data) else _count_scans(image.data)
     if scans > MAX_SCANS:
         raise BadMessageError("bad_image", f"camera {image.camera!r}: a JPEG of {scans} scans; at most {MAX_SCANS}")
+    if scans * height * width > MAX_WORK_PX:
+        work = f"{width} x {height} pixels in {scans} scans"
+        raise BadMessageError("image_too_costly", f"camera {image.camera!r}: {work}; send a JPEG of one scan, or a smaller one")
 
 
 def _is_one_scan(data: memoryview | bytes) -> bool:

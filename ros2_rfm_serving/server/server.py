@@ -18,6 +18,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 from ros2_rfm_serving.engines.base import Engine
@@ -349,6 +350,7 @@ class ModelServer:
         )
         session.superseded = 0
         self._served += 1
+        self._figures.replied(served)
         return reply_of(self.config.name, self.contract, waiting, answer, served, outlook)
 
     def snapshot(self, now_s: float) -> ServerSnapshot:
@@ -370,6 +372,7 @@ class ModelServer:
                 superseded=self._superseded,
                 refetched=self._refetched,
                 refused=dict(self.refused),
+                histograms=deepcopy(self._figures.histograms),
             )
 
     def check_integrity(self) -> None:

@@ -65,6 +65,9 @@ class Stragglers:
 
     share: float = 0.0
     factor: float = 1.0
+    from_s: float = 0.0
+    until_s: float = math.inf
+    """When there are any."""
 
     def __post_init__(self) -> None:
         _check(0 <= self.share <= 1, "stragglers.share", self.share, "a share, 0 to 1")

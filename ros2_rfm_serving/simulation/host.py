@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ros2_rfm_serving.errors import BadMessageError, RfmError, SessionError
+from ros2_rfm_serving.factory.settings import ServerSettings
 from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot.config import EpisodeReset
-from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
+from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.gpu import Gpu
 from ros2_rfm_serving.simulation.wire import Wire
 from ros2_rfm_serving.simulation.world import World
-from ros2_rfm_serving.types import EngineReply, ObservationRequest, Placement, Reply, SessionGrant, SessionRequest
+from ros2_rfm_serving.types import EngineReply, ObservationRequest, Placement, Reply, RequestId, SessionGrant, SessionRequest
 
 STATUS_PERIOD_S = 0.5
 """Of a server's status messages, as in the live body."""
+REFETCH_LOOKS = 4
+"""At what waits, within the age at which an observation is stale, as in the live body."""
 EPOCHS = 1_000_000
 """More than the sessions that a server opens in one life: an epoch never comes back."""
 
@@ -32,6 +36,7 @@ class Client(Protocol):
     def server_seen(self, server: str) -> None: ...
     def session_answered(self, component: str, server: str, answer: SessionGrant | RfmError) -> None: ...
     def episode_reset(self, reset: EpisodeReset, ok: bool) -> None: ...
+    def ask_again(self, request: RequestId) -> None: ...
 
 
 @dataclass(slots=True)
@@ -43,28 +48,52 @@ class ServerTally:
     """Arrival to reply"""
 
 
+def server_config(
+    placement: Placement, settings: ServerSettings, max_concurrent: int, profile_s: tuple[float, ...]
+) -> ServerConfig:
+    """As the live body's."""
+    return ServerConfig(
+        name=placement.server,
+        batch_size=placement.batch_size,
+        max_concurrent=max_concurrent,
+        max_sessions=placement.max_sessions,
+        dispatch=settings.dispatch,
+        batching=settings.batching,
+        refetch_after_s=settings.refetch_after_s,
+        profile_s=profile_s,
+    )
+
+
 class Host:
     """`clients` are the robots by name, `listeners` those that hear its status; whoever builds the factory fills them in."""
 
-    def __init__(self, placement: Placement, gpu: Gpu, world: World) -> None:
+    def __init__(
+        self, placement: Placement, settings: ServerSettings, gpus: Sequence[Gpu], world: World, profile_s: tuple[float, ...] = ()
+    ) -> None:
+        """gpus: its own, and the one that its requests overflow to, if any. profile_s: as in `ServerConfig`."""
         self.placement, self.name = placement, placement.server
         self.tally = ServerTally()
         self.clients: dict[str, Client] = {}
         self.listeners: list[Client] = []
-        self._gpu, self._events, self._traffic, self._warm_up_s = gpu, world.events, world.traffic, world.warm_up_s
+        self._gpus, self._events, self._traffic, self._warm_up_s = gpus, world.events, world.traffic, world.warm_up_s
         self._faults_rng = source(world.seed, "faults", self.name)
-        self._config = ServerConfig(
-            name=self.name,
-            batch_size=placement.batch_size,
-            max_concurrent=gpu.max_concurrent,
-            max_sessions=placement.max_sessions,
-        )
-        self._server = ModelServer(self._config, gpu.engine)
+        self._config = server_config(placement, settings, gpus[0].max_concurrent, profile_s)
+        self._round_trips_s = [0.0, *(s.round_trip_ms / 1e3 for s in (settings.overflow,) if s)]
+        self._server = self._started(self._config)
         self._up = True
         self._lives = 1
         self._in_progress: dict[Work, list[EngineReply | None]] = {}
         """With the answers, once the engine has worked on it"""
-        self._busy_since_s = math.inf
+        self._busy_since_s = self._looks_s = math.inf
+        if self._config.refetch_after_s < math.inf:
+            self._events.at(0.0, self._refetch)
+
+    def _started(self, config: ServerConfig) -> ModelServer:
+        tiers = [
+            Tier(engine=gpu.engine, batch_size=gpu.engine.max_batch_size, max_concurrent=gpu.max_concurrent, round_trip_s=away_s)
+            for gpu, away_s in zip(self._gpus[1:], self._round_trips_s[1:], strict=True)
+        ]
+        return ModelServer(config, self._gpus[0].engine, *tiers)
 
     # --- what arrives ---
 
@@ -137,12 +166,13 @@ class Host:
         self._count_busy()
         self._up = False
         self._in_progress.clear()
-        self._gpu.forget()
+        for gpu in self._gpus:
+            gpu.forget()
         if restart_after_s < math.inf:
             self._events.at(self._events.now_s + restart_after_s, self._restart)
 
     def _restart(self) -> None:
-        self._server = ModelServer(replace(self._config, first_epoch=1 + self._lives * EPOCHS), self._gpu.engine)
+        self._server = self._started(replace(self._config, first_epoch=1 + self._lives * EPOCHS))
         self._lives += 1
         self._up = True
         self._tell(self._events.now_s)
@@ -150,11 +180,40 @@ class Host:
     # --- serving ---
 
     def _serve(self) -> None:
-        while len(self._in_progress) < self._config.max_concurrent and (work := self._server.begin(self._events.now_s)):
-            if not self._in_progress:
-                self._busy_since_s = self._events.now_s
-            self._in_progress[work] = []
-            self._gpu.start(work, self._infer, self._done)
+        now_s = self._events.now_s
+        for tier, gpu in enumerate(self._gpus):
+            while work := self._server.begin(now_s, tier):
+                if not tier and not self._is_busy:
+                    self._busy_since_s = now_s
+                self._in_progress[work] = []
+                gpu.start(work, self._infer, self._return if tier else self._done)
+        if now_s < self._server.look_again_s < math.inf and self._server.look_again_s != self._looks_s:
+            self._looks_s = self._server.look_again_s
+            self._events.at(self._looks_s, self._look_again, self._looks_s)
+
+    def _look_again(self, time_s: float) -> None:
+        """Only the newest plan holds."""
+        if time_s == self._looks_s and self._up:
+            self._looks_s = math.inf
+            self._serve()
+
+    def _refetch(self) -> None:
+        """Again and again: asks robots for newer observations in place of those that will be stale when they are used."""
+        now_s = self._events.now_s
+        self._events.at(now_s + self._config.refetch_after_s / REFETCH_LOOKS, self._refetch)
+        for request in self._server.refetches(now_s) if self._up else ():
+            client = self.clients[request.robot]
+            for copy in client.wire.deliveries(Direction.DOWN, now_s):
+                self._events.soon(copy.delay_s, client.ask_again, request)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Its own GPU."""
+        return any(not work.tier for work in self._in_progress)
+
+    def _return(self, work: Work) -> None:
+        """The way there and back of what overflowed."""
+        self._events.at(self._events.now_s + self._round_trips_s[work.tier], self._done, work)
 
     def _infer(self, work: Work) -> None:
         self._in_progress[work] = self._server.run(work)
@@ -163,7 +222,7 @@ class Host:
         if work not in self._in_progress:
             return  # a crash was faster
         answers = self._in_progress.pop(work)
-        if not self._in_progress:
+        if not work.tier and not self._is_busy:
             self._count_busy()
         now_s, traffic = self._events.now_s, self._traffic
         replies = self._server.complete(work, answers, now_s)

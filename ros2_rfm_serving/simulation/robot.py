@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ros2_rfm_serving.errors import CapacityError, ContractError, RfmError
 from ros2_rfm_serving.factory import Robot, Task
-from ros2_rfm_serving.factory.descriptor import ExecutionMode
+from ros2_rfm_serving.factory.descriptor import CONTROL_RATE_HZ
+from ros2_rfm_serving.factory.settings import RobotSettings
 from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
 from ros2_rfm_serving.robot.config import EpisodeReset
@@ -16,34 +18,44 @@ from ros2_rfm_serving.simulation.goodput import Ledger
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.wire import Wire
 from ros2_rfm_serving.simulation.world import World
-from ros2_rfm_serving.types import SYSTEM1, ObservationRequest, Reply, Schedule, SessionGrant, SessionRequest, empty
+from ros2_rfm_serving.types import SYSTEM1, ObservationRequest, Reply, RequestId, Schedule, SessionGrant, SessionRequest, empty
 
 ASYNC_STEPS = 8
 """Control steps of what an asynchronous robot executes of one chunk: the grain at which it can overlap."""
-CHUNK_LENGTH = 3 * ASYNC_STEPS
-"""Enough rows to bridge an inference twice as long as the execution."""
 MAX_TICKS_AT_ONCE = 100
 STATE = empty(0)
 
 
-def robot_config(robot: Robot, task: Task, world: World) -> RobotConfig:
-    """A synchronous robot executes what one prediction commands, t_act, as a single step."""
-    synchronous = task.execution.mode is ExecutionMode.SYNC
-    steps = 1 if synchronous else ASYNC_STEPS
-    calls = {name: task.calls_per_action(name) for name in task.components if name != SYSTEM1}
+def num_steps(settings: RobotSettings) -> int:
+    """Of the action period: control steps where a server counts them, else as few as do."""
+    if settings.horizon.policy:
+        return settings.execution_horizon(settings.control_rate_hz or CONTROL_RATE_HZ)
+    return 1 if settings.synchronous else ASYNC_STEPS
+
+
+def mean_rows(settings: RobotSettings) -> int:
+    """Steps that are really executed of a chunk, on average."""
+    return max(1, round(num_steps(settings) * settings.mean_period_s / settings.action_period_s))
+
+
+def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfig:
+    """As the live body's, without a body: nothing is seen, nothing is commanded, and no verdict says anything, so that failures and
+    lateness are counted (`goodput.py`) and not acted upon."""
+    steps = num_steps(settings)
     return RobotConfig(
-        name=robot.name,
+        name=name,
         action_names=(),
         cameras=(),
         state_size=0,
-        control_rate_hz=steps / task.cycle_period_s,
+        control_rate_hz=steps / settings.action_period_s,
         execution_horizon=steps,
-        synchronous=synchronous,
-        calls_per_action={name: ratio for name, ratio in calls.items() if ratio},
-        calls_head_start=source(world.seed, "plans", robot.name).random(),
-        max_action_age_s=max(RobotConfig.max_action_age_s, 2.0 * task.cycle_period_s),
+        horizon=replace(settings.horizon, steps=steps),
+        synchronous=settings.synchronous,
+        calls_per_action=dict(settings.calls_per_action),
+        calls_head_start=source(world.seed, "plans", name).random(),
+        max_action_age_s=max(RobotConfig.max_action_age_s, 2.0 * settings.mean_period_s),
         tick_is_step=False,
-        prompts={name: component.prompt for name, component in task.components.items()},
+        prompts=dict(settings.prompts),
         link=world.conditions.link,
     )
 
@@ -59,10 +71,17 @@ class SimulatedRobot:
     """It has a task from a random phase on, or whenever one arrives."""
 
     def __init__(
-        self, robot: Robot, task: Task, schedule: Schedule, hosts: Mapping[str, Host], ledger: Ledger, world: World
+        self,
+        robot: Robot,
+        task: Task,
+        settings: RobotSettings,
+        schedule: Schedule,
+        hosts: Mapping[str, Host],
+        ledger: Ledger,
+        world: World,
     ) -> None:
         self.name = robot.name
-        self.brain = RobotBrain(robot_config(robot, task, world))
+        self.brain = RobotBrain(robot_config(robot.name, settings, world))
         self._faults_rng = source(world.seed, "faults", robot.name)
         self.wire = Wire(world.conditions.network, robot.name, source(world.seed, "network", robot.name), self._faults_rng)
         self._schedule, self._hosts, self._ledger, self._world = schedule, hosts, ledger, world
@@ -70,7 +89,7 @@ class SimulatedRobot:
         self._arrivals = world.conditions.arrivals
         self._goal = TaskGoal(
             task=robot.task,
-            instruction=task.components[SYSTEM1].prompt,
+            instruction=settings.instruction,
             time_budget_s=self._arrivals.duration_s if self._arrivals else math.inf,
             reset=False,
         )
@@ -154,6 +173,12 @@ class SimulatedRobot:
             self._sessions[component] = (self._hosts[server], answer.session_epoch)
             self.brain.session_opened(component, server, answer, now_s)
         self._react()
+
+    def ask_again(self, request: RequestId) -> None:
+        """A server wants a newer observation."""
+        if self._there:
+            self.brain.ask_again(request)
+            self._react()
 
     def episode_reset(self, reset: EpisodeReset, ok: bool) -> None:
         if self._there:

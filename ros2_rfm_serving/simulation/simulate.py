@@ -9,10 +9,12 @@ from dataclasses import replace
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.factory.settings import Settings, settings_of
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.simulation.conditions import Conditions
 from ros2_rfm_serving.simulation.goodput import ActionTally, Ledger, Tally
-from ros2_rfm_serving.simulation.gpu import build_gpu
+from ros2_rfm_serving.simulation.gpu import Timing, build_gpu
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.report import (
     Counters,
@@ -22,10 +24,12 @@ from ros2_rfm_serving.simulation.report import (
     component_report,
     latency_figures,
 )
-from ros2_rfm_serving.simulation.robot import CHUNK_LENGTH, SimulatedRobot
+from ros2_rfm_serving.simulation.robot import ASYNC_STEPS, SimulatedRobot, mean_rows, num_steps
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
+BRIDGED = 3
+"""Rows of a chunk, as a multiple of what is executed of it: enough for an inference twice as long as the execution."""
 Tallies = Mapping[str, Mapping[str, Tally]]
 """task -> component -> its requests"""
 
@@ -34,6 +38,7 @@ def simulate(
     schedule: Schedule,
     factory: Factory,
     catalogue: Catalogue,
+    profile: Profile | None = None,
     *,
     seconds: float,
     seed: int,
@@ -43,6 +48,7 @@ def simulate(
 ) -> Report:
     """Runs the schedule for `warm_up_s` and then for the `seconds` that are measured. The same seed gives the same report.
 
+    profile: how long models take that have no service law in the catalogue, and what servers know of them when they start.
     progress: told the virtual time about once a virtual second.
 
     Raises: `ConfigurationError` for conditions that name no robot or server of the factory; `ModelError` when nothing says how long
@@ -50,21 +56,23 @@ def simulate(
     """
     if not (seconds > 0 and warm_up_s >= 0):
         raise ConfigurationError(f"{seconds:g} s after {warm_up_s:g} s of warm-up", key="seconds", fix="measure for more than 0 s")
-    simulation = _Simulation(schedule, factory, catalogue, World(seed=seed, warm_up_s=warm_up_s, conditions=conditions))
+    timing = Timing(catalogue=catalogue, profile=profile or Profile({}))
+    simulation = _Simulation(schedule, factory, timing, World(seed=seed, warm_up_s=warm_up_s, conditions=conditions))
     end_s = warm_up_s + seconds
     simulation.world.events.run(end_s, progress)
     return simulation.report(seconds)
 
 
 class _Simulation:
-    def __init__(self, schedule: Schedule, factory: Factory, catalogue: Catalogue, world: World) -> None:
+    def __init__(self, schedule: Schedule, factory: Factory, timing: Timing, world: World) -> None:
         self.world, self._schedule, self._factory = world, schedule, factory
         self._tallies: Tallies = {name: {c: Tally() for c in task.components} for name, task in factory.tasks.items()}
         self._actions = {name: ActionTally() for name in factory.tasks}
-        self._hosts = _hosts(schedule, catalogue, world)
+        self._settings = settings_of(factory)
+        self._hosts = _hosts(schedule, factory, self._settings, timing, world)
         self._robots = self._connected()
         self._served = Counter(robot.task for robot in factory.robots if robot.name in self._robots)
-        _plan(self._hosts, self._robots, factory, catalogue, world)
+        _plan(self._hosts, self._robots, factory, timing.catalogue, world)
 
     def _connected(self) -> dict[str, SimulatedRobot]:
         """Robots with a route, and the servers that each of them hears."""
@@ -78,7 +86,8 @@ class _Simulation:
             task = self._factory.tasks[robot.task]
             ledger = Ledger(task, self._tallies[robot.task], self._actions[robot.task], self.world.warm_up_s)
             mine = replace(self._schedule, routes=tuple(routes[robot.name]))
-            robots[robot.name] = client = SimulatedRobot(robot, task, mine, self._hosts, ledger, self.world)
+            settings = self._settings.robots[robot.task]
+            robots[robot.name] = client = SimulatedRobot(robot, task, settings, mine, self._hosts, ledger, self.world)
             for server in sorted({r.server for r in mine.routes} | {r.standby for r in mine.routes if r.standby}):
                 self._hosts[server].clients[robot.name] = client
                 self._hosts[server].listeners.append(client)
@@ -129,12 +138,19 @@ class _Simulation:
         )
 
 
-def _hosts(schedule: Schedule, catalogue: Catalogue, world: World) -> dict[str, Host]:
+def _hosts(schedule: Schedule, factory: Factory, settings: Settings, timing: Timing, world: World) -> dict[str, Host]:
     on_gpu = Counter(placement.gpu for placement in schedule.placements if placement.gpu)
+    rows = {r.name: mean_rows(settings.robots[r.task]) for r in factory.robots if settings.robots[r.task].horizon.policy}
+    chunk_length = BRIDGED * max(ASYNC_STEPS, *rows.values(), *map(num_steps, settings.robots.values()))
     hosts = {}
     for placement in schedule.placements:
         share = on_gpu[placement.gpu] if placement.gpu else 1
-        hosts[placement.server] = Host(placement, build_gpu(placement, catalogue, world, share, CHUNK_LENGTH), world)
+        rules = settings.of(placement)
+        gpus = [build_gpu(placement, timing, world, share, chunk_length, rows)]
+        if rules.overflow:
+            gpus.append(build_gpu(placement, timing, world, 1, chunk_length, rows, name=f"{placement.server} overflow"))
+        profile_s = timing.profile.batches_s(placement.model, placement.gpu_type, placement.batching, placement.batch_size)
+        hosts[placement.server] = Host(placement, rules, gpus, world, profile_s)
     for route in schedule.routes:
         for server in (route.server, route.standby):
             if server and server not in hosts:

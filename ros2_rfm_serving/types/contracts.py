@@ -96,6 +96,10 @@ class ModelContract:
     true_jacobian: bool = False
     """Guidance through the model's Jacobian is served, which slows its whole batch; else a session that asks for it is refused."""
     serving: Serving = Serving.SHARED
+    action_mean: tuple[float, ...] = ()
+    """Of the actions that the model was trained on, per column, in robot space; empty: it does not say."""
+    action_std: tuple[float, ...] = ()
+    """Standard deviation of the same."""
     emulated: bool = False
     schema_version: int = SCHEMA_VERSION
 

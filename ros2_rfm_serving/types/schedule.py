@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,8 @@ class Schedule:
     """Who made it: drawn at random when a scheduler starts; 0: one without a name."""
     released: tuple[str, ...] = ()
     """Robots that are admitted no longer, whoever admitted them."""
+    gap: float = field(default=math.nan, compare=False)
+    """Share of the highest possible objective that the last plan of the whole factory lacks; NaN: not known."""
 
     def routes_of(self, robot: str) -> dict[str, Route]:
         return {route.component: route for route in self.routes if route.robot == robot}

@@ -1,4 +1,4 @@
-"""A robot's brain and a model server around a simulated arm, in lockstep: what an inference delay costs, counted in control steps.
+"""A robot's brain and its model servers around a simulated arm, in lockstep: what an inference delay costs, in control steps.
 
 Nothing here waits: an answer is given to the brain the declared number of control steps after its request. The same brain, server
 and engine run over the network; this is the yardstick without a machine's own delays.
@@ -6,7 +6,7 @@ and engine run over the network; this is the yardstick without a machine's own d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ from ros2_rfm_serving.types import (
 from ros2_rfm_serving.worlds.demonstrations import FRAME_EVERY
 from ros2_rfm_serving.worlds.metaworld import MetaworldArm
 
-SERVER, ROBOT = "server_1", "robot_1"
+ROBOT = "robot_1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +49,25 @@ class Trial:
     """Mean over the translation's columns."""
 
 
-class _Loop:
-    """One episode; `step` is one control period."""
+class Loop:
+    """One episode, a server per component; `step` is one control period."""
 
-    def __init__(self, engine: Engine, config: RobotConfig, delay_steps: int) -> None:
+    def __init__(
+        self, engines: Mapping[str, Engine], config: RobotConfig, delay_steps: int, schedule: Schedule | None = None
+    ) -> None:
+        """engines: per component. schedule: with a placement for each; None: all of them are asked as often as they can be."""
         self.brain = RobotBrain(config)
-        self._server = ModelServer(ServerConfig(name=SERVER), engine)
+        schedule = schedule or schedule_of(engines)
+        self._servers = {
+            placement.server: ModelServer(ServerConfig(name=placement.server), engines[placement.components[0]])
+            for placement in schedule.placements
+        }
         self._config, self._delay_steps = config, delay_steps
-        self._waiting: list[tuple[int, ObservationRequest]] = []
+        self._waiting: list[tuple[int, str, ObservationRequest]] = []
         self._tick = 0
         self.fresh = False
         """A chunk came of which nothing has been executed."""
-        self.brain.follow(_schedule(engine.contract.model), self.now_s)
+        self.brain.follow(schedule, self.now_s)
 
     @property
     def now_s(self) -> float:
@@ -71,9 +78,10 @@ class _Loop:
         self._tick += 1
         now_s = self.now_s
         due, self._waiting = [w for w in self._waiting if w[0] <= self._tick], [w for w in self._waiting if w[0] > self._tick]
-        for _, request in due:
-            self._answer(request)
-        self.brain.server_seen(SERVER, True, now_s)
+        for _, server, request in due:
+            self._answer(server, request)
+        for server in self._servers:
+            self.brain.server_seen(server, True, now_s)
         encoded = tuple(
             EncodedImage(camera=name, format="rgb8", data=pixels.tobytes(), height_px=pixels.shape[0], width_px=pixels.shape[1])
             for name, pixels in images.items()
@@ -82,22 +90,22 @@ class _Loop:
         tick = self.brain.tick(sensors, now_s)
         for server, opening in tick.opens:
             self._open(server, opening)
-        for _, request in tick.requests:
+        for server, request in tick.requests:
             if self._delay_steps:
-                self._waiting.append((self._tick + self._delay_steps, request))
+                self._waiting.append((self._tick + self._delay_steps, server, request))
             else:
-                self._answer(request)
+                self._answer(server, request)
         command = tick.command
         if command is None and not self._delay_steps:  # the world stood still while the answer was computed
             command = self.brain.tick(sensors, now_s).command
         period(command)
 
     def _open(self, server: str, opening: SessionRequest) -> None:
-        self.brain.session_opened(opening.component, server, self._server.open_session(opening), self.now_s)
+        self.brain.session_opened(opening.component, server, self._servers[server].open_session(opening), self.now_s)
 
-    def _answer(self, request: ObservationRequest) -> None:
-        self._server.submit(request, self.now_s)
-        for reply in self._server.step(lambda: self.now_s):
+    def _answer(self, server: str, request: ObservationRequest) -> None:
+        self._servers[server].submit(request, self.now_s)
+        for reply in self._servers[server].step(lambda: self.now_s):
             self.fresh = self.brain.reply(reply, self.now_s) or self.fresh
 
 
@@ -124,7 +132,7 @@ def _trial(
     arm: MetaworldArm, engine: Engine, config: RobotConfig, instruction: str, seed: int, delay_steps: int, max_steps: int
 ) -> Trial:
     arm.reset(seed)
-    loop = _Loop(engine, config, delay_steps)
+    loop = Loop({SYSTEM1: engine}, config, delay_steps)
     images, steps, idle_steps, first_chunk_steps = arm.render(), 0, 0, 0
     loop.step(arm.state, images, lambda command: None)  # the session opens
     run = loop.brain.start(TaskGoal(task="task", instruction=instruction, time_budget_s=1e6, reset=False), loop.now_s)
@@ -158,16 +166,25 @@ def _trial(
     )
 
 
-def _schedule(model: str) -> Schedule:
-    placement = Placement(
-        server=SERVER,
-        model=model,
-        components=(SYSTEM1,),
-        gpu_type="CPU",
-        batching="fixed",
-        batch_size=1,
-        max_sessions=1,
-        predicted_p99_s=0.0,
+def schedule_of(engines: Mapping[str, Engine], rates_hz: Mapping[str, float] = {}) -> Schedule:
+    """A server for each component. rates_hz: of those that are not asked as often as they can be."""
+    placements = tuple(
+        Placement(
+            server=f"server_{component}",
+            model=engine.contract.model,
+            components=(component,),
+            gpu_type="CPU",
+            batching="fixed",
+            batch_size=1,
+            max_sessions=1,
+            predicted_p99_s=0.0,
+        )
+        for component, engine in engines.items()
     )
-    route = Route(robot=ROBOT, component=SYSTEM1, server=SERVER, max_rate_hz=float("inf"), slo_s=0.0)
-    return Schedule(epoch=1, placements=(placement,), routes=(route,), predicted_actions_hz=0.0, policy="lockstep")
+    routes = tuple(
+        Route(
+            robot=ROBOT, component=name, server=f"server_{name}", max_rate_hz=rates_hz.get(name, float("inf")), slo_s=float("inf")
+        )
+        for name in engines
+    )
+    return Schedule(epoch=1, placements=placements, routes=routes, predicted_actions_hz=0.0, policy="lockstep")

@@ -91,7 +91,7 @@ def collect(task: str, recipe: Recipe, progress: Callable[[int, int], None] = la
     arm = MetaworldArm(task)
     task_index = list(TASKS).index(task)
     rng = np.random.default_rng([recipe.seed, task_index])
-    rows = _Rows(task_index)
+    rows = Rows(task_index)
     for seed in range(recipe.seed, recipe.seed + 4 * recipe.episodes_per_task):
         if rows.num_episodes == recipe.episodes_per_task:
             break
@@ -108,19 +108,22 @@ def collect(task: str, recipe: Recipe, progress: Callable[[int, int], None] = la
     return rows.finish()
 
 
-class _Rows:
+class Rows:
+    """What was shown so far. Those of an episode that failed are taken back."""
+
     def __init__(self, task: int) -> None:
         self.task = task
+        """Of what is shown next, index into `TASKS`."""
         self.num_episodes = 0
-        self.steps: list[tuple[Array, Array, Array, bool, int, int]] = []
-        self.frames: list[tuple[npt.NDArray[np.uint8], int, int]] = []
+        self.steps: list[tuple[Array, Array, Array, bool, int, int, int]] = []
+        self.frames: list[tuple[npt.NDArray[np.uint8], int, int, int]] = []
         self._mark = (0, 0)
 
     def frame(self, arm: MetaworldArm, verdict: int) -> None:
-        self.frames.append((np.stack(list(arm.render().values())), verdict, self.num_episodes))
+        self.frames.append((np.stack(list(arm.render().values())), verdict, self.num_episodes, self.task))
 
     def step(self, state: Array, label: Array, executed: Array, *, disturbed: bool) -> None:
-        self.steps.append((state, label, executed, disturbed, self.num_episodes, len(self.frames) - 1))
+        self.steps.append((state, label, executed, disturbed, self.num_episodes, self.task, len(self.frames) - 1))
 
     def keep_if(self, success: bool) -> None:
         if success:
@@ -130,24 +133,24 @@ class _Rows:
             del self.steps[self._mark[0] :], self.frames[self._mark[1] :]
 
     def finish(self) -> Demonstrations:
-        state, action, executed, disturbed, episode, frame = zip(*self.steps, strict=True)
-        images, verdict, frame_episode = zip(*self.frames, strict=True)
+        state, action, executed, disturbed, episode, task, frame = zip(*self.steps, strict=True)
+        images, verdict, frame_episode, frame_task = zip(*self.frames, strict=True)
         return Demonstrations(
             state=np.stack(state),
             action=np.stack(action),
             executed=np.stack(executed),
             disturbed=np.array(disturbed, bool),
             episode=np.array(episode, np.int32),
-            task=np.full(len(state), self.task, np.int32),
+            task=np.array(task, np.int32),
             frame=np.array(frame, np.int32),
             images=np.stack(images),
             verdict=np.array(verdict, np.int32),
-            frame_task=np.full(len(images), self.task, np.int32),
+            frame_task=np.array(frame_task, np.int32),
             frame_episode=np.array(frame_episode, np.int32),
         )
 
 
-class _Disturbance:
+class Disturbance:
     """Bursts of noise around a constant push, calm between them; none at all in the episodes that stay clean."""
 
     def __init__(self, recipe: Recipe, rng: np.random.Generator) -> None:
@@ -169,25 +172,30 @@ class _Disturbance:
         return self._push + self._rng.normal(0.0, self._noise, 4) if self._in_burst else None
 
 
-def _run_expert(arm: MetaworldArm, recipe: Recipe, rng: np.random.Generator, rows: _Rows) -> bool:
+def _run_expert(arm: MetaworldArm, recipe: Recipe, rng: np.random.Generator, rows: Rows) -> bool:
     expert = arm.expert()
-    disturbance = _Disturbance(recipe, rng)
+    disturbance = Disturbance(recipe, rng)
     after = 0
     for step in range(recipe.max_steps):
         if step % FRAME_EVERY == 0:
             rows.frame(arm, DONE if arm.success else ONGOING)
-        label = np.clip(expert.get_action(arm.state.astype(np.float64)), -1, 1).astype(np.float32)
-        noise = disturbance.next() if after == 0 else None
-        executed = label if noise is None else np.clip(label + noise, -1, 1).astype(np.float32)
-        rows.step(arm.state, label, executed, disturbed=noise is not None)
-        arm.step(executed)
+        answer = expert.get_action(arm.state.astype(np.float64))
+        show_step(arm, answer, disturbance.next() if after == 0 else None, rows)
         after += arm.success or after > 0
         if after > recipe.steps_after_success:
             return True
     return False
 
 
-def _stage_lost_objects(arm: MetaworldArm, recipe: Recipe, rng: np.random.Generator, rows: _Rows) -> None:
+def show_step(arm: MetaworldArm, answer: npt.ArrayLike, noise: npt.NDArray[np.float64] | None, rows: Rows) -> None:
+    """The expert's answer is shown; what is executed differs from it by the noise."""
+    label = np.clip(answer, -1, 1).astype(np.float32)
+    executed = label if noise is None else np.clip(label + noise, -1, 1).astype(np.float32)
+    rows.step(arm.state, label, executed, disturbed=noise is not None)
+    arm.step(executed)
+
+
+def _stage_lost_objects(arm: MetaworldArm, recipe: Recipe, rng: np.random.Generator, rows: Rows) -> None:
     """Frames in which the workpiece lies where the arm's task cannot be finished any more: the monitor's FAILED."""
     for episode in range(recipe.episodes_per_task):
         arm.reset(recipe.seed + 500_000 + episode)

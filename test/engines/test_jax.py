@@ -95,7 +95,7 @@ def engine() -> JaxEngine:
 
 
 def request(i: int, **changes: Any) -> InferenceRequest:
-    rng, blank = np.random.default_rng(i), blank_request(CONTRACT, 6)
+    rng, blank = np.random.default_rng(i), blank_request(CONTRACT, (6, 6))
     return replace(
         blank,
         id=replace(blank.id, robot=f"arm{i}"),

@@ -6,6 +6,7 @@ python -m test.mutants epoch      # those with this word in their names
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -67,7 +68,8 @@ def judge(mutant: Mutant, copy: Path) -> str:
 def tested(tests: Iterable[str], copy: Path) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider", "--no-header", *tests]
     try:
-        done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        environment = {**os.environ, "RFM_UNSHRUNK": "1"}
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
         return f"no end after {LIMIT_S:.0f} s"
     if done.returncode == 0:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ROBOT, SERVER = ("test/unit/robot",), ("test/unit/server",)
+MACHINE = ("test/unit/robot/test_robot_machine.py",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,34 @@ MUTANTS = (
         tests=ROBOT,
     ),
     Mutant(
+        name="rows of another model bridge the time until its first chunk",
+        file="robot/brain.py",
+        old="        if model != self._model:\n            self._motor.discard()",
+        new="        if self._model is None:\n            self._motor.discard()",
+        tests=MACHINE,
+    ),
+    Mutant(
+        name="what a former session gave goes on beside the next one's first chunk",
+        file="robot/motion/action_queue.py",
+        old="        if not self._replace:\n            return self._append",
+        new="        if not self._replace or self.depth:\n            return self._append",
+        tests=MACHINE,
+    ),
+    Mutant(
+        name="a robot is free while a reset still moves it",
+        file="robot/task.py",
+        old="        if self.being_reset and outcome is not TaskOutcome.SHUTDOWN:",
+        new="        if self.being_reset and outcome is TaskOutcome.SHUTDOWN:",
+        tests=MACHINE,
+    ),
+    Mutant(
+        name="an encoder that jumps is believed",
+        file="robot/motion/motion.py",
+        old="        if not self._is_steady:\n",
+        new="        if False:\n",
+        tests=("test/unit/robot/test_floor.py",),
+    ),
+    Mutant(
         name="a late request is never given up",
         file="robot/conversation/link.py",
         old="        self.timeouts += 1\n",
@@ -52,13 +81,20 @@ MUTANTS = (
         file="robot/conversation/conversation.py",
         old="if link.next_send_s > now_s or link.in_flight or link.state is not LinkState.OPEN:",
         new="if link.next_send_s > now_s or link.state is not LinkState.OPEN:",
-        tests=ROBOT,
+        tests=MACHINE,
     ),
     Mutant(
         name="an older observation takes the place of a newer one",
         file="server/sessions.py",
         old="request.episode >= session.episode and request.sequence > session.sequence:",
         new="request.episode >= session.episode:",
+        tests=SERVER,
+    ),
+    Mutant(
+        name="an observation of a former session is taken in",
+        file="server/sessions.py",
+        old="return session if session and session.epoch == epoch else None",
+        new="return session if session else None",
         tests=SERVER,
     ),
     Mutant(

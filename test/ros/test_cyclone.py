@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ros2_rfm_serving.ros.node.middleware import OLDER_PROFILES_FILE, PROFILES_FILE, use_any_vendor_profile
+from ros2_rfm_serving.ros.node.middleware import OLDER_PROFILES_FILE, PROFILES_FILE, use_profile
 from ros2_rfm_serving.shipped import shipped
 
 from .server_fleet import JPEG, serving
@@ -106,13 +106,13 @@ def test_every_shipped_profile_is_understood_by_other_vendors(repository: Path) 
 def test_a_profile_of_the_users_own_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     environment: dict[str, str] = {}
-    use_any_vendor_profile(environment)
+    use_profile(environment=environment)
     assert Path(environment[PROFILES_FILE]).name == "any_vendor.xml" and Path(environment[PROFILES_FILE]).exists()
     for own in ({PROFILES_FILE: "mine.xml"}, {OLDER_PROFILES_FILE: "mine.xml"}, {PROFILES_FILE: ""}):
         environment = dict(own)
-        use_any_vendor_profile(environment)
+        use_profile(environment=environment)
         assert environment == own
     (tmp_path / "DEFAULT_FASTDDS_PROFILES.xml").touch()
     environment = {}
-    use_any_vendor_profile(environment)
+    use_profile(environment=environment)
     assert not environment

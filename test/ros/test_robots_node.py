@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import gc
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from rfm_serving import action
 from sensor_msgs.msg import CompressedImage
 
 from ros2_rfm_serving.factory.nodes import parameter_file
+from ros2_rfm_serving.ros.node.runtime import executor
+from ros2_rfm_serving.ros.robot.body import RobotBody
 from ros2_rfm_serving.ros.robots_node import RobotsNode
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import Schedule
@@ -168,3 +172,40 @@ def test_a_parameter_that_is_wrong_for_one_robot_makes_none(make_rig: Callable[.
     rig = make_rig(r3={"control_rate_hz": -1.0})
     assert rig.node.trigger_configure() == FAILURE
     assert not rig.node._robots and rig.peer.count_subscribers("/r1/state") == 0
+
+
+def test_the_more_robots_are_made_the_more_turns_none_of_them_misses(
+    ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A timer that was due while others were added was called once for each of them, and then not for as many periods."""
+    names, period_s = [f"r{i}" for i in range(16)], 0.5
+    own = {"robots": names, "control_rate_hz": 1.0 / period_s, "tick": "timer", "fleet_namespace": "many"}
+    file = tmp_path / "robots.yaml"
+    file.write_text(parameter_file({**SHARED, **own}))
+    turns: Counter[str] = Counter()
+    take_turn, activate = RobotBody._on_timer, RobotBody.activate
+
+    def counted(body: RobotBody) -> None:
+        turns[body.name] += 1
+        take_turn(body)
+
+    def slowly(body: RobotBody) -> None:
+        activate(body)
+        time.sleep(0.08)
+
+    monkeypatch.setattr(RobotBody, "_on_timer", counted)
+    monkeypatch.setattr(RobotBody, "activate", slowly)
+    rclpy.init(args=["--ros-args", "--params-file", str(file)])
+    node, spinner = RobotsNode(), executor()
+    try:
+        spinner.add_node(node)
+        assert node.trigger_configure() == SUCCESS
+        begun_s = time.monotonic()
+        assert node.trigger_activate() == SUCCESS
+        while not turns["r15"] or time.monotonic() < begun_s + 4 * period_s:
+            spinner.spin_once(timeout_sec=0.02)
+        assert max(turns.values()) <= 1 + (time.monotonic() - begun_s) / period_s
+    finally:
+        spinner.shutdown()
+        node.destroy_node()
+        rclpy.try_shutdown()

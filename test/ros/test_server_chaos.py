@@ -301,6 +301,8 @@ def loaded(
         check_parity=True,
         session_rate_hz=1.0,
         hung_after_s=HUNG_AFTER_S,
+        image_width_px=96,
+        image_height_px=96,
         server_config=lambda placement, sessions: ServerConfig(name="s1", batch_size=2),
     )
     made = Loading(params, PLACED, lambda text: None, former)  # type: ignore[arg-type]

@@ -220,3 +220,33 @@ def test_one_inference_on_demand(client: Client) -> None:
     spoilt.state = spoilt.state[:5]
     assert infer(client, spoilt).error_code == 210
     assert list(client.call(client.describe, srv.DescribeServer.Request()).sessions) == []
+
+
+def test_who_infers_in_a_loop_is_refused_and_others_are_served(client: Client) -> None:
+    client.wait(client.infer.server_is_ready)
+    greedy = observation(0, 0)
+    greedy.id.robot = "greedy"
+    ends = []
+    for _ in range(40):
+        sending = client.infer.send_goal_async(action.Infer.Goal(observation=greedy))
+        client.wait(sending.done)
+        ends.append(sending.result().get_result_async())
+    client.wait(lambda: all(end.done() for end in ends))
+    codes = [end.result().result.error_code for end in ends]
+    assert codes.count(0) >= 1 and codes.count(220) >= 1 and set(codes) == {0, 220}
+    told = next(end.result().result.error_msg for end in ends if end.result().result.error_code)
+    assert "infer_rate_hz" in told or "infer_waiting" in told
+    client.wait(lambda: client.refused("infer_over_quota") + client.refused("infer_full") == codes.count(220))
+    modest = observation(0, 0)
+    modest.id.robot = "modest"
+    assert infer(client, modest).error_code == 0
+
+
+def test_who_opens_sessions_in_a_loop_is_refused_and_keeps_the_one_it_has(client: Client) -> None:
+    answers = [client.call(client.open, session()) for _ in range(40)]
+    granted = [answer for answer in answers if answer.success]
+    refused = [answer for answer in answers if not answer.success]
+    assert granted and refused and {answer.error_code for answer in refused} == {220}
+    assert "asks for sessions more than" in refused[0].error_msg
+    client.wait(lambda: client.refused("opens_over_quota") == len(refused))
+    assert client.call(client.open, session(robot="r2")).success

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import rclpy
 from action_msgs.msg import GoalStatus
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.node import Node
 from rfm_serving import action
@@ -195,3 +197,50 @@ def test_an_episode_is_one_line_of_the_log(rig: DoorRig, capfd: pytest.CaptureFi
         assert rig.answer(time_budget_s=0.3).result.error_code == Result.BUDGET_SPENT
     lines = [line for line in capfd.readouterr().err.splitlines() if "r1" in line]
     assert len(lines) == 3 and all("BUDGET_SPENT" in line for line in lines), lines
+
+
+class SlowReset:
+    """A reset service, in a process of its own as it were, that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.over, self.asked = threading.Event(), 0
+        self._node, self._executor = rclpy.create_node("slow_reset"), SingleThreadedExecutor()
+        self._node.create_service(Trigger, "/r1/reset", self._reset)
+        self._executor.add_node(self._node)
+        self._thread = threading.Thread(target=self._executor.spin, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.over.set()
+        self._executor.shutdown()
+        self._thread.join(10.0)
+        self._node.destroy_node()
+
+    def _reset(self, request: Any, response: Any) -> Any:
+        self.asked += 1
+        self.over.wait(60.0)
+        return done(request, response)
+
+
+@pytest.fixture
+def reset(rig: DoorRig) -> Iterator[SlowReset]:
+    made = SlowReset()
+    yield made
+    made.close()
+
+
+def test_a_robot_is_nobodys_until_its_reset_is_over(rig: DoorRig, reset: SlowReset) -> None:
+    rig.node.trigger_activate()
+    program = rig.goal("r1", time_budget_s=600.0, reset=True, requester="night shift")
+    rig.wait(lambda: reset.asked, "the reset")
+    program.cancel_goal_async()
+    person = rig.goal("r1", time_budget_s=600.0)
+    assert rig.answer(requester="day shift").result.error_code == Result.BUSY
+    rig.robot.commands.clear()
+    rig.spin(1.0)
+    assert rig.node._robots[0].brain.episode == 1 and not rig.robot.commands, "who resets it moves it alone"
+    reset.over.set()
+    assert rig.result(program).error_code in (Result.CANCELED, Result.PREEMPTED)
+    rig.moves()
+    person.cancel_goal_async()
+    assert rig.result(person).episode == 2

@@ -130,9 +130,8 @@ def test_an_engine_that_cannot_be_served_gives_back_what_it_holds(monkeypatch: p
 
     engine, logged = Cold(), list[str]()
     monkeypatch.setattr(loading, "build_engine", lambda spec: engine)
-    params: Any = SimpleNamespace(
-        engine_spec=lambda placement: None, overflow_spec=lambda placement: None, check_parity=False, hung_after_s=0.0
-    )
+    nothing = dict.fromkeys(("engine_spec", "overflow_spec"), lambda placement: None)
+    params: Any = SimpleNamespace(**nothing, check_parity=False, hung_after_s=0.0, image_width_px=96, image_height_px=96)
     tried = loading.Loading(params, schedule().placements[0], logged.append)
     assert tried.wait(30.0) and isinstance(tried.outcome, str)
     assert engine.given_back == 1 and "no kernel image" in logged[-1] and "in order" in logged[0]

@@ -14,6 +14,7 @@ from rclpy.node import Node
 
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.ros.foreman_node import ForemanNode
+from ros2_rfm_serving.ros.markers_node import MarkersNode
 from ros2_rfm_serving.ros.metaworld_robot_node import MetaworldRobotNode
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
 from ros2_rfm_serving.ros.node.runtime import executor
@@ -23,6 +24,7 @@ from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 
 from .test_scheduler_node import FACTORY
 
+ARM = Path(__file__).parents[2] / "config" / "robots" / "metaworld_arm.urdf"
 EVERY_NODE = (
     r"/(rosout|parameter_events)|.*/(get|set|list|describe)_parameter\w*|.*/set_parameters_atomically"
     r"|.*/(get_type_description|get_logger_levels|set_logger_levels)"
@@ -43,10 +45,19 @@ def graph(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, str]]:
         "metaworld_robot:robot:=arm_1",
         "foreman:robots:=[arm_1]",
         "foreman:end_on_score:=true",
+        f"markers:description_file:={ARM}",
     ]
     rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
     observer = ObserverNode(Board(["arm_1"], ["server_1"]))
-    nodes: list[Node] = [SchedulerNode(), ModelServerNode(), MetaworldRobotNode(), RobotNode(), ForemanNode(), observer]
+    nodes: list[Node] = [
+        SchedulerNode(),
+        ModelServerNode(),
+        MetaworldRobotNode(),
+        RobotNode(),
+        ForemanNode(),
+        MarkersNode(),
+        observer,
+    ]
     spinner = executor()
     for node in nodes:
         spinner.add_node(node)

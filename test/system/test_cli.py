@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,9 @@ COMMANDS = [
     "bench engine",
     "bench scheduler",
     "robot",
+    "status",
+    "metrics",
+    "foxglove",
     "simulate",
     "reproduce rosa",
 ]
@@ -92,7 +96,31 @@ def test_help_has_examples(repository: Path, command: str) -> None:
 @pytest.mark.alone
 def test_train_makes_bundles_from_nothing(repository: Path, tmp_path: Path) -> None:
     few = ("--episodes", "2", "--steps", "100", "--judge-steps", "100", "--small-steps", "5", "--stage-episodes", "10")
+    few += ("--staged-steps", "5", "--staged-episodes", "2")
     done = rfm("train", "all", "--out", str(tmp_path), *few, cwd=repository)
     assert done.returncode == 0, done.stderr
-    for name in ("metaworld_flow", "metaworld_judge", "metaworld_safety", "metaworld_stages", "metaworld_planner"):
-        assert {f.name for f in (tmp_path / name).iterdir()} >= {"config.json", "model.safetensors", "training_log.csv"}
+    for name in ("flow", "judge", "safety", "stages", "planner", "staged_flow"):
+        found = {f.name for f in (tmp_path / f"metaworld_{name}").iterdir()}
+        assert found >= {
+            "config.json",
+            "model.safetensors",
+            "training_log.csv",
+        }
+
+
+@pytest.mark.parametrize(("command", "module"), [("metrics", "prometheus_client"), ("foxglove", "foxglove")])
+def test_a_verb_says_which_extra_it_needs(repository: Path, command: str, module: str) -> None:
+    without = f"import sys; sys.modules[{module!r}] = None; sys.argv[1:] = [{command!r}, '--port', '0']"
+    line = [sys.executable, "-c", f"{without}; from ros2_rfm_serving.cli.main import main; main()"]
+    done = subprocess.run(line, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and f"pip install 'ros2-rfm-serving[{command}]'" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["metrics", "foxglove"])
+def test_a_port_that_is_taken_is_named(repository: Path, command: str, ros_domain: int) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = rfm(command, "--port", str(port), cwd=repository)
+    assert done.returncode == 2 and f"127.0.0.1:{port} cannot be listened on" in done.stderr and "Traceback" not in done.stderr

@@ -83,7 +83,7 @@ class Person(PlainClient):
         for _ in range(HANDS):
             placed_s = time.monotonic()
             self.set_scene(obstacle="hand")
-            end_s = placed_s + 5.0
+            end_s = placed_s + 2.5  # the arm works for some six seconds
             self.wait(lambda end_s=end_s: self.robot.phase == RobotStatus.STOPPED or time.monotonic() > end_s)
             if self.robot.phase == RobotStatus.STOPPED and "unsafe" in self.robot.stop_reason:
                 return time.monotonic() - placed_s
@@ -164,7 +164,8 @@ def test_a_late_system_2_costs_no_action(repository: Path, tmp_path: Path, ros_d
 @pytest.mark.timeout(290)
 def test_the_summary_counts_plans_verdicts_and_slo_attainment(repository: Path, tmp_path: Path, ros_domain: int) -> None:
     file = tmp_path / "summary.json"
-    with rfm_up(repository, tmp_path, FACTORY, "--seconds", "60", "--json", str(file), domain=ros_domain) as factory:
+    until = ("--episodes", "2", "--seconds", "120")
+    with rfm_up(repository, tmp_path, FACTORY, *until, "--json", str(file), domain=ros_domain) as factory:
         output, _ = factory.communicate(timeout=250)
     assert factory.returncode == 0, output
     figures = json.loads(file.read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -37,12 +38,18 @@ class Usage(NamedTuple):
 
 class Figures(NamedTuple):
     robots: int
+    streaming: int
+    """Of them, at the end: the others are short of actions or wait for somebody."""
+    stale: int
+    """Of them, at the end: have not spoken for longer than `STALE_PERIODS`; no figure is theirs."""
     rss_mb: float
     cpu_share: float
     """Of one core."""
     threads: int
     actions_hz: float
-    """Per robot, median."""
+    """Per robot, median; NaN, like all that robots say of themselves: every robot is stale."""
+    worst_actions_hz: float
+    """Of the robot that executed fewest."""
     chunks_hz: float
     late_p50_ms: float
     """Of the ticks, median robot."""
@@ -74,7 +81,7 @@ def robots(
         console.print(f"{count} robots: done")
     console.print(_table(rows))
     if json_file:
-        write_text(json_file, json.dumps([row._asdict() for row in rows], indent=1) + "\n")
+        write_text(json_file, json.dumps([_finite(row) for row in rows], indent=1) + "\n")
 
 
 def _measure(count: int, seconds: float, tick: str, image_size_px: int, model: str) -> Figures:
@@ -90,17 +97,14 @@ def _measure(count: int, seconds: float, tick: str, image_size_px: int, model: s
         process("ros2_rfm_serving.ros.robots_node", *of_robots) as pid,
         spinning(lambda: Surroundings(names, SERVER, image_size_px)) as (node, spin),
     ):
-        spin(lambda: len(node.at_work) == count and _all(node, "state", "STREAMING"), START_LIMIT_S)
-        if len(node.at_work) < count or not _all(node, "state", "STREAMING"):
-            states = Counter(figures["state"] for figures in node.figures.values())
-            raise RfmError(
-                f"{len(node.at_work)} of {count} robots have a task after {START_LIMIT_S:g} s, states are {dict(states)}"
-            )
+        spin(lambda: _num_working(node) == count, START_LIMIT_S)
+        if not node.at_work:
+            raise RfmError(f"no robot has a task after {START_LIMIT_S:g} s; they say {_states(node)}")
         spin(lambda: False, SETTLE_S)
         before, before_s = usage(pid), time.monotonic()
         spin(lambda: False, seconds)
         after, took_s = usage(pid), time.monotonic() - before_s
-        return _figures(node, after, (after.cpu_s - before.cpu_s) / took_s)
+        return _figures(count, node.figures.fresh(time.monotonic()), after, (after.cpu_s - before.cpu_s) / took_s)
 
 
 def _robot_parameters(names: list[str], tick: str) -> dict[str, Any]:
@@ -135,30 +139,47 @@ def usage(pid: int) -> Usage:
     return Usage(int(status["VmRSS"].split()[0]) / 1024, ticks / os.sysconf("SC_CLK_TCK"), int(status["Threads"]))
 
 
-def _all(node: Surroundings, key: str, value: str) -> bool:
-    return len(node.figures) == len(node.at_work) and all(figures[key] == value for figures in node.figures.values())
+def _num_working(node: Surroundings) -> int:
+    return sum(told["state"] == "STREAMING" for told in node.figures.fresh(time.monotonic())) if node.at_work else 0
 
 
-def _figures(node: Surroundings, after: Usage, cpu_share: float) -> Figures:
+def _states(node: Surroundings) -> dict[str, int]:
+    return dict(Counter(told["state"] for told in node.figures.fresh(time.monotonic())))
+
+
+def _figures(count: int, fresh: list[dict[str, str]], after: Usage, cpu_share: float) -> Figures:
     def over_robots(key: str, summary: Callable[[list[float]], float]) -> float:
-        return summary([float(figures[key]) for figures in node.figures.values()])
+        return summary([float(told[key]) for told in fresh]) if fresh else math.nan
 
     return Figures(
-        robots=len(node.figures),
+        robots=count,
+        streaming=sum(told["state"] == "STREAMING" for told in fresh),
+        stale=count - len(fresh),
         rss_mb=after.rss_mb,
         cpu_share=cpu_share,
         threads=after.threads,
         actions_hz=over_robots("action_rate_hz", median),
+        worst_actions_hz=over_robots("action_rate_hz", min),
         chunks_hz=over_robots("chunk_rate_hz", median),
         late_p50_ms=over_robots("tick_late_p50_ms", median),
         late_p99_ms=over_robots("tick_late_p99_ms", max),
     )
 
 
+def _finite(row: Figures) -> dict[str, float | None]:
+    """JSON has no NaN."""
+    return {name: value if math.isfinite(value) else None for name, value in row._asdict().items()}
+
+
+def _shown(value: float, digits: int) -> str:
+    return "stale" if math.isnan(value) else f"{value:.{digits}f}"
+
+
 def _table(rows: list[Figures]) -> Table:
     table = Table(title="one process of robots", title_justify="left")
     headings = ("robots", "memory (MB)", "per further robot (MB)", "CPU (% of a core)", "per robot (%)", "threads")
-    for heading in (*headings, "actions/s each", "chunks/s each", "tick late p50 (ms)", "p99 of the worst (ms)"):
+    figures = ("streaming", "stale", "actions/s each", "of the worst", "chunks/s each")
+    for heading in (*headings, *figures, "tick late p50 (ms)", "p99 of the worst (ms)"):
         table.add_column(heading, justify="right")
     for row in rows:
         further = row.robots - rows[0].robots
@@ -169,9 +190,12 @@ def _table(rows: list[Figures]) -> Table:
             f"{100 * row.cpu_share:.1f}",
             f"{100 * row.cpu_share / row.robots:.2f}",
             str(row.threads),
-            f"{row.actions_hz:.1f}",
-            f"{row.chunks_hz:.2f}",
-            f"{row.late_p50_ms:.2f}",
-            f"{row.late_p99_ms:.2f}",
+            str(row.streaming),
+            str(row.stale),
+            _shown(row.actions_hz, 1),
+            _shown(row.worst_actions_hz, 1),
+            _shown(row.chunks_hz, 2),
+            _shown(row.late_p50_ms, 2),
+            _shown(row.late_p99_ms, 2),
         )
     return table

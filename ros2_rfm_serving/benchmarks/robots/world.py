@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import math
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -13,7 +14,9 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Float32MultiArray
 
 from ros2_rfm_serving.benchmarks.path.sides import CAMERAS, CONTROL_RATE_HZ, STATE_SIZE, camera_image
+from ros2_rfm_serving.benchmarks.robots.told import Told
 from ros2_rfm_serving.ros.node import diagnostics
+from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
@@ -22,6 +25,8 @@ CAMERA_PERIODS = 4
 """Control periods between two frames."""
 SCHEDULE_PERIOD_S = 2.0
 TASK_PERIOD_S = 0.5
+ANSWER_S = 20.0
+"""After which a task is given again: an answer sent before its reader is known is lost."""
 
 
 class Surroundings(Node):
@@ -29,8 +34,7 @@ class Surroundings(Node):
 
     def __init__(self, robots: list[str], server: str, image_size_px: int) -> None:
         super().__init__("bench_surroundings", enable_rosout=False, start_parameter_services=False)
-        self.figures: dict[str, dict[str, str]] = {}
-        """Robot -> what its newest diagnostics say."""
+        self.figures = Told(diagnostics.PERIOD_S)
         self.at_work: set[str] = set()
         names = qos.Names()
         self._images = [_image_message(camera, image_size_px, i) for i, camera in enumerate(CAMERAS)]
@@ -55,32 +59,30 @@ class Surroundings(Node):
 
     def _give_tasks(self) -> None:
         for robot in self._robots:
-            if not robot.asked and robot.task.server_is_ready():
-                robot.asked = True
+            if robot.asked_s + ANSWER_S < clock() and robot.name not in self.at_work and robot.task.server_is_ready():
+                robot.asked_s = clock()
                 sending = robot.task.send_goal_async(action.ExecuteTask.Goal(time_budget_s=1e6))
                 sending.add_done_callback(lambda done, r=robot: self._on_answer(r, done.result()))
 
     def _on_answer(self, robot: _Robot, goal: Any) -> None:
-        robot.asked = bool(goal and goal.accepted)
-        if robot.asked:
+        if goal and goal.accepted:
             self.at_work.add(robot.name)
             goal.get_result_async().add_done_callback(lambda _: self._on_end(robot))
 
     def _on_end(self, robot: _Robot) -> None:
         """Asked again: it was not active yet."""
-        robot.asked = False
         self.at_work.discard(robot.name)
 
     def _on_diagnostics(self, message: Any) -> None:
-        for status in message.status:
-            self.figures[status.hardware_id] = {value.key: value.value for value in status.values}
+        for robot, values in diagnostics.statuses_named(message, "robot"):
+            self.figures.take(robot, values, clock())
 
 
 class _Robot:
     """One robot's body, as far as it can be told from outside."""
 
     def __init__(self, node: Node, name: str, names: qos.Names) -> None:
-        self.name, self.asked = name, False
+        self.name, self.asked_s = name, -math.inf
         self.state = node.create_publisher(Float32MultiArray, names.robot(name, "state"), qos.SENSOR)
         topics = [names.robot(name, f"camera/{camera}/image/compressed") for camera in CAMERAS]
         self.images = [node.create_publisher(CompressedImage, topic, qos.SENSOR) for topic in topics]

@@ -24,9 +24,11 @@ MODES: dict[str, dict[str, Any]] = {
     "naive": {"conditioning": "none", "blend_steps": 0, "execution_horizon": 8},
     "guided": {"conditioning": "guided", "blend_steps": 0, "execution_horizon": 8},
     "training-time": {"conditioning": "prefix", "blend_steps": 0, "execution_horizon": 8},
-    "default": {},
+    "default": {"execution_horizon": 4},
 }
-"""What differs from config/robots/metaworld_arm.yaml, whose settings are the default mode."""
+"""What differs from config/robots/metaworld_arm.yaml; the default mode is what the shipped factories declare."""
+DECLARED = ("synchronous", "execution_horizon")
+"""What a factory says in its descriptor, and not in the robot's file."""
 NUM_TRANSLATIONS = 3
 """Columns of a Meta-World action that move the hand; the fourth is the gripper, which jumps when it closes."""
 TRANSPORT_MS = 50.0
@@ -121,7 +123,7 @@ def write_factory(folder: Path, config: Path, mode: str, delay_steps: int, setti
     """The shipped evaluation factory, its robots in this mode and behind this delay."""
     robot = yaml.safe_load((config / "robots" / "metaworld_arm.yaml").read_text(encoding="utf-8"))
     parameters = robot["/**"]["ros__parameters"]
-    parameters.update(MODES[mode])
+    parameters.update({name: value for name, value in MODES[mode].items() if name not in DECLARED})
     parameters.update({"max_action_age_s": 5.0, "server_timeout_s": 5.0, "default_budget_s": 15.0})
     parameters["max_observation_age_s"] = 0.5 + 2.0 / setting.camera_rate_hz
     period_ms = 1e3 / parameters["control_rate_hz"]
@@ -134,7 +136,8 @@ def write_factory(folder: Path, config: Path, mode: str, delay_steps: int, setti
         if isinstance(section, dict) and "components" in section:
             section["robot"] = str(folder / "robot.yaml")
             section["world"]["camera_rate_hz"] = setting.camera_rate_hz
-            section["pipeline"]["action_period_ms"] = 50  # the robot's settings pace the requests, not the schedule
+            section["pipeline"]["action_period_ms"] = MODES[mode]["execution_horizon"] * period_ms
+            section["execution"] = {"mode": "sync" if MODES[mode].get("synchronous") else "async"}
             section["components"]["system1"]["slo_ms"] = 1000
     file = folder / "factory.yaml"
     file.write_text(yaml.safe_dump(factory, sort_keys=False), encoding="utf-8")

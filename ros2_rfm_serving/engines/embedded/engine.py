@@ -75,6 +75,8 @@ class FlowPolicy:
     ) -> None:
         config = network.config
         self._network, self._inputs = network, placed(network, options)
+        self._action_mean = network.action_mean.cpu().numpy()
+        self._action_std = network.action_std.cpu().numpy()
         self._contract = ModelContract(
             model=model,
             model_hash=content_hash,
@@ -85,9 +87,9 @@ class FlowPolicy:
             chunk_length=config.chunk_length,
             control_rate_hz=config.control_rate_hz,
             max_inference_delay_steps=config.max_inference_delay_steps,
+            action_mean=tuple(self._action_mean.tolist()),
+            action_std=tuple(self._action_std.tolist()),
         )
-        self._action_mean = network.action_mean.cpu().numpy()
-        self._action_std = network.action_std.cpu().numpy()
         self._encode = accelerated(self._keys_values, compiled=options.compiles, recorded=options.records)
         self._velocity = accelerated(self._velocity_of, compiled=options.compiles, recorded=options.records)
         self._few_times = not options.fixed_shapes

@@ -78,17 +78,25 @@ class TrainingConfig:
 
 
 def train_policy(
-    config: FlowPolicyConfig, data: Dataset, texts: Sequence[Sequence[str]], training: TrainingConfig, report: Report
+    config: FlowPolicyConfig,
+    data: Dataset,
+    texts: Sequence[Sequence[str]],
+    training: TrainingConfig,
+    report: Report,
+    start: FlowPolicyNetwork | None = None,
 ) -> FlowPolicyNetwork:
     """Flow matching: x_t = t * noise + (1 - t) * action, target velocity noise - action. Returns the averaged weights.
 
-    texts: instructions per task index; one is drawn for every example.
+    texts: instructions per task index; one is drawn for every example. start: weights and statistics to go on from.
     """
     torch.manual_seed(training.seed)
     rng = np.random.default_rng(training.seed)
     network = FlowPolicyNetwork(config)
     batches = _PolicyBatches(config, data, texts, training, rng)
-    _set_statistics(network, data, batches.rows)
+    if start is not None:
+        network.load_state_dict(start.state_dict())
+    else:
+        _set_statistics(network, data, batches.rows)
     average = copy.deepcopy(network)
     if training.compiled:
         network.velocity = torch.compile(network.velocity)  # type: ignore[method-assign]

@@ -164,7 +164,7 @@ def messages(
 
 def first_request(contract: ModelContract, *, encoded: bool) -> InferenceRequest:
     """What warms a model up: blank images."""
-    blank = blank_request(contract, 224, encoded=encoded)
+    blank = blank_request(contract, (224, 224), encoded=encoded)
     component = SYSTEM2 if contract.output is OutputKind.PLAN else ""
     return replace(blank, id=replace(blank.id, component=component), instruction="Stand still.")
 

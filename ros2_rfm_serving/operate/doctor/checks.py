@@ -26,6 +26,8 @@ FEATURES = {
     "engine vllm": f"{HOUSE}.engines.text.vllm",
     "engine openai": f"{HOUSE}.engines.text.openai",
     "engine remote": f"{HOUSE}.engines.remote.engine",
+    "rfm metrics": f"{HOUSE}.monitoring.metrics.exporter",
+    "rfm foxglove": f"{HOUSE}.ros.foxglove_bridge",
     "websocket door": f"{HOUSE}.ros.server.websocket_door",
 }
 """What is imported only by who uses it -> its module. Nothing here is imported, so that this works where much is missing."""

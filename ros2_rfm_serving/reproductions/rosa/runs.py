@@ -150,7 +150,7 @@ def _planned(policy: str, capped: bool, inputs: Inputs, setting: Setting) -> Sol
 
 def _simulated(solution: Solution, inputs: Inputs, setting: Setting) -> Report:
     schedule = to_schedule(solution, inputs.factory.robots, epoch=1)
-    return simulate(schedule, inputs.factory, inputs.catalogue, seconds=setting.seconds, seed=setting.seed)
+    return simulate(schedule, inputs.factory, inputs.catalogue, inputs.profile, seconds=setting.seconds, seed=setting.seed)
 
 
 # --- allocations ---

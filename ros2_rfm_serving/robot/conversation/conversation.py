@@ -40,7 +40,8 @@ class Instructions(NamedTuple):
 
 
 class Conversation:
-    """All components of one robot. One request in flight for each; a reply counts only if it answers the latest."""
+    """All components of one robot. One request in flight for each (Remote-RTC P5): the next one goes out when the last was
+    answered, its time is up, or its answer is not wanted any more; a reply counts only if it answers the latest."""
 
     def __init__(self, config: RobotConfig, motor: Motor, supervision: Supervision, refused: Counter[str]) -> None:
         self.links = Links(config)

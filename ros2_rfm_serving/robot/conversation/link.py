@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+import random
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -65,6 +66,7 @@ class Link:
     """Consecutive."""
     last_reply_s: float = -math.inf
     latencies: Latencies = field(init=False)
+    _rng: random.Random = field(init=False, repr=False)
     retry_s: float = -math.inf
     """Earliest time to ask for a session."""
     deadline_s: float = math.inf
@@ -94,6 +96,7 @@ class Link:
     _limit_s: float = 0.0
 
     def __post_init__(self) -> None:
+        self._rng = random.Random(f"{self.config.seed}/{self.robot}/{self.component}")
         self.latencies = Latencies(longest=self.config.longest_latency, window_maximum=self.config.window_maximum)
 
     # --- where ---
@@ -171,7 +174,12 @@ class Link:
         """The session could not be opened or kept: try again later, ever later."""
         self.close(problem)
         self._backoff_s = min(max(2 * self._backoff_s, self.config.initial_backoff_s), self.config.max_backoff_s)
-        self.retry_s = now_s + self._backoff_s
+        self.retry_s = now_s + self._rng.uniform(0.5, 1.0) * self._backoff_s
+
+    def server_returns(self, now_s: float) -> None:
+        """All its robots hear that at once; they ask one after the other."""
+        if self.state is LinkState.CLOSED and self._backoff_s:
+            self.retry_s = max(self.retry_s, now_s + self._rng.uniform(0.0, 1.0) * self.config.initial_backoff_s)
 
     def look_elsewhere(self, now_s: float) -> None:
         """Its server is full: the route's other one is asked; at once, unless that is the first one, which has refused before."""
@@ -250,12 +258,16 @@ class Link:
         if now_s < self._gives_up_s:  # a schedule has allowed more time meanwhile
             self.deadline_s = min(late_s, self._gives_up_s)
             return Overdue.NOTHING
-        self.forget()
         self._gives_up_s = math.inf
         self.timeouts += 1
         if self.timeouts >= self.config.max_timeouts:
             self.refused(f"{self.server} answered none of {self.timeouts} requests", now_s)
             self.timeouts = 0
+        elif now_s >= (ends_s := self.in_flight.sent_s + self._limit_s):
+            self.forget()
+        else:  # it was asked anew meanwhile: that counts against the server, but the younger request has its own time
+            self._gives_up_s = ends_s
+            self.deadline_s = min(late_s, ends_s)
         return Overdue.GIVEN_UP
 
     def accept(self, reply: Reply, now_s: float) -> InFlight | str:

@@ -63,6 +63,8 @@ class Links:
         new = self._servers.seen(server, now_s)
         if new:
             for link in self.all:
+                if link.server == server:
+                    link.server_returns(now_s)
                 self._fail_over(link)
         return new
 

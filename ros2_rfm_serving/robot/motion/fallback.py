@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -107,6 +108,8 @@ class FallbackLadder:
         """[A] what the last two commands before this rung differ by: the motion that position commands run on with"""
         self._active: tuple[Rung, ...] | None = None
         self._rung: Rung | None = None
+        self.entered: Counter[Motion] = Counter()
+        """How often each motion was begun."""
         self._began_s = math.inf
         self._reached = False
 
@@ -118,6 +121,7 @@ class FallbackLadder:
     def go_on_from(self, before: FallbackLadder) -> None:
         """Takes the place of another one: a robot that is going down that begins this one anew, from where it is."""
         self._now, self._last, self._before = before._now, before._last, before._before
+        self.entered = before.entered
 
     def stop_command(self) -> Array | None:
         """What makes the robot stand if it is the last thing that it is told; None: nothing needs to be said."""
@@ -178,6 +182,7 @@ class FallbackLadder:
     def _on(self, rung: Rung, elapsed_s: float, positions: Array | None) -> Array | None:
         if self._rung is not rung:
             self._rung = rung
+            self.entered[rung.motion] += 1
             known = self._last is not None and self._before is not None
             self._step = self._last - self._before if known else np.zeros(1, np.float32)  # type: ignore[operator]
         if rung.motion is Motion.ZERO:

@@ -39,6 +39,17 @@ class ChunkGate:
         margin = np.where(np.isfinite(upper - lower), MARGIN * (upper - lower), 0.0)
         self._lower, self._upper = lower - margin, upper + margin
         self._chunks = self._values = self._clamped = 0
+        self._mean, self._std = np.array(config.action_mean), np.array(config.action_std)
+
+    def trained(self, mean: tuple[float, ...], std: tuple[float, ...]) -> str:
+        """What the model says of the actions that it was trained on, for want of the robot's own numbers. Returns the counter that
+        says that `statistics` has nothing to compare with; empty: it has, or is off."""
+        if not self._config.action_mean:
+            given = np.array([mean, std], np.float64) if len(mean) == len(std) == len(self._lower) else np.empty((2, 0))
+            fits = bool(np.isfinite(given).all() and (given[1] >= 0.0).all())
+            self._mean, self._std = given if fits else np.empty((2, 0))
+        wanted = self._config.statistics is not GateMode.OFF
+        return "gate_statistics_unknown" if wanted and not len(self._mean) else ""
 
     def admit(self, rows: Array, before: Array | None) -> tuple[str, tuple[str, ...]]:
         """(the counter under which the chunk is refused; empty: it is not, the counters of what is only said).
@@ -83,10 +94,8 @@ class ChunkGate:
         half = (np.array(config.workspace_upper) - np.array(config.workspace_lower)) / 2.0
         if len(half) and _beyond(values - middle, tuple(half)):
             yield "workspace"
-        if config.action_std and config.action_mean:
-            most = tuple(config.max_deviations * np.array(config.action_std))
-            if _beyond(values - np.array(config.action_mean), most):
-                yield "statistics"
+        if len(self._mean) and _beyond(values - self._mean, tuple(config.max_deviations * self._std)):
+            yield "statistics"
 
     def _count(self, values: Values) -> None:
         if self._chunks >= FIRST_CHUNKS:

@@ -18,6 +18,7 @@ from ros2_rfm_serving.robot.motion.pace import Pace
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
+from ros2_rfm_serving.types.histogram import Histogram
 
 _SHAPE = ("limits", "fallback", "safe_pose", "safe_pose_gain")
 """Of a configuration: what ladder and limits consist of."""
@@ -34,10 +35,13 @@ class Motor:
         self.ladder = FallbackLadder(config)
         self.gate = _gate(config)
         self.gate_warnings: Counter[str] = Counter()
-        """Chunks that were executed although the gate found something."""
+        """Chunks that were executed although the gate found something; sessions whose model has no statistics for it."""
+        self._trained: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
         self.smoothness = Smoothness(config.command_type, len(config.action_names))
         self.staleness_s = math.nan
         """Age of the observation behind the last executed action."""
+        self.stalenesses = Histogram()
+        """Of every executed action."""
         self.step_ends_s = -math.inf
         """Until then the last action is being executed."""
         self.chunk_began_s = math.inf
@@ -65,6 +69,10 @@ class Motor:
         """Nothing was to be commanded when last asked: once that has lasted for a moment, it stands."""
         self._interrupted = False
         """Hands may have been on the robot since the last action."""
+        self._seen: tuple[Array, float] | None = None
+        """The last period's measured position, and when."""
+        self._is_steady = True
+        """The newest one fits to that: an encoder that jumps for a sample is nowhere to set out from."""
         self._owed_s = 0.0
         """Time that commands stand for beyond the rows that were executed: less than a step."""
 
@@ -76,6 +84,7 @@ class Motor:
         if all(getattr(config, name) == getattr(self._config, name) for name in _SHAPE):
             return partial(setattr, self, "_config", config)
         ladder, shaper, gate = FallbackLadder(config), _shaper(config), _gate(config)
+        gate.trained(*self._trained)
         if shaper is not None:
             shaper.go_on_from(self._shaper.last if self._shaper else self._last, self._shaper)
 
@@ -88,6 +97,12 @@ class Motor:
         return apply
 
     # --- chunks ---
+
+    def trained(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        """[A] each, of the actions that the model was trained on; empty: it does not say."""
+        self._trained = (mean, std)
+        if counter := self.gate.trained(mean, std):
+            self.gate_warnings[counter] += 1
 
     def take(self, chunk: Chunk, mark: int, observed_s: float, *, real_delay: int) -> str:
         """A chunk for the queue. Returns the counter under which it is refused; empty: it was merged."""
@@ -179,6 +194,7 @@ class Motor:
             self._refused["out_of_limits"] += 1
             return None
         self._observed_s, self.staleness_s = observed_s, now_s - observed_s
+        self.stalenesses.add(self.staleness_s)
         action = self._eased(action)
         if self._parts > 1:
             if self._config.tick_is_step:  # ticks jitter: the next step begins with its tick
@@ -237,10 +253,15 @@ class Motor:
         self.ladder.rest()
         return self.ladder.stop_command()
 
-    def hand_over(self) -> Array | None:
+    def stand(self, now_s: float) -> Array | None:
+        """[A] the same, as the command of this period: limits count from it."""
+        self.pace.began(now_s)
+        return self.stop_command()
+
+    def hand_over(self, now_s: float) -> Array | None:
         """[A] what makes the robot stand, so that somebody else may move it."""
         self._interrupted = True
-        return self.stop_command()
+        return self.stand(now_s)
 
     def begin(self) -> None:
         """A new episode. The robot may have been moved since the last one."""
@@ -251,6 +272,14 @@ class Motor:
         self.smoothness.begin()
 
     # --- where it sets out from ---
+
+    def measured(self, positions: Array | None, now_s: float) -> None:
+        """Once per control period, whether or not it moves."""
+        if self._shaper is None or not self._shaper.needs_position:
+            return
+        known, seen = self._known(positions), self._seen
+        self._is_steady = known is None or seen is None or self._shaper.is_near(known, seen[0], now_s - seen[1])
+        self._seen = None if known is None else (known, now_s)
 
     def _stand(self) -> None:
         if self._shaper:
@@ -282,6 +311,8 @@ class Motor:
         """Why no command may set out from there, as the name of a counter; empty: it may."""
         if known is None:
             return "position_unknown"
+        if not self._is_steady:
+            return "position_unsteady"
         assert self._shaper is not None
         return "" if self._shaper.is_in_reach(known) else "position_out_of_limits"
 
@@ -298,9 +329,8 @@ class Motor:
         return command
 
     def _limited(self, command: Array, now_s: float) -> Array:
-        elapsed_s = math.inf if self._at_rest else self.pace.elapsed_s(now_s)
         self._at_rest = self._held = False
-        self._last = self._shaper.shape(command, elapsed_s) if self._shaper else command
+        self._last = self._shaper.shape(command, self.pace.elapsed_s(now_s)) if self._shaper else command
         self.pace.began(now_s)
         return self._last
 

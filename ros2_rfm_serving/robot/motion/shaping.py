@@ -42,6 +42,7 @@ class CommandShaper:
         self._max_velocity = _column(limits.max_velocity, num_actions)
         self._max_acceleration = _column(limits.max_acceleration, num_actions)
         self._bounded = bool(limits.max_acceleration or (self._moves and limits.max_velocity))
+        self._tolerance = limits.tolerance
         self._reach = self._max_velocity * period_s + limits.tolerance
         self.start(None)
 
@@ -60,6 +61,11 @@ class CommandShaper:
         would be a jump."""
         outside = np.maximum(self._lower - position, position - self._upper)
         return bool((outside <= self._reach).all())
+
+    def is_near(self, position: Array, before: Array, elapsed_s: float) -> bool:
+        """So far it may have come from one reading to the next: twice as fast as it may be commanded to, as hands are quicker."""
+        way = 2.0 * self._max_velocity * max(elapsed_s, self._period_s)
+        return bool((np.abs(position - before) <= way + self._tolerance).all())
 
     @property
     def moves(self) -> bool:

@@ -1,9 +1,9 @@
-"""`/diagnostics` of a process, for rqt_robot_monitor and the like: all of it at 1 Hz, and at once what has changed."""
+"""`/diagnostics` of a process, for rqt_robot_monitor and the like: every status at 1 Hz, and at once what has changed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.duration import Duration
@@ -14,16 +14,25 @@ from ros2_rfm_serving.ros.node.timers import every
 
 TOPIC = "/diagnostics"
 PERIOD_S = 1.0
+TURNS = 10
+"""In a period. What a process has to say is spread over them: all at once, 128 robots would write a message of 0.5 MB, as large as
+the shared memory of a process, and hold up everybody's control period for some 50 ms."""
+AT_ONCE = 8
+"""Statuses that a turn has at least, while there are that many: those of a small process come in one message."""
 LAST_WORDS_S = 4.0
+
+Part = Callable[[], DiagnosticStatus | None]
+"""None: it could not be told, which has been said elsewhere."""
 
 
 class Diagnostics:
-    """`collect` gives the statuses of all parts. One publisher per process, whatever the number of its robots."""
+    """`parts` gives what tells the status of each part. One publisher per process, whatever the number of its robots."""
 
-    def __init__(self, node: Node, collect: Callable[[], Iterable[DiagnosticStatus]]) -> None:
-        self._node, self._collect = node, collect
+    def __init__(self, node: Node, parts: Callable[[], Sequence[Part]]) -> None:
+        self._node, self._parts = node, parts
         self._publisher = node.create_publisher(DiagnosticArray, TOPIC, 10)
-        self._timer = every(node, PERIOD_S, lambda: self.publish(*self._collect()))
+        self._turn = 0
+        self._timer = every(node, PERIOD_S / TURNS, self._take_turn)
 
     def publish(self, *statuses: DiagnosticStatus) -> None:
         array = DiagnosticArray(status=list(statuses))
@@ -42,7 +51,28 @@ class Diagnostics:
         self._node.destroy_timer(self._timer)
         self._node.destroy_publisher(self._publisher)
 
+    def _take_turn(self) -> None:
+        self._turn = (self._turn + 1) % TURNS
+        told = (tell() for tell in turn_of(self._parts(), self._turn))
+        statuses = [status for status in told if status is not None]
+        if statuses:
+            self.publish(*statuses)
+
+
+def turn_of(parts: Sequence[Part], turn: int) -> Sequence[Part]:
+    """Those that are told in this of a period's turns; each once in a period."""
+    size = max(AT_ONCE, -(-len(parts) // TURNS))
+    return parts[turn * size : (turn + 1) * size]
+
 
 def key_values(values: Mapping[str, object]) -> list[KeyValue]:
     """Floats with four digits: these are for people."""
     return [KeyValue(key=key, value=f"{value:.4g}" if isinstance(value, float) else str(value)) for key, value in values.items()]
+
+
+def statuses_named(message: DiagnosticArray, part: str) -> Iterable[tuple[str, dict[str, str]]]:
+    """Whose it is and its values, of every status that is called `<name>: <part>`."""
+    for status in message.status:
+        name, _, of = status.name.rpartition(": ")
+        if of == part:
+            yield name, {value.key: value.value for value in status.values}

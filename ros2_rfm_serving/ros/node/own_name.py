@@ -14,12 +14,12 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 from rfm_serving import msg
 
-from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.node.timers import ONE_FOR_ALL, every
-from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.ros.node.timers import Turn, turns_of
+from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types.names import CLAIM_S, LATE_S, SETTLED_AFTER_S, ClaimStage, NameClaim
 
 LOOK_PERIOD_S = 0.1
@@ -45,8 +45,9 @@ class OwnName:
         self.kind, self.name = kind, name
         self._node, self._claim = node, NameClaim(1 + secrets.randbelow(2**64 - 1))
         self._publisher = node.create_publisher(msg.NameClaim, topic, qos.NAME_CLAIM)
-        self._subscription = node.create_subscription(msg.NameClaim, topic, self._on_claim, qos.NAME_CLAIM_HEARD)
-        self._timer: object = None
+        self._subscription = bounded.hear(node, msg.NameClaim, topic, self._on_claim, qos.NAME_CLAIM_HEARD, self._refuse)
+        self._refused = 0
+        self._settling: Turn | None = None
         self.report: Callable[[DiagnosticStatus], None] = lambda status: None
         """For what must be said at once."""
         self._heard = False
@@ -69,13 +70,16 @@ class OwnName:
     def look(self) -> None:
         """Asks again, and takes what has been heard, without an executor."""
         self._tell()
-        while (taken := self._subscription.handle.take_message(msg.NameClaim, False)) is not None:
-            self._hear(taken[0])
+        while (taken := self._subscription.handle.take_message(msg.NameClaim, True)) is not None:
+            try:
+                self._hear(bounded.read(taken[0], msg.NameClaim))
+            except BadMessageError as error:
+                self._refuse(error)
 
     def hold(self) -> None:
         """Nobody has objected: from now on the executor listens."""
         self._rise(ClaimStage.HELD)
-        self._timer = every(self._node, SETTLED_AFTER_S, self._settle, clock=ONE_FOR_ALL)
+        self._settling = turns_of(self._node).once(SETTLED_AFTER_S, self._settle)
 
     def diagnosis(self) -> DiagnosticStatus:
         """`<name>: name`."""
@@ -84,18 +88,22 @@ class OwnName:
             level, message = DiagnosticStatus.ERROR, self.problem
         elif self._claim.is_disputed(clock()):
             level, message = DiagnosticStatus.WARN, f"another process wants to be {self.kind} {self.name!r} as well"
-        values = key_values({"processes refused": len(self._claim.intruders), "process": f"{self._claim.process:x}"})
+        values = key_values(
+            {
+                "processes refused": len(self._claim.intruders),
+                "process": f"{self._claim.process:x}",
+                "messages refused": self._refused,
+            }
+        )
         return DiagnosticStatus(level=level, name=f"{self.name}: name", message=message, hardware_id=self.name, values=values)
 
     def destroy(self) -> None:
         self._node.destroy_subscription(self._subscription)
         self._node.destroy_publisher(self._publisher)
-        if self._timer is not None:
-            self._node.destroy_timer(self._timer)
+        if self._settling is not None:
+            self._settling.cancel()
 
     def _settle(self) -> None:
-        self._node.destroy_timer(self._timer)
-        self._timer = None
         self._rise(ClaimStage.SETTLED)
 
     def _rise(self, stage: ClaimStage) -> None:
@@ -115,6 +123,9 @@ class OwnName:
             self._tell()  # it is latched, but the latched sample has been seen to come seconds late
         if len(self._claim.intruders) > before:
             self._node.get_logger().error(f"another process wants to be {self.kind} {self.name!r} as well; it is refused")
+
+    def _refuse(self, error: BadMessageError) -> None:
+        self._refused += 1
 
     def _on_claim(self, message: msg.NameClaim) -> None:
         self._hear(message)

@@ -22,7 +22,7 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.ros.node.middleware import use_any_vendor_profile
+from ros2_rfm_serving.ros.node.middleware import use_profile
 from ros2_rfm_serving.ros.node.parameters import Spec
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, Ending, end_with_parent, leave
 from ros2_rfm_serving.ros.node.usage import usage
@@ -75,7 +75,7 @@ def run_node(make: Callable[[], Node], about: str | None = "", parameters: Mappi
 
 def _run(make: Callable[[], Node], ending: Ending) -> int:
     """The exit code."""
-    use_any_vendor_profile()
+    use_profile()
     try:
         rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     except RuntimeError as error:  # rclpy has no name of its own for bad arguments

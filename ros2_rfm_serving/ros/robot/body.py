@@ -22,16 +22,16 @@ from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain, Sensors
 from ros2_rfm_serving.robot.freshness import Freshness
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.node.timers import ONE_FOR_ALL, every
+from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.robot.cameras import CameraSet
 from ros2_rfm_serving.ros.robot.declared import TickSource
 from ros2_rfm_serving.ros.robot.joints import StateReader
-from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers, Sessions, later
+from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers, Sessions
 from ros2_rfm_serving.ros.robot.settings import RobotSettings
 from ros2_rfm_serving.ros.robot.sinks import make_sink
 from ros2_rfm_serving.ros.robot.status import Punctuality, Rhythm, diagnosis, status_message
 from ros2_rfm_serving.ros.robot.task_door import PeoplesDoor, TaskDoor
-from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types import Reply, RobotState, TaskOutcome, TaskPhase
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class RobotBody:
         self.punctuality = Punctuality(self._period_s, on_grid=self._by_timer)
         self.rhythm = Rhythm(settings.config.control_rate_hz)
         self._active = self._drives = False
-        self._timer: Any = None
+        self._timer: Turn | None = None
         self._ticked_s = self._told_s = -1.0
         self._told: object = None
         self._sessions = Sessions(node, servers, self)
@@ -73,7 +73,7 @@ class RobotBody:
         self._active = self._door.open = True
         self.punctuality.restart()
         seconds = self._period_s if self._by_timer else WATCHDOG_PERIODS * self._period_s
-        self._timer = every(self._node, seconds, self._on_timer, clock=ONE_FOR_ALL)
+        self._timer = turns_of(self._node).every(seconds, self._on_timer)
 
     def prepared(self, settings: RobotSettings) -> Callable[[], None]:
         """What makes other settings count from the next control period on; they differ in what may change of a robot at work.
@@ -93,7 +93,8 @@ class RobotBody:
         """Stops at once: the task ends, nothing is commanded any more but a stand."""
         if self._active:
             self._active = self._door.open = False
-            self._node.destroy_timer(self._timer)
+            if self._timer is not None:
+                self._timer.cancel()
             self.safely(self._door.end, TaskOutcome.SHUTDOWN, reason, clock())
             self.stop()
             self._drives = False
@@ -106,7 +107,7 @@ class RobotBody:
             self.safely(destroy, entity)
         self._made.clear()
         if self._door.busy:  # its result is told on the executor, after this
-            later(self._node, FAREWELL_S, self._door.destroy)
+            turns_of(self._node).once(FAREWELL_S, self._door.destroy)
         else:
             self._door.destroy()
 
@@ -186,7 +187,10 @@ class RobotBody:
         heard: Callable[[Any], None] = partial(self.safely, callback)
         if from_server:
             heard = self._servers.faults.passing(heard, Direction.DOWN)
-        self._keep(self._node.create_subscription(kind, self._topic(topic), heard, profile), self._node.destroy_subscription)
+            made = bounded.hear(self._node, kind, self._topic(topic), heard, profile, self._refuse)
+        else:
+            made = self._node.create_subscription(kind, self._topic(topic), heard, profile)
+        self._keep(made, self._node.destroy_subscription)
 
     # --- what arrives ---
 
@@ -205,7 +209,10 @@ class RobotBody:
         try:
             self.brain.reply(read(message), clock())
         except BadMessageError as error:
-            self.brain.refused[error.kind] += 1
+            self._refuse(error)
+
+    def _refuse(self, error: BadMessageError) -> None:
+        self.brain.refused[error.kind] += 1
 
     def _on_refetch(self, message: Any) -> None:
         self.brain.ask_again(convert.id_from(message))
@@ -252,6 +259,8 @@ class RobotBody:
         except Exception:
             self._failed()
             self.stop()
+        if may_act:
+            self.punctuality.durations.add(clock() - now_s)
 
     def _tick(self, now_s: float, may_act: bool) -> None:
         tick = self.brain.tick(self._sensors(), now_s, may_act=may_act)
@@ -309,4 +318,4 @@ class RobotBody:
         self._told, self._told_s = told, now_s
 
     def _status_message(self, now_s: float) -> Any:
-        return convert.stamped(status_message(self.brain, self.settings.task, now_s), self._node)
+        return convert.stamped(status_message(self.brain, self.settings.task, self.punctuality, now_s), self._node)

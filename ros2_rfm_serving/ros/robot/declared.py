@@ -101,8 +101,8 @@ _GATE = {
     "clamped": "Too many of the first hundred chunks' values are beyond the limits, so the units are wrong: off, warn or refuse",
     "max_clamped": "Share of those values",
     "statistics": "Values too far from the actions that the model was trained on: off, warn or refuse",
-    "action_mean": "Per action, from the model's bundle",
-    "action_std": "Per action, from the model's bundle",
+    "action_mean": "Per action; empty: what the model says of its training data",
+    "action_std": "Per action; empty: what the model says of its training data",
     "max_deviations": "Standard deviations from the mean",
 }
 
@@ -156,6 +156,7 @@ _LINK = {
     "max_timeouts": "Requests in a row without an answer, then the session is opened anew",
     "initial_backoff_s": "Before a session is asked for again, the first time",
     "max_backoff_s": "And at most",
+    "seed": "Of how these retries are spread; each robot and component has numbers of its own",
     "counts_first_latency": "A session's first inference counts as latency though it may include a warm-up",
     "longest_latency": "The latency to expect is the longest ever; false: see link.window_maximum",
     "window_maximum": "The latency to expect is the longest of the last 100; false: their median",

@@ -16,9 +16,9 @@ from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.node.timers import ONE_FOR_ALL, every
+from ros2_rfm_serving.ros.node.timers import turns_of
 from ros2_rfm_serving.ros.robot.status_watch import Hearing, StatusWatch
-from ros2_rfm_serving.ros.wire import convert, qos, session_messages
+from ros2_rfm_serving.ros.wire import bounded, convert, qos, session_messages
 from ros2_rfm_serving.types import Heard, ObservationRequest, Schedule, ServerState, SessionRequest
 
 FULL = (CapacityError.code, DrainingError.code)
@@ -26,16 +26,6 @@ FULL = (CapacityError.code, DrainingError.code)
 FAREWELL_S = 0.2
 """For the answers of the last calls; then the clients go."""
 SERVICES = {srv.OpenSession: "open_session", srv.CloseSession: "close_session", srv.ResetEpisode: "reset_episode"}
-
-
-def later(node: Node, seconds: float, callback: Callable[[], object]) -> None:
-    """Once, on the node's executor; not at all when the node goes before."""
-
-    def call() -> None:
-        if node.destroy_timer(timer):  # else it had expired twice before it was looked at
-            callback()
-
-    timer = every(node, seconds, call, clock=ONE_FOR_ALL)
 
 
 class ServedRobot(Protocol):
@@ -70,7 +60,7 @@ class Servers:
         self._users: dict[str, list[ServedRobot]] = defaultdict(list)
         """Server -> robots with a route to it."""
         on_schedule = faults.passing(self._on_schedule, Direction.DOWN, reliable=True)
-        self._schedule = node.create_subscription(msg.Schedule, names.schedule, on_schedule, qos.SCHEDULE_HEARD)
+        self._schedule = bounded.hear(node, msg.Schedule, names.schedule, on_schedule, qos.SCHEDULE_HEARD, self._refuse)
 
     def __contains__(self, server: str) -> bool:
         return server in self._servers
@@ -93,7 +83,12 @@ class Servers:
         clients = [client for server in self._servers.values() for client in server.clients.values()]
         self._servers.clear()
         self._users.clear()
-        later(self._node, FAREWELL_S, lambda: [self._node.destroy_client(client) for client in clients])
+        turns_of(self._node).once(FAREWELL_S, lambda: [self._node.destroy_client(client) for client in clients])
+
+    def _refuse(self, error: BadMessageError) -> None:
+        """Of a message that is for all robots here."""
+        for robot in self._robots:
+            robot.brain.refused[error.kind] += 1
 
     # --- what the schedule says ---
 
@@ -101,8 +96,7 @@ class Servers:
         try:
             schedule = convert.schedule_from(message)
         except BadMessageError as error:
-            for robot in self._robots:
-                robot.brain.refused[error.kind] += 1
+            self._refuse(error)
             self._node.get_logger().warning(f"refused a schedule: {error}")
             return
         now_s = clock()
@@ -128,7 +122,8 @@ class Servers:
         """All that it takes to turn to a server, made ahead of need: discovery takes its time."""
         node, name = self._node, self._names.server
         on_status = self.faults.passing(self._on_status, Direction.DOWN, reliable=True)
-        self._watch.hear(name(server, "status"), Hearing(on_status, lambda event: self._on_liveliness(server, event)))
+        hearing = Hearing(on_status, lambda event: self._on_liveliness(server, event), self._refuse)
+        self._watch.hear(name(server, "status"), hearing)
         publisher = node.create_publisher(msg.Observation, name(server, "observation"), qos.OBSERVATION_SENT)
         clients = {service: node.create_client(service, name(server, leaf)) for service, leaf in SERVICES.items()}
         return _Server(

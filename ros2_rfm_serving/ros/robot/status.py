@@ -17,6 +17,7 @@ from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.types import RobotState, TaskPhase
+from ros2_rfm_serving.types.histogram import TICK_BOUNDS_S, Histogram
 
 WINDOW_S = 5.0
 """Of the rates."""
@@ -54,6 +55,8 @@ class Punctuality:
         self._period_s, self._on_grid = period_s, on_grid
         self._due_s: float | None = None
         self._late_s: deque[float] = deque(maxlen=WINDOW_TICKS)
+        self.latenesses, self.durations = Histogram(TICK_BOUNDS_S), Histogram(TICK_BOUNDS_S)
+        """s, of all periods: how late they began, and how long they took to compute."""
 
     def ticked(self, now_s: float) -> None:
         self.ticks += 1
@@ -62,6 +65,7 @@ class Punctuality:
         missed = int(late_s / self._period_s)
         if self._due_s is not None:
             self._late_s.append(late_s)
+            self.latenesses.add(late_s)
             self.missed += missed
         # A tick before its time tells that the first ones, from which the grid was taken, were late themselves.
         self._due_s = (due_s + missed * self._period_s if self._on_grid and now_s >= due_s else now_s) + self._period_s
@@ -118,7 +122,7 @@ class Rhythm:
         return misfit
 
 
-def status_message(brain: RobotBrain, task: str, now_s: float) -> Any:
+def status_message(brain: RobotBrain, task: str, punctuality: Punctuality, now_s: float) -> Any:
     run = brain.task
     actions_hz, chunks_hz = brain.rates(WINDOW_S, now_s)
     p50_s, p99_s = np.quantile(brain.round_trips_s or [np.nan], (0.5, 0.99))
@@ -149,9 +153,21 @@ def status_message(brain: RobotBrain, task: str, now_s: float) -> Any:
         admitted_by=brain.admission.scheduler,
         admitted_task=brain.admission.task,
         components=[_figures_message(name, figures, brain.slo_s(name)) for name, figures in sorted(brain.figures.items())],
+        transitions=convert.counters_to({_change(*change): count for change, count in brain.state_changes.items()}),
+        fallbacks=convert.counters_to(brain.fallbacks),
+        histograms=[
+            convert.histogram_to("staleness_s", brain.stalenesses),
+            convert.histogram_to("tick_s", punctuality.durations),
+            convert.histogram_to("tick_late_s", punctuality.latenesses),
+            *(convert.histogram_to("round_trip_s", part.round_trips, name) for name, part in sorted(brain.figures.items())),
+        ],
     )
     status.header.frame_id = brain.config.name
     return status
+
+
+def _change(before: RobotState, after: RobotState) -> str:
+    return f"{before.name} to {after.name}"
 
 
 def _figures_message(component: str, figures: ComponentFigures, slo_s: float) -> Any:
@@ -190,7 +206,7 @@ def diagnosis(
         "state_rate_hz": rhythm.rate_hz,
         "state_rate_misfit": rhythm.misfit,
         "callback_errors": errors,
-        **{f"{before.name} to {after.name}": count for (before, after), count in sorted(brain.state_changes.items())},
+        **{_change(*change): count for change, count in sorted(brain.state_changes.items())},
         **{f"warned {name}": count for name, count in sorted(brain.gate_warnings.items())},
         **{f"{part.component} in time": part.in_time for part in status.components},
         **{f"{part.component} late": part.late for part in status.components},

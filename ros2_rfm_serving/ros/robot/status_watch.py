@@ -9,15 +9,18 @@ from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rfm_serving import msg
 
-from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.wire import bounded, qos
 
 
 class Hearing(NamedTuple):
     status: Callable[[Any], object]
     liveliness: Callable[[Any], object]
+    refuse: Callable[[BadMessageError], object]
+    """What could not be read."""
 
 
-DEAF = Hearing(lambda status: None, lambda event: None)
+DEAF = Hearing(lambda status: None, lambda event: None, lambda error: None)
 
 
 class StatusWatch:
@@ -37,11 +40,13 @@ class StatusWatch:
         if topic not in self._made:
             self._made.add(topic)
             events = SubscriptionEventCallbacks(liveliness=lambda event: self._hearing(topic).liveliness(event))
-            self._node.create_subscription(
+            bounded.hear(
+                self._node,
                 msg.ServerStatus,
                 topic,
                 lambda message: self._hearing(topic).status(message),
                 qos.SERVER_STATUS,
+                lambda error: self._hearing(topic).refuse(error),
                 event_callbacks=events,
             )
 

@@ -53,6 +53,8 @@ class TaskDoor:
         self._node, self._brain, self._task = node, brain, task
         self._forget_readings, self._stop = forget_readings, stop
         self._goal: tuple[Any, TaskRun] | None = None
+        self._next: Any = None
+        """A goal that begins when the reset is over that moves the robot for one which was preempted."""
         self._untold = 0
         """Results that are about to be told, on the executor."""
         self._resetting = -1
@@ -71,7 +73,7 @@ class TaskDoor:
     @property
     def busy(self) -> bool:
         """From the acceptance of a goal until its client was told its result."""
-        return self._goal is not None or self._untold > 0
+        return self._goal is not None or self._next is not None or self._untold > 0
 
     def tend(self, now_s: float) -> None:
         """Reset, cancellation, feedback and the end of the goal."""
@@ -103,6 +105,9 @@ class TaskDoor:
             return
         if self._goal is not None:
             self._preempt(f"preempted by a goal of {_who(goal.request)}", clock())
+        if self._goal is not None:  # its reset still moves the robot
+            self._next = goal
+            return
         wanted = TaskGoal(
             task=self._task,
             instruction=goal.request.instruction or self.instruction,
@@ -117,6 +122,8 @@ class TaskDoor:
             return TaskOutcome.INACTIVE, "the robot node is not active: it takes no tasks"
         if problem := self._wrong(request):
             return TaskOutcome.REJECTED, problem
+        if self._next is not None:
+            return TaskOutcome.BUSY, f"a goal of {_who(self._next.request)} waits for the end of the robot's reset; try again later"
         holder = self._goal[0].request if self._goal else None
         if holder is not None and (request.requester or not holder.requester):
             fix = "wait, cancel that goal, or call rfm/abort"
@@ -160,6 +167,9 @@ class TaskDoor:
             f"{result.executed_steps} actions, {result.held_steps} held{': ' if result.message else ''}{result.message}"
         )
         self._action.end(goal, lambda _: self._told(goal, result.outcome, self._message(result)))
+        if self._next is not None:
+            following, self._next = self._next, None
+            self._begin(following)
 
     def _refuse(self, goal: Any, outcome: TaskOutcome, problem: str) -> None:
         """A program tries again and again, and knows why."""
@@ -202,13 +212,14 @@ class TaskDoor:
         if run.attempt != self._resetting:
             self._resetting, self._reset_since_s, self._reset_asks, self._reset_asked = run.attempt, now_s, 0, False
         if now_s - self._reset_since_s > RESET_TIMEOUT_S:
-            if not self._reset_asked or self._reset_asks == RESET_ASKS:
+            if not self._reset_asked or self._reset_asks == RESET_ASKS or run.ends_after_reset:
                 run.reset_done(False, self._no_answer(), now_s)
                 return
             self._node.get_logger().warning(f"{self._brain.config.name}: {self._no_answer()} to a reset; it is asked for again")
             self._reset_since_s, self._reset_asked = now_s, False
-        if not self._reset_asked and self._reset.service_is_ready():
+        if not self._reset_asked and self._brain.is_handed_over and self._reset.service_is_ready():
             self._reset_asked, self._reset_asks = True, self._reset_asks + 1
+            run.reset_begins()
             asked = run.attempt, self._reset_asks
             future = self._reset.call_async(Trigger.Request())
             future.add_done_callback(lambda done: self._on_reset(run, asked, done.result()))

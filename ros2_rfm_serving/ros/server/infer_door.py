@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import functools
+import math
 import traceback
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rclpy.action import CancelResponse
 from rclpy.node import Node
 from rfm_serving import action
 
-from ros2_rfm_serving.errors import ModelError, RfmError, SessionError
+from ros2_rfm_serving.errors import CapacityError, ModelError, RfmError, SessionError
 from ros2_rfm_serving.ros.node.patient_action import PatientActionServer
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.types import Chunk, Conditioning, Plan, Reply, RequestId, SessionRequest
+from ros2_rfm_serving.server.quota import Quotas
+from ros2_rfm_serving.types import Chunk, Conditioning, ObservationRequest, Plan, Reply, RequestId, SessionRequest
 
 TIMEOUT_S = 30.0
 TEND_PERIOD_S = 0.1
 FAILED = "the model could not answer; the server's log says why"
+
+
+BURST = 8
+"""Goals of one client that may come at once."""
+Deposit = Callable[[ObservationRequest, Callable[[RfmError], None]], None]
+"""Of a request, and who is told, on any thread, that it is refused."""
+
+
+class Limits(NamedTuple):
+    """Robots go first: what one client may ask for, and all of them."""
+
+    rate_hz: float
+    """Of one client in the long run; 0: no limit."""
+    waiting: int
+    """Goals at once."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +57,22 @@ class _Waiting:
 class InferDoor:
     """Every goal gets a session of its own, under a name that no robot has, and closes it at its end.
 
-    `serving` gives the server and how to wake its engine, or None while nothing is served. `take` is called on the engine's
-    thread, everything else on the executor's.
+    `serving` gives the server and how its requests come in, beside the executor, or None while nothing is served. `take` is called
+    on the engine's thread, everything else on the executor's.
     """
 
     def __init__(
         self,
         node: Node,
         action_name: str,
-        serving: Callable[[], tuple[ModelServer, Callable[[], None]] | None],
+        serving: Callable[[], tuple[ModelServer, Deposit] | None],
         refusal: Callable[[], RfmError],
+        limits: Callable[[], Limits],
     ) -> None:
         """refusal: why nothing is served."""
-        self._node, self._serving, self._refusal = node, serving, refusal
+        self._node, self._serving, self._refusal, self._limits = node, serving, refusal, limits
+        self._quotas = Quotas(BURST)
+        """By the name that a client gives itself."""
         self._waiting: dict[str, _Waiting] = {}
         """By the robot name of the goal."""
         self._action = PatientActionServer(
@@ -108,16 +128,32 @@ class InferDoor:
         serving = self._serving()
         if serving is None:
             raise self._refusal()
-        server, wake = serving
+        server, deposit = serving
         observation = goal.request.observation
         identity = observation.id
+        self._check_quota(server, identity.robot)
         identity.robot, identity.sequence = robot, 1
         identity.session_epoch = _open_session(server, observation)
         self._waiting[robot] = _Waiting(goal, server, identity.component, identity.session_epoch, clock())
         with server.counting_refusals():
-            server.submit(convert.observation_from(observation), clock())
-        wake()
+            request = convert.observation_from(observation)
+        deposit(request, functools.partial(self._unfit, robot))
         goal.publish_feedback(action.Infer.Feedback(phase="queued"))
+
+    def _check_quota(self, server: ModelServer, client: str) -> None:
+        """Raises: `CapacityError`; counted."""
+        limits = self._limits()
+        if len(self._waiting) >= limits.waiting:
+            server.count("infer_full")
+            raise CapacityError(f"{len(self._waiting)} goals of infer wait already (`infer_waiting`); try again")
+        if not self._quotas.take(client, limits.rate_hz or math.inf, clock()):
+            server.count("infer_over_quota")
+            who = f"client {client!r}" if client else "a client without a name"
+            raise CapacityError(f"{who} asks more than {limits.rate_hz:g} times a second (`infer_rate_hz`)")
+
+    def _unfit(self, robot: str, error: RfmError) -> None:
+        """On any thread."""
+        self._node.executor.create_task(self._finish, robot, error)
 
     def _finish(self, robot: str, outcome: Reply | RfmError) -> None:
         if waiting := self._waiting.pop(robot, None):  # else it was canceled meanwhile

@@ -2,47 +2,97 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import sys
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import cdr
-from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.server import ModelServer, images
+from ros2_rfm_serving.server.arrivals import Arrivals
+from ros2_rfm_serving.server.fair import FairQueue
 from ros2_rfm_serving.types import ObservationRequest
 
 MAX_WAITING = 4096
 """Robots with an observation that nobody has looked at yet; beyond it they are refused and counted."""
 
+HEAVY_NICENESS = 10
+"""Of the threads that decode what is large: the others, the engine's and the executor's go first. Linux has that per thread."""
+
 Key = tuple[str, str]
+Refused = Callable[[BadMessageError], None]
+
+
+class _Item(NamedTuple):
+    request: ObservationRequest
+    arrived_s: float
+    refused: Refused
+
+
+class _Line(FairQueue[Key, _Item]):
+    """What waits for threads of its own, and whether they move."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun_s: dict[int, float] = {}
+        """Decoder's thread -> since when it decodes."""
+        self._moved_s = -math.inf
+        """When a decoder last came, or something came for idle ones."""
+
+    @property
+    def is_idle(self) -> bool:
+        return not len(self) and not self._begun_s
+
+    def arrive(self, key: Key, item: _Item) -> None:
+        if not len(self):
+            self._moved_s = item.arrived_s
+        self.put(key, item)
+
+    def begin(self) -> tuple[Key, _Item]:
+        self._begun_s[threading.get_ident()] = self._moved_s = clock()
+        return self.take()
+
+    def end(self, key: Key) -> None:
+        self.charge(key, clock() - self._begun_s.pop(threading.get_ident()))
+
+    def stalled_s(self, now_s: float) -> float:
+        """Takes no lock."""
+        begun_s = min(tuple(self._begun_s.values()), default=math.inf)
+        return max(0.0, now_s - min(begun_s, self._moved_s if len(self) else math.inf))
 
 
 class Intake:
     """Latest only: an undecoded observation gives way to a newer one of the same robot and component.
 
-    `wake` is called when a request has come into its mailbox, `complain` with what was refused, both on any thread.
+    Whoever has used least of the decoding is next, and what takes long to decode has threads of its own: it holds up neither the
+    others nor, on a machine that is busy, the engine. `wake` is called when a request has come into its mailbox, `complain` with
+    what was refused, both on any thread.
     """
 
     def __init__(
         self,
         server: ModelServer,
         wake: Callable[[], None],
-        complain: Callable[[BadMessageError], None],
+        complain: Refused,
         num_threads: int,
     ) -> None:
+        """num_threads: of those that decode what is small, and of those that decode the rest."""
         self._server, self._wake, self._complain = server, wake, complain
         self._decodes = bool(server.contract.cameras) and not server.takes_encoded
-        self._waiting: dict[Key, tuple[ObservationRequest, float]] = {}
-        """(request, when it arrived), oldest first"""
-        self._begun_s: dict[int, float] = {}
-        """Decoder's thread -> since when it decodes."""
-        self._moved_s = -math.inf
-        """When a decoder last came, or something came for idle ones."""
+        self._light, self._heavy = _Line(), _Line()
+        self._arrivals = Arrivals()
         self._changed, self._stopping = threading.Condition(), False
         self._threads: list[threading.Thread] = []
-        if self._decodes:
-            self._threads = [threading.Thread(target=self._run, name=f"decode_{i}", daemon=True) for i in range(num_threads)]
+        for line in (self._light, self._heavy) if self._decodes else ():
+            name = "decode" if line is self._light else "decode_large"
+            self._threads += [
+                threading.Thread(target=self._run, args=(line,), name=f"{name}_{i}", daemon=True) for i in range(num_threads)
+            ]
         for thread in self._threads:
             thread.start()
 
@@ -60,34 +110,42 @@ class Intake:
         except Exception as error:  # nothing that arrives may end more than itself
             self._server.mishap("intake_error", f"{type(error).__name__}: {error}")
             return
+        if lost := self._arrivals.lost_before(request.id):
+            self._server.count("lost_on_the_way", lost)
+        self.put(request, arrived_s, self._complain)
+
+    def put(self, request: ObservationRequest, arrived_s: float, refused: Refused) -> None:
+        """`refused` is called on any thread."""
+        item = _Item(request, arrived_s, refused)
         if not self._threads:
-            self._submit(request, arrived_s)
+            self._submit(item)
             return
         key = (request.id.robot, request.id.component)
+        line, other = self._light, self._heavy
+        if not images.is_light(request.images):
+            line, other = other, line
         with self._changed:
-            if key in self._waiting:
-                before = self._waiting[key][0].id
+            if (waiting := line.get(key) or other.get(key)) is not None:
+                before = waiting.request.id
                 if before.session_epoch == request.id.session_epoch and before.sequence >= request.id.sequence:
                     self._server.count("stale_sequence")
                     return
                 self._server.superseded_early(before)
-            elif len(self._waiting) >= MAX_WAITING:
+                other.pop(key)
+            elif len(self._light) + len(self._heavy) >= MAX_WAITING:
                 self._server.count("intake_full")
                 return
-            if not self._waiting:
-                self._moved_s = arrived_s
-            self._waiting[key] = (request, arrived_s)
-            self._changed.notify()
+            line.arrive(key, item)
+            self._changed.notify_all()
 
     @property
     def is_idle(self) -> bool:
         """Nothing is to be decoded."""
-        return not self._waiting and not self._begun_s
+        return self._light.is_idle and self._heavy.is_idle
 
     def stalled_s(self, now_s: float) -> float:
         """For how long a decoder has not come back, or none has come for what waits; 0: nothing is to be done. Takes no lock."""
-        begun_s = min(tuple(self._begun_s.values()), default=math.inf)
-        return max(0.0, now_s - min(begun_s, self._moved_s if self._waiting else math.inf))
+        return max(self._light.stalled_s(now_s), self._heavy.stalled_s(now_s))
 
     def stop(self) -> list[threading.Thread]:
         """Those that end, after the image that they decode."""
@@ -96,26 +154,33 @@ class Intake:
             self._changed.notify_all()
         return self._threads
 
-    def _run(self) -> None:
+    def _run(self, line: _Line) -> None:
+        if line is self._heavy:
+            _yield_to_others()
         while True:
             with self._changed:
-                while not self._waiting and not self._stopping:
+                while not len(line) and not self._stopping:
                     self._changed.wait()
                 if self._stopping:
                     return
-                key = next(iter(self._waiting))
-                request, arrived_s = self._waiting.pop(key)
-                self._begun_s[threading.get_ident()] = self._moved_s = clock()
-            self._submit(request, arrived_s)
-            self._begun_s.pop(threading.get_ident())
+                key, item = line.begin()
+            self._submit(item)
+            with self._changed:
+                line.end(key)
 
-    def _submit(self, request: ObservationRequest, arrived_s: float) -> None:
+    def _submit(self, item: _Item) -> None:
         try:
             with self._server.counting_refusals():
-                self._server.submit(request, arrived_s)
+                self._server.submit(item.request, item.arrived_s)
         except BadMessageError as error:
-            self._complain(error)
+            item.refused(error)
         except (Exception, SystemExit) as error:  # a decoder is foreign code: it costs this message and nothing else
             self._server.mishap("intake_error", f"{type(error).__name__}: {error}")
         else:
             self._wake()
+
+
+def _yield_to_others() -> None:
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), HEAVY_NICENESS)

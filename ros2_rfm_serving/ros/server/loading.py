@@ -123,9 +123,10 @@ def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow:
     batch_size = min(placement.batch_size, engine.max_batch_size)
     engine.prepare(batch_size)
     engine.warm_up()
-    answer = rehearse(engine, batch_size)
+    size_px = (params.image_width_px, params.image_height_px)
+    answer = rehearse(engine, batch_size, size_px)
     sessions = placement.max_sessions or max_sessions(
-        engine.contract, _service_s(engine, batch_size), batch_size, rate_hz=params.session_rate_hz
+        engine.contract, _service_s(engine, batch_size, size_px), batch_size, rate_hz=params.session_rate_hz
     )
     config = params.server_config(placement, sessions)
     config = replace(config, num_updates=_num_updates(answer), max_concurrent=engine.max_concurrent)
@@ -137,9 +138,9 @@ def _num_updates(answer: EngineReply | None) -> int | None:
     return None if answer is None or len(answer.confidence) else len(answer.updates)
 
 
-def _service_s(engine: Engine, batch_size: int) -> float:
+def _service_s(engine: Engine, batch_size: int, size_px: tuple[int, int]) -> float:
     """Of one full batch, the quickest of three."""
-    blank = [blank_request(engine.contract, encoded=engine.takes_encoded)] * batch_size
+    blank = [blank_request(engine.contract, size_px, encoded=engine.takes_encoded)] * batch_size
     fastest_s = math.inf
     for _ in range(3):
         begun_s = clock()

@@ -12,7 +12,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.standing import Standing
-from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.server.sessions import SessionKey
 from ros2_rfm_serving.types import Heard, Schedule
 
@@ -22,7 +22,7 @@ class Schedules:
 
     def __init__(self, node: Node, topic: str, server: str, standing: Standing, follow: Callable[[Schedule], None]) -> None:
         self._node, self._server, self._standing, self._follow = node, server, standing, follow
-        node.create_subscription(msg.Schedule, topic, self._on_schedule, qos.SCHEDULE_HEARD)
+        bounded.hear(node, msg.Schedule, topic, self._on_schedule, qos.SCHEDULE_HEARD, self._refuse)
 
     @property
     def robots(self) -> list[SessionKey]:
@@ -30,6 +30,9 @@ class Schedules:
         schedule = self._standing.following.schedule
         routes = schedule.routes if schedule else ()
         return [(route.robot, route.component) for route in routes if self._server in (route.server, route.standby)]
+
+    def _refuse(self, error: BadMessageError) -> None:
+        self._standing.refused[error.kind] += 1
 
     def _on_schedule(self, message: Any) -> None:
         standing = self._standing

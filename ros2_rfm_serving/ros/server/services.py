@@ -8,13 +8,17 @@ from typing import Any
 from rclpy.node import Node
 from rfm_serving import srv
 
-from ros2_rfm_serving.errors import RfmError, SessionError
+from ros2_rfm_serving.errors import CapacityError, RfmError, SessionError
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.serving import Serving
 from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.server.quota import Quotas
 from ros2_rfm_serving.types import SessionGrant, SessionRequest
+
+OPENINGS_HZ, OPENINGS_AT_ONCE = 2.0, 10
+"""Sessions that one robot may ask for, for one component."""
 
 
 class Services:
@@ -30,6 +34,7 @@ class Services:
     ) -> None:
         """`name`: of a service -> on the graph."""
         self._node, self._serving, self._refusal, self._topics = node, serving, refusal, topics
+        self._openings = Quotas(OPENINGS_AT_ONCE)
         node.create_service(srv.OpenSession, name("open_session"), self._on_open)
         node.create_service(srv.CloseSession, name("close_session"), self._on_close)
         node.create_service(srv.ResetEpisode, name("reset_episode"), self._on_reset)
@@ -42,6 +47,7 @@ class Services:
         server, snapshot = serving.server, serving.server.snapshot(clock())
         response.sessions, response.max_sessions, response.load = snapshot.sessions, snapshot.max_sessions, snapshot.load
         try:
+            self._check_quota(server, request.robot, request.component)
             with server.counting_refusals():
                 grant = self._granted(server, session_request_from(request))
         except RfmError as error:
@@ -50,6 +56,12 @@ class Services:
         response.success, response.session_epoch, response.warnings = True, grant.session_epoch, list(grant.warnings)
         response.sessions = len(server.session_names())
         return contract_to(grant.contract, response)
+
+    def _check_quota(self, server: ModelServer, robot: str, component: str) -> None:
+        """Raises: `CapacityError`; counted."""
+        if not self._openings.take((robot, component), OPENINGS_HZ, clock()):
+            server.count("opens_over_quota")
+            raise CapacityError(f"{robot}/{component} asks for sessions more than {OPENINGS_HZ:g} times a second")
 
     def _granted(self, server: ModelServer, request: SessionRequest) -> SessionGrant:
         """With a topic for its replies. Raises: `RfmError`."""

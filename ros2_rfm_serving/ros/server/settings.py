@@ -39,6 +39,8 @@ class ServerParams:
     batch_size: int
     max_sessions: int
     session_rate_hz: float
+    image_width_px: int
+    image_height_px: int
     gpu_type: str
     profiles_folder: Path
     models_folder: Path
@@ -58,6 +60,8 @@ class ServerParams:
     strict_rate: bool
     check_parity: bool
     decode_threads: int
+    infer_rate_hz: float
+    infer_waiting: int
     hung_after_s: float
     drain_timeout_s: float
     max_engine_errors: int
@@ -103,7 +107,15 @@ class ServerParams:
 
     def server_config(self, placement: Placement, max_sessions: int) -> ServerConfig:
         first_epoch = 1 + secrets.randbelow(1 << 30)
-        config = ServerConfig(name=self.server, batch_size=placement.batch_size, max_sessions=max_sessions, first_epoch=first_epoch)
+        config = ServerConfig(
+            name=self.server,
+            batch_size=placement.batch_size,
+            max_sessions=max_sessions,
+            first_epoch=first_epoch,
+            profile_s=load_profiles(self.profiles_folder).batches_s(
+                placement.model, placement.gpu_type, placement.batching, placement.batch_size
+            ),
+        )
         return self.ruled(config)
 
     def ruled(self, config: ServerConfig) -> ServerConfig:
@@ -140,6 +152,8 @@ SPECS = {
     "batch_size": _live(1, "Largest batch, with `model`", 1, UNLIMITED),
     "max_sessions": _live(0, "Sessions admitted, with `model`; 0: as many as the measured speed allows", 0, 1_000_000),
     "session_rate_hz": _at_configure(0.0, "Requests of one session that `max_sessions: 0` counts on; 0: two a chunk", 0.0, 1e6),
+    "image_width_px": _at_configure(640, "Of the images that robots send, for what is measured before serving", 8, 8192),
+    "image_height_px": _at_configure(480, "The same", 8, 8192),
     "gpu_type": _at_configure("CPU", "GPU type of this machine, with `model`"),
     "profiles_folder": _at_configure("", "Folder of profiles (CSV) and models.yaml; empty: the shipped one"),
     "models_folder": _at_configure("", "Folder of model bundles; empty: the shipped one"),
@@ -148,12 +162,14 @@ SPECS = {
     "overflow_round_trip_s": _at_configure(0.0, "Network's share of its latency", 0.0, 1e6),
     "overflow_token_env": _at_configure("", "Environment variable with the token for it; empty: none"),
     "check_parity": _at_configure(False, "Compare the model with its reference, and do not serve if it differs"),
-    "decode_threads": _at_configure(1, "Threads that decode camera images", 1, 256),
-    "dispatch": _live("best", f"Whose request runs next: {', '.join(DISPATCH_POLICIES)}, or one that another package adds"),
+    "decode_threads": _at_configure(1, "Threads that decode camera images; large ones have as many of their own", 1, 256),
+    "dispatch": _live("balanced", f"Whose request runs next: {', '.join(DISPATCH_POLICIES)}, or one that another package adds"),
     "batching": _live("fixed", "How many run together", choices=tuple(BATCHINGS)),
     "refetch_after_s": _live(0.0, "Older observations are asked for again if that costs nothing; 0: never", 0.0, 1e6),
     "max_request_rate_hz": _live(100.0, "Of one session; more is refused and counted; 0: no limit", 0.0, 1e6),
     "request_burst": _live(20, "Requests of one session that may come at once", 1, 1_000_000),
+    "infer_rate_hz": _live(2.0, "Goals of `infer` of one client; more is refused and counted; 0: no limit", 0.0, 1e6),
+    "infer_waiting": _live(4, "Goals of `infer` at once, of all clients; more is refused and counted", 1, 100_000),
     "absent_grace_s": _live(10.0, "The session of a robot that left the graph is closed after this long", 0.0, 1e9),
     "idle_timeout_s": _live(600.0, "A session that asked for nothing is closed after this long; 0: never", 0.0, 1e9),
     "instruction": _live("", "The only instruction that is served, in sessions that open from then on; empty: any"),

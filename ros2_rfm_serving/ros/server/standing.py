@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -38,7 +38,7 @@ class Standing:
         """Kind of problem -> when it was last logged."""
         overridable = QoSOverridingOptions.with_default_policies()
         self._status = node.create_publisher(msg.ServerStatus, topic, qos.SERVER_STATUS, qos_overriding_options=overridable)
-        self._diagnostics = Diagnostics(node, self._diagnoses)
+        self._diagnostics = Diagnostics(node, lambda: (self._diagnosis, own_name.diagnosis))
         own_name.report = self._diagnostics.publish
 
     def become(self, state: ServerState, detail: str) -> None:
@@ -77,6 +77,3 @@ class Standing:
 
     def _diagnosis(self) -> DiagnosticStatus:
         return diagnosis(self._message(), self.following, clock())
-
-    def _diagnoses(self) -> Iterable[DiagnosticStatus]:
-        return self._diagnosis(), self._own_name.diagnosis()

@@ -46,9 +46,10 @@ def status_message(
     if server:
         contract, snapshot = server.contract, server.snapshot(now_s)
         status.model, status.model_hash, status.emulated = contract.model, contract.model_hash, contract.emulated
-        for field in status.get_fields_and_field_types().keys() & vars(snapshot).keys() - {"refused"}:
+        for field in status.get_fields_and_field_types().keys() & vars(snapshot).keys() - {"refused", "histograms"}:
             setattr(status, field, getattr(snapshot, field))
         status.refused = convert.counters_to(refused + Counter(snapshot.refused))
+        status.histograms = [convert.histogram_to(name, histogram) for name, histogram in snapshot.histograms.items()]
     return status
 
 

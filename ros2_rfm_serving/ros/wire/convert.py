@@ -34,6 +34,7 @@ from ros2_rfm_serving.types import (
     Verdict,
     empty,
 )
+from ros2_rfm_serving.types.histogram import Histogram
 
 MAX_TENSOR_VALUES = 1 << 20
 check_name = session_messages.check_name
@@ -326,6 +327,7 @@ def schedule_to(schedule: Schedule, factory: str) -> Any:
         factory=factory,
         policy=schedule.policy,
         predicted_actions_hz=schedule.predicted_actions_hz,
+        gap=schedule.gap,
         placements=[msg.Placement(**_fields(msg.Placement, p) | {"components": list(p.components)}) for p in schedule.placements],
         routes=[msg.Route(**_fields(msg.Route, r)) for r in schedule.routes],
         released=list(schedule.released),
@@ -335,6 +337,11 @@ def schedule_to(schedule: Schedule, factory: str) -> Any:
 def _fields(message: Any, values: object) -> dict[str, Any]:
     """What of `values` travels."""
     return {name: getattr(values, name) for name in message.get_fields_and_field_types()}
+
+
+def histogram_to(name: str, histogram: Histogram, component: str = "") -> Any:
+    bounds, counts = array.array("d", histogram.bounds), array.array("Q", histogram.counts)
+    return msg.Histogram(name=name, component=component, bounds=bounds, counts=counts, sum=histogram.sum)
 
 
 def counters_to(refused: dict[str, int]) -> list[Any]:

@@ -107,6 +107,8 @@ def contract_to(contract: ModelContract, message: Any) -> Any:
     message.max_inference_delay_steps = contract.max_inference_delay_steps
     message.conditionings = [conditioning.value for conditioning in contract.conditionings]
     message.serving = contract.serving.value
+    message.action_mean = list(contract.action_mean)
+    message.action_std = list(contract.action_std)
     return message
 
 
@@ -130,6 +132,8 @@ def grant_from(message: Any) -> SessionGrant:
             conditionings=tuple(_known("conditionings", Conditioning, word) for word in message.conditionings)
             or (Conditioning.NONE,),
             serving=_known("serving", Serving, message.serving or Serving.SHARED.value),
+            action_mean=tuple(message.action_mean),
+            action_std=tuple(message.action_std),
         ),
     )
 

@@ -1,4 +1,8 @@
-"""Our best: the oldest task first, and of those about as old the one that ends soonest, by what is known of it and its SLO."""
+"""Ours: urgent is, multiplied, how old a task is, how soon it should end, and how little of the engine it had.
+
+No order of service is best at everything: what lets quick tasks go first makes the slow ones end later (docs/server.md has the
+frontier). So there are three, by what they are good at.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,8 @@ from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Wa
 from ros2_rfm_serving.server.dispatch.task_lengths import TaskLengths
 from ros2_rfm_serving.server.history import History
 
-HASTE = 0.14
-"""Power of what is left of a task. 0 is the oldest first; 1 favours what ends soon so much that the longest tasks end far later
-than with any other policy."""
+FIRST_S = 0.05
+"""About a batch, so that a task that had nothing is not infinitely urgent."""
 OLD_S = 60.0
 """Older tasks are no more urgent for it: a robot whose task never ends must not go before all others."""
 PATIENCE = 300.0
@@ -25,14 +28,15 @@ MAX_KINDS = 256
 """Instructions are free text: only so many are remembered."""
 
 
-class Best(DispatchPolicy):
-    """Tasks that began are finished before others get far, so that few are under way at a time and none waits in all of its rounds.
-
-    Urgent is, multiplied: how old its task is; how soon it ends, by what finished tasks of the same instruction tell (Gittins'
-    index: least mean latency when lengths are not known); how often this request was passed over; and that its SLO can be kept now
-    but not by the next batch. Robots whose actions last beyond the next batch come after all others: they lose nothing, and fill
-    what is left of a batch.
+class Weighted(DispatchPolicy):
+    """Urgent is, multiplied: how old its task is; how soon it ends, by what finished tasks of the same instruction tell (Gittins'
+    index: least mean latency when lengths are not known); how little of the engine it had; how often this request was passed over;
+    and that its SLO can be kept now but not by the next batch. Robots whose actions last beyond the next batch come after all
+    others: they lose nothing, and fill what is left of a batch.
     """
+
+    AGE, HASTE, THRIFT = 1.0, 1.0, 1.0
+    """Powers of a task's age, of what is left of it, and of what it had; 0: does not count."""
 
     def __init__(self) -> None:
         self._lengths: dict[tuple[str, str], TaskLengths] = {}
@@ -60,9 +64,29 @@ class Best(DispatchPolicy):
         history = waiting.history
         last_chance = this_s <= waiting.due_s < next_s
         urgency = (
-            min(now_s - history.began_s, OLD_S)
+            min(now_s - history.began_s, OLD_S) ** self.AGE
             * (1.0 + (history.skipped / PATIENCE) ** 2)
-            / self._lengths.get(history.kind, self._all).rounds_left(history.rounds) ** HASTE
+            / self._lengths.get(history.kind, self._all).rounds_left(history.rounds) ** self.HASTE
+            / (FIRST_S + history.attained_s) ** self.THRIFT
         )
         starves = waiting.starves_s < next_s or waiting.due_s < next_s
         return starves, urgency * LAST_CHANCE if last_chance else urgency, -waiting.since_s
+
+
+class Best(Weighted):
+    """The oldest task first, and of those about as old the one that ends soonest: few tasks are under way at a time and none waits
+    in all of its rounds. The slowest tasks end soonest, and quick ones wait."""
+
+    AGE, HASTE, THRIFT = 1.0, 0.14, 0.0
+
+
+class Balanced(Weighted):
+    """Between the two."""
+
+    AGE, HASTE, THRIFT = 0.5, 1.0, 0.3
+
+
+class Swift(Weighted):
+    """What ends soon first: quick tasks hardly wait, most tasks end sooner, and the slowest far later."""
+
+    AGE, HASTE, THRIFT = 0.0, 0.5, 0.3

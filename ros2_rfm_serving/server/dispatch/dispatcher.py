@@ -9,7 +9,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.server.dispatch.base import NOTHING, DispatchPolicy, EngineView, Selection, Waiting
 from ros2_rfm_serving.server.dispatch.batching import BATCHINGS, Asks
-from ros2_rfm_serving.server.dispatch.best import Best
+from ros2_rfm_serving.server.dispatch.best import Balanced, Best, Swift
 from ros2_rfm_serving.server.dispatch.deadline import Deadline
 from ros2_rfm_serving.server.dispatch.fifo import Fifo
 from ros2_rfm_serving.server.dispatch.least_attained import LeastAttained
@@ -22,6 +22,8 @@ DISPATCH_POLICIES: dict[str, type[DispatchPolicy]] = {
     "wait_ratio": WaitRatio,
     "deadline": Deadline,
     "best": Best,
+    "balanced": Balanced,
+    "swift": Swift,
 }
 ENTRY_POINTS = "ros2_rfm_serving.dispatch"
 """Group of the entry points with which other packages add policies: classes that take no arguments."""

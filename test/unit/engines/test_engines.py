@@ -56,7 +56,7 @@ def small_policy(seed: int = 0) -> FlowPolicy:
 
 def request(i: int, delay: int = 0, prefix: int = 0, conditioning: Conditioning = Conditioning.PREFIX) -> InferenceRequest:
     rng = np.random.default_rng(i)
-    blank = blank_request(small_policy().contract, 32)
+    blank = blank_request(small_policy().contract, (32, 32))
     return replace(
         blank,
         id=replace(blank.id, robot=f"r{i}", sequence=i),

@@ -17,6 +17,7 @@ from ros2_rfm_serving.engines.embedded.planner_network import END, PlannerConfig
 from ros2_rfm_serving.engines.embedded.planner_training import Lesson, train_planner
 from ros2_rfm_serving.engines.embedded.training import TrainingConfig
 from ros2_rfm_serving.robot.history import ExecutionHistory
+from ros2_rfm_serving.robot.task import SPENT
 from ros2_rfm_serving.types import OutputKind
 from ros2_rfm_serving.worlds.lessons import draw_lesson
 
@@ -99,6 +100,14 @@ def test_the_shipped_one_tries_what_failed_in_other_words(shipped: Engine) -> No
     assert plan(shipped, TASK + history.text("", 0.0, 60.0)) == [[REACH, SLIDE]]
     history.note(REACH, "done")
     assert plan(shipped, TASK + history.text(SLIDE, 5.0, 60.0)) == [[SLIDE]]
+
+
+def test_the_shipped_one_takes_a_spent_budget_for_the_failure_that_it_is(shipped: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ros2_rfm_serving.worlds.lessons.FAILED", SPENT)
+    rng = np.random.default_rng(5)
+    lessons = [(prompt, wanted) for prompt, wanted in (draw_lesson(rng) for _ in range(400)) if SPENT in prompt]
+    right = [said == list(wanted) for said, (_, wanted) in zip(plan(shipped, *(p for p, _ in lessons)), lessons, strict=True)]
+    assert len(right) > 100 and np.mean(right) > 0.97
 
 
 def test_the_shipped_one_is_right_on_new_lessons(shipped: Engine) -> None:

@@ -255,6 +255,7 @@ SCALAR_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "string": st.one_of(st.text(max_size=6), st.sampled_from(["r1", "system1", "action_chunk", "linear", "guided", "x" * 5000])),
     "boolean": st.booleans(),
     "float": st.floats(width=32),
+    "double": st.floats(),
     "octet": st.binary(min_size=1, max_size=1),
     **{f"int{bits}": st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": st.integers(0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},

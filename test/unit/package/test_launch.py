@@ -6,9 +6,11 @@ file unchanged.
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 import types
+import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
 from ros2_rfm_serving.factory.descriptor import Interface
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
+from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.types import Fallback
 
@@ -49,6 +52,10 @@ class OpaqueFunction(Recorded):
 
 class RegisterEventHandler(Recorded):
     positional = ("event_handler",)
+
+
+class SetEnvironmentVariable(Recorded):
+    positional = ("name", "value")
 
 
 class OnShutdown(Recorded):
@@ -107,7 +114,11 @@ def launched(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
     modules = {
         "launch": {"LaunchDescription": LaunchDescription},
         "launch.actions": {
-            kind.__name__: kind for kind in (DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction, RegisterEventHandler)
+            kind.__name__: kind
+            for kind in (
+                *(DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction),
+                *(RegisterEventHandler, SetEnvironmentVariable),
+            )
         },
         "launch.event_handlers": {"OnShutdown": OnShutdown},
         "launch.events": {"matches_action": lambda action: lambda other: other is action},
@@ -195,6 +206,24 @@ def test_a_robot_is_told_the_policies_of_its_task_and_its_world_how_to_show_itse
     assert nodes["push_1_world"]["interface"] == "foreign" and nodes["pick_place_1_world"]["interface"] == "native"
 
 
+def test_it_chooses_the_dds_profile_by_the_cameras_and_says_so(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PROFILES_FILE, raising=False)
+
+    def chosen(**given: str) -> list[str]:
+        actions = launched.actions(foreman="false", **given)
+        return [Path(action.kwargs["value"]).name for action in actions if isinstance(action, SetEnvironmentVariable)]
+
+    assert chosen() == ["any_vendor.xml"]
+    assert chosen(simulated_robots="false") == ["large_images.xml"]  # of 640 pixels, unless they say otherwise
+    said = [action.kwargs["msg"] for action in launched.actions() if isinstance(action, LogInfo)]
+    assert len(said) == 1 and "any_vendor.xml" in said[0] and PROFILES_FILE in said[0]
+    monkeypatch.setenv("RMW_IMPLEMENTATION", "rmw_zenoh_cpp")
+    assert not chosen()
+    monkeypatch.delenv("RMW_IMPLEMENTATION")
+    monkeypatch.setenv(PROFILES_FILE, "my_own.xml")
+    assert not chosen()
+
+
 def test_an_unknown_interface_is_refused_by_line_and_key() -> None:
     world = "world: {simulator: metaworld, task: reach, interface: alien}"
     text = f"server_cluster: {{num_servers: 1, gpu_type: CPU}}\nrobot_fleet: [{{task: a, num_robots: 1}}]\na:\n  {world}\n"
@@ -210,3 +239,57 @@ def test_no_string_of_a_parameter_file_is_left_for_ros_to_take_for_something_els
     strings = [token for token in yaml.scan(file.read_text()) if isinstance(token, yaml.ScalarToken) and token.value in "xynono"]
     assert [token.value for token in strings] == ["x", "y", "on", "no"] and not any(token.plain for token in strings)
     assert yaml.safe_load(file.read_text())["/**"]["ros__parameters"] == {"action_names": ["x", "y"], "on": "no", "rate": 5.0}
+
+
+def test_a_view_has_a_place_a_model_and_markers_for_every_robot(repository: Path, launched: Launched) -> None:
+    """`launched`: for its stand-ins."""
+    view = Launched(runpy.run_path(str(repository / "launch" / "view.launch.py")))
+    nodes = view.nodes(robots="arm_1 arm_2", namespace="hall_3")
+    assert [node["executable"] for node in nodes] == [
+        "markers_node",
+        *["static_transform_publisher", "robot_state_publisher"] * 2,
+        "rviz2",
+    ]
+    assert nodes[0]["namespace"] == "hall_3/rfm" and nodes[0]["parameters"] == [{"fleet_namespace": "hall_3"}]
+    assert nodes[3]["arguments"] == ["--x", "1.5", "--frame-id", "factory", "--child-frame-id", "arm_2/base"]
+    model = nodes[4]
+    assert model["namespace"] == "hall_3/arm_2" and model["parameters"][0]["frame_prefix"] == "arm_2/"
+    assert model["parameters"][0]["robot_description"].startswith("<?xml") and Path(nodes[-1]["arguments"][1]).is_file()
+    assert [node["executable"] for node in view.nodes(robots="arm_1", description="", rviz="false")] == [
+        "markers_node",
+        "static_transform_publisher",
+    ]
+
+
+def test_what_is_shown_is_on_the_graph(repository: Path) -> None:
+    """rviz's and PlotJuggler's topics are names of docs/structures.md, or fields of what is there."""
+    config = repository / "config"
+    shown = yaml.safe_load((config / "rviz" / "factory.rviz").read_text())["Visualization Manager"]
+    topics = [part for display in shown["Displays"] for part in display.get("Displays", [])]
+    names = {part[key]["Value"].split("/", 2)[2] for part in topics for key in ("Topic", "Description Topic") if key in part}
+    assert shown["Global Options"]["Fixed Frame"] == "factory" and names == {"rfm/markers", "robot_description"}
+    curves = [curve.get("name", "") for curve in ET.parse(config / "plotjuggler" / "robot.xml").getroot().iter("curve")]
+    fields = {
+        kind: (repository / "msg" / f"{kind}.msg").read_text() for kind in ("RobotStatus", "ServerStatus", "ActionChunk", "Served")
+    }
+    for curve in curves:
+        text = fields["ServerStatus"] if "/servers/" in curve else fields["Served" if "/served/" in curve else "RobotStatus"]
+        assert f" {curve.rpartition('/')[2]} " in text, curve
+    assert len(curves) > 10
+    assert "rqt_robot_monitor/RobotMonitor" in (config / "rqt" / "factory.perspective").read_text()
+
+
+def test_foxgloves_layout_shows_panels_that_it_has(repository: Path) -> None:
+    content = json.loads((repository / "config" / "foxglove" / "factory.json").read_text())
+
+    def leaves(part: Any) -> list[str]:
+        return [part] if isinstance(part, str) else leaves(part["first"]) + leaves(part["second"])
+
+    assert sorted(leaves(content["layout"])) == sorted(content["configById"])
+    status = (repository / "msg" / "RobotStatus.msg").read_text() + (repository / "msg" / "ServerStatus.msg").read_text()
+    served = (repository / "msg" / "Served.msg").read_text()
+    shown = [path["value"] for panel in content["configById"].values() for path in panel.get("paths", [])]
+    for path in shown:
+        field = path.rpartition(".")[2]
+        assert f" {field} " in (served if ".served." in path else status), path
+    assert len(shown) >= 10

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
@@ -35,6 +36,7 @@ from ros2_rfm_serving.profiles import (
     parse_profiles,
     read_rows,
 )
+from test.unit.fakes import CONTRACT
 
 TEXT_MODEL = ContinuousService(base_s=0.45, per_request_s=0.02)
 AT = ("policy", "GPU", "fixed", 1)
@@ -364,6 +366,29 @@ def test_measured_and_derived_rows_are_never_mixed(folder: Path) -> None:
     assert isinstance(measured.exception, ProfileError) and "holds derived rows" in str(measured.exception)
 
 
+def test_rows_of_other_image_sizes_are_never_mixed(folder: Path) -> None:
+    quick = ("--batches", "1", "--arrivals", "periodic")
+    assert run(folder, *quick, "--image-size", "96x64").exit_code == 0
+    assert (folder / "out.csv").read_text().startswith("# measured by `rfm profile`, camera images of 96x64\n")
+    other = run(folder, *quick)
+    assert isinstance(other.exception, ProfileError) and "camera images of 96x64" in str(other.exception)
+    unknown = format_rows(read_rows(folder / "out.csv"))
+    (folder / "out.csv").write_text(unknown)
+    assert "nobody said how" in str(run(folder, *quick).exception)
+
+
+def test_images_are_as_large_as_the_factory_s_robots_send_them(tmp_path: Path) -> None:
+    text = "server_cluster: {num_servers: 1, gpu_type: CPU}\nrobot_fleet: [{task: a, num_robots: 1}, {task: b, num_robots: 1}]\n"
+    for task, size in (("a", "[320, 240]"), ("b", "[1280, 720]"), ("unused", "[2000, 2000]")):
+        text += f"{task}: {{image_size_px: {size}, pipeline: {{action_period_ms: 200}}, components: {{system1: {{model: m}}}}}}\n"
+    (tmp_path / "factory.yaml").write_text(text)
+    assert command._size_px("640x480", tmp_path / "factory.yaml") == (1280, 720)
+    asked = blank_request(CONTRACT, command._size_px("1280x720", None))
+    assert all(image.shape == (720, 1280, 3) for image in asked.images.values())
+    with pytest.raises(typer.BadParameter, match="no size such as 640x480"):
+        command._size_px("640", None)
+
+
 def test_the_command_says_what_is_wrong_before_it_measures(folder: Path) -> None:
     for arguments, problem in {
         ("--batches", "1,two"): "whole numbers",
@@ -381,7 +406,7 @@ def test_the_command_says_what_is_wrong_before_it_measures(folder: Path) -> None
 
 
 def test_a_full_disk_is_an_error_and_leaves_what_was_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "out.csv").write_text(before := format_rows([row(2, 10)]))
+    (folder / "out.csv").write_text(before := format_rows([row(2, 10)], "measured by `rfm profile`, camera images of 640x480"))
 
     def full(*args: object, **options: object) -> None:
         raise OSError(28, "No space left on device")

@@ -61,6 +61,8 @@ class Driver:
     mood: str = "good"
     """`good`, `silent`, `repeats` its last frame, `loops` over the last ones, `unstamped`, or `glitch`: an encoder that jumps"""
     clock_s: float = 1e9
+    jump: float = 3.0
+    """Of a glitch."""
     frames: deque[tuple[Array, float]] = field(default_factory=lambda: deque(maxlen=5))
     """(positions, when they were measured), newest last."""
 
@@ -76,7 +78,7 @@ class Driver:
             positions, at_s = arm.position.copy(), now_s
             self.frames.append((positions, at_s))
         if self.mood == "glitch":
-            positions = positions + rng.choice([-3.0, 3.0])
+            positions = positions + rng.choice([-self.jump, self.jump])
         return positions, 0.0 if self.mood == "unstamped" else at_s + self.clock_s, at_s
 
 
@@ -131,13 +133,13 @@ class Published:
         return [command]
 
     def _check_positions(self, command: Array, now_s: float, measured: Array | None, *, stop: bool) -> list[Array]:
-        dt_s, period_s, zero = self._elapsed_s(now_s), self._period_s, np.zeros(len(NAMES))
+        dt_s, zero = self._elapsed_s(now_s), np.zeros(len(NAMES))
         ways = []
-        silent = self.last is None or now_s - self.last[0] > 1.3 * period_s
+        silent = self.last is None or now_s - self.last[0] > 1.3 * self._period_s
         if self.last and (not self.interrupted or (not silent and any(speed.any() for speed in self.last[2]))):
             ways += [(self.last[1], speed, dt_s) for speed in self.last[2]]
         if (silent or self.interrupted) and measured is not None:
-            ways += [(np.clip(measured, self._lower, self._upper), zero, period_s)]
+            ways += [(np.clip(measured, self._lower, self._upper), zero, dt_s)]
         speeds = []
         for start, speed, time_s in ways:
             now_at = (command - start) / time_s
@@ -166,6 +168,8 @@ class Floor:
         self._walk = np.zeros(len(NAMES))
         self.measured_s = -math.inf
         """When the newest reading was really measured."""
+        self.furthest = 0.0
+        """That a position was commanded from where the arm really was."""
         self._epoch = 0
         self.restart()
 
@@ -271,6 +275,8 @@ class Floor:
         values = published(command, self._scale, ())
         stop = not values.any()
         self.published.sent(values, self.now_s, self._measured, stop=stop)
+        if self.config.command_type is CommandType.POSITION:
+            self.furthest = max(self.furthest, float(np.abs(command - self.arm.position).max()))
         self.arm.told(values / np.array(self._scale or 1.0) if self._scale else values)
 
     def _rows(self) -> Array:

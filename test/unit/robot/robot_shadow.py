@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ros2_rfm_serving.robot.config import CommandType, Motion, Tick
+from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.types import Array, ObservationRequest, Reply, TaskPhase, Verdict
+from test.unit.robot.robot_flight import Flight
 from test.unit.robot.robot_world import TAGS, MadeChunk, Sent, World
 
 EPS = 1e-5
@@ -36,8 +38,11 @@ class Shadow:
         self.ladder_s = sum(rung.duration_s for rung in self.config.fallback if rung.duration_s < math.inf)
         self.has_pose = any(rung.motion is Motion.SAFE_POSE for rung in self.config.fallback)
         self.actions = 0
-        self._latest: dict[str, Sent] = {}
-        self._taken: set[int] = set()
+        self._flight = Flight(world)
+        self._taken: dict[MadeChunk, int] = {}
+        """Chunks that were taken, and as which."""
+        self._oldest = 0
+        """That may still be executed, by that number: what came before has had its turn."""
         self._executed: tuple[object, int] = (None, 0)
         self._stopped_s, self._told_s, self._was_stopped = -math.inf, -math.inf, False
         self._episode = 0
@@ -49,6 +54,10 @@ class Shadow:
         """Of the last command, per second: where it set out from may be one of two."""
         self._hands, self._may_stand = True, True
         """People, a stop or a reset have come between: the next action sets out from where the robot is measured to be."""
+        self._perhaps_stopped = False
+        """A stop that was over before a control period saw it: it may do so."""
+        self._reset_by: TaskRun | None = None
+        """Whose reset moves the robot."""
         self._base, self._share = zero[TAGS], 0.0
         self._step: Step | None = None
         self._ladder_since_s, self._ladder_brakes_s = math.inf, 0.0
@@ -57,6 +66,9 @@ class Shadow:
     @property
     def supervised(self) -> bool:
         return "safety" in self.config.policy.fallbacks
+
+    def in_flight(self, component: str) -> Sent | None:
+        return self._flight[component]
 
     # --- what happens to the robot ---
 
@@ -69,14 +81,40 @@ class Shadow:
 
     def forgets(self) -> None:
         """What was asked before is answered in vain; safety has to speak again."""
-        self._latest.clear()
+        self._flight.over()
         self._passed = False
         self.may_have_been_moved()
 
     def may_have_been_moved(self) -> None:
         self._hands, self._stopped_s = True, self.world.now_s
+        self._flight.over("system1")
+
+    def task_begins(self) -> None:
+        assert self._reset_by is None, "a task on a robot that a reset still moves"
+        self.may_have_been_moved()
+
+    def reset_begins(self) -> None:
+        """A robot that is to be reset is, by somebody who moves it until `reset_ends`."""
+        run = self.brain.task
+        if run is not None and self.brain.is_handed_over and self._reset_by is None:
+            self._reset_by = run
+            run.reset_begins()
+
+    def reset_ends(self, *, ok: bool) -> bool:
+        """False: nobody resets the robot."""
+        run, self._reset_by = self._reset_by, None
+        if run is not None:
+            self.world.arm = np.array([self.world.rng.uniform(-0.9, 0.9), self.world.rng.uniform(-0.9, 0.9)], np.float32)
+            run.reset_done(ok, "" if ok else "stuck", self.world.now_s)
+        return run is not None
+
+    def asked_again(self, sent: Sent) -> None:
+        self._flight.asked_again(sent)
 
     def told_to_stand(self, command: Array | None) -> None:
+        if self._reset_by is not None:
+            assert command is None, "a command to a robot that a reset moves"
+            return
         if self.kind is CommandType.VELOCITY:
             assert command is not None and not command.any(), "a stop that goes on moving"
         self._stand()
@@ -91,15 +129,21 @@ class Shadow:
     # --- the wire ---
 
     def arrived(self, reply: Reply, sent: Sent, honest: bool, taken: bool) -> None:
+        component, now_s = sent.request.id.component, self.world.now_s
+        self._perhaps_stopped |= self._flight.look()
+        answers = self._flight[component] is sent and (reply.id, reply.model_hash) == (sent.request.id, sent.model_hash)
+        if answers:
+            self._flight.over(component)  # whether or not it can be used; a second one would be a duplicate
         if not taken:
             return
-        component, now_s = sent.request.id.component, self.world.now_s
         assert honest, f"a corrupted reply of {component} was taken"
-        assert self._latest.get(component) is sent, f"{component}: a reply was taken that does not answer the latest request"
+        assert answers, f"{component}: a reply was taken that does not answer the latest request"
         assert sent.request.id.episode == self._episode, "a reply of another episode was taken"
-        del self._latest[component]  # a second one would be a duplicate
+        assert self._lasts(sent), f"{component}: a reply of a session that is over was taken"
         if component == "system1":
-            self._taken.update(id(made) for made in self.world.chunks if made is not None and made.sent is sent)
+            number = len(self._taken) + 1
+            self._taken.update((made, number) for made in self.world.chunks if made is not None and made.sent is sent)
+            self._oldest = number if self.config.replace_queue else self._oldest
         if component == "safety" and isinstance(reply, Verdict):
             rate_hz, slo_s = self.world.routes["safety"]
             patience_s = slo_s or self.config.link.request_timeout_s
@@ -119,7 +163,7 @@ class Shadow:
         session = self.world.granted.get((server, identity.component, identity.session_epoch))
         assert session is not None, "a request without a session"
         sent = Sent(server, request, now_s, observed_s, session.model_hash)
-        self._latest[identity.component] = sent
+        self._flight.goes_out(sent)
         if len(request.prefix_robot):
             for row in request.prefix_robot[:, TAGS]:
                 self._check_origin(self._origin(row), stale=True)
@@ -130,6 +174,7 @@ class Shadow:
     def ticked(self, tick: Tick, *, may_act: bool) -> None:
         brain, now_s, command = self.brain, self.world.now_s, tick.command
         task = brain.task
+        self._perhaps_stopped |= self._flight.look()
         for server, component, epoch in brain.sessions:
             if component == "system1":
                 self._model = self.world.granted[server, component, epoch].model_hash
@@ -139,14 +184,17 @@ class Shadow:
         if stopped and not self._was_stopped:
             self._stopped_s = now_s
         self._was_stopped = stopped
+        self._hands |= stopped
         began = task is not None and (task.executed_steps > (self._executed[1] if self._executed[0] is task else 0))
         self._executed = (task, task.executed_steps if task else 0)
         self._notice_late_safety()
         assert executing or not began, f"an action while {task.phase.name if task else 'there is no task'}"
+        assert self._reset_by is None or task is self._reset_by, "a robot is free although a reset still moves it"
         handed_over = task is not None and task.phase is TaskPhase.RESETTING
         if command is None:
             self._check_silence(may_act=may_act, executing=executing)
         else:
+            assert self._reset_by is None, "a command to a robot that a reset moves"
             stands = handed_over or self._blind
             self._check_limits(command, exempt=stands)
             if not stands:
@@ -154,8 +202,8 @@ class Shadow:
             self._check_meaning(command, began=began, executing=executing)
             self._motion = self._zero if self._prev is None else command - self._prev
             self._prev, self._told_s, self._may_stand = command, now_s, stands
-            self._hands = self._hands and not began
-        if self._blind and executing:
+            self._hands, self._perhaps_stopped = self._hands and not began, self._perhaps_stopped and not began
+        if self._blind and executing and self.world.period:  # between two of them nobody looks
             self.may_have_been_moved()
         if handed_over:
             self.may_have_been_moved()
@@ -164,14 +212,17 @@ class Shadow:
         if not may_act:
             self.told_to_stand(brain.stop_command())
 
+    def _lasts(self, sent: Sent) -> bool:
+        """Its session is still the one that is open: servers number theirs alike."""
+        session = (sent.server, sent.request.id.component, sent.request.id.session_epoch)
+        return session in self.brain.sessions and self.world.granted[session].at_s <= sent.at_s
+
     def _notice_late_safety(self) -> None:
         """One whose session is lost is not waited for: then the last pass ends by its time."""
-        sent, slo_s = self._latest.get("safety"), self.world.routes["safety"][1]
+        sent, slo_s = self._flight["safety"], self.world.routes["safety"][1]
         if sent is None or not slo_s:
             return
-        session = (sent.server, "safety", sent.request.id.session_epoch)
-        lasts = session in self.brain.sessions and self.world.granted[session].at_s <= sent.at_s
-        if lasts and self.world.now_s >= sent.at_s + slo_s + EPS:
+        if self._lasts(sent) and self.world.now_s >= sent.at_s + slo_s + EPS:
             self._passed = False
 
     @property
@@ -179,14 +230,19 @@ class Shadow:
         readings = self.world.readings
         return readings is None or self.world.now_s - readings.state_s > self.config.max_observation_age_s
 
+    @property
+    def _has_been_silent(self) -> bool:
+        """For long enough that the robot stands: less is the jitter of one that moves."""
+        return self.world.now_s - self._told_s > 1.3 * self.period_s
+
     def _check_silence(self, *, may_act: bool, executing: bool) -> None:
         within_step = may_act and executing and not self.config.tick_is_step and self.world.now_s < self._told_s + self.period_s
         if self.kind is CommandType.VELOCITY:
             moves = self._prev is not None and self._prev[:2].any()
             quiet = within_step or not may_act or not self.world.period
             assert not moves or quiet, "nothing is said to a robot that moves on by itself"
-        elif within_step:
-            self._may_stand = True  # or the last action is still being executed
+        elif within_step or not self._has_been_silent:
+            self._may_stand = True  # or the last command is still being executed
         elif self.world.period:
             self._stand()
 
@@ -213,15 +269,15 @@ class Shadow:
         readings, starts = self.world.readings, []
         assert readings is not None
         long_ago = self.world.now_s - self._told_s > max(self.config.max_observation_age_s, 2.0 / self.config.step_rate_hz)
-        moving = any(speed.any() for speed in self._speeds_xy) and self.world.now_s - self._told_s <= 1.3 * self.period_s
+        moving = any(speed.any() for speed in self._speeds_xy) and not self._has_been_silent
         if self._prev is not None and not (began and self._hands and not moving) and not long_ago:
             starts += [(self._prev[:2], speed, self._elapsed_s()) for speed in self._speeds_xy]
         if (
-            (self._may_stand or self._hands or long_ago)
+            (self._may_stand or self._hands or self._perhaps_stopped or long_ago)
             and readings.positions is not None
             and np.isfinite(readings.positions).all()
         ):
-            starts.append((np.clip(readings.positions[:2], self.lower, self.upper), np.zeros(2), self.period_s))
+            starts.append((np.clip(readings.positions[:2], self.lower, self.upper), np.zeros(2), self._elapsed_s()))
         speeds = []
         for start, speed, time_s in starts:
             now_at = (xy - start) / time_s
@@ -239,6 +295,7 @@ class Shadow:
             self._step = self._decode(tags)
             assert self._step is not None, f"an action that no chunk has: {tags}"
             self._check_action(self._step)
+            self._check_turn(self._step.made)
         elif executing and self._step is not None and self._step.part < self.config.interpolation:
             step = self._step
             if (part := self._part(tags, step)) and not self._is_over(step):
@@ -257,7 +314,7 @@ class Shadow:
         """Which part of the step that is: the next, or one further where ticks are slow; 0: none."""
         for part in range(step.part + 1, self.config.interpolation + 1):
             way = np.float32(part / self.config.interpolation)
-            if np.allclose(tags, step.start + (step.target - step.start) * way, atol=0.05):
+            if _close(tags, step.start + (step.target - step.start) * way, 0.05):
                 return part
         return 0
 
@@ -282,7 +339,7 @@ class Shadow:
         pure = np.zeros_like(action[1:])
         pure[slot] = 1.0
         row = round(float(action[0]))
-        fits = np.allclose(action[1:], pure, atol=0.01) and abs(float(action[0]) - row) < 0.2
+        fits = _close(action[1:], pure, 0.01) and abs(float(action[0]) - row) < 0.2
         return made if fits and made is not None and row in made.rows else None
 
     def _check_action(self, step: Step) -> None:
@@ -292,6 +349,12 @@ class Shadow:
             assert self._passed, "an action although safety has not passed it"
             assert self.world.now_s <= self._pass_ends_s, "an action by an old pass of safety"
 
+    def _check_turn(self, made: MadeChunk) -> None:
+        """Rows of a session that is lost bridge the time until the first chunk of the next, which takes over; or goes behind them,
+        where chunks are appended."""
+        assert self._taken[made] >= self._oldest, "an action of a chunk that another one has replaced"
+        self._oldest = self._taken[made]
+
     def _is_over(self, step: Step) -> bool:
         """The rest of it must not be executed; the ladder may run on in the same direction."""
         sent = step.made.sent
@@ -300,7 +363,7 @@ class Shadow:
 
     def _check_origin(self, made: MadeChunk | None, *, stale: bool = False) -> None:
         """stale: of a prefix, which says what would be executed."""
-        assert made is not None and id(made) in self._taken, "an action of a chunk that was not taken"
+        assert made is not None and made in self._taken, "an action of a chunk that was not taken"
         age_s = self.world.now_s - made.sent.observed_s
         assert stale or age_s <= self.config.max_action_age_s + EPS, f"an action that is {age_s:.3f} s old"
         assert made.sent.request.id.episode == self.brain.episode, "an action of another episode"
@@ -331,4 +394,9 @@ def _is_share(values: Array, of: Array, most: float) -> float | None:
     """Which share in [0, most] of `of` the values are; None: none."""
     size = float(of @ of)
     share = float(values @ of) / size if size > 1e-6 else 0.0
-    return share if -1e-3 <= share <= most + 1e-3 and np.allclose(values, share * of, atol=0.05) else None
+    return share if -1e-3 <= share <= most + 1e-3 and _close(values, share * of, 0.05) else None
+
+
+def _close(some: Array, others: Array, most: float) -> bool:
+    """Without the cost of `numpy.allclose`, here and there a hundred thousand times."""
+    return bool((np.abs(some - others) <= most).all())

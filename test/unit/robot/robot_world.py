@@ -9,7 +9,7 @@ import heapq
 import itertools
 import math
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -126,6 +126,8 @@ class World:
         self.chunks: list[MadeChunk | None] = [None] * NUM_SLOTS
         self.events: Counter[str] = Counter()
         self.sent_ids: set[object] = set()
+        self.delivered: deque[tuple[Sent, Reply]] = deque(maxlen=32)
+        """The newest replies that were right."""
         self.arrived: Callable[[Reply, Sent, bool, bool], None] = lambda *_: None
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
@@ -254,18 +256,20 @@ class World:
     def _serve(self, sent: Sent) -> None:
         host, identity = self.servers[sent.server], sent.request.id
         if host.up and host.sessions.get(identity.component) == identity.session_epoch:
-            reply = self._answer(sent)
+            reply = self.answer(sent)
             self.later(self.conditions.latency_s * self.rng.uniform(0.8, 1.2), lambda: self._return(sent, reply))
 
     def _return(self, sent: Sent, reply: Reply) -> None:
         for delivery in self.wire.deliveries(Direction.DOWN, self.now_s):
             damaged = corrupt(reply, self.rng) if delivery.corrupt else reply
-            self.later(delivery.delay_s, lambda damaged=damaged: self._deliver(sent, damaged, damaged is reply))  # type: ignore[misc]
+            self.later(delivery.delay_s, lambda damaged=damaged: self.deliver(sent, damaged, damaged is reply))  # type: ignore[misc]
 
-    def _deliver(self, sent: Sent, reply: Reply, honest: bool) -> None:
+    def deliver(self, sent: Sent, reply: Reply, honest: bool) -> None:
         if reply.id != sent.request.id and reply.id in self.sent_ids:
             return  # nobody could tell a forged one
         self.events["reply"] += 1
+        if honest:
+            self.delivered.append((sent, reply))
         before = sum(self.brain.refused[name] for name in REFUSALS)
         taken = self.brain.reply(reply, self.now_s)
         counted = sum(self.brain.refused[name] for name in REFUSALS) - before
@@ -273,7 +277,7 @@ class World:
         right = isinstance(reply, {"system1": type(chunk(sent.request)), "system2": Plan}.get(sent.request.id.component, Verdict))
         self.arrived(reply, sent, honest and right, taken)
 
-    def _answer(self, sent: Sent) -> Reply:
+    def answer(self, sent: Sent) -> Reply:
         said = {"id": sent.request.id, "stamp_ns": 0, "server": sent.server, "model_hash": sent.model_hash, "served": SERVED}
         kind = sent.request.id.component
         if self.rng.random() < self.conditions.wrong_kind:
@@ -281,7 +285,7 @@ class World:
         if kind == "system1":
             return self._chunk(sent)
         if kind == "system2":
-            return Plan(subgoals=("lift",), text="", **said)  # type: ignore[arg-type]
+            return Plan(subgoals=self.rng.choice([("lift",), ("lift", "place"), ()]), text="", **said)  # type: ignore[arg-type]
         return Verdict(verdict=self.conditions.words.get(kind, "ongoing"), score=1.0, text="", **said)  # type: ignore[arg-type]
 
     def _chunk(self, sent: Sent) -> Reply:

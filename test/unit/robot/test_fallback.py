@@ -204,7 +204,7 @@ def test_positions_that_say_nothing_are_none(positions: Array | None) -> None:
 
 def test_a_position_robot_sets_out_from_where_it_is() -> None:
     made = motor(POSITION, "hold", 4.0, max_velocity=(5.0, 5.0))
-    made.hand_over()
+    made.hand_over(0.0)
     values = np.full((4, 2), 4.0, np.float32)
     made.take(chunk(observation(1), values), 40, 1.0, real_delay=0)
     first = made.step(np.full(2, -1.0, np.float32), 1.0)

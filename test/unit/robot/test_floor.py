@@ -133,6 +133,26 @@ def test_a_clock_that_is_set_costs_a_moment(step_s: float) -> None:
     assert made.run(5.0) > 90
 
 
+@pytest.mark.parametrize("jump", [0.3, 3.0])
+@pytest.mark.parametrize("config", [POSITION, VELOCITY])
+def test_an_encoder_that_jumps_for_a_sample_moves_nothing(config: RobotConfig, jump: float) -> None:
+    """While it moves, while people hold it, and in the very period in which it sets out again."""
+    made = working(config)
+    made.driver.jump = jump
+    for periods in range(24):
+        made.run(0.3)
+        made.pause()
+        made.run(0.4)
+        made.resume()
+        made.run(0.0125 * periods)  # whenever the next chunk comes
+        made.driver.mood = "glitch"
+        made.run(made.period_s)
+        made.driver.mood = "good"
+        made.run(0.3)
+    assert made.furthest <= 0.12, "told to go somewhere else than on from where it is"
+    assert made.published.count > 100
+
+
 # --- the network ---------------------------------------------------------------------------------------------------------------
 
 

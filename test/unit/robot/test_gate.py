@@ -11,8 +11,8 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.motion.gate import FIRST_CHUNKS, ChunkGate
-from test.unit.fakes import chunk, rows
-from test.unit.robot.robots import CONFIG, Rig, working
+from test.unit.fakes import CONTRACT, chunk, grant, rows, schedule
+from test.unit.robot.robots import CONFIG, GOAL, Rig, working
 
 STEP_S = 0.1
 REFUSE, WARN = GateMode.REFUSE, GateMode.WARN
@@ -88,3 +88,34 @@ def test_a_robot_drops_the_chunk_or_counts_it(mode: GateMode) -> None:
     refuses = mode is REFUSE
     assert rig.brain.refused["gate_velocity"] == refuses and rig.brain.gate_warnings["gate_velocity"] == (not refuses)
     assert (rig.tick().command is None) == refuses
+
+
+def test_statistics_are_the_models_own_unless_the_robot_has_others() -> None:
+    made = gate(statistics=REFUSE, max_deviations=4.0)
+    assert made.admit(LINE + 100.0, None) == ("", ()), "nothing to compare with yet"
+    assert made.trained((0.2,), (0.1,)) == ""
+    assert made.admit(LINE, None) == ("", ()) and made.admit(LINE + 0.2, None)[0] == "gate_statistics"
+    own = gate(statistics=REFUSE, max_deviations=4.0, action_mean=(10.0,), action_std=(0.2,))
+    assert own.trained((0.2,), (0.1,)) == "" and own.admit(LINE + 9.8, None) == ("", ())
+    with pytest.raises(ConfigurationError, match="only one is given"):
+        gate(statistics=REFUSE, action_mean=(0.2,))
+
+
+@pytest.mark.parametrize("said", [((), ()), ((0.0, 0.0), (1.0, 1.0)), ((0.0,), ()), ((np.nan,), (1.0,)), ((0.0,), (-1.0,))])
+def test_a_model_without_usable_statistics_is_not_checked_and_that_is_said(said: tuple[tuple[float, ...], ...]) -> None:
+    made = gate(statistics=REFUSE)
+    made.trained((0.2,), (0.1,))
+    assert made.trained(*said) == "gate_statistics_unknown" and made.admit(LINE + 100.0, None) == ("", ())
+    assert gate().trained(*said) == "", "off"
+
+
+def test_a_session_brings_the_statistics_of_its_model() -> None:
+    rig = Rig(replace(CONFIG, gate=GateConfig(statistics=REFUSE)))
+    rig.brain.follow(schedule(), rig.now_s)
+    rig.tick()
+    trained = replace(CONTRACT, action_mean=(0.0, 0.0), action_std=(0.1, 0.1))
+    rig.brain.session_opened("system1", "s1", grant(5, trained), rig.now_s)
+    rig.brain.start(GOAL, rig.now_s)
+    rig.brain.reply(chunk(rig.ask(), rows(0.0)), rig.now_s)
+    assert rig.brain.refused["gate_statistics"] == 1 and not rig.brain.gate_warnings
+    assert answered(GateConfig(statistics=WARN)).brain.gate_warnings == {"gate_statistics_unknown": 1}

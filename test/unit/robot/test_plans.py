@@ -9,6 +9,7 @@ from ros2_rfm_serving.faults import FaultPlan
 from ros2_rfm_serving.robot import TaskGoal
 from ros2_rfm_serving.robot.config import FailSafeConfig, RobotConfig, TaskPolicy
 from ros2_rfm_serving.robot.history import MAX_EVENTS, MAX_FAILURES, ExecutionHistory
+from ros2_rfm_serving.robot.task import SPENT
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Fallback, Plan, Reply, TaskOutcome, TaskPhase
 from test.unit.robot.robot_world import Sent, World
 from test.unit.robot.robots import FAILING
@@ -42,8 +43,8 @@ class PlannedWorld(World):
         self.brain.follow(self.schedule(), self.now_s)
         self.brain.start(TaskGoal(task="t", instruction="both", time_budget_s=1000.0, reset=False), self.now_s)
 
-    def _answer(self, sent: Sent) -> Reply:
-        answer = super()._answer(sent)
+    def answer(self, sent: Sent) -> Reply:
+        answer = super().answer(sent)
         self.prompts[sent.request.id.component].append(sent.request.instruction)
         return replace(answer, subgoals=self.plans(sent.request.instruction)) if isinstance(answer, Plan) else answer
 
@@ -120,6 +121,32 @@ def test_a_failed_attempt_is_told_to_system_2_and_the_third_calls_a_person() -> 
     made.conditions.words["monitor"] = "failed"
     made.run_until(lambda: made.brain.task is not None and made.brain.task.phase is TaskPhase.WAITING)
     assert made.brain.retries == 2 and "after 2 retries" in made.brain.stop_reason
+
+
+def test_a_spent_budget_is_a_failed_attempt_that_system_2_is_told_of() -> None:
+    made = PlannedWorld()
+    made.brain.finish()
+    run = made.brain.start(TaskGoal(task="t", instruction="both", time_budget_s=4.0, reset=True), made.now_s)
+    made.plans = lambda prompt: ("other words",) if SPENT in prompt else (SECOND,)
+    for attempt in range(POLICY.max_task_retries + 1):
+        assert run.phase is TaskPhase.RESETTING and run.attempt == attempt and made.run(0.5)[-1] is None
+        run.reset_done(True, "", made.now_s)
+        made.run(3.5)
+        assert run.phase is TaskPhase.EXECUTING and made.brain.instruction == ("other words" if attempt else SECOND)
+        made.run(0.6)
+    assert f"Before: {SECOND}: {SPENT}; other words: {SPENT}. Attempt 3, " in made.prompts["system2"][-1]
+    assert run.result is not None and run.result.outcome is TaskOutcome.BUDGET_SPENT and run.result.retries == 2
+
+
+def test_a_budget_that_is_spent_in_a_pause_resets_nothing() -> None:
+    made = PlannedWorld()
+    made.brain.finish()
+    run = made.brain.start(TaskGoal(task="t", instruction="both", time_budget_s=2.0, reset=True), made.now_s)
+    run.reset_done(True, "", made.now_s)
+    made.run(1.0)
+    made.brain.pause(made.now_s)
+    made.run(1.5)
+    assert run.result is not None and run.result.outcome is TaskOutcome.BUDGET_SPENT and run.attempt == 0
 
 
 def test_a_late_system_2_goes_on_by_its_last_plan_to_the_next_subgoal_too() -> None:

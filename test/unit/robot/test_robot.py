@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from ros2_rfm_serving.robot import RobotBrain
+from ros2_rfm_serving.robot.config import CommandType, Motion, Rung
+from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import (
     ObservationRequest,
     RequestId,
@@ -18,7 +20,7 @@ from ros2_rfm_serving.types import (
     TaskPhase,
     Verdict,
 )
-from test.unit.fakes import CONTRACT, SERVED, chunk, grant, rows, schedule
+from test.unit.fakes import CONTRACT, NAMES, SERVED, chunk, grant, rows, schedule
 from test.unit.robot.robots import CONFIG, GOAL, PERIOD_S, Rig, sensors, working
 
 
@@ -256,3 +258,15 @@ def test_the_promises_hold_in_any_order_of_events() -> None:
     effort = settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(BrainMachine, settings=effort)
     assert BrainMachine.num_commands > 100, "the machine hardly moved: its promises were not tested"
+
+
+def test_what_follows_a_stop_at_once_is_as_slow_as_the_time_since_then_allows() -> None:
+    limits = Limits(lower=(-1.0,) * len(NAMES), upper=(1.0,) * len(NAMES), max_acceleration=(2.0,) * len(NAMES))
+    zero = (Rung(Motion.ZERO),)
+    rig = working(replace(CONFIG, command_type=CommandType.VELOCITY, limits=limits, fallback=zero))
+    rig.brain.reply(chunk(rig.ask(), np.ones_like(rows())), rig.now_s)
+    assert rig.tick().command is not None
+    rig.brain.stop_command()
+    rig.now_s -= 0.3 * PERIOD_S  # the next period comes early
+    command = rig.tick().command
+    assert command is not None and np.abs(command).max() <= 2.0 * 0.7 * PERIOD_S + 1e-6

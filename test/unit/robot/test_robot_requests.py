@@ -10,7 +10,7 @@ import pytest
 from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.types import Horizon, ObservationRequest
 from test.unit.fakes import NAMES, chunk, rows, schedule
-from test.unit.robot.robots import CONFIG, PERIOD_S, Rig, sensors, working
+from test.unit.robot.robots import CONFIG, FOREVER_S, PERIOD_S, Rig, begin, sensors, working, world
 
 SYNCHRONOUS = replace(CONFIG, synchronous=True)
 BY_TIMER = replace(CONFIG, tick_is_step=False)
@@ -120,3 +120,16 @@ def test_readings_that_are_too_old_are_not_sent_again_either() -> None:
     rig.brain.ask_again(request.id)
     assert not rig.brain.tick(sensors(rig.now_s - 10.0), rig.now_s).requests
     assert rig.brain.refused["old_observation"] == 1
+
+
+def test_a_request_has_its_own_time_although_the_last_one_was_never_answered() -> None:
+    """A new episode asks anew. That the server is silent counts from the first, but no third request joins one that is young."""
+    made = world()
+    made.conditions.latency_s = FOREVER_S
+    made.run(0.8)
+    begin(made)
+    made.run(0.5)
+    assert len(made.sent_ids) == 2 and made.brain.refused["request_timeout"] == 1
+    made.run(0.6)
+    assert made.brain.refused["request_timeout"] == 2, "that makes two in a row: the session is opened anew"
+    assert made.brain.sessions == [] or made.brain.sessions[0][2] > 1

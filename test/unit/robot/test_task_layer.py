@@ -9,6 +9,7 @@ import pytest
 
 from ros2_rfm_serving.robot import TaskGoal
 from ros2_rfm_serving.robot.config import FailSafeConfig, TaskPolicy
+from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.types import Fallback, RobotState, TaskOutcome, TaskPhase
 from test.unit.robot.robot_world import Sent, World
 from test.unit.robot.robots import FAILING, FOREVER_S, world
@@ -75,7 +76,7 @@ def test_a_verdict_that_is_late_is_none_even_between_two_control_periods(compone
         sent += [Sent(server, request, made.now_s, made.now_s, "hash") for server, request in made.tick().requests]
         if mine := [one for one in sent if one.request.id.component == component]:
             break
-    answer = made._answer(mine[0])
+    answer = made.answer(mine[0])
     made.advance(0.21)
     assert not made.brain.reply(answer, made.now_s) and made.brain.violations[f"{component}_late"] == 1
 
@@ -257,3 +258,34 @@ def test_a_session_that_is_lost_while_it_opens_is_opened_again_whatever_else_is_
     made.conditions.opens = "granted"
     made.run(8.0)
     assert {component for _, component, _ in made.brain.sessions} == {"system1", "system2", "monitor"}
+
+
+def being_reset() -> tuple[World, TaskRun]:
+    made = world()
+    made.brain.cancel(TaskOutcome.CANCELED, "", made.now_s)
+    made.brain.finish()
+    run = made.brain.start(TaskGoal(task="t", instruction="go", time_budget_s=100.0, reset=True), made.now_s)
+    made.run(0.1)
+    run.reset_begins()
+    return made, run
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_task_that_ends_during_a_reset_ends_when_that_is_over(ok: bool) -> None:
+    made, run = being_reset()
+    made.brain.cancel(TaskOutcome.CANCELED, "canceled by the client", made.now_s)
+    assert made.brain.stop_command() is None, "who resets the robot moves it alone"
+    assert all(command is None for command in made.run(3.0)) and run.result is None
+    made.brain.abort(made.now_s)
+    run.reset_done(ok, "" if ok else "stuck", made.now_s)
+    assert run.result is not None and run.result.outcome is TaskOutcome.CANCELED, "the first wish counts"
+    made.brain.finish()
+    made.brain.start(TaskGoal(task="t", instruction="go", time_budget_s=100.0, reset=False), made.now_s)
+    made.run(1.0)
+    assert made.brain.queue_depth > 0
+
+
+def test_a_process_that_shuts_down_does_not_wait_for_a_reset() -> None:
+    made, run = being_reset()
+    made.brain.cancel(TaskOutcome.SHUTDOWN, "gone", made.now_s)
+    assert run.result is not None and run.result.outcome is TaskOutcome.SHUTDOWN

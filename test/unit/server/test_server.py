@@ -407,3 +407,16 @@ def test_the_engine_is_prepared_for_the_batch_size_at_start_and_when_it_changes(
     with pytest.raises(ModelError):
         target.resize(3, 9)
     assert target.snapshot(0.0).batch_size == 4
+
+
+def test_every_reply_is_counted_with_its_wait_and_its_inference() -> None:
+    target, clock = server(FakeEngine()), Clock()
+    epoch = target.open_session(session_request()).session_epoch
+    for i in range(3):
+        submit(target, observation(epoch, sequence=i + 1), clock.now_s)
+        clock.now_s += 0.02
+        assert len(target.step(clock)) == 1
+    waits, inferences = (target.snapshot(clock.now_s).histograms[name] for name in ("queue_wait_s", "inference_s"))
+    assert sum(waits.counts) == sum(inferences.counts) == 3 and math.isclose(waits.sum, 0.06)
+    target.step(clock)
+    assert sum(target.snapshot(clock.now_s).histograms["queue_wait_s"].counts) == 3 and waits.counts[0] == 0

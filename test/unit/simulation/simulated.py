@@ -38,7 +38,16 @@ def models(jitter: float = 0.0) -> Catalogue:
     )
 
 
-def factory(num_robots: int = 1, *, plans: float = 0.0, safety: bool = False, mode: str = "sync", slo_ms: float = 400) -> Factory:
+def factory(
+    num_robots: int = 1,
+    *,
+    plans: float = 0.0,
+    safety: bool = False,
+    mode: str = "sync",
+    slo_ms: float = 400,
+    servers: str = "dispatch: fifo",
+) -> Factory:
+    """`servers`: keys of the cluster."""
     components = [f"system1: {{model: vla, prompt: go, slo_ms: {slo_ms:g}}}"]
     if plans:
         components.append("system2: {model: planner, prompt: plan, slo_ms: 2000}")
@@ -46,7 +55,7 @@ def factory(num_robots: int = 1, *, plans: float = 0.0, safety: bool = False, mo
         components.append("safety: {model: judge, prompt: safe, slo_ms: 300, freq_hz: 2}")
     lines = "\n".join(f"    {line}" for line in components)
     return parse_factory(f"""
-server_cluster: {{num_servers: 4, gpu_type: GPU}}
+server_cluster: {{num_servers: 4, gpu_type: GPU, {servers}}}
 robot_fleet: [{{task: pick, num_robots: {num_robots}}}]
 pick:
   execution: {{mode: {mode}}}

@@ -6,11 +6,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.factory.descriptor import Execution
 from ros2_rfm_serving.faults import Direction, FaultPlan
+from ros2_rfm_serving.profiles import parse_profiles
 from ros2_rfm_serving.simulation import (
     Conditions,
     Crash,
@@ -326,7 +329,62 @@ def test_a_model_that_nothing_is_known_about_cannot_be_simulated() -> None:
     plant = factory()
     plan = schedule(plant)
     elsewhere = replace(plan, placements=tuple(replace(p, gpu_type="OTHER") for p in plan.placements))
-    with pytest.raises(ModelError, match=r"no service law.*add `service:`"):
+    with pytest.raises(ModelError, match=r"nobody has said how long.*`rfm profile vla.*`service:`"):
         run(plant, elsewhere)
     with pytest.raises(ModelError, match="batches 'vla'"):
         run(plant, replace(plan, placements=tuple(replace(p, batching="continuous") for p in plan.placements)))
+
+
+# --- what is declared about servers and execution ---------------------------------------------------------------------------
+
+
+def test_servers_dispatch_as_declared() -> None:
+    latencies = {
+        policy: run(factory(12, servers=f"dispatch: {policy}"), jitter=0.3).components["system1"].p99_s
+        for policy in ("fifo", "best")
+    }
+    assert latencies["fifo"] != latencies["best"]
+
+
+def test_requests_overflow_to_a_gpu_elsewhere_and_come_back_later_by_its_round_trip() -> None:
+    away = 'overflow: {url: "ws://elsewhere", round_trip_ms: 100}'
+    alone, helped = run(factory(12)), run(factory(12, servers=f"dispatch: fifo, {away}"))
+    assert balanced(helped) and helped.raw > 1.3 * alone.raw
+    latencies_s = helped.components["system1"]
+    assert latencies_s.p99_s >= SERVICE_S + 0.1 and latencies_s.mean_s < alone.components["system1"].mean_s
+
+
+def test_a_server_asks_for_newer_observations_as_declared() -> None:
+    never, asked = run(factory(12)), run(factory(12, servers="dispatch: fifo, refetch_after_ms: 60"))
+    assert never.counters.dropped == 0 and asked.counters.dropped > 100, "a newer one takes the place of an older one"
+    assert balanced(asked) and asked.raw == pytest.approx(never.raw, rel=0.03), "it costs nothing"
+
+
+def test_a_server_that_waits_for_one_more_wakes_up_by_itself() -> None:
+    plant = factory(6, servers="dispatch: fifo, batching: wait")
+    report = run(plant, schedule(plant, batch_size=4))
+    assert balanced(report) and report.raw > 0
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_horizon_policy_says_how_much_is_executed_on_average_as_declared(mode: str) -> None:
+    horizon = f"{{mode: {mode}, horizon: {{policy: confidence, mean_period_ms: 300}}}}"
+    plant = factory(1, mode=mode)
+    text = {"pick": plant.tasks["pick"].model_copy(update={"execution": Execution.model_validate(yaml.safe_load(horizon))})}
+    plant = plant.model_copy(update={"tasks": text})
+    cycle_s = 0.3 + (SERVICE_S if mode == "sync" else 0.0)
+    assert run(plant, seconds=120).raw == pytest.approx(1.0 / cycle_s, rel=0.1)
+
+
+def test_a_model_that_was_measured_is_simulated_as_it_was_measured() -> None:
+    rows = "".join(
+        f"vla,OTHER,fixed,{size},{rate},{ms},{ms},{ms * 1.1},{ms * 1.2},{ms * 1.3}\n"
+        for size, rate, ms in ((1, 2, 50), (1, 20, 60), (4, 4, 80), (4, 40, 120))
+    )
+    profile = parse_profiles("model,gpu_type,batching,batch_size,rate_hz,mean_ms,p50_ms,p90_ms,p95_ms,p99_ms\n" + rows)
+    assert profile.batches_s("vla", "OTHER", "fixed", 8) == pytest.approx((0.05, 0.05 + 0.05 / 3, 0.05 + 0.1 / 3, 0.1))
+    plant = factory()
+    plan = schedule(plant)
+    elsewhere = replace(plan, placements=tuple(replace(p, gpu_type="OTHER") for p in plan.placements))
+    report = simulate(elsewhere, plant, models(), profile, seconds=60, seed=1)
+    assert report.raw == pytest.approx(1 / (T_ACT_S + 0.05), rel=0.03)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from ros2_rfm_serving.benchmarks.rtc import run as bench_rtc
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
 from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.worlds.closed_loop import Trial, run_trials
 from ros2_rfm_serving.worlds.metaworld import TASKS, metaworld_arm
 
@@ -35,6 +37,34 @@ def test_the_default_mode_never_stands_still_and_eases_into_its_chunks(trials: d
 def test_a_robot_that_waits_stands_still_for_every_chunk(trials: dict[str, list[Trial]]) -> None:
     for trial in trials["synchronous"]:
         assert trial.idle_steps >= 4 * ((trial.steps - 4) // 12 - 1) > 0
+
+
+REFUSE, EACH = GateMode.REFUSE, (1.5,) * 4
+GATE = GateConfig(
+    jump=REFUSE,
+    max_jump=(2.0,) * 4,
+    velocity=REFUSE,
+    max_velocity=EACH,
+    acceleration=REFUSE,
+    max_acceleration=(50.0,) * 4,
+    jerk=REFUSE,
+    max_jerk=(1600.0,) * 4,
+    workspace=REFUSE,
+    workspace_lower=(-1.5,) * 4,
+    workspace_upper=EACH,
+    statistics=REFUSE,
+)
+"""Of displacements between -1 and 1, at 20 per second; the statistics are those of the bundle."""
+
+
+@pytest.mark.parametrize(("deviations", "passes"), [(8.0, True), (0.5, False)])
+def test_the_shipped_policy_passes_its_own_gate(repository: Path, deviations: float, passes: bool) -> None:
+    engine = load_embedded("rfm/metaworld-flow", repository / "models" / "metaworld_flow")
+    config = replace(bench_rtc.config_of("default"), gate=replace(GATE, max_deviations=deviations))
+    words = TASKS["reach"].instructions[0]
+    with metaworld_arm("reach") as arm:
+        (trial,) = run_trials(arm, engine, config, words, SEEDS, delay_steps=4, max_steps=100 if passes else 20)
+    assert trial.success == passes and (trial.idle_steps == 0 if passes else trial.first_chunk_steps == 20)
 
 
 def test_a_factory_of_the_benchmark_is_the_shipped_one_in_a_mode_and_behind_a_delay(repository: Path, tmp_path: Path) -> None:

@@ -11,19 +11,43 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.profiles import FixedService
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
-from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, EngineReply, ExecutionReport, ObservationRequest, RequestId, SessionRequest
-from test.unit.fakes import CONTRACT, FakeEngine
+from ros2_rfm_serving.server.dispatch import DispatchPolicy
+from ros2_rfm_serving.types import (
+    NO_ROWS,
+    NO_VALUES,
+    SYSTEM1,
+    EngineReply,
+    ExecutionReport,
+    InferenceRequest,
+    ModelContract,
+    ObservationRequest,
+    OutputKind,
+    RequestId,
+    SessionRequest,
+)
 
-BARE = replace(CONTRACT, cameras=(), state_size=0, action_names=())
+BARE = ModelContract(model="nothing", model_hash="", output=OutputKind.ACTION_CHUNK)
 EDGE, CLOUD = FixedService(base_s=0.036, per_row_s=0.01), FixedService(base_s=0.02, per_row_s=0.004)
 
 
-class InstantEngine(FakeEngine):
-    contract = BARE
+class InstantEngine(Engine):
+    """Its time is the world's."""
 
-    def infer(self, requests):  # type: ignore[no-untyped-def]
+    def __init__(self, max_batch_size: int) -> None:
+        self._max_batch_size = max_batch_size
+
+    @property
+    def contract(self) -> ModelContract:
+        return BARE
+
+    @property
+    def max_batch_size(self) -> int:
+        return self._max_batch_size
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         return [EngineReply(chunk_model=NO_ROWS, chunk_robot=NO_ROWS)] * len(requests)
 
 
@@ -78,30 +102,36 @@ class Outcome:
     refetched: int = 0
 
     def figures(self) -> dict[str, float]:
-        mean, p25, p95 = float(np.mean(self.task_s)), *np.quantile(self.task_s, [0.25, 0.95]).tolist()
-        return {"mean": mean, "p25": p25, "p95": p95, "late": 1.0 - float(np.mean(self.in_time))}
+        """Of tasks in seconds; `late`: share of requests."""
+        p25, p95 = np.quantile(self.task_s, [0.25, 0.95]).tolist()
+        return {"mean": float(np.mean(self.task_s)), "p25": p25, "p95": p95, "late": 1.0 - float(np.mean(self.in_time))}
 
 
 class World:
     """`laws`: of the edge and of more tiers; the last are reached over `round_trip_s`."""
 
     def __init__(
-        self, config: ServerConfig, laws: Sequence[FixedService] = (EDGE,), *, slo_s: float = 0.5, round_trip_s: float = 0.0
+        self,
+        config: ServerConfig,
+        laws: Sequence[FixedService] = (EDGE,),
+        *,
+        slo_s: float = 0.5,
+        round_trip_s: float = 0.0,
+        policy: DispatchPolicy | None = None,
     ) -> None:
         self.outcome, self._laws, self._slo_s, self._round_trip_s = Outcome(), laws, slo_s, round_trip_s
         self._now_s, self._order = 0.0, itertools.count()
         self._events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._robots: dict[str, Robot] = {}
-        engine = InstantEngine()
-        engine.max_batch_size = config.batch_size
+        engine = InstantEngine(config.batch_size)
         more = [Tier(engine=engine, batch_size=config.batch_size, round_trip_s=round_trip_s) for _ in laws[1:]]
-        self.server = ModelServer(replace(config, max_sessions=100_000), engine, *more)
+        self.server = ModelServer(replace(config, max_sessions=100_000), engine, *more, policy=policy)
 
     def run(self, tasks: Sequence[Sequence[Task]], starts_s: Sequence[float]) -> Outcome:
         """Each robot does its tasks back to back from its start on."""
         for i, (its_tasks, start_s) in enumerate(zip(tasks, starts_s, strict=True)):
             robot = self._robots[f"r{i}"] = Robot(f"r{i}", deque(its_tasks))
-            request = SessionRequest(robot=robot.name, component="system1", slo_s=self._slo_s)
+            request = SessionRequest(robot=robot.name, component=SYSTEM1, slo_s=self._slo_s)
             robot.epoch = self.server.open_session(request).session_epoch
             self._at(start_s, self._start, robot)
         while self._events:
@@ -121,14 +151,14 @@ class World:
             robot.executes_s = (self._now_s, self._now_s)
             self._ask(robot)
         else:
-            self.server.close_session(robot.name, "system1", robot.epoch)
+            self.server.close_session(robot.name, SYSTEM1, robot.epoch)
 
     def _ask(self, robot: Robot) -> None:
         robot.sequence += 1
         begin_s, end_s = robot.executes_s
         request = ObservationRequest(
             id=RequestId(
-                robot=robot.name, component="system1", session_epoch=robot.epoch, episode=robot.episode, sequence=robot.sequence
+                robot=robot.name, component=SYSTEM1, session_epoch=robot.epoch, episode=robot.episode, sequence=robot.sequence
             ),
             stamp_ns=0,
             instruction=robot.task.kind,
@@ -168,15 +198,19 @@ class World:
         self._start(robot)
 
 
-def arriving(config: ServerConfig, seed: int, *, load: float, ahead: float, number: int = 300) -> Outcome:
+def arriving(
+    config: ServerConfig, seed: int, *, load: float, ahead: float, number: int = 300, policy: DispatchPolicy | None = None
+) -> Outcome:
     """Tasks arrive by a Poisson process that asks for `load` of what full batches can do."""
     tasks, rng = draw_tasks(seed, number, ahead=ahead), random.Random(seed)
     rounds = sum(len(task.executions_s) for task in tasks) / number
     starts = itertools.accumulate(rng.expovariate(load * EDGE.capacity_hz(config.batch_size) / rounds) for _ in tasks)
-    return World(config).run([[task] for task in tasks], list(starts))
+    return World(config, policy=policy).run([[task] for task in tasks], list(starts))
 
 
-def back_to_back(config: ServerConfig, seed: int, *, robots: int, ahead: float, number: int = 300) -> Outcome:
+def back_to_back(
+    config: ServerConfig, seed: int, *, robots: int, ahead: float, number: int = 300, policy: DispatchPolicy | None = None
+) -> Outcome:
     """A fleet that is never idle."""
     tasks = draw_tasks(seed, number, ahead=ahead)
-    return World(config).run([tasks[i::robots] for i in range(robots)], [0.01 * i for i in range(robots)])
+    return World(config, policy=policy).run([tasks[i::robots] for i in range(robots)], [0.01 * i for i in range(robots)])

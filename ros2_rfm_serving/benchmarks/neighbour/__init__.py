@@ -1,0 +1,1 @@
+"""`rfm bench neighbour`: what one misbehaving client costs the robots of the same server."""

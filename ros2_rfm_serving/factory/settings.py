@@ -1,0 +1,143 @@
+"""What a descriptor says about each robot and each server, whatever body they have.
+
+The one way from the descriptor's keys to what runs: `nodes.py` makes ROS parameters of it, `simulation/` configurations in virtual
+time. What the scheduler reads besides (SLOs, rates, weights, servers) reaches both bodies with its schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.descriptor import ExecutionMode, Factory, Overflow, ServerCluster, Task
+from ros2_rfm_serving.types import SYSTEM1, Fallback, Horizon, Placement
+
+WHOLE = 0.01
+"""Share by which an action period may differ from a whole number of control steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobotSettings:
+    """Of every robot of one task."""
+
+    instruction: str
+    """System 1's; empty: the descriptor has none."""
+    prompts: Mapping[str, str]
+    """Of the other components."""
+    calls_per_action: Mapping[str, float]
+    """Of goal-coupled components other than System 1."""
+    fallbacks: Mapping[str, Fallback]
+    synchronous: bool
+    action_period_s: float
+    """Execution time of what is executed of one chunk, unless a horizon policy says otherwise."""
+    mean_period_s: float
+    """Of what is really executed, on average."""
+    horizon: Horizon
+    """Without a policy: `action_period_s` of every chunk."""
+    max_task_retries: int
+    on_max_task_retries: Fallback
+    max_consecutive_safety_replan: int
+    max_consecutive_slo_violation: int
+    on_max_violation: Fallback
+    control_rate_hz: float
+    """Of a simulated robot; 0: the robot's own file says."""
+    image_size_px: tuple[int, int]
+    """Width and height of what its cameras send."""
+    max_image_size_px: int
+    """To which its images are made smaller; 0: the robot's own file says."""
+
+    def execution_horizon(self, step_rate_hz: float) -> int:
+        """Steps that are executed of one chunk. Raises: `ConfigurationError` where the action period is no whole number of them."""
+        exact = self.action_period_s * step_rate_hz
+        steps = max(1, round(exact))
+        if not self.horizon.policy and abs(steps - exact) > WHOLE * exact:
+            near = " or ".join(f"{1e3 * n / step_rate_hz:g}" for n in sorted({max(1, math.floor(exact)), math.ceil(exact)}))
+            raise ConfigurationError(
+                f"{1e3 * self.action_period_s:g} ms are {exact:.3g} control steps at {step_rate_hz:g} Hz",
+                key="pipeline.action_period_ms",
+                fix=f"a robot executes whole steps: give {near}, or another rate",
+            )
+        return steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Of one server."""
+
+    dispatch: str
+    batching: str
+    refetch_after_s: float
+    """inf: never."""
+    overflow: Overflow | None
+    image_size_px: tuple[int, int]
+    """Width and height of the largest images that any robot of the factory sends: any task may come here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    robots: Mapping[str, RobotSettings]
+    """By task."""
+    servers: Mapping[str, ServerSettings]
+    """By name."""
+    gpu_types: Mapping[str, ServerSettings]
+    """Of the first group that has it."""
+
+    def of(self, placement: Placement) -> ServerSettings:
+        """Of one that no group names, in a schedule that only a simulation knows: by its type, or else the first server's."""
+        name = placement.gpu or placement.server
+        if name in self.servers:
+            return self.servers[name]
+        return self.gpu_types.get(placement.gpu_type) or next(iter(self.servers.values()))
+
+
+def settings_of(factory: Factory) -> Settings:
+    robots = {name: robot_settings(task) for name, task in factory.tasks.items()}
+    used = [robots[entry.task].image_size_px for entry in factory.robot_fleet]
+    largest_px = max(used, key=math.prod)
+    return Settings(
+        robots=robots,
+        servers={name: server_settings(group, largest_px) for name, group in factory.groups.items()},
+        gpu_types={group.gpu_type: server_settings(group, largest_px) for group in reversed(factory.server_cluster)},
+    )
+
+
+def robot_settings(task: Task) -> RobotSettings:
+    others = {name: component for name, component in task.components.items() if name != SYSTEM1}
+    return RobotSettings(
+        instruction=task.components[SYSTEM1].prompt,
+        prompts={name: component.prompt for name, component in others.items()},
+        calls_per_action={name: ratio for name in others if (ratio := task.calls_per_action(name))},
+        fallbacks={name: component.fallback for name, component in task.components.items()},
+        synchronous=task.execution.mode is ExecutionMode.SYNC,
+        action_period_s=task.pipeline.action_period_ms / 1e3,
+        mean_period_s=task.cycle_period_s,
+        horizon=_horizon(task),
+        max_task_retries=task.task_retry.max_task_retries,
+        on_max_task_retries=task.task_retry.on_max_task_retries,
+        max_consecutive_safety_replan=task.safety_and_slo_violation.max_consecutive_safety_replan,
+        max_consecutive_slo_violation=task.safety_and_slo_violation.max_consecutive_slo_violation,
+        on_max_violation=task.safety_and_slo_violation.on_max_violation,
+        control_rate_hz=task.world.control_rate_hz if task.world else 0.0,
+        image_size_px=task.image_size,
+        max_image_size_px=max(task.image_size_px or (0,)),
+    )
+
+
+def _horizon(task: Task) -> Horizon:
+    """A static horizon is the robot's own."""
+    asked = task.execution.horizon
+    if asked.policy == "static":
+        return Horizon()
+    return Horizon(policy=asked.policy, min_steps=asked.min_steps, threshold=asked.threshold)
+
+
+def server_settings(group: ServerCluster, image_size_px: tuple[int, int]) -> ServerSettings:
+    return ServerSettings(
+        dispatch=group.dispatch,
+        batching=group.batching,
+        refetch_after_s=group.refetch_after_ms / 1e3 or math.inf,
+        overflow=group.overflow,
+        image_size_px=image_size_px,
+    )

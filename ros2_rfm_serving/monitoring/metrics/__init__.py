@@ -1,0 +1,1 @@
+"""Figures of a running factory for Prometheus (docs/operate.md)."""

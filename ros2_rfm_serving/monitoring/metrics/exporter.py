@@ -1,0 +1,100 @@
+"""`/metrics`, `/healthz` and `/readyz` of a board, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.registry import Collector
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.monitoring.metrics.families import BoardCollector
+from ros2_rfm_serving.monitoring.metrics.health import not_alive, not_ready
+
+Start = Callable[[str, list[tuple[str, str]]], object]
+TIMEOUT_S = 10.0
+"""Of a client that says nothing."""
+
+
+class DiskCollector(Collector):
+    """Of the file system that holds the logs and recordings of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterator[Metric]:
+        usage = shutil.disk_usage(next(folder for folder in (self._folder, *self._folder.parents) if folder.exists()))
+        for word, about, value in (("size", "Of the file system", usage.total), ("free", "Left on it", usage.free)):
+            family = GaugeMetricFamily(f"rfm_disk_{word}_bytes", about, labels=["path"])
+            family.add_metric([str(self._folder)], value)
+            yield family
+
+
+class App:
+    """WSGI."""
+
+    def __init__(self, board: Board, folder: Path, server: str = "") -> None:
+        registry = CollectorRegistry()
+        for collector in (BoardCollector(board, time.monotonic, server), DiskCollector(folder.resolve())):
+            registry.register(collector)
+        ProcessCollector(registry=registry), PlatformCollector(registry=registry), GCCollector(registry=registry)
+        self._metrics, self._board, self._server = make_wsgi_app(registry), board, server
+
+    def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
+        now_s, path = time.monotonic(), environ.get("PATH_INFO", "/")
+        if path == "/metrics":
+            return self._metrics(environ, start)  # type: ignore[no-any-return]
+        if path == "/healthz":
+            return _answer(start, not_alive(self._board, now_s))
+        if path == "/readyz":
+            return _answer(start, not_ready(self._board, now_s, self._server))
+        start("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+        return [b"/metrics /healthz /readyz\n"]
+
+
+def _answer(start: Start, problems: list[str]) -> Iterable[bytes]:
+    start("503 Service Unavailable" if problems else "200 OK", [("Content-Type", "application/json")])
+    return [json.dumps({"ok": not problems, "problems": problems}).encode() + b"\n"]
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = TIMEOUT_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Not a line for every scrape."""
+
+
+class _Server(ThreadingWSGIServer):
+    daemon_threads = True
+
+
+@contextmanager
+def exporting(board: Board, address: str, port: int, folder: Path, server: str = "") -> Iterator[str]:
+    """Serves the board until the end; gives the URL. folder: whose file system is watched. server: of that server alone.
+
+    Raises: `ConfigurationError` when the port cannot be had.
+    """
+    try:
+        http = make_server(address, port, App(board, folder, server), _Server, handler_class=_Handler)
+    except OSError as error:
+        problem = f"{address}:{port} cannot be listened on: {error.strerror or error}"
+        raise ConfigurationError(problem, key="port", fix="choose another port, or 0 for any") from None
+    thread = threading.Thread(target=http.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield f"http://{address}:{http.server_port}/metrics"
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join(timeout=5.0)

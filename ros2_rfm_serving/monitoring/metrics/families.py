@@ -1,0 +1,195 @@
+"""A board as Prometheus' metric families: the newest words of every robot and server, put down anew for each scrape.
+
+Counters and histograms are counted in robots and servers, where things happen, and travel in their statuses: nothing is sampled,
+and an exporter that is started again has lost nothing. Gauges of a process that is silent are left out; its counters stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
+from ros2_rfm_serving.monitoring.metrics.health import is_up
+from ros2_rfm_serving.types import RobotState, ServerState
+from ros2_rfm_serving.types.histogram import Histogram
+
+MAX_NAMES = 64
+"""Reasons, components, transitions, per process: names come from whoever may write to the graph."""
+OTHER = "other"
+
+SERVER_GAUGES = {
+    "load": ("load_ratio", "Share of time that the engine was busy"),
+    "sessions": ("sessions", "Sessions that are open"),
+    "max_sessions": ("sessions_limit", "Sessions that it admits"),
+    "waiting": ("waiting_requests", "Requests in mailboxes"),
+    "batch_size": ("batch_size_limit", "Largest batch"),
+    "mean_batch_size": ("batch_size_mean", "Mean batch size over the status' window"),
+    "schedule_epoch": ("schedule_epoch", "Epoch of the schedule that it follows"),
+}
+SERVER_COUNTERS = {
+    "served": ("replies", "Replies"),
+    "superseded": ("superseded", "Requests replaced by newer ones"),
+    "refetched": ("refetched", "Newer observations asked for in place of stale ones"),
+}
+ROBOT_GAUGES = {
+    "action_rate_hz": ("actions_per_second", "Actions executed per second, over the status' window"),
+    "chunk_rate_hz": ("chunks_per_second", "Chunks merged per second, over the status' window"),
+    "queue_depth": ("queued_actions", "Actions left"),
+    "paused": ("paused", "1: paused by a person"),
+    "schedule_epoch": ("schedule_epoch", "Epoch of the schedule that it follows"),
+}
+HISTOGRAMS = {
+    "round_trip_s": ("round_trip_seconds", "Request to reply, network included"),
+    "staleness_s": ("staleness_seconds", "Age of the observation behind each executed action"),
+    "tick_s": ("tick_seconds", "Computing time of a control period"),
+    "tick_late_s": ("tick_late_seconds", "How late control periods began"),
+    "queue_wait_s": ("queue_wait_seconds", "Arrival of a request to the start of its inference"),
+    "inference_s": ("inference_seconds", "Inference of the batch that a request was in"),
+}
+NO_COMPONENT = {"staleness_s", "tick_s", "tick_late_s", "queue_wait_s", "inference_s"}
+
+
+class BoardCollector(Collector):
+    """Of one registry. server: that one alone; empty: the whole factory."""
+
+    def __init__(self, board: Board, clock: Callable[[], float], server: str = "") -> None:
+        self._board, self._clock, self._server = board, clock, server
+
+    def collect(self) -> Iterator[Metric]:
+        now_s, board = self._clock(), self._board
+        servers = {name: row for name, row in board.servers.items() if self._server in ("", name)}
+        yield from _servers(servers, now_s)
+        if not self._server:
+            yield from _schedule(board, now_s)
+            yield from _robots(board.robots, now_s)
+
+
+def _schedule(board: Board, now_s: float) -> Iterator[Metric]:
+    if board.schedule_seen_s == -math.inf:
+        return
+    yield GaugeMetricFamily("rfm_schedule_epoch", "Of the newest schedule heard", board.schedule_epoch)
+    yield GaugeMetricFamily("rfm_schedule_age_seconds", "Since a schedule was last heard", now_s - board.schedule_seen_s)
+    yield GaugeMetricFamily("rfm_schedule_actions_per_second", "System 1 predictions that it plans", board.predicted_actions_hz)
+    if not math.isnan(board.gap):
+        yield GaugeMetricFamily("rfm_schedule_gap_ratio", "Share of the best possible that it lacks", board.gap)
+
+
+def _servers(rows: dict[str, ServerRow], now_s: float) -> Iterator[Metric]:
+    there = {name: row for name, row in rows.items() if is_up(row, now_s)}
+    yield _up("server", rows, now_s)
+    rows = {name: row for name, row in rows.items() if row.seen_s > -math.inf}  # else its counters would begin at 0
+    yield _states("server", {name: row.state for name, row in there.items()}, [state.name.lower() for state in ServerState])
+    info = InfoMetricFamily("rfm_server", "What a server hosts", labels=["server"])
+    for name, row in there.items():
+        info.add_metric([name], {"model": row.model, "emulated": str(row.emulated).lower(), "standby": str(row.standby).lower()})
+    yield info
+    yield from _gauges("server", SERVER_GAUGES, there)
+    for field, (word, about) in SERVER_COUNTERS.items():
+        counter = CounterMetricFamily(f"rfm_server_{word}", about, labels=["server"])
+        for name, row in rows.items():
+            counter.add_metric([name], getattr(row, field))
+        yield counter
+    yield _counted("server", "refused", "reason", "Things refused or dropped", {name: row.refused for name, row in rows.items()})
+    yield from _histograms("server", rows, ("queue_wait_s", "inference_s"))
+
+
+def _robots(rows: dict[str, RobotRow], now_s: float) -> Iterator[Metric]:
+    there = {name: row for name, row in rows.items() if is_up(row, now_s)}
+    yield _up("robot", rows, now_s)
+    rows = {name: row for name, row in rows.items() if row.seen_s > -math.inf}
+    yield _states("robot", {name: row.state.lower() for name, row in there.items()}, [state.name.lower() for state in RobotState])
+    info = InfoMetricFamily("rfm_robot", "What a robot does, and whom it asks", labels=["robot"])
+    for name, row in there.items():
+        info.add_metric([name], {"task": row.task, "server": row.server})
+    yield info
+    yield from _gauges("robot", ROBOT_GAUGES, there)
+    held = CounterMetricFamily("rfm_robot_held_periods", "Control periods of a task without an action to execute", labels=["robot"])
+    for name, row in rows.items():
+        held.add_metric([name], row.held_ticks)
+    yield held
+    for field, label, about in (
+        ("refused", "reason", "Things refused or dropped"),
+        ("fallbacks", "motion", "Rungs of the fallback ladder that were reached"),
+        ("transitions", "change", "Changes of the fail-safe state"),
+    ):
+        yield _counted("robot", field, label, about, {name: getattr(row, field) for name, row in rows.items()})
+    yield from _answers(rows)
+    yield from _histograms("robot", rows, ("round_trip_s", "staleness_s", "tick_s", "tick_late_s"))
+
+
+def _answers(rows: dict[str, RobotRow]) -> Iterator[Metric]:
+    labels = ["robot", "component"]
+    answers = CounterMetricFamily(
+        "rfm_robot_answers", "Answers by their SLO; late ones include those given up", labels=[*labels, "slo"]
+    )
+    slo = GaugeMetricFamily("rfm_robot_slo_seconds", "Request to reply, as the schedule promises it", labels=labels)
+    for name, row in rows.items():
+        for component, figures in list(row.components.items())[:MAX_NAMES]:
+            answers.add_metric([name, component, "met"], figures.in_time)
+            answers.add_metric([name, component, "missed"], figures.late)
+            if figures.slo_s:
+                slo.add_metric([name, component], figures.slo_s)
+    yield answers
+    yield slo
+
+
+def _up(kind: str, rows: dict[str, RobotRow] | dict[str, ServerRow], now_s: float) -> Metric:
+    up = GaugeMetricFamily(f"rfm_{kind}_up", f"1: the {kind} tells how it is; 0: it is silent", labels=[kind])
+    for name, row in rows.items():
+        up.add_metric([name], is_up(row, now_s))
+    return up
+
+
+def _states(kind: str, states: dict[str, str], words: list[str]) -> Metric:
+    family = GaugeMetricFamily(f"rfm_{kind}_state", "1: this is its state", labels=[kind, "state"])
+    for name, state in states.items():
+        for word in words:
+            family.add_metric([name, word], state == word)
+    return family
+
+
+def _gauges(kind: str, fields: dict[str, tuple[str, str]], rows: dict[str, RobotRow] | dict[str, ServerRow]) -> Iterator[Metric]:
+    for field, (word, about) in fields.items():
+        gauge = GaugeMetricFamily(f"rfm_{kind}_{word}", about, labels=[kind])
+        for name, row in rows.items():
+            gauge.add_metric([name], getattr(row, field))
+        yield gauge
+
+
+def _counted(kind: str, word: str, label: str, about: str, counts: dict[str, dict[str, int]]) -> Metric:
+    counter = CounterMetricFamily(f"rfm_{kind}_{word}", about, labels=[kind, label])
+    for name, by_word in counts.items():
+        for key, count in _bounded(by_word).items():
+            counter.add_metric([name, key], count)
+    return counter
+
+
+def _bounded(counts: dict[str, int]) -> dict[str, int]:
+    """As they are, up to `MAX_NAMES`; what comes on top, by name, is one."""
+    names = sorted(counts)
+    kept = {name: counts[name] for name in names[:MAX_NAMES]}
+    if names[MAX_NAMES:]:
+        kept[OTHER] = kept.get(OTHER, 0) + sum(counts[name] for name in names[MAX_NAMES:])
+    return kept
+
+
+def _histograms(kind: str, rows: dict[str, RobotRow] | dict[str, ServerRow], names: Iterable[str]) -> Iterator[Metric]:
+    for name in names:
+        word, about = HISTOGRAMS[name]
+        labels = [kind] if name in NO_COMPONENT else [kind, "component"]
+        family = HistogramMetricFamily(f"rfm_{kind}_{word}", about, labels=labels)
+        for process, row in rows.items():
+            for component, histogram in list(row.histograms.get(name, {}).items())[:MAX_NAMES]:
+                values = [process] if name in NO_COMPONENT else [process, component]
+                family.add_metric(values, _buckets(histogram), histogram.sum)
+        yield family
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    bounds = [*map(repr, histogram.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(histogram.counts), strict=True))

@@ -1,0 +1,44 @@
+"""What is wrong with a factory, for whoever asks whether it is alive and whether it is ready."""
+
+from __future__ import annotations
+
+from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
+from ros2_rfm_serving.types.following import SILENT_AFTER_S as SCHEDULE_SILENT_AFTER_S
+
+READS_WITHIN_S = 5.0
+"""The graph is looked at every second."""
+SILENT_AFTER_S = 2.5
+"""Of robots and servers: five periods of a status."""
+ANSWERS_WITHIN_S = 10.0
+"""A server with requests that wait."""
+
+
+def is_up(row: RobotRow | ServerRow, now_s: float) -> bool:
+    """It tells how it is."""
+    return now_s - row.seen_s < SILENT_AFTER_S
+
+
+def not_alive(board: Board, now_s: float) -> list[str]:
+    """Of who looks."""
+    silent_s = now_s - board.looked_s
+    return [f"the graph was last looked at {silent_s:.1f} s ago"] if silent_s > READS_WITHIN_S else []
+
+
+def not_ready(board: Board, now_s: float, server: str = "") -> list[str]:
+    """Of the factory, or of one of its servers."""
+    problems = not_alive(board, now_s)
+    if now_s - board.schedule_seen_s > SCHEDULE_SILENT_AFTER_S and not server:
+        problems.append("no schedule is heard")
+    names = [server] if server else sorted({*board.planned_servers, *board.servers})
+    return problems + [f"{name}: {problem}" for name in names if (problem := _server_problem(board, name, now_s))]
+
+
+def _server_problem(board: Board, name: str, now_s: float) -> str:
+    row = board.servers.get(name)
+    if row is None or not is_up(row, now_s):
+        return "nothing is heard of it"
+    if row.state != "ready":
+        return f"{row.state} {row.detail}".strip()
+    if row.waiting and now_s - row.progressed_s > ANSWERS_WITHIN_S:
+        return f"{row.waiting} requests wait, and none was answered for {now_s - row.progressed_s:.0f} s"
+    return ""

@@ -1,0 +1,58 @@
+"""A chunk of actions as the path that it means the end effector to take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ros2_rfm_serving.monitoring.kinematics import Arm
+
+Points = npt.NDArray[np.float64]
+"""[T, 3], m"""
+CARTESIAN = re.compile(r"(?P<delta>delta_)?(?:\w+_)?(?P<axis>[xyz])")
+UNKNOWN_RGB = (0.6, 0.6, 0.6)
+"""Of an action whose confidence nobody estimated."""
+
+
+def path(
+    names: Sequence[str], rows: npt.NDArray[np.float32], here: Points | None, held: int, *, delta_scale_m: float, arm: Arm | None
+) -> Points | None:
+    """Of a chunk's rows [T, A] in robot space; None: its actions say nothing about the end effector.
+
+    here: [3] where it is when the chunk arrives, which displacements count from; None: nobody knows, and they lead nowhere.
+    held: rows that were executed meanwhile.
+    """
+    if columns := _cartesian(names):
+        wanted = rows[:, list(columns.values())].astype(np.float64)
+        if not all(name.startswith("delta_") for name in columns):
+            return wanted
+        if here is None:
+            return None
+        reached = np.cumsum(wanted * delta_scale_m, axis=0)
+        return here + reached - (reached[min(held, len(reached)) - 1] if held and len(reached) else 0.0)
+    if arm is not None and arm.moving and set(arm.moving) <= set(names):
+        found = [arm.position(dict(zip(names, map(float, row), strict=True))) for row in rows]
+        return np.array(found).reshape(-1, 3)
+    return None
+
+
+def _cartesian(names: Sequence[str]) -> dict[str, int]:
+    """Name -> column of x, y and z; empty: there are not all three, or not of one kind."""
+    found: dict[tuple[bool, str], tuple[str, int]] = {}
+    for column, name in enumerate(names):
+        if match := CARTESIAN.fullmatch(name):
+            found.setdefault((bool(match["delta"]), match["axis"]), (name, column))
+    for delta in (True, False):
+        if all((delta, axis) in found for axis in "xyz"):
+            return dict(found[delta, axis] for axis in "xyz")
+    return {}
+
+
+def colour(confidence: float) -> tuple[float, float, float]:
+    """Red, green, blue: from red without confidence to green; grey where it is not known."""
+    if not 0.0 <= confidence <= 1.0:
+        return UNKNOWN_RGB
+    return (min(1.0, 2.0 * (1.0 - confidence)), min(1.0, 2.0 * confidence), 0.1)

@@ -1,0 +1,51 @@
+"""The service law of a model that was measured: its profile, so that what `rfm profile` writes can be simulated as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ros2_rfm_serving.profiles.service import unit_mean_factor
+from ros2_rfm_serving.profiles.table import Profile
+
+ONE_IN_TEN = 1.2816
+"""Standard deviations from the median of a normal distribution to its 90th percentile."""
+MOST_JITTER = 0.3
+"""More is whatever else ran on the machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredService:
+    """A batch takes as long as its own rows do: nothing is filled up."""
+
+    batches_s: tuple[float, ...]
+    """Of 1, 2, ... rows, up to the largest batch that was measured."""
+    jitter: float = 0.0
+    """Relative standard deviation of a batch's time."""
+    batching: ClassVar[str] = "fixed"
+
+    @property
+    def max_batch_size(self) -> int:
+        return len(self.batches_s)
+
+    def mean_s(self, batch_size: int) -> float:
+        return self.batches_s[batch_size - 1]
+
+    def draw_s(self, batch_size: int, rng: np.random.Generator) -> float:
+        """Seconds that one batch takes."""
+        return self.mean_s(batch_size) * unit_mean_factor(self.jitter, rng)
+
+
+def measured_service(profile: Profile, model: str, gpu_type: str) -> MeasuredService | None:
+    """From full batches at the highest rates that were measured; the scatter from the slowest equally spaced requests, of which
+    hardly any queues. None: not measured."""
+    sizes = profile.service_s(model, gpu_type, "fixed")
+    if not sizes:
+        return None
+    apart, at = profile.under("periodic"), (model, gpu_type, "fixed", min(sizes), 0.0)
+    return MeasuredService(
+        batches_s=profile.batches_s(model, gpu_type, "fixed", max(sizes)),
+        jitter=min((apart.latency_s(*at, "p90") / apart.latency_s(*at, "p50") - 1.0) / ONE_IN_TEN, MOST_JITTER),
+    )

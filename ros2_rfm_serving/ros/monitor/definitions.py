@@ -1,0 +1,67 @@
+"""Message definitions as recorders and viewers want them: of a type and of all that it is made of, in one text (`ros2msg`)."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
+
+from ros2_rfm_serving.ros.node.runtime import share
+
+PRIMITIVES = {
+    *("bool", "byte", "char", "float32", "float64", "string", "wstring"),
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+}
+SEPARATOR = "=" * 80
+FIELD = re.compile(r"^\s*([A-Za-z][\w/]*)(?:<=\d+)?(?:\[[^\]]*\])?\s+[A-Za-z]\w*", re.ASCII)
+
+
+@functools.cache
+def message(kind: str) -> str:
+    """Of `rfm_serving/msg/RobotStatus`. Raises: `KeyError` when it is not installed."""
+    package, _, name = kind.split("/")
+    return _with_parts(_file(package, "msg", name), package)
+
+
+@functools.cache
+def service(kind: str) -> tuple[str, str]:
+    """Request and response of `std_srvs/srv/Trigger`. Raises: `KeyError` when it is not installed."""
+    package, _, name = kind.split("/")
+    request, response = re.split(r"^---\s*$", _file(package, "srv", name), maxsplit=1, flags=re.MULTILINE)
+    return _with_parts(request, package), _with_parts(response, package)
+
+
+def python_class(kind: str) -> Any:
+    """Raises: `ImportError` or `AttributeError` when it is not installed."""
+    package, folder, name = kind.split("/")
+    return getattr(importlib.import_module(f"{package}.{folder}"), name)
+
+
+def _with_parts(text: str, package: str) -> str:
+    parts: dict[str, str] = {}
+    _collect(text, package, parts)
+    return "\n".join([text.rstrip("\n"), *(f"{SEPARATOR}\nMSG: {name}\n{part.rstrip()}" for name, part in parts.items())]) + "\n"
+
+
+def _collect(text: str, package: str, parts: dict[str, str]) -> None:
+    for line in text.splitlines():
+        match = FIELD.match(line.partition("#")[0])
+        if match is None or match[1] in PRIMITIVES:
+            continue
+        owner, _, name = match[1].rpartition("/")
+        owner = owner.partition("/")[0] or package
+        if f"{owner}/{name}" not in parts:
+            part = parts[f"{owner}/{name}"] = _file(owner, "msg", name)
+            _collect(part, owner, parts)
+
+
+def _file(package: str, folder: str, name: str) -> str:
+    share()  # finds its way when nothing was sourced
+    try:
+        return (Path(get_package_share_directory(package)) / folder / f"{name}.{folder}").read_text(encoding="utf-8")
+    except (PackageNotFoundError, OSError, ValueError) as error:
+        raise KeyError(f"{package}/{folder}/{name}: {error}") from None

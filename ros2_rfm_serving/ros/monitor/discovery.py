@@ -1,0 +1,89 @@
+"""Who is there, as the graph says, for a board that does not know its factory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from rclpy.node import Node
+
+from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.observer_node import ObserverNode
+from ros2_rfm_serving.ros.wire import qos
+
+LOOK_PERIOD_S = 1.0
+FORGET_AFTER_S = 60.0
+"""Of a robot or server that is silent, whose topics have gone, and that the schedule does not know."""
+MAX_WATCHED = 4096
+"""Robots, and servers: names come from whoever may write to the graph."""
+NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
+ROBOT_STATUS, SERVER_STATUS = "rfm_serving/msg/RobotStatus", "rfm_serving/msg/ServerStatus"
+
+
+class There(NamedTuple):
+    robots: frozenset[str]
+    servers: frozenset[str]
+
+
+def there(topics: Iterable[tuple[str, list[str]]], names: qos.Names) -> There:
+    """topics: (name, types), as the graph lists them. Only those of this factory's namespace."""
+    kinds = {ROBOT_STATUS: names.robot("*", "rfm/status"), SERVER_STATUS: names.server("*", "status")}
+    found: dict[str, set[str]] = {kind: set() for kind in kinds}
+    for topic, types in topics:
+        for kind in kinds.keys() & set(types):
+            before, _, after = kinds[kind].partition("*")
+            if match := re.fullmatch(f"{before}({NAME.pattern}){after}", topic, re.ASCII):
+                found[kind].add(match.group(1))
+    return There(frozenset(found[ROBOT_STATUS]), frozenset(found[SERVER_STATUS]))
+
+
+def look(node: Node, names: qos.Names) -> There:
+    """Those that are told of by somebody: a topic is on the graph for those who listen, too."""
+    found = there(node.get_topic_names_and_types(), names)
+    return There(
+        frozenset(robot for robot in found.robots if node.count_publishers(names.robot(robot, "rfm/status"))),
+        frozenset(server for server in found.servers if node.count_publishers(names.server(server, "status"))),
+    )
+
+
+def _usable(names: frozenset[str]) -> frozenset[str]:
+    """A schedule may come from anybody."""
+    return frozenset(name for name in names if NAME.fullmatch(name))
+
+
+class DiscoveringNode(ObserverNode):
+    """Watches robots and servers as they come, those of the schedule even before, and forgets who has gone for good.
+
+    Subscriptions are never let go of: they cost nothing, and destroying one may crash the executor (ros2/rclpy#1644).
+    """
+
+    def __init__(self, board: Board, fleet_namespace: str = "") -> None:
+        super().__init__(board, fleet_namespace)
+        self._watched = set(board.robots), set(board.servers)
+        self._there_s: dict[str, float] = {}
+        """When somebody was last there, or was to be."""
+        every(self, LOOK_PERIOD_S, self.look)
+        self.look()
+
+    def look(self) -> None:
+        board, found = self._board, look(self, self._names)
+        robots, servers = found.robots | _usable(board.planned_robots), found.servers | _usable(board.planned_servers)
+        self._watch(robots, self._watched[0], self.watch_robot)
+        self._watch(servers, self._watched[1], self.watch_server)
+        board.add(robots=sorted(robots & self._watched[0]), servers=sorted(servers & self._watched[1]))
+        self._forget(robots | servers)
+
+    def _watch(self, found: frozenset[str], watched: set[str], watch: Callable[[str], None]) -> None:
+        for name in sorted(found - watched)[: MAX_WATCHED - len(watched)]:
+            watched.add(name)
+            watch(name)
+
+    def _forget(self, there: frozenset[str]) -> None:
+        now_s = clock()
+        self._there_s.update(dict.fromkeys(there, now_s))
+        for name in {*self._board.robots, *self._board.servers} - there:
+            if now_s - self._there_s.setdefault(name, now_s) > FORGET_AFTER_S:
+                self._board.forget(name)

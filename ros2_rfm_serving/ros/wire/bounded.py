@@ -1,0 +1,154 @@
+"""Our messages as bytes from the network, read only when every field of theirs lies within them.
+
+A subscription to a generated type hands bytes to Fast CDR before anybody else has seen them, and Fast CDR 2.3.3 reads past the end
+of some. Here the bytes come raw, and are walked through along the message's own definition first: what ends in the middle of a
+field, claims more elements than it has bytes, or is of another encoding, is refused and counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rclpy.serialization import deserialize_message
+from rosidl_parser.definition import AbstractSequence, Array, BasicType, NamespacedType, UnboundedString
+
+from ros2_rfm_serving.errors import BadMessageError
+
+HEADER_BYTES = 4
+ORDERS = {b"\x00\x01": "<", b"\x00\x00": ">"}
+"""Of plain CDR by its representation: little and big endian. Nobody sends our messages in another."""
+MAX_BYTES = 2 << 20
+"""Of a message that holds no images; a schedule of 10,000 robots has 1.2 MB."""
+SIZES = {
+    **dict.fromkeys(("boolean", "octet", "char", "uint8", "int8"), 1),
+    **dict.fromkeys(("uint16", "int16"), 2),
+    **dict.fromkeys(("uint32", "int32", "float"), 4),
+    **dict.fromkeys(("uint64", "int64", "double"), 8),
+}
+
+
+class _Walk(NamedTuple):
+    """Bytes behind the header, and how their numbers are written."""
+
+    data: memoryview
+    number: struct.Struct
+
+    def after_count(self, at: int) -> tuple[int, int]:
+        """(the number at the next multiple of 4, where it ends)"""
+        begin = -(-at // 4) * 4
+        return self.number.unpack_from(self.data, begin)[0], begin + 4
+
+
+Step = Callable[[_Walk, int], int]
+"""From where a field may begin to where it ends; that may be beyond the data."""
+
+
+def read(data: bytes, message: type) -> Any:
+    """Raises: `BadMessageError`."""
+    check(data, message)
+    try:
+        return deserialize_message(data, message)
+    except RuntimeError as error:  # such as a bool that is neither 0 nor 1
+        raise BadMessageError("bad_message", f"it cannot be read as {message.__name__}") from error
+
+
+def check(data: bytes, message: type) -> None:
+    """Raises: `BadMessageError` unless all fields of `message` lie within `data`."""
+    order = ORDERS.get(data[:2])
+    if order is None or len(data) < HEADER_BYTES + (data[3] & 3 if len(data) > 3 else 0):
+        raise BadMessageError("bad_message", f"a {message.__name__} that is not in plain CDR")
+    if len(data) > MAX_BYTES:
+        raise BadMessageError("bad_message", f"a {message.__name__} of {len(data)} bytes; at most {MAX_BYTES}")
+    body = memoryview(data)[HEADER_BYTES:]
+    try:
+        end = _steps(message)(_Walk(body, struct.Struct(f"{order}I")), 0)
+    except struct.error:
+        end = len(body) + 1
+    if end > len(body):
+        raise BadMessageError("bad_message", f"{message.__name__} ends after {len(data)} bytes, in the middle of a field")
+
+
+def hear(
+    node: Node,
+    message: type,
+    topic: str,
+    callback: Callable[[Any], object],
+    profile: QoSProfile,
+    refuse: Callable[[BadMessageError], object],
+    **options: Any,
+) -> Any:
+    """A subscription that no bytes can harm."""
+
+    def heard(data: bytes) -> None:
+        try:
+            found = read(data, message)
+        except BadMessageError as error:
+            node.get_logger().warning(f"refused a message of {topic}: {error}", throttle_duration_sec=5.0)
+            refuse(error)
+            return
+        callback(found)
+
+    return node.create_subscription(message, topic, heard, profile, raw=True, **options)
+
+
+@functools.cache
+def _steps(message: type) -> Step:
+    steps = [_step(field) for field in message.SLOT_TYPES]  # type: ignore[attr-defined]
+
+    def walk(data: _Walk, at: int) -> int:
+        for step in steps:
+            at = step(data, at)
+        return at
+
+    return walk
+
+
+def _step(field: Any) -> Step:
+    if isinstance(field, BasicType):
+        return _numbers(SIZES[field.typename], 1)
+    if isinstance(field, UnboundedString):
+        return _text
+    if isinstance(field, NamespacedType):
+        return _steps(getattr(importlib.import_module(".".join(field.namespaces)), field.name))
+    if isinstance(field, Array):
+        return _repeated(field.value_type, field.size)
+    assert isinstance(field, AbstractSequence), field
+    return _sequence(field.value_type)
+
+
+def _text(data: _Walk, at: int) -> int:
+    size, begin = data.after_count(at)
+    return begin + size
+
+
+def _numbers(size: int, count: int) -> Step:
+    return lambda data, at: -(-at // size) * size + size * count
+
+
+def _repeated(element: Any, count: int) -> Step:
+    if isinstance(element, BasicType):
+        return _numbers(SIZES[element.typename], count)
+    one = _step(element)
+
+    def walk(data: _Walk, at: int) -> int:
+        for _ in range(count):
+            if at > len(data.data):  # a count is a claim
+                break
+            at = one(data, at)
+        return at
+
+    return walk
+
+
+def _sequence(element: Any) -> Step:
+    def walk(data: _Walk, at: int) -> int:
+        count, begin = data.after_count(at)
+        return _repeated(element, count)(data, begin) if count else begin
+
+    return walk

@@ -1,0 +1,113 @@
+"""Decoding is shared: an image that takes long holds up neither the executor nor other robots."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+
+from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.server.intake import Intake
+from ros2_rfm_serving.ros.wire import cdr
+from ros2_rfm_serving.server import ModelServer, ServerConfig, images
+from ros2_rfm_serving.types import EncodedImage, ObservationRequest, RequestId, SessionRequest
+
+SMALL, LARGE = (simplejpeg.encode_jpeg(np.zeros((*size, 3), np.uint8)) for size in ((48, 64), (1200, 1600)))
+
+
+class Rig:
+    def __init__(self) -> None:
+        spec = EmulatedSpec(model="m", action_names=("a", "b"), cameras=("front",), state_size=2, chunk_length=4)
+        self.server = ModelServer(ServerConfig(name="s"), EmulatedEngine(spec, lambda size: 0.0, lambda seconds: None))
+        self.complaints: list[BadMessageError] = []
+        self.logged: list[str] = []
+        self.intake = Intake(self.server, lambda: None, self.complaints.append, self.logged.append, 1)
+        self.epochs = {robot: self._open(robot) for robot in ("large", "small")}
+
+    def _open(self, robot: str) -> int:
+        contract = self.server.contract
+        asked = SessionRequest(
+            robot=robot, component="system1", action_names=contract.action_names, cameras=contract.cameras, state_size=2
+        )
+        return self.server.open_session(asked).session_epoch
+
+    def request(self, robot: str, sequence: int, data: bytes) -> ObservationRequest:
+        identity = RequestId(robot=robot, component="system1", session_epoch=self.epochs[robot], episode=1, sequence=sequence)
+        image = EncodedImage(camera="front", format="jpeg", data=data)
+        return ObservationRequest(id=identity, stamp_ns=1, instruction="go", state=np.zeros(2, np.float32), images=(image,))
+
+    def send(self, robot: str, sequence: int, data: bytes) -> None:
+        self.intake.take(cdr.observation_to(self.request(robot, sequence, data)))
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = Rig()
+    yield made
+    made.intake.stop()
+    assert not made.logged
+
+
+def eventually(look: Callable[[], Any]) -> None:
+    end_s = time.monotonic() + 30.0
+    while not look():
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.005)
+
+
+def test_an_image_that_takes_long_holds_nobody_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, begun, decode = threading.Event(), threading.Event(), images.decode
+
+    def slow(image: EncodedImage) -> Any:
+        if len(image.data) == len(LARGE):
+            begun.set()
+            assert go.wait(60)
+        return decode(image)
+
+    monkeypatch.setattr(images, "decode", slow)
+    rig.send("large", 1, LARGE)
+    assert begun.wait(30)
+    for sequence in range(1, 4):
+        rig.send("small", sequence, SMALL)
+    eventually(lambda: rig.server.num_waiting == 1)
+    go.set()
+    eventually(lambda: rig.server.num_waiting == 2)
+
+
+def test_requests_that_did_not_arrive_are_counted(rig: Rig) -> None:
+    for sequence in (1, 2, 5, 6, 9):
+        rig.send("small", sequence, SMALL)
+    assert rig.server.refused["lost_on_the_way"] == 4
+
+
+def test_a_newer_light_request_replaces_a_heavy_one_that_waits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, begun, decode = threading.Event(), threading.Event(), images.decode
+
+    def slow(image: EncodedImage) -> Any:
+        begun.set()
+        assert go.wait(60)
+        return decode(image)
+
+    monkeypatch.setattr(images, "decode", slow)
+    rig.send("large", 1, LARGE)
+    assert begun.wait(30)
+    rig.send("small", 1, LARGE)  # waits behind it
+    rig.send("small", 2, SMALL)
+    go.set()
+    eventually(lambda: rig.server.num_waiting == 2)
+    assert rig.server.snapshot(0.0).superseded == 1 and not rig.complaints
+
+
+def test_who_asks_for_one_inference_is_told_what_was_wrong_with_it(rig: Rig) -> None:
+    told: list[BadMessageError] = []
+    broken = replace(rig.request("small", 1, SMALL[:200]))
+    rig.intake.put(broken, 0.0, told.append)
+    eventually(lambda: told)
+    assert told[0].kind == "bad_image" and not rig.complaints

@@ -1,0 +1,175 @@
+"""What Prometheus reads of a board, by its own client's parser."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.board import Board, ComponentRow
+from ros2_rfm_serving.monitoring.metrics.exporter import exporting
+from ros2_rfm_serving.monitoring.metrics.families import MAX_NAMES, OTHER, BoardCollector
+from ros2_rfm_serving.monitoring.metrics.health import not_alive, not_ready
+from ros2_rfm_serving.types.histogram import LATENCY_BOUNDS_S, Histogram
+
+NOW_S = 100.0
+
+
+def counted(*values: float) -> Histogram:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    return histogram
+
+
+def board(now_s: float = NOW_S) -> Board:
+    """A robot and a server that say all there is to say, and one of each that is silent."""
+    made = Board(["arm_1", "arm_2"], ["s1", "s2"])
+    made.schedule_epoch, made.gap, made.schedule_seen_s, made.looked_s = 7, 0.04, now_s - 1.0, now_s - 0.5
+    made.predicted_actions_hz, made.planned_servers = 12.0, frozenset({"s1"})
+    arm, server = made.robots["arm_1"], made.servers["s1"]
+    arm.state, arm.task, arm.server, arm.held_ticks = "STREAMING", "push", "s1", 3
+    arm.seen_s = server.seen_s = server.progressed_s = now_s - 0.5
+    arm.refused, arm.fallbacks = {"stale_action": 2}, {"hold": 1}
+    arm.transitions = {"STREAMING to DEGRADED": 4}
+    arm.components = {"system1": ComponentRow(slo_s=0.4, in_time=9, late=1)}
+    arm.histograms = {
+        "round_trip_s": {"system1": counted(0.003, 0.15, 0.15, 9.0)},
+        **{name: {"": counted(0.01)} for name in ("staleness_s", "tick_s", "tick_late_s")},
+    }
+    server.state, server.model, server.served, server.load = "ready", "rfm/flow", 10, 0.5
+    server.refused = {"bad_shape": 5}
+    server.histograms = {"queue_wait_s": {"": counted(0.01)}, "inference_s": {"": counted(0.02)}}
+    return made
+
+
+def exported(of: Board, server: str = "") -> dict[str, Any]:
+    registry = CollectorRegistry()
+    registry.register(BoardCollector(of, lambda: NOW_S, server))
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {(sample.name, *sorted(sample.labels.items())): sample.value for family in families for sample in family.samples}
+
+
+def test_counters_and_gauges_are_those_of_the_board() -> None:
+    found = exported(board())
+    robot, server = ("robot", "arm_1"), ("server", "s1")
+    assert found["rfm_schedule_epoch",] == 7 and found["rfm_schedule_gap_ratio",] == 0.04
+    assert found["rfm_server_up", server] == 1 and found["rfm_server_up", ("server", "s2")] == 0
+    assert found["rfm_server_state", server, ("state", "ready")] == 1 and found["rfm_server_state", server, ("state", "hung")] == 0
+    assert found["rfm_server_replies_total", server] == 10 and found["rfm_server_load_ratio", server] == 0.5
+    assert found["rfm_server_refused_total", ("reason", "bad_shape"), server] == 5
+    assert found["rfm_robot_held_periods_total", robot] == 3
+    assert found["rfm_robot_refused_total", ("reason", "stale_action"), robot] == 2
+    assert found["rfm_robot_fallbacks_total", ("motion", "hold"), robot] == 1
+    assert found["rfm_robot_transitions_total", ("change", "STREAMING to DEGRADED"), robot] == 4
+    assert found["rfm_robot_answers_total", ("component", "system1"), robot, ("slo", "missed")] == 1
+    assert found["rfm_robot_info", robot, ("server", "s1"), ("task", "push")] == 1
+
+
+def test_histograms_are_cumulative_and_end_with_all() -> None:
+    found, labels = exported(board()), (("component", "system1"),)
+    assert found[("rfm_robot_round_trip_seconds_count", *labels, ("robot", "arm_1"))] == 4
+    assert found[("rfm_robot_round_trip_seconds_sum", *labels, ("robot", "arm_1"))] == pytest.approx(9.303)
+    buckets = {key[2][1]: value for key, value in found.items() if key[0] == "rfm_robot_round_trip_seconds_bucket"}
+    assert {float(le) for le in buckets} == {*LATENCY_BOUNDS_S, math.inf}
+    assert buckets["0.002"] == 0 and buckets["0.005"] == 1 and buckets["0.15"] == 3 and buckets["5.0"] == 3 and buckets["+Inf"] == 4
+
+
+def test_who_is_silent_has_no_gauges_and_keeps_its_counters() -> None:
+    silent = board()
+    silent.servers["s1"].seen_s = silent.robots["arm_1"].seen_s = NOW_S - 10.0
+    found = exported(silent)
+    assert found["rfm_server_up", ("server", "s1")] == 0 and found["rfm_robot_up", ("robot", "arm_1")] == 0
+    assert ("rfm_server_load_ratio", ("server", "s1")) not in found
+    assert found["rfm_server_replies_total", ("server", "s1")] == 10
+
+
+def test_who_was_never_heard_has_no_counters_that_would_jump_when_it_is() -> None:
+    found = exported(board())
+    assert found["rfm_robot_up", ("robot", "arm_2")] == 0 == found["rfm_server_up", ("server", "s2")]
+    assert {key[0] for key in found if ("robot", "arm_2") in key or ("server", "s2") in key} == {"rfm_robot_up", "rfm_server_up"}
+
+
+def test_names_from_the_graph_make_no_more_than_so_many_series() -> None:
+    much = board()
+    much.robots["arm_1"].refused = {f"reason_{i:04}": 1 for i in range(5000)}
+    reasons = {key: value for key, value in exported(much).items() if key[0] == "rfm_robot_refused_total"}
+    assert len(reasons) == MAX_NAMES + 1 and sum(reasons.values()) == 5000
+    assert reasons["rfm_robot_refused_total", ("reason", OTHER), ("robot", "arm_1")] == 5000 - MAX_NAMES
+
+
+def test_a_server_of_its_own_port_is_alone() -> None:
+    found = exported(board(), "s1")
+    assert not [key for key in found if "s2" in str(key) or "robot" in key[0] or "schedule_gap" in key[0]]
+    assert found["rfm_server_up", ("server", "s1")] == 1
+
+
+def test_rules_and_dashboards_ask_for_what_is_exported(repository: Path) -> None:
+    rules = yaml.safe_load((repository / "config/prometheus/rules.yml").read_text())
+    asked = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    recorded = {rule["record"] for group in rules["groups"] for rule in group["rules"] if "record" in rule}
+    dashboards = sorted((repository / "config/grafana").glob("*.json"))
+    for file in dashboards:
+        asked += [target["expr"] for panel in json.loads(file.read_text())["panels"] for target in panel["targets"]]
+    assert len(dashboards) == 2 and len(asked) > 40
+    there = {key[0] for key in exported(board())} | {"rfm_disk_free_bytes", "rfm_disk_size_bytes"}
+    used = {name for expr in asked for name in re.findall(r"(?<!:)\brfm_\w+\b(?!:)", expr)} - {"rfm_factory"}
+    assert used <= there, used - there
+    assert {name for expr in asked for name in re.findall(r"component:[\w:]+", expr)} <= recorded
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda b: None, ""),
+        (lambda b: setattr(b.servers["s1"], "seen_s", NOW_S - 5.0), "s1: nothing is heard of it"),
+        (lambda b: setattr(b.servers["s1"], "state", "hung"), "s1: hung"),
+        (lambda b: setattr(b, "schedule_seen_s", -math.inf), "no schedule is heard"),
+        (lambda b: setattr(b, "looked_s", NOW_S - 20.0), "the graph was last looked at 20.0 s ago"),
+        (
+            lambda b: (setattr(b.servers["s1"], "waiting", 3), setattr(b.servers["s1"], "progressed_s", NOW_S - 30.0)),
+            "s1: 3 requests wait, and none was answered for 30 s",
+        ),
+    ],
+)
+def test_ready_is_who_makes_progress(change: Any, problem: str) -> None:
+    made = board()
+    made.forget("s2")
+    change(made)
+    assert not_ready(made, NOW_S) == ([problem] if problem else [])
+    assert bool(not_alive(made, NOW_S)) == ("looked at" in problem)
+
+
+def asked_for(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_over_http(tmp_path: Path) -> None:
+    made = board(time.monotonic())
+    with exporting(made, "127.0.0.1", 0, tmp_path / "not_there_yet") as url:
+        port, root = int(url.split(":")[2].partition("/")[0]), url.removesuffix("/metrics")
+        status, text = asked_for(url)
+        assert status == 200 and 'rfm_server_up{server="s1"} 1.0' in text and "rfm_disk_free_bytes" in text and "process_" in text
+        assert asked_for(f"{root}/healthz") == (200, '{"ok": true, "problems": []}\n')
+        assert asked_for(f"{root}/readyz") == (503, '{"ok": false, "problems": ["s2: nothing is heard of it"]}\n')
+        assert asked_for(f"{root}/other")[0] == 404
+        with (
+            pytest.raises(ConfigurationError, match=f"127.0.0.1:{port} cannot be listened on"),
+            exporting(made, "127.0.0.1", port, tmp_path),
+        ):
+            pass

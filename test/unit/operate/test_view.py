@@ -1,0 +1,51 @@
+"""The live table: no figure that is older than its period."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from ros2_rfm_serving.monitoring.board import STALE_AFTER_S, Board
+from ros2_rfm_serving.monitoring.summary import render
+from ros2_rfm_serving.operate.view import picture
+
+
+def lines(*shown: object) -> dict[str, str]:
+    """By their first column."""
+    console = Console(width=220, record=True, file=io.StringIO())
+    console.print(*shown)
+    return {line.split("│")[1].strip(): line for line in console.export_text().splitlines() if line.startswith("│")}
+
+
+def board(seen_s: float) -> Board:
+    made = Board(["arm_1", "arm_2"], ["server_1"])
+    for row in (made.robots["arm_1"], made.servers["server_1"]):
+        row.seen_s = seen_s
+    made.robots["arm_1"].action_rate_hz, made.robots["arm_1"].round_trip_p50_s = 19.4, 0.023
+    made.servers["server_1"].request_rate_hz, made.servers["server_1"].latency_p99_s, made.servers["server_1"].served = (
+        47.0,
+        0.061,
+        9,
+    )
+    return made
+
+
+def test_figures_are_shown_while_they_count() -> None:
+    shown = lines(picture("f", board(time.monotonic()), []))
+    assert "19.4" in shown["arm_1"] and "23 ms" in shown["arm_1"] and "47.0" in shown["server_1"]
+
+
+def test_what_is_older_than_its_period_is_stale_and_no_figure() -> None:
+    shown = lines(picture("f", board(time.monotonic() - STALE_AFTER_S - 1.0), []))
+    assert "stale" in shown["arm_1"] and "stale" in shown["server_1"] and "not heard yet" in shown["arm_2"]
+    assert "19.4" not in shown["arm_1"] and "23 ms" not in shown["arm_1"]
+    assert "47.0" not in shown["server_1"] and "61 ms" not in shown["server_1"]
+
+
+def test_the_summary_shows_no_figure_of_a_server_that_was_silent_at_the_end() -> None:
+    assert "61 ms" in lines(*render(board(100.0), 60.0, Path("logs"), ended_s=101.0))["server_1"]
+    silent = lines(*render(board(100.0), 60.0, Path("logs"), ended_s=110.0))["server_1"]
+    assert "61 ms" not in silent and "stale" in silent
