@@ -28,7 +28,7 @@ from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.ros.server import intake as intakes
-from ros2_rfm_serving.ros.server import loading
+from ros2_rfm_serving.ros.server import loading, runs
 from ros2_rfm_serving.ros.server.delivery import Delivery
 from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
 from ros2_rfm_serving.ros.server.intake import Intake
@@ -185,6 +185,10 @@ def test_calls_that_run_at_once_end_whatever_happens(error: BaseException, monke
         rig.ask()
         assert rig.server.refused["worker_error"] == 3 and len(rig.logged) == 3
         assert set(rig.doors.told) == {"goal", "r1", "ws"}
+    with monkeypatch.context() as broken:
+        broken.setattr(runs.threading, "Thread", raising(RuntimeError("can't start new thread")))
+        rig.ask()
+        assert rig.server.refused["worker_error"] == 6 and rig.server.is_idle
     rig.submit()
     assert eventually(lambda: engine.num_in == 2) and not rig.threads.is_idle
     rig.threads.call(lambda: rig.server.resize(1, 0))

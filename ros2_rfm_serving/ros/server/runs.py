@@ -28,10 +28,14 @@ class Runs:
 
     def start(self, work: Work) -> None:
         self._num_open += 1
-        if self.at_once:
-            threading.Thread(target=self._work, args=(work,), name="inference", daemon=True).start()
-        else:
+        if not self.at_once:
             self._work(work)
+            return
+        try:
+            threading.Thread(target=self._work, args=(work,), name="inference", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self._unforeseen(error)
+            self._ended.append((work, [None] * len(work.batch)))
 
     def ended(self) -> tuple[Work, Answers] | None:
         """One that is over, told once; None: none."""
