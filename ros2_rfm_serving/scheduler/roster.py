@@ -78,8 +78,7 @@ class Roster:
         self._leases[robot] = _Lease(task)
 
     def release(self, robot: str) -> None:
-        self._leases.pop(robot, None)
-        self._former.pop(robot, None)
+        self._forget(robot)
         _remember(self._released, robot, None)
 
     def hear(self, word: Word) -> None:
@@ -106,14 +105,21 @@ class Roster:
         return ended
 
     def limit_to(self, factory: Factory, present: Sequence[Robot]) -> None:
-        """Another descriptor counts: robots that it declares need no lease, those that it no longer declares get one."""
+        """Another descriptor counts: robots that it declares need no lease, those that it no longer declares get one, and those of
+        tasks that it lacks have been released, also where they are silent."""
         declared = {robot.name for robot in factory.robots}
-        for name, task in self.tasks.items():
-            if name in declared or task not in factory.tasks:
+        for name, task in {**self._former, **self.tasks}.items():
+            if name in declared:
+                self._forget(name)
+            elif task not in factory.tasks:
                 self.release(name)
         for robot in present:
             if robot.name not in declared and robot.name not in self._leases:
                 self.admit(robot.name, robot.task)
+
+    def _forget(self, robot: str) -> None:
+        self._leases.pop(robot, None)
+        self._former.pop(robot, None)
 
     def _renew(self, word: Word, lease: _Lease) -> None:
         lease.silent_s = 0.0

@@ -137,6 +137,12 @@ def test_another_descriptor_gives_leases_to_those_that_it_no_longer_declares() -
     assert dict(book.tasks) == {"late": "carry", "carry_3": "carry"}
 
 
+def test_a_robot_that_another_descriptor_declares_was_released_by_nobody() -> None:
+    book, declared = roster(carry_1="carry", late="carry"), factory(robots=2)
+    book.limit_to(declared, declared.robots)
+    assert dict(book.tasks) == {"late": "carry"} and not book.released
+
+
 # --- schedules that follow the roster ---
 
 
