@@ -18,8 +18,9 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.types import Admission
 
 DEFAULT_LEASE_S = 60.0
-MAX_LOOK_S = 2.0
-"""A look that comes later counts no longer: what the robots said while the scheduler was busy or stopped is not read yet."""
+LOOK_PERIOD_S = 0.5
+"""Between two looks. One that comes later counts no longer: what the robots said while the scheduler was busy or stopped is not read
+yet, and may not be before it is stopped again."""
 MAX_REMEMBERED = 1024
 """Robots that have gone, of each kind."""
 T = TypeVar("T")
@@ -97,7 +98,7 @@ class Roster:
     def elapse(self, seconds: float) -> list[str]:
         """So much time has passed since the last look. Whose leases end."""
         for lease in self._leases.values():
-            lease.silent_s += min(seconds, MAX_LOOK_S)
+            lease.silent_s += min(seconds, LOOK_PERIOD_S)
         ended = [robot for robot, lease in self._leases.items() if lease.silent_s >= self.lease_s]
         for robot in ended:
             _remember(self._former, robot, self._leases.pop(robot).task)
