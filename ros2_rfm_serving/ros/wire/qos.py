@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 
@@ -47,6 +49,9 @@ JOINTS = _profile(ReliabilityPolicy.BEST_EFFORT, 16)
 """An arm and its gripper may publish on one topic, each its own joints: the newest alone would be one of them."""
 COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
 
+NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
+"""Of a robot or a server: topics are named after it. A schedule with any other name is refused as a whole."""
+
 
 class Names:
     """Absolute names on the graph. `root` is the factory's namespace; empty: the names of docs/structures.md as they stand."""
@@ -69,4 +74,4 @@ class Names:
     def robot_of(self, topic: str, leaf: str) -> str:
         """Whose topic it is; empty: not `leaf` of a robot of this factory."""
         robot = topic.removeprefix(f"{self._root}/").removesuffix(f"/{leaf}")
-        return robot if topic == self.robot(robot, leaf) and "/" not in robot else ""
+        return robot if topic == self.robot(robot, leaf) and NAME.fullmatch(robot) else ""
