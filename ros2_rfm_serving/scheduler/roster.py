@@ -19,8 +19,8 @@ from ros2_rfm_serving.types import Admission
 
 DEFAULT_LEASE_S = 60.0
 LOOK_PERIOD_S = 0.5
-"""Between two looks. One that comes later counts no longer: what the robots said while the scheduler was busy or stopped is not read
-yet, and may not be before it is stopped again."""
+"""Between two looks. One that comes later counts no longer: what the robots said while the scheduler was busy or stopped is not
+read yet, and may not be before it is stopped again."""
 MAX_REMEMBERED = 1024
 """Robots that have gone, of each kind."""
 T = TypeVar("T")

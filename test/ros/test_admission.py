@@ -126,7 +126,8 @@ def test_a_silent_robot_gives_its_place_back_and_has_it_again_when_it_returns(ri
 
 def test_what_is_said_under_a_name_that_is_none_or_in_anothers_name_admits_nobody(rig: GuestRig) -> None:
     """A schedule with such a name in it would be refused by every robot and server."""
-    forgers = {name: rig.peer.create_publisher(msg.RobotStatus, f"/{name}/rfm/status", qos.ROBOT_STATUS) for name in ("_x", "ghost")}
+    topics = {name: f"/{name}/rfm/status" for name in ("_x", "ghost")}
+    forgers = {name: rig.peer.create_publisher(msg.RobotStatus, topic, qos.ROBOT_STATUS) for name, topic in topics.items()}
     status = msg.RobotStatus(scheduler=66, admitted_by=66, admitted_task="arm", staleness_s=float("nan"))
 
     def forge() -> None:
