@@ -21,8 +21,8 @@ class FleetClient(Node):
     def __init__(self, fleet_namespace: str = "") -> None:
         super().__init__("rfm_fleet_client", enable_rosout=False, start_parameter_services=False)
         names = qos.Names(fleet_namespace)
-        self._admit = self.create_client(srv.AdmitRobot, names.admit_robot)
-        self._release = self.create_client(srv.ReleaseRobot, names.release_robot)
+        self._admit = self.create_client(srv.AdmitRobot, names.admit_robot, qos_profile=qos.CONTROL)
+        self._release = self.create_client(srv.ReleaseRobot, names.release_robot, qos_profile=qos.CONTROL)
         self._executor = executor()
         self._executor.add_node(self)
 

@@ -69,9 +69,9 @@ class SchedulerNode(Node):
         self._fleet = FleetInForce(Path(file), self._planner, self._roster, self._publish, self.get_logger())
         self._attendance = Attendance(self, names, self._roster, self._fleet)
         self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis(), self._attendance.diagnosis()))
-        self.create_service(srv.AdmitRobot, names.admit_robot, self._admit)
-        self.create_service(srv.ReleaseRobot, names.release_robot, self._release)
-        self.create_service(srv.Replan, names.replan, self._replan)
+        self.create_service(srv.AdmitRobot, names.admit_robot, self._admit, qos_profile=qos.CONTROL)
+        self.create_service(srv.ReleaseRobot, names.release_robot, self._release, qos_profile=qos.CONTROL)
+        self.create_service(srv.Replan, names.replan, self._replan, qos_profile=qos.CONTROL)
         every(self, REPEAT_PERIOD_S, self._repeat)
         every(self, BACKGROUND_PERIOD_S, self._fleet.take_background)
 

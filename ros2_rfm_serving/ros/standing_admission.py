@@ -23,7 +23,7 @@ class StandingAdmission:
         self._served_by, self._waits_since_s = 0, clock()
         """`_served_by`: 0: nobody yet, or it was released."""
         names = qos.Names(fleet_namespace)
-        self._client = node.create_client(srv.AdmitRobot, names.admit_robot)
+        self._client = node.create_client(srv.AdmitRobot, names.admit_robot, qos_profile=qos.CONTROL)
         node.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
 
     def _on_schedule(self, schedule: Any) -> None:

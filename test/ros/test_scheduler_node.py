@@ -315,6 +315,16 @@ def test_a_replan_that_takes_long_is_no_success_before_the_servers_were_heard_ag
     assert not answer.success and "server_2 follows another scheduler, 42" in answer.error_msg, answer
 
 
+def test_a_whole_fleet_that_asks_at_once_is_answered(running: Rig) -> None:
+    """As when the power comes back. By default ten requests would be kept, and of the answers ten by each who asked."""
+    clients = [running.peer.create_client(srv.AdmitRobot, "/rfm/admit_robot", qos_profile=qos.CONTROL) for _ in range(40)]
+    running.wait(lambda: all(client.service_is_ready() for client in clients))
+    running.turn(1.0)
+    answers = [client.call_async(srv.AdmitRobot.Request(robot="arm_2", task="arm")) for client in clients]
+    running.wait(lambda: all(answer.done() for answer in answers))
+    assert all(answer.result().success for answer in answers)
+
+
 def test_a_rival_that_lives_moves_nobody_while_the_scheduler_that_is_followed_lives(running: Rig) -> None:
     in_force = running.schedules[-1]
     rival = forged(in_force, scheduler=66, epoch=4294967295)

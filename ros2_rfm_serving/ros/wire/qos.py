@@ -48,6 +48,9 @@ SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 JOINTS = _profile(ReliabilityPolicy.BEST_EFFORT, 16)
 """An arm and its gripper may publish on one topic, each its own joints: the newest alone would be one of them."""
 COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
+CONTROL = _profile(ReliabilityPolicy.RELIABLE, 4096)
+"""Of services that a whole fleet calls at once, and of their clients, each of which hears the answers to all: what ROS takes by
+default keeps ten, and loses the others without a word."""
 
 NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
 """Of a robot or a server: topics are named after it. A schedule with any other name is refused as a whole."""
