@@ -106,7 +106,7 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
         _refuse_without_a_factory(observer)
         _refuse_a_second_one(board, newcomer.name)
         declared = newcomer in factory.robots  # it was in the factory before, and stays
-        with _admitted(newcomer, options.namespace, _Stay(not declared)) as stay:
+        with _admitted(newcomer, options.namespace, _Stay(not declared), stop) as stay:
             observer.executor.create_task(StandingAdmission, observer, options.namespace, newcomer.name, newcomer.task)
             supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
             console.print(f"logs in {options.logs}")
@@ -135,7 +135,7 @@ class _Stay:
 
 
 @contextmanager
-def _admitted(newcomer: Robot, namespace: str, stay: _Stay) -> Iterator[_Stay]:
+def _admitted(newcomer: Robot, namespace: str, stay: _Stay, stop: threading.Event) -> Iterator[_Stay]:
     """From admission to release. A factory that ends first has nobody to release it from."""
     from ros2_rfm_serving.ros.fleet_client import FleetClient
 
@@ -146,16 +146,18 @@ def _admitted(newcomer: Robot, namespace: str, stay: _Stay) -> Iterator[_Stay]:
             yield stay
         finally:
             if stay.released:
-                _release(client, newcomer)
+                _release(client, newcomer, stop)
     finally:
         client.destroy_node()
 
 
-def _release(client: FleetClient, newcomer: Robot) -> None:
+def _release(client: FleetClient, newcomer: Robot, stop: threading.Event) -> None:
+    """`stop`, which was set before, is cleared: Ctrl-C means from now on that nobody wants to wait."""
+    stop.clear()
     try:
-        console.print(f"{newcomer.name}: released, schedule {client.release(newcomer.name)}")
+        console.print(f"{newcomer.name}: released, schedule {client.release(newcomer.name, given_up=stop.is_set)}")
     except ScheduleError as error:
-        console.print(f"[yellow]{newcomer.name} is not released: {error}[/yellow]")
+        console.print(f"[yellow]{newcomer.name} is not released: {error}; its lease ends by itself[/yellow]")
 
 
 def _refuse_without_a_factory(observer: ObserverNode) -> None:

@@ -16,10 +16,9 @@ from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import qos
-from ros2_rfm_serving.scheduler import Roster, Word
+from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, Roster, Word
 from ros2_rfm_serving.types import Admission
 
-LOOK_PERIOD_S = 0.5
 LEAF, TYPE = "rfm/status", "rfm_serving/msg/RobotStatus"
 MAX_SHARE = 0.02
 """Of the executor's time, for finding out who is on the graph: some 30 us per topic, and a large factory has tens of thousands."""
@@ -38,6 +37,7 @@ class Attendance:
         self._looked_s, self._look_around_s = clock(), -math.inf
         """`_look_around_s`: when next."""
         self._ended, self._ended_s = "", 0.0
+        self._misnamed = 0
         every(node, LOOK_PERIOD_S, self._look)
 
     def diagnosis(self) -> DiagnosticStatus:
@@ -54,6 +54,7 @@ class Attendance:
             "lease, s": self._roster.lease_s,
             "leases ended": self._roster.ended,
             "taken over from other schedulers": self._roster.inherited,
+            "statuses of another name than their topic's": self._misnamed,
         }
         return DiagnosticStatus(
             level=level, name="scheduler: robots", message=message, hardware_id=HARDWARE, values=key_values(values)
@@ -92,6 +93,10 @@ class Attendance:
 
     def _on_status(self, robot: str, status: Any) -> None:
         log, tasks = self._node.get_logger(), self._fleet.factory.tasks
+        if (named := status.header.frame_id) != robot:
+            self._misnamed += 1
+            log.warning(f"a status of {robot!r} names {named[:64]!r}: it does not count", throttle_duration_sec=SAID_FOR_S)
+            return
         task, known = status.admitted_task, robot in self._roster.tasks
         if task and task not in tasks:
             log.warning(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rclpy.node import Node
+from rclpy.task import Future
 from rfm_serving import srv
 
 from ros2_rfm_serving.errors import ScheduleError
@@ -13,6 +15,8 @@ from ros2_rfm_serving.ros.wire import qos
 
 TIMEOUT_S = 60.0
 """Of one call: a robot that does not fit has the whole factory planned anew."""
+AGAIN_S = 20.0
+"""For an answer; then it is asked again: the scheduler that was asked may have ended, and there is another one."""
 
 
 class FleetClient(Node):
@@ -21,8 +25,8 @@ class FleetClient(Node):
     def __init__(self, fleet_namespace: str = "") -> None:
         super().__init__("rfm_fleet_client", enable_rosout=False, start_parameter_services=False)
         names = qos.Names(fleet_namespace)
-        self._admit = self.create_client(srv.AdmitRobot, names.admit_robot)
-        self._release = self.create_client(srv.ReleaseRobot, names.release_robot)
+        self._admit = self.create_client(srv.AdmitRobot, names.admit_robot, qos_profile=qos.CONTROL)
+        self._release = self.create_client(srv.ReleaseRobot, names.release_robot, qos_profile=qos.CONTROL)
         self._executor = executor()
         self._executor.add_node(self)
 
@@ -30,17 +34,22 @@ class FleetClient(Node):
         """The epoch of the schedule that contains the robot."""
         return self._call(self._admit, srv.AdmitRobot.Request(robot=robot, task=task))
 
-    def release(self, robot: str) -> int:
-        return self._call(self._release, srv.ReleaseRobot.Request(robot=robot))
+    def release(self, robot: str, *, given_up: Callable[[], bool]) -> int:
+        """given_up: waiting is over."""
+        return self._call(self._release, srv.ReleaseRobot.Request(robot=robot), given_up)
 
-    def _call(self, client: Any, request: Any) -> int:
-        end_s = clock() + TIMEOUT_S
-        future = client.call_async(request) if client.wait_for_service(timeout_sec=TIMEOUT_S) else None
-        while future is not None and not future.done() and clock() < end_s:
+    def _call(self, client: Any, request: Any, given_up: Callable[[], bool] = lambda: False) -> int:
+        asked: list[Future] = []
+        begin_s = ask_s = clock()
+        while not (answers := [future for future in asked if future.done()]):
+            now_s = clock()
+            if now_s - begin_s > TIMEOUT_S or given_up():
+                raise ScheduleError(f"the scheduler does not answer on {client.srv_name} within {now_s - begin_s:.0f} s")
+            if now_s >= ask_s and client.service_is_ready():
+                asked.append(client.call_async(request))
+                ask_s = now_s + AGAIN_S
             self._executor.spin_once(timeout_sec=0.1)
-        if future is None or not future.done():
-            raise ScheduleError(f"the scheduler does not answer on {client.srv_name} within {TIMEOUT_S:g} s")
-        answer = future.result()
+        answer = answers[0].result()
         if not answer.success:
             raise ScheduleError(answer.error_msg)
         return int(answer.schedule_epoch)

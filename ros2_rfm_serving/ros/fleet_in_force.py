@@ -54,13 +54,16 @@ class FleetInForce:
         self._change(fleet, f"released {name!r}; no other route changes")
 
     def replan(self, file: Path | None) -> None:
-        """With another descriptor come its robots, beside those that were admitted; without one, those of now stay."""
-        factory = load_factory(file or self._file)
+        """With another descriptor come its robots, beside those that were admitted; without one it is read again, and those of now
+        stay."""
+        file_now = file or self._file
+        factory = load_factory(file_now)
         robots = [robot for robot in self._fleet.robots if robot.task in factory.tasks]
         if file:
             guests = self._roster.tasks.keys() - {robot.name for robot in factory.robots}
             robots = [*factory.robots, *(robot for robot in robots if robot.name in guests)]
         self._go_over(factory, robots)
+        self._file = file_now
 
     # --- by itself ---
 

@@ -25,7 +25,7 @@ from ros2_rfm_serving.ros.followers import Followers
 from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, declare
-from ros2_rfm_serving.ros.node.runtime import fleet_names, run_node, share
+from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node, share
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.planner import Planner
 from ros2_rfm_serving.ros.wire import convert, qos
@@ -69,9 +69,9 @@ class SchedulerNode(Node):
         self._fleet = FleetInForce(Path(file), self._planner, self._roster, self._publish, self.get_logger())
         self._attendance = Attendance(self, names, self._roster, self._fleet)
         self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis, self._attendance.diagnosis))
-        self.create_service(srv.AdmitRobot, names.admit_robot, self._admit)
-        self.create_service(srv.ReleaseRobot, names.release_robot, self._release)
-        self.create_service(srv.Replan, names.replan, self._replan)
+        self.create_service(srv.AdmitRobot, names.admit_robot, self._admit, qos_profile=qos.CONTROL)
+        self.create_service(srv.ReleaseRobot, names.release_robot, self._release, qos_profile=qos.CONTROL)
+        self.create_service(srv.Replan, names.replan, self._replan, qos_profile=qos.CONTROL)
         every(self, REPEAT_PERIOD_S, self._repeat)
         every(self, BACKGROUND_PERIOD_S, self._fleet.take_background)
 
@@ -122,12 +122,13 @@ class SchedulerNode(Node):
 
     async def _answer(self, response: Any, change: Callable[[], None]) -> Any:
         """A schedule that is published is not in force yet: somebody else's may be."""
+        asked_s = clock()
         try:
             change()
         except RfmError as error:
             return self._refuse(response, error.code, str(error))
         epoch = self._fleet.epoch
-        if problem := await self._followers.take(epoch):
+        if problem := await self._followers.take(epoch, asked_s):
             return self._refuse(response, ScheduleError.code, f"schedule {epoch} is published, and {problem}")
         response.success, response.schedule_epoch = True, epoch
         return response

@@ -15,19 +15,22 @@ PATIENCE_S = 5.0
 
 
 class StandingAdmission:
-    """Asks again while another scheduler than the one that served it last publishes schedules without it. Who was released by that
-    one has left."""
+    """Asks again while another scheduler than the one that served it last publishes schedules without it. Who was released by
+    somebody's order has left: that is no other scheduler's to forget."""
 
     def __init__(self, node: Node, fleet_namespace: str, robot: str, task: str) -> None:
         self._node, self._request = node, srv.AdmitRobot.Request(robot=robot, task=task)
         self._served_by, self._waits_since_s = 0, clock()
+        """`_served_by`: 0: nobody yet, or it was released."""
         names = qos.Names(fleet_namespace)
-        self._client = node.create_client(srv.AdmitRobot, names.admit_robot)
+        self._client = node.create_client(srv.AdmitRobot, names.admit_robot, qos_profile=qos.CONTROL)
         node.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
 
     def _on_schedule(self, schedule: Any) -> None:
         if any(route.robot == self._request.robot for route in schedule.routes):
             self._served_by, self._waits_since_s = schedule.scheduler, clock()
+        elif self._request.robot in schedule.released:
+            self._served_by = 0
         elif self._served_by in (0, schedule.scheduler):
             self._waits_since_s = clock()
         elif clock() - self._waits_since_s > PATIENCE_S and self._client.service_is_ready():

@@ -2,11 +2,12 @@
 
 from ros2_rfm_serving.scheduler.adaptation import Fleet, Migration
 from ros2_rfm_serving.scheduler.planning import POLICIES, fleet_of, plan_factory, start_fleet
-from ros2_rfm_serving.scheduler.roster import DEFAULT_LEASE_S, Roster, Word, newcomers, settled
+from ros2_rfm_serving.scheduler.roster import DEFAULT_LEASE_S, LOOK_PERIOD_S, Roster, Word, newcomers, settled
 from ros2_rfm_serving.scheduler.solution import Solution, to_schedule
 
 __all__ = [
     "DEFAULT_LEASE_S",
+    "LOOK_PERIOD_S",
     "POLICIES",
     "Fleet",
     "Migration",

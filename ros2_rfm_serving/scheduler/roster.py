@@ -18,8 +18,9 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.types import Admission
 
 DEFAULT_LEASE_S = 60.0
-MAX_LOOK_S = 2.0
-"""A look that comes later counts no longer: what the robots said while the scheduler was busy or stopped is not read yet."""
+LOOK_PERIOD_S = 0.5
+"""Between two looks. One that comes later counts no longer: what the robots said while the scheduler was busy or stopped is not
+read yet, and may not be before it is stopped again."""
 MAX_REMEMBERED = 1024
 """Robots that have gone, of each kind."""
 T = TypeVar("T")
@@ -78,8 +79,7 @@ class Roster:
         self._leases[robot] = _Lease(task)
 
     def release(self, robot: str) -> None:
-        self._leases.pop(robot, None)
-        self._former.pop(robot, None)
+        self._forget(robot)
         _remember(self._released, robot, None)
 
     def hear(self, word: Word) -> None:
@@ -98,7 +98,7 @@ class Roster:
     def elapse(self, seconds: float) -> list[str]:
         """So much time has passed since the last look. Whose leases end."""
         for lease in self._leases.values():
-            lease.silent_s += min(seconds, MAX_LOOK_S)
+            lease.silent_s += min(seconds, LOOK_PERIOD_S)
         ended = [robot for robot, lease in self._leases.items() if lease.silent_s >= self.lease_s]
         for robot in ended:
             _remember(self._former, robot, self._leases.pop(robot).task)
@@ -106,14 +106,21 @@ class Roster:
         return ended
 
     def limit_to(self, factory: Factory, present: Sequence[Robot]) -> None:
-        """Another descriptor counts: robots that it declares need no lease, those that it no longer declares get one."""
+        """Another descriptor counts: robots that it declares need no lease, those that it no longer declares get one, and those of
+        tasks that it lacks have been released, also where they are silent."""
         declared = {robot.name for robot in factory.robots}
-        for name, task in self.tasks.items():
-            if name in declared or task not in factory.tasks:
+        for name, task in {**self._former, **self.tasks}.items():
+            if name in declared:
+                self._forget(name)
+            elif task not in factory.tasks:
                 self.release(name)
         for robot in present:
             if robot.name not in declared and robot.name not in self._leases:
                 self.admit(robot.name, robot.task)
+
+    def _forget(self, robot: str) -> None:
+        self._leases.pop(robot, None)
+        self._former.pop(robot, None)
 
     def _renew(self, word: Word, lease: _Lease) -> None:
         lease.silent_s = 0.0

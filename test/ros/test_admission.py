@@ -86,14 +86,18 @@ def test_a_restarted_scheduler_serves_the_robots_that_its_predecessor_admitted(r
     rig.come()
     before = rig.schedules[-1].scheduler
     assert rig.call(srv.AdmitRobot, robot="guest", task="arm").success
-    assert rig.call(srv.AdmitRobot, robot="left", task="arm").success and rig.call(srv.ReleaseRobot, robot="left").success
-    StandingAdmission(rig.peer, "", "asks", "arm")
-    assert rig.call(srv.AdmitRobot, robot="asks", task="arm").success
+    for name in ("asks", "left"):
+        StandingAdmission(rig.peer, "", name, "arm")
+        assert rig.call(srv.AdmitRobot, robot=name, task="arm").success
+    rig.wait(lambda: rig.robots() == {"arm_1", "arm_2", "guest", "asks", "left"})
+    assert rig.call(srv.ReleaseRobot, robot="left").success
     rig.wait(lambda: rig.guest_is_served(before))
 
     rig.restart_scheduler()
     rig.wait(lambda: rig.schedules[-1].scheduler != before and rig.robots() == {"arm_1", "arm_2", "guest"})
     rig.wait(lambda: "asks" in rig.robots())
+    rig.turn(2.0)
+    assert "left" not in rig.robots(), "it has waited as long, and does not ask"
     after = rig.schedules[-1].scheduler
     rig.wait(lambda: rig.guest_is_served(after))
     assert rig.values("scheduler: robots")["taken over from other schedulers"] == "1"
@@ -118,6 +122,23 @@ def test_a_silent_robot_gives_its_place_back_and_has_it_again_when_it_returns(ri
     assert rig.diagnosis("scheduler: robots").level == DiagnosticStatus.WARN
     rig.come()
     rig.wait(lambda: "guest" in rig.robots())
+
+
+def test_what_is_said_under_a_name_that_is_none_or_in_anothers_name_admits_nobody(rig: GuestRig) -> None:
+    """A schedule with such a name in it would be refused by every robot and server."""
+    topics = {name: f"/{name}/rfm/status" for name in ("_x", "ghost")}
+    forgers = {name: rig.peer.create_publisher(msg.RobotStatus, topic, qos.ROBOT_STATUS) for name, topic in topics.items()}
+    status = msg.RobotStatus(scheduler=66, admitted_by=66, admitted_task="arm", staleness_s=float("nan"))
+
+    def forge() -> None:
+        for name, forger in forgers.items():
+            status.header.frame_id = name.replace("ghost", "guest")
+            forger.publish(status)
+
+    rig.peer.create_timer(0.2, forge)
+    rig.wait(lambda: int(rig.values("scheduler: robots")["statuses of another name than their topic's"]) > 4)
+    assert rig.call(srv.Replan).success and rig.robots() == {"arm_1", "arm_2"}
+    rig.wait(lambda: rig.robot_status.schedule_epoch == rig.schedules[-1].epoch)
 
 
 def test_admission_again_is_a_success_and_for_another_task_a_new_plan_or_a_reason(rig: GuestRig) -> None:

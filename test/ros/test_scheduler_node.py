@@ -13,6 +13,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
+from ros2_rfm_serving.ros.followers import SILENT_SERVER_S
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
 from ros2_rfm_serving.ros.node.runtime import executor
@@ -292,6 +293,36 @@ def test_a_replan_that_a_server_does_not_follow_fails_and_names_it(running: Rig)
     running.wait(lambda: "server_2 follows another scheduler, 42" in running.diagnosis("scheduler: schedule").message)
     answer = running.call(srv.Replan)
     assert not answer.success and "server_2 follows another scheduler, 42" in answer.error_msg and answer.error_code == 120, answer
+
+
+def test_a_replan_that_takes_long_is_no_success_before_the_servers_were_heard_again(
+    running: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is heard while it is planned: that says nothing about who is there."""
+    plan = running.scheduler._planner.plan
+    follows_another = msg.ServerStatus(scheduler=0x42, schedule_epoch=7)
+    follows_another.header.frame_id = "server_2"
+    strayed = running.peer.create_publisher(msg.ServerStatus, "/rfm/servers/server_2/status", qos.SERVER_STATUS)
+    running.peer.create_timer(0.2, lambda: strayed.publish(follows_another))
+    running.wait(lambda: "server_2 follows another scheduler, 42" in running.diagnosis("scheduler: schedule").message)
+
+    def slowly(*arguments: Any) -> Any:
+        time.sleep(SILENT_SERVER_S + 0.5)
+        return plan(*arguments)
+
+    monkeypatch.setattr(running.scheduler._planner, "plan", slowly)
+    answer = running.call(srv.Replan)
+    assert not answer.success and "server_2 follows another scheduler, 42" in answer.error_msg, answer
+
+
+def test_a_whole_fleet_that_asks_at_once_is_answered(running: Rig) -> None:
+    """As when the power comes back. By default ten requests would be kept, and of the answers ten by each who asked."""
+    clients = [running.peer.create_client(srv.AdmitRobot, "/rfm/admit_robot", qos_profile=qos.CONTROL) for _ in range(40)]
+    running.wait(lambda: all(client.service_is_ready() for client in clients))
+    running.turn(1.0)
+    answers = [client.call_async(srv.AdmitRobot.Request(robot="arm_2", task="arm")) for client in clients]
+    running.wait(lambda: all(answer.done() for answer in answers))
+    assert all(answer.result().success for answer in answers)
 
 
 def test_a_rival_that_lives_moves_nobody_while_the_scheduler_that_is_followed_lives(running: Rig) -> None:

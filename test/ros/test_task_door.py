@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -155,6 +156,35 @@ def test_a_reset_that_nobody_answers_is_asked_for_again(rig: DoorRig, monkeypatc
     rig.moves()
     goal.cancel_goal_async()
     assert rig.result(goal).error_code == Result.CANCELED
+
+
+def test_a_reset_that_answers_late_is_waited_for(rig: DoorRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lives, and is asked no more; its last answer counts, since until then it moves the robot."""
+    monkeypatch.setattr(task_door, "RESET_TIMEOUT_S", 0.5)
+    slow, executor, ended = Node("slow"), SingleThreadedExecutor(), threading.Event()
+
+    def reset(request: Any, response: Any) -> Any:
+        time.sleep(0.8)
+        return done(request, response)
+
+    def spin() -> None:
+        while not ended.is_set():
+            executor.spin_once(timeout_sec=0.1)
+
+    slow.create_service(Trigger, "/r1/reset", reset)
+    executor.add_node(slow)
+    thread = threading.Thread(target=spin)
+    thread.start()
+    try:
+        rig.node.trigger_activate()
+        goal = rig.goal("r1", reset=True, time_budget_s=600.0)
+        rig.moves()
+        goal.cancel_goal_async()
+        assert rig.result(goal).error_code == Result.CANCELED
+    finally:
+        ended.set()
+        thread.join()
+        slow.destroy_node()
 
 
 def test_a_reset_that_is_never_answered_ends_the_task(rig: DoorRig, monkeypatch: pytest.MonkeyPatch) -> None:

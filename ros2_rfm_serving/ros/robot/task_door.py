@@ -22,6 +22,8 @@ FEEDBACK_PERIOD_S = 0.5
 RESET_TIMEOUT_S = 30.0
 """For an answer; then the robot's reset is asked for again: who had to answer may have ended, or the answer got lost."""
 RESET_ASKS = 3
+RESET_LIMIT_S = 90.0
+"""For the next answer of a reset that has answered late: it lives, and what it was asked for since moves the robot once more."""
 
 
 class TaskDoor:
@@ -60,6 +62,7 @@ class TaskDoor:
         self._resetting = -1
         """Attempt whose reset is under way or over."""
         self._reset_since_s, self._reset_asks, self._reset_asked = 0.0, 0, False
+        self._reset_patience_s = RESET_TIMEOUT_S
         self._fed_back_s = -1.0
         self._reset = node.create_client(Trigger, reset_name)
         self._action = PatientActionServer(
@@ -211,8 +214,10 @@ class TaskDoor:
         """Asks when the service is there, and again when no answer comes; without any the task ends."""
         if run.attempt != self._resetting:
             self._resetting, self._reset_since_s, self._reset_asks, self._reset_asked = run.attempt, now_s, 0, False
-        if now_s - self._reset_since_s > RESET_TIMEOUT_S:
-            if not self._reset_asked or self._reset_asks == RESET_ASKS or run.ends_after_reset:
+            self._reset_patience_s = RESET_TIMEOUT_S
+        if now_s - self._reset_since_s > self._reset_patience_s:
+            last = self._reset_asks == RESET_ASKS or self._reset_patience_s > RESET_TIMEOUT_S
+            if not self._reset_asked or last or run.ends_after_reset:
                 run.reset_done(False, self._no_answer(), now_s)
                 return
             self._node.get_logger().warning(f"{self._brain.config.name}: {self._no_answer()} to a reset; it is asked for again")
@@ -226,11 +231,15 @@ class TaskDoor:
 
     def _no_answer(self) -> str:
         asks = f" (asked {self._reset_asks} times)" if self._reset_asks > 1 else ""
-        return f"no answer within {RESET_TIMEOUT_S:g} s{asks}"
+        return f"no answer within {self._reset_patience_s:g} s{asks}"
 
     def _on_reset(self, run: TaskRun, asked: tuple[int, int], answer: Any) -> None:
-        if self._brain.task is not run or (run.attempt, self._reset_asks) != asked:
-            return  # of a task or an attempt that ended meanwhile, or asked again: then that reset may still move the robot
+        attempt, ask = asked
+        if self._brain.task is not run or run.attempt != attempt:
+            return  # of a task or an attempt that ended meanwhile
+        if ask != self._reset_asks:  # it was asked again, and that may still move the robot
+            self._reset_since_s, self._reset_patience_s = clock(), RESET_LIMIT_S
+            return
         self._forget_readings()
         run.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 
@@ -46,6 +48,12 @@ SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 JOINTS = _profile(ReliabilityPolicy.BEST_EFFORT, 16)
 """An arm and its gripper may publish on one topic, each its own joints: the newest alone would be one of them."""
 COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
+CONTROL = _profile(ReliabilityPolicy.RELIABLE, 4096)
+"""Of services that a whole fleet calls at once, and of their clients, each of which hears the answers to all: what ROS takes by
+default keeps ten, and loses the others without a word."""
+
+NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
+"""Of a robot or a server: topics are named after it. A schedule with any other name is refused as a whole."""
 
 
 class Names:
@@ -69,4 +77,4 @@ class Names:
     def robot_of(self, topic: str, leaf: str) -> str:
         """Whose topic it is; empty: not `leaf` of a robot of this factory."""
         robot = topic.removeprefix(f"{self._root}/").removesuffix(f"/{leaf}")
-        return robot if topic == self.robot(robot, leaf) and "/" not in robot else ""
+        return robot if topic == self.robot(robot, leaf) and NAME.fullmatch(robot) else ""

@@ -7,12 +7,12 @@ Empty words and zeros on the wire mean the defaults of `Guidance`, `Horizon` and
 from __future__ import annotations
 
 import enum
-import re
 from typing import Any, TypeVar
 
 from rfm_serving import srv
 
 from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.wire.qos import NAME
 from ros2_rfm_serving.types import (
     Conditioning,
     Guidance,
@@ -27,12 +27,11 @@ from ros2_rfm_serving.types import (
 
 Word = TypeVar("Word", bound=enum.Enum)
 DEFAULTS, HORIZON = Guidance(), Horizon()
-_NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
 
 
 def check_name(what: str, name: str) -> str:
     """A name from the network that topics are named after. Raises: `BadMessageError`."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise BadMessageError("bad_name", f"{name[:100]!r} cannot name a {what}: letters, digits and underscores, a letter first")
     return name
 

@@ -13,7 +13,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.fleet_in_force import FleetInForce
 from ros2_rfm_serving.ros.planner import Planner
 from ros2_rfm_serving.scheduler import Roster, Word
-from ros2_rfm_serving.types import Admission, Schedule
+from ros2_rfm_serving.types import NOT_ADMITTED, Admission, Schedule
 
 ME, FORMER = 7, 5
 FACTORY = """
@@ -96,13 +96,40 @@ def test_a_robot_that_no_plan_can_serve_waits_and_is_tried_once_per_schedule(
 def test_who_was_admitted_stays_when_another_descriptor_comes(running: Running, tmp_path: Path) -> None:
     running.fleet.admit("late", "arm")
     running.fleet.admit("arm_3", "arm")
-    (tmp_path / "larger.yaml").write_text(FACTORY.replace("num_robots: 2", "num_robots: 3"))
-    running.fleet.replan(tmp_path / "larger.yaml")
+    larger = tmp_path / "larger.yaml"
+    larger.write_text(FACTORY.replace("num_robots: 2", "num_robots: 3"))
+    running.fleet.replan(larger)
     assert set(running.tasks()) == {"arm_1", "arm_2", "arm_3", "late"} and list(running.roster.tasks) == ["late"]
-    running.file.write_text(FACTORY.replace("num_robots: 2", "num_robots: 1"))
+    larger.write_text(FACTORY.replace("num_robots: 2", "num_robots: 1"))
     running.fleet.replan(None)
     assert set(running.tasks()) == {"arm_1", "arm_2", "arm_3", "late"}, "without another descriptor those of now stay"
     assert set(running.roster.tasks) == {"late", "arm_2", "arm_3"}, "with a lease, where they are no longer declared"
+
+
+def test_the_descriptor_in_use_is_the_one_that_came_last(running: Running, tmp_path: Path) -> None:
+    """Read again, it declares whom it declared: none of them gets a lease, which would end when it is switched off."""
+    larger = tmp_path / "larger.yaml"
+    larger.write_text(FACTORY.replace("num_robots: 2", "num_robots: 3"))
+    running.fleet.replan(larger)
+    running.fleet.replan(None)
+    assert set(running.fleet.declared) == {"arm_1", "arm_2", "arm_3"} and not running.roster.tasks
+    larger.write_text("broken: [")
+    with pytest.raises(ConfigurationError):
+        running.fleet.replan(running.file.with_name("missing.yaml"))
+    with pytest.raises(ConfigurationError, match="larger"):
+        running.fleet.replan(None)
+
+
+def test_a_robot_that_comes_back_for_a_task_that_has_gone_is_nobody(running: Running, tmp_path: Path) -> None:
+    running.fleet.admit("late", "wrist")
+    while not running.roster.elapse(2.0):
+        pass
+    running.fleet.settle()
+    (tmp_path / "other.yaml").write_text(FACTORY.replace("wrist:", "lift:"))
+    running.fleet.replan(tmp_path / "other.yaml")
+    running.roster.hear(Word(robot="late", follows=ME, admission=NOT_ADMITTED))
+    running.fleet.settle()
+    assert not running.roster.tasks and not running.fleet.no_room and not running.planner.is_busy
 
 
 def test_what_is_refused_changes_nothing(running: Running) -> None:

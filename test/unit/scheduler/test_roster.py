@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.scheduler import Roster, Word, newcomers, settled
-from ros2_rfm_serving.scheduler.roster import MAX_LOOK_S, MAX_REMEMBERED
+from ros2_rfm_serving.scheduler.roster import LOOK_PERIOD_S, MAX_REMEMBERED
 from ros2_rfm_serving.types import NOT_ADMITTED, Admission, Following, Route, Schedule
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
 from test.unit.scheduler.test_adaptation import factory, fleet
@@ -59,9 +59,12 @@ def test_who_was_released_by_somebody_does_not_come_back_by_itself() -> None:
 
 
 def test_a_scheduler_that_stood_still_releases_nobody_for_it() -> None:
-    """Its process was stopped, or it planned for minutes: what the robots said meanwhile has not been read yet."""
+    """Its process was stopped, or it planned for minutes: what the robots said meanwhile has not been read yet. Nor has it when it
+    is stopped again before the robots come to a word."""
     book = roster(late="carry")
-    assert book.elapse(3600.0) == [] and book.silences_s == {"late": MAX_LOOK_S}
+    assert book.elapse(3600.0) == [] and book.silences_s == {"late": LOOK_PERIOD_S}
+    book.lease_s = 5.0
+    assert [book.elapse(3.0) for _ in range(8)] == [[]] * 8
 
 
 @given(
@@ -81,7 +84,7 @@ def test_a_lease_ends_after_just_so_much_silence_whatever_the_clock_says(
             book.hear(word("late", "carry", ME))
             silent_s = 0.0
         ended = book.elapse(now_s - before_s)
-        silent_s += min(duration_s, MAX_LOOK_S)
+        silent_s += min(duration_s, LOOK_PERIOD_S)
         there = silent_s < LEASE_S
         assert ended == ([] if there else ["late"]) and list(book.tasks) == (["late"] if there else [])
         if not there:
@@ -135,6 +138,12 @@ def test_another_descriptor_gives_leases_to_those_that_it_no_longer_declares() -
     book, declared = roster(carry_1="carry", welder="weld", late="carry"), factory(robots=2)
     book.limit_to(declared, [*declared.robots, *factory(robots=3).robots])
     assert dict(book.tasks) == {"late": "carry", "carry_3": "carry"}
+
+
+def test_a_robot_that_another_descriptor_declares_was_released_by_nobody() -> None:
+    book, declared = roster(carry_1="carry", late="carry"), factory(robots=2)
+    book.limit_to(declared, declared.robots)
+    assert dict(book.tasks) == {"late": "carry"} and not book.released
 
 
 # --- schedules that follow the roster ---
