@@ -10,12 +10,13 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 from rfm_serving import msg
 
+from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.fleet_in_force import FleetInForce
 from ros2_rfm_serving.ros.followers import HARDWARE
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
-from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, Roster, Word
 from ros2_rfm_serving.types import Admission
 
@@ -37,7 +38,7 @@ class Attendance:
         self._looked_s, self._look_around_s = clock(), -math.inf
         """`_look_around_s`: when next."""
         self._ended, self._ended_s = "", 0.0
-        self._misnamed = 0
+        self._misnamed = self._unreadable = 0
         every(node, LOOK_PERIOD_S, self._look)
 
     def diagnosis(self) -> DiagnosticStatus:
@@ -52,6 +53,7 @@ class Attendance:
             "admitted": ", ".join(self._roster.tasks),
             "longest silence, s": max(self._roster.silences_s.values(), default=0.0),
             "lease, s": self._roster.lease_s,
+            "messages refused": self._unreadable,
             "leases ended": self._roster.ended,
             "taken over from other schedulers": self._roster.inherited,
             "statuses of another name than their topic's": self._misnamed,
@@ -86,7 +88,10 @@ class Attendance:
             self._node.destroy_subscription(self._heard.pop(robot))
         for robot in robots - self._heard.keys():
             topic, hear = self._names.robot(robot, LEAF), functools.partial(self._on_status, robot)
-            self._heard[robot] = self._node.create_subscription(msg.RobotStatus, topic, hear, qos.ROBOT_STATUS)
+            self._heard[robot] = bounded.hear(self._node, msg.RobotStatus, topic, hear, qos.ROBOT_STATUS, self._refuse)
+
+    def _refuse(self, error: BadMessageError) -> None:
+        self._unreadable += 1
 
     def _publishes(self, robot: str) -> bool:
         return bool(self._node.count_publishers(self._names.robot(robot, LEAF)))

@@ -8,7 +8,7 @@ from rclpy.node import Node
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.ros.node.runtime import clock
-from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.wire import bounded, qos
 
 PATIENCE_S = 5.0
 """For a scheduler that was started again to hear of the robot from itself, as it does unless that was started again, too."""
@@ -24,7 +24,7 @@ class StandingAdmission:
         """`_served_by`: 0: nobody yet, or it was released."""
         names = qos.Names(fleet_namespace)
         self._client = node.create_client(srv.AdmitRobot, names.admit_robot, qos_profile=qos.CONTROL)
-        node.create_subscription(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+        bounded.hear(node, msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, lambda error: None)  # which logs
 
     def _on_schedule(self, schedule: Any) -> None:
         if any(route.robot == self._request.robot for route in schedule.routes):
