@@ -209,6 +209,7 @@ class ModelServerNode(LifecycleNode):
     def stop(self) -> None:
         """Before the process ends."""
         self._watchdog.stop()
+        self._standing.end()
         ends_s = clock() + LAST_WORD_S
         for thread in self._end_work():
             thread.join(max(0.0, ends_s - clock()))

@@ -31,6 +31,7 @@ class Standing:
     def __init__(self, node: Node, own_name: OwnName, topic: str, server: Callable[[], ModelServer | None]) -> None:
         self.state, self.detail = ServerState.LOADING, "no model placed here yet"
         self.following = Following()
+        self._ended = False
         self.refused: Counter[str] = Counter()
         """By the node, before there was a server or outside of it."""
         self._node, self._own_name, self._server = node, own_name, server
@@ -48,8 +49,13 @@ class Standing:
         if changed:
             self._diagnostics.publish(self._diagnosis())
 
+    def end(self) -> None:
+        """The last word: what it served is told once more, while it is there."""
+        self.publish()
+        self._ended = True
+
     def publish(self) -> None:
-        if self._own_name.lost:  # the status of that name is somebody else's
+        if self._ended or self._own_name.lost:  # the status of a name that was lost is somebody else's
             return
         self._say_problems()
         self._status.publish(convert.stamped(self._message(), self._node))
