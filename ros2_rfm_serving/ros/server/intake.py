@@ -124,6 +124,7 @@ class Intake:
         line, other = self._light, self._heavy
         if not images.is_light(request.images):
             line, other = other, line
+        full = False
         with self._changed:
             if (waiting := line.get(key) or other.get(key)) is not None:
                 before = waiting.request.id
@@ -134,9 +135,12 @@ class Intake:
                 other.pop(key)
             elif len(self._light) + len(self._heavy) >= MAX_WAITING:
                 self._server.count("intake_full")
-                return
-            line.arrive(key, item)
-            self._changed.notify_all()
+                full = True
+            if not full:
+                line.arrive(key, item)
+                self._changed.notify_all()
+        if full:
+            refused(BadMessageError("intake_full", f"{MAX_WAITING} requests wait to be decoded; try again"))
 
     @property
     def is_idle(self) -> bool:
@@ -176,6 +180,7 @@ class Intake:
             item.refused(error)
         except (Exception, SystemExit) as error:  # a decoder is foreign code: it costs this message and nothing else
             self._server.mishap("intake_error", f"{type(error).__name__}: {error}")
+            item.refused(BadMessageError("intake_error", "the request could not be read; the server's log says why"))
         else:
             self._wake()
 
