@@ -84,6 +84,13 @@ def test_robots_share_an_engine_and_nobody_pays_for_another(ros_domain: int, tmp
         assert late <= len(answers_s) // 20, f"{late} of {len(answers_s)} answers to well-behaved robots were late"
 
 
+def test_a_fleet_that_opens_its_sessions_at_once_is_answered(ros_domain: int, tmp_path: Path) -> None:
+    with serving(tmp_path, max_sessions=200) as (fleet, _):
+        openings = [fleet.opening(f"r{i}") for i in range(200)]
+        fleet.wait(lambda: all(opening.done() for opening in openings), seconds=20.0, what="every answer")
+        assert all(opening.result().success for opening in openings)
+
+
 def test_how_much_of_a_chunk_is_executed_is_what_the_session_asked_for(ros_domain: int, tmp_path: Path) -> None:
     policies = {
         "r1": (Horizon(policy="confidence"), UNSURE_ROW),
