@@ -42,10 +42,13 @@ class Former(NamedTuple):
     """Of a model that was replaced before it had served."""
 
 
+NOTHING = Former()
+
+
 class Loading:
     """Of one placement. `outcome` is None until it is over."""
 
-    def __init__(self, params: ServerParams, placement: Placement, log: Callable[[str], None], former: Former) -> None:
+    def __init__(self, params: ServerParams, placement: Placement, log: Callable[[str], None], former: Former = NOTHING) -> None:
         self.placement, self._former = placement, former
         self._unwanted = False
         self.wedged = False
