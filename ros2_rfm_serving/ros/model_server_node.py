@@ -10,7 +10,6 @@ decode images (`intake.py`), one owns the engine and hands over replies (`engine
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,7 +26,7 @@ from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, logged, run_no
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.server.delivery import Delivery
 from ros2_rfm_serving.ros.server.infer_door import Deposit, InferDoor, Limits
-from ros2_rfm_serving.ros.server.loading import Loaded, Loading
+from ros2_rfm_serving.ros.server.loading import Former, Loaded, Loading
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.schedules import Schedules
 from ros2_rfm_serving.ros.server.services import Services
@@ -64,8 +63,7 @@ class ModelServerNode(LifecycleNode):
         self._failed_s = 0.0
         self._loading: Loading | None = None
         self._work: Serving | None = None
-        self._former: list[threading.Thread] = []
-        """Threads of the model before."""
+        self._former = Former()
         self._draining = False
         """What runs and what waits is being answered; then `_close`."""
         self._turning = False
@@ -155,7 +153,7 @@ class ModelServerNode(LifecycleNode):
         if not isinstance(loading.outcome, Loaded):
             self._fail(str(loading.outcome), ends_process=loading.wedged)
             return FAILURE
-        self._former = []
+        self._former = Former()
         self._take_over(loading.outcome)
         return SUCCESS
 
@@ -175,6 +173,7 @@ class ModelServerNode(LifecycleNode):
         if self._placement is not None and not self._params.model:  # it may have grown while the model was loaded
             self._work.resize(self._placement.batch_size, self._placement.max_sessions)
         self._expect_robots(self._work.server)
+        self._work.server.declare(self._schedules.rates_hz)
         self._watch(self._work)
         self._standing.become(ServerState.READY, "")
         return SUCCESS
@@ -211,7 +210,8 @@ class ModelServerNode(LifecycleNode):
         self._watchdog.stop()
         self._standing.end()
         ends_s = clock() + LAST_WORD_S
-        for thread in self._end_work():
+        self._end_work()
+        for thread in self._former.threads:
             thread.join(max(0.0, ends_s - clock()))
         if self._gateway:
             self._gateway.stop()
@@ -235,18 +235,18 @@ class ModelServerNode(LifecycleNode):
         if self._gateway:
             self._gateway.release(self._standing.detail)
 
-    def _end_work(self) -> list[threading.Thread]:
-        """Of the model that is loaded. Its threads, which end after what they do now."""
+    def _end_work(self) -> None:
+        """Of the model that is loaded. Its threads end after what they do now."""
         self._close()
         if self._work:
-            self._former, self._work = self._work.end(), None
-        return self._former
+            limit_s = hung_limit_s(self._params.hung_after_s, self._work.engine)
+            self._former, self._work = Former(self._work.end(), limit_s), None
 
     # --- by itself ---
 
     def _load(self, placement: Placement) -> Loading:
         self._standing.become(ServerState.LOADING, f"loading {placement.model}")
-        return Loading(self._params, placement, self.get_logger().error, self._former)
+        return Loading(self._params, placement, self.get_logger().error, self._former._replace(loading=self._loading))
 
     def _look(self) -> None:
         """At what is under way: the executor waits for nothing of it."""
@@ -278,6 +278,8 @@ class ModelServerNode(LifecycleNode):
     def _follow(self, schedule: Schedule) -> None:
         placement, before = self._params.placed(schedule.placement_of(self._name)), self._placement
         self._placement = placement
+        if self._work:
+            self._work.server.declare(self._schedules.rates_hz)
         if placement is None or self._params.model or not self._params.autostart or self._ending:
             return
         present = before is not None and _same_model(before, placement)

@@ -9,17 +9,17 @@ from collections.abc import Hashable
 class Quota:
     """`rate_hz` in the long run (inf: no limit), `burst` at once."""
 
-    __slots__ = ("_burst", "_left", "_rate_hz", "_since_s")
+    __slots__ = ("_burst", "_left", "_since_s", "rate_hz")
 
     def __init__(self, rate_hz: float, burst: int) -> None:
-        self._rate_hz, self._burst = rate_hz, float(burst)
+        self.rate_hz, self._burst = rate_hz, float(burst)
         self._left, self._since_s = self._burst, -math.inf
 
     def take(self, now_s: float) -> bool:
         """False: too many."""
-        if self._rate_hz == math.inf:
+        if self.rate_hz == math.inf:
             return True
-        self._left = min(self._burst, self._left + (now_s - self._since_s) * self._rate_hz)
+        self._left = min(self._burst, self._left + (now_s - self._since_s) * self.rate_hz)
         self._since_s = now_s
         if self._left < 1.0:
             return False

@@ -17,7 +17,7 @@ import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -217,6 +217,11 @@ class ModelServer:
             self._mailboxes.dispatch_by(policy, config.batching)
             self._sessions.govern(config.sessions)
             self.config = config
+
+    def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
+        """How often the schedule lets these ask: what goes far beyond it is refused, whatever the rules allow others."""
+        with self._lock:
+            self._sessions.declare(rates_hz)
 
     def reply_kind(self, component: str) -> type[Reply]:
         return reply_kind(self.contract, component)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError, SessionError
@@ -23,6 +23,11 @@ from ros2_rfm_serving.types import (
 
 SessionKey = tuple[str, str]
 """(robot, component)"""
+DECLARED_FACTOR = 2.0
+"""Quota of a session over the rate that its schedule allows: once more for the newer observation that a server may ask for, and for
+a while after the rate has fallen."""
+LEAST_QUOTA_HZ = 5.0
+"""Of a session whose schedule allows it little: what it asks anew after a loss must not be refused."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +81,7 @@ class Sessions:
     next_epoch: int
     rules: SessionRules = field(default_factory=SessionRules)
     draining: bool = False
+    _declared_hz: Mapping[SessionKey, float] = field(default_factory=dict)
     _open: dict[SessionKey, Session] = field(default_factory=dict)
     _ended: list[Session] = field(default_factory=list)
 
@@ -94,10 +100,20 @@ class Sessions:
 
     def govern(self, rules: SessionRules) -> None:
         """Other rules; sessions that are open keep what they have agreed upon, their instruction among it."""
-        if (rules.max_request_rate_hz, rules.burst) != (self.rules.max_request_rate_hz, self.rules.burst):
-            for session in self._open.values():
-                session.quota = Quota(rules.max_request_rate_hz, rules.burst)
+        others = (rules.max_request_rate_hz, rules.burst) != (self.rules.max_request_rate_hz, self.rules.burst)
         self.rules = rules
+        for session in self._open.values() if others else ():
+            session.quota = self._quota(session.key)
+
+    def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
+        """How often the schedule lets these ask. Whoever is not among them may ask as often as the rules say."""
+        self._declared_hz = rates_hz
+        for session in self._open.values():
+            session.quota.rate_hz = self._quota(session.key).rate_hz
+
+    def _quota(self, key: SessionKey) -> Quota:
+        declared_hz = DECLARED_FACTOR * self._declared_hz.get(key, math.inf)
+        return Quota(min(self.rules.max_request_rate_hz, max(declared_hz, LEAST_QUOTA_HZ)), self.rules.burst)
 
     def open(self, request: SessionRequest, load: float) -> SessionGrant:
         """A second open by the same robot and component replaces the first (it has restarted, or lost its way).
@@ -123,7 +139,7 @@ class Sessions:
             request.horizon,
             rules.instruction or request.instruction,
             request.slo_s or math.inf,
-            Quota(rules.max_request_rate_hz, rules.burst),
+            self._quota(key),
         )
         self.next_epoch += 1
         warning = contracts.other_rate(self.contract, request)
@@ -190,7 +206,7 @@ class Sessions:
         """Raises: `BadMessageError` for a request beyond the session's quota."""
         session.heard_s = now_s
         if not session.quota.take(now_s):
-            name, rate_hz = "/".join(session.key), self.rules.max_request_rate_hz
+            name, rate_hz = "/".join(session.key), session.quota.rate_hz
             raise BadMessageError("over_quota", f"{name} asks more than {rate_hz:g} times a second")
 
     def get(self, key: SessionKey, epoch: int) -> Session | None:

@@ -11,6 +11,12 @@ from ros2_rfm_serving.server.dispatch import EngineView, ServiceTimes, Waiting
 from ros2_rfm_serving.server.running import Mishap, Running
 
 FIRST_REST_S, LAST_REST_S = 0.5, 30.0
+MOST_DOUBLINGS = 10
+
+
+def rest_s(num_failed: int) -> float:
+    """After so many batches without an answer in a row, which may be days of them."""
+    return min(FIRST_REST_S * 2.0 ** min(num_failed - 1, MOST_DOUBLINGS), LAST_REST_S)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,7 +84,7 @@ class Lane:
         for waiting in () if work.tier else work.batch:
             waiting.history.suspect = failed and (len(work.batch) > 1 or waiting.history.suspect)
         if failed and work.tier:
-            self.rests_until_s = now_s + min(FIRST_REST_S * 2.0 ** (self.running.num_failed - 1), LAST_REST_S)
+            self.rests_until_s = now_s + rest_s(self.running.num_failed)
         elif not failed:
             self.view.times.observe(len(work.batch), now_s - work.begun_s - self.view.round_trip_s)
         self._expect()

@@ -58,7 +58,7 @@ class Fleet(Node):
             robot: self.create_subscription(msg.ActionChunk, names.robot(robot, "rfm/action_chunk"), self._on_chunk, qos.REPLY)
             for robot in robots
         }
-        self.opener = self.create_client(srv.OpenSession, names.server("s1", "open_session"))
+        self.opener = self.create_client(srv.OpenSession, names.server("s1", "open_session"), qos_profile=qos.CONTROL)
         self.inference = ActionClient(self, action.Infer, names.server("s1", "infer"))
         self._sequence = 0
         self.executor_ = executor()
@@ -87,10 +87,14 @@ class Fleet(Node):
         while time.monotonic() < end_s:
             self.executor_.spin_once(timeout_sec=0.02)
 
-    def open(self, robot: str, **changes: Any) -> Any:
+    def opening(self, robot: str, **changes: Any) -> Any:
+        """The future answer."""
         fields = {"robot": robot, "component": "system1", "action_names": NAMES, "cameras": ("front",), "state_size": 3, **changes}
         self.wait(self.opener.service_is_ready)
-        future = self.opener.call_async(session_request_to(SessionRequest(**fields)))
+        return self.opener.call_async(session_request_to(SessionRequest(**fields)))
+
+    def open(self, robot: str, **changes: Any) -> Any:
+        future = self.opening(robot, **changes)
         self.wait(future.done)
         answer = future.result()
         if answer.success:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ import simplejpeg
 
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.server import decode_line
+from ros2_rfm_serving.ros.server.decode_line import Line
 from ros2_rfm_serving.ros.server.intake import Intake
 from ros2_rfm_serving.ros.wire import cdr
 from ros2_rfm_serving.server import ModelServer, ServerConfig, images
@@ -110,3 +113,31 @@ def test_who_asks_for_one_inference_is_told_what_was_wrong_with_it(rig: Rig) -> 
     rig.intake.put(broken, 0.0, told.append)
     eventually(lambda: told)
     assert told[0].kind == "bad_image" and not rig.complaints
+
+
+def test_a_decoder_that_other_programs_keep_from_running_is_not_stuck_and_one_that_waits_for_anything_else_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits_s = [0.0]
+    monkeypatch.setattr(decode_line, "processor_wait_s", lambda thread: waits_s[0])
+    monkeypatch.setattr(os, "setpriority", lambda *arguments: None)
+    polite, other = Line(polite=True), Line()
+    for line in (polite, other):
+        line.join()
+        line.arrive("r1", "image")
+    now_s = time.monotonic()
+    waits_s[0] = 60.0
+    assert polite.stalled_s(now_s + 61.0) < 2.0 and other.stalled_s(now_s + 61.0) > 60.0, "nobody has come"
+    for line in (polite, other):
+        line.begin()
+    assert polite.stalled_s(now_s + 61.0) > 60.0, "what it had waited before says nothing"
+    waits_s[0] = 120.0
+    assert polite.stalled_s(now_s + 61.0) < 2.0 and other.stalled_s(now_s + 61.0) > 60.0
+    for line in (polite, other):
+        line.end("r1")
+        assert line.stalled_s(now_s + 61.0) == 0.0 and line.is_idle
+
+
+def test_what_the_processor_kept_a_thread_waiting_is_known_or_none() -> None:
+    assert decode_line.processor_wait_s(threading.get_native_id()) >= 0.0
+    assert decode_line.processor_wait_s(2**22 + 1) == 0.0

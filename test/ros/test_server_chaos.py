@@ -32,7 +32,7 @@ from ros2_rfm_serving.ros.server import loading, runs
 from ros2_rfm_serving.ros.server.delivery import Delivery
 from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
 from ros2_rfm_serving.ros.server.intake import Intake
-from ros2_rfm_serving.ros.server.loading import Loaded, Loading
+from ros2_rfm_serving.ros.server.loading import Former, Loaded, Loading
 from ros2_rfm_serving.ros.server.settings import hung_limit_s
 from ros2_rfm_serving.ros.server.watchdog import EXIT_HUNG, Watchdog
 from ros2_rfm_serving.ros.server.websocket_door import PREFIX, DoorConfig, WebsocketDoor
@@ -47,6 +47,7 @@ from test.unit.fakes import FakeEngine, observation, session_request
 
 ERRORS = [ValueError("x"), SystemExit(1)]
 HUNG_AFTER_S = 1.0
+NOTHING_BEFORE = Former()
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -236,15 +237,23 @@ def intake() -> Iterator[Any]:
 
 @pytest.mark.parametrize("error", ERRORS, ids=["error", "exit"])
 def test_a_decoder_that_raises_costs_its_image(error: BaseException, intake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, taking, _ = intake
+    server, taking, refusals = intake
     epoch = server.open_session(session_request()).session_epoch
     with monkeypatch.context() as broken:
         broken.setattr("ros2_rfm_serving.server.images.decode", raising(error))
         taking.take(message(epoch, 1))
         assert eventually(lambda: server.refused["intake_error"] == 1) and server.problems["intake_error"]
+        assert eventually(lambda: refusals) and refusals[0].kind == "intake_error", "whoever waits for it is told"
     assert eventually(lambda: taking.is_idle)
     taking.take(message(epoch, 2))
     assert eventually(lambda: server.has_waiting) and taking.stalled_s(1e9) == 0.0
+
+
+def test_who_finds_no_place_before_the_decoders_is_told(intake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, taking, refusals = intake
+    monkeypatch.setattr(intakes, "MAX_WAITING", 0)
+    taking.take(message(server.open_session(session_request()).session_epoch, 1))
+    assert [error.kind for error in refusals] == ["intake_full"] and server.refused == {"intake_full": 1}
 
 
 def test_a_message_that_cannot_even_be_read_is_counted(intake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +301,7 @@ PLACED = Placement(
 
 
 def loaded(
-    monkeypatch: pytest.MonkeyPatch, build: Callable[[EngineSpec], Any], former: tuple[threading.Thread, ...] = ()
+    monkeypatch: pytest.MonkeyPatch, build: Callable[[EngineSpec], Any], former: Former = NOTHING_BEFORE, over: bool = True
 ) -> Loading:
     monkeypatch.setattr(registry, "_find", lambda name: build)
     params = SimpleNamespace(
@@ -306,7 +315,7 @@ def loaded(
         server_config=lambda placement, sessions: ServerConfig(name="s1", batch_size=2),
     )
     made = Loading(params, PLACED, lambda text: None, former)  # type: ignore[arg-type]
-    assert eventually(lambda: made.wait(0.1))
+    assert not over or eventually(lambda: made.wait(0.1))
     return made
 
 
@@ -338,9 +347,33 @@ def test_a_model_whose_predecessor_does_not_end_is_not_loaded_beside_it(monkeypa
     never = threading.Event()
     former = threading.Thread(target=never.wait, daemon=True)
     former.start()
-    made = loaded(monkeypatch, MirrorEngine, (former,))
+    made = loaded(monkeypatch, MirrorEngine, Former((former,), HUNG_AFTER_S))
     assert made.wedged and isinstance(made.outcome, str)
     never.set()
+
+
+def test_models_that_are_replaced_while_they_load_are_never_two_at_once_and_give_back_what_they_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here: list[int] = []
+    at_once: list[int] = []
+
+    class Large(MirrorEngine):
+        def __init__(self, spec: EngineSpec) -> None:
+            here.append(1)
+            at_once.append(len(here))
+            time.sleep(0.3)
+            super().__init__(spec)
+
+        def close(self) -> None:
+            here.pop()
+
+    first = loaded(monkeypatch, Large, over=False)
+    assert eventually(lambda: at_once)
+    second = loaded(monkeypatch, Large, Former(loading=first), over=False)
+    third = loaded(monkeypatch, Large, Former(loading=second))
+    assert isinstance(third.outcome, Loaded) and not isinstance(first.outcome, Loaded)
+    assert at_once == [1, 1] and len(here) == 1, "the second was never begun"
 
 
 # --- what does not come back ------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.operate.supervisor import Supervisor
 from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
 from ros2_rfm_serving.ros.wire import convert, qos
-from ros2_rfm_serving.types import Horizon, Placement, Schedule
+from ros2_rfm_serving.types import Horizon, Placement, Route, Schedule
 
 from .mirror_engine import NAMES, UNSURE_ROW
 from .server_fleet import JPEG, Fleet, launched, serving, started, write_profiles
@@ -82,6 +82,13 @@ def test_robots_share_an_engine_and_nobody_pays_for_another(ros_domain: int, tmp
         fleet.wait(lambda: fleet.refused("over_quota") > 100, what="a quota")
         late = sum(latency_s > slo_s for latency_s in answers_s)
         assert late <= len(answers_s) // 20, f"{late} of {len(answers_s)} answers to well-behaved robots were late"
+
+
+def test_a_fleet_that_opens_its_sessions_at_once_is_answered(ros_domain: int, tmp_path: Path) -> None:
+    with serving(tmp_path, max_sessions=200) as (fleet, _):
+        openings = [fleet.opening(f"r{i}") for i in range(200)]
+        fleet.wait(lambda: all(opening.done() for opening in openings), seconds=20.0, what="every answer")
+        assert all(opening.result().success for opening in openings)
 
 
 def test_how_much_of_a_chunk_is_executed_is_what_the_session_asked_for(ros_domain: int, tmp_path: Path) -> None:
@@ -250,22 +257,44 @@ def test_a_model_that_cannot_be_loaded_is_said_without_a_path(ros_domain: int, t
         assert answer.error_code == 200 and "/nowhere" not in answer.error_msg and process.poll() is None
 
 
+SLOW = Placement(
+    server="s1",
+    model="slow",
+    components=("system1",),
+    gpu_type="CPU",
+    batching="fixed",
+    batch_size=1,
+    max_sessions=2,
+    predicted_p99_s=0.1,
+)
+
+
+def test_a_model_that_is_replaced_twice_while_it_loads_is_loaded_after_what_was_there(ros_domain: int, tmp_path: Path) -> None:
+    """The one that nobody wants any more when its turn comes is never loaded. A robot may ask as often as its schedule says."""
+    with launched(tmp_path, "r1", model="''", request_burst=1) as (fleet, _):
+        says = fleet.create_publisher(msg.Schedule, qos.Names().schedule, qos.SCHEDULE)
+        route = Route(robot="r1", component="system1", server="s1", max_rate_hz=1.0, slo_s=0.5)
+        for epoch, model in enumerate(("slow", "mirror", "slow"), start=1):
+            placed = replace(SLOW, model=model)
+            schedule = Schedule(epoch=epoch, placements=(placed,), routes=(route,), predicted_actions_hz=0.0, policy="test")
+            says.publish(convert.schedule_to(schedule, "test"))
+            fleet.wait(lambda epoch=epoch: fleet.status and fleet.status.schedule_epoch == epoch, what="the schedule is heard")
+            fleet.spin(0.3)
+        fleet.wait(lambda: fleet.status.state == msg.ServerStatus.READY, what="ready")
+        assert (fleet.status.model, fleet.status.model_hash) == ("slow", "load 2")
+        fleet.open("r1")
+        for _ in range(40):  # at 20 Hz
+            fleet.send("r1")
+            fleet.spin(0.05)
+        fleet.wait(lambda: fleet.refused("over_quota") >= 15, what="the quota of its rate")
+
+
 def test_a_schedule_that_comes_while_the_model_loads_is_followed_without_another_load(ros_domain: int, tmp_path: Path) -> None:
-    placement = Placement(
-        server="s1",
-        model="slow",
-        components=("system1",),
-        gpu_type="CPU",
-        batching="fixed",
-        batch_size=1,
-        max_sessions=2,
-        predicted_p99_s=0.1,
-    )
     with launched(tmp_path, "r1", model="''") as (fleet, _):
         says = fleet.create_publisher(msg.Schedule, qos.Names().schedule, qos.SCHEDULE)
         for epoch, more in ((1, {}), (2, {"max_sessions": 5, "batch_size": 4})):
             schedule = Schedule(
-                epoch=epoch, placements=(replace(placement, **more),), routes=(), predicted_actions_hz=0.0, policy="test"
+                epoch=epoch, placements=(replace(SLOW, **more),), routes=(), predicted_actions_hz=0.0, policy="test"
             )
             says.publish(convert.schedule_to(schedule, "test"))
             fleet.wait(lambda epoch=epoch: fleet.status and fleet.status.schedule_epoch == epoch, what="the schedule is heard")

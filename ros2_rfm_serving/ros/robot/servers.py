@@ -125,7 +125,9 @@ class Servers:
         hearing = Hearing(on_status, lambda event: self._on_liveliness(server, event), self._refuse)
         self._watch.hear(name(server, "status"), hearing)
         publisher = node.create_publisher(msg.Observation, name(server, "observation"), qos.OBSERVATION_SENT)
-        clients = {service: node.create_client(service, name(server, leaf)) for service, leaf in SERVICES.items()}
+        clients = {
+            service: node.create_client(service, name(server, leaf), qos_profile=qos.CONTROL) for service, leaf in SERVICES.items()
+        }
         return _Server(
             observation=publisher,
             clients=clients,

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.server.decode_line import Line
 from ros2_rfm_serving.ros.wire import cdr
 from ros2_rfm_serving.server import ModelServer, images
 from ros2_rfm_serving.server.arrivals import Arrivals
-from ros2_rfm_serving.server.fair import FairQueue
 from ros2_rfm_serving.types import ObservationRequest
 
 MAX_WAITING = 4096
 """Robots with an observation that nobody has looked at yet; beyond it they are refused and counted."""
 
-HEAVY_NICENESS = 10
-"""Of the threads that decode what is large: the others, the engine's and the executor's go first. Linux has that per thread."""
-
-Key = tuple[str, str]
 Refused = Callable[[BadMessageError], None]
 
 
@@ -32,38 +24,6 @@ class _Item(NamedTuple):
     request: ObservationRequest
     arrived_s: float
     refused: Refused
-
-
-class _Line(FairQueue[Key, _Item]):
-    """What waits for threads of its own, and whether they move."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._begun_s: dict[int, float] = {}
-        """Decoder's thread -> since when it decodes."""
-        self._moved_s = -math.inf
-        """When a decoder last came, or something came for idle ones."""
-
-    @property
-    def is_idle(self) -> bool:
-        return not len(self) and not self._begun_s
-
-    def arrive(self, key: Key, item: _Item) -> None:
-        if not len(self):
-            self._moved_s = item.arrived_s
-        self.put(key, item)
-
-    def begin(self) -> tuple[Key, _Item]:
-        self._begun_s[threading.get_ident()] = self._moved_s = clock()
-        return self.take()
-
-    def end(self, key: Key) -> None:
-        self.charge(key, clock() - self._begun_s.pop(threading.get_ident()))
-
-    def stalled_s(self, now_s: float) -> float:
-        """Takes no lock."""
-        begun_s = min(tuple(self._begun_s.values()), default=math.inf)
-        return max(0.0, now_s - min(begun_s, self._moved_s if len(self) else math.inf))
 
 
 class Intake:
@@ -84,7 +44,7 @@ class Intake:
         """num_threads: of those that decode what is small, and of those that decode the rest."""
         self._server, self._wake, self._complain = server, wake, complain
         self._decodes = bool(server.contract.cameras) and not server.takes_encoded
-        self._light, self._heavy = _Line(), _Line()
+        self._light, self._heavy = Line(), Line(polite=True)
         self._arrivals = Arrivals()
         self._changed, self._stopping = threading.Condition(), False
         self._threads: list[threading.Thread] = []
@@ -124,6 +84,7 @@ class Intake:
         line, other = self._light, self._heavy
         if not images.is_light(request.images):
             line, other = other, line
+        full = False
         with self._changed:
             if (waiting := line.get(key) or other.get(key)) is not None:
                 before = waiting.request.id
@@ -134,9 +95,12 @@ class Intake:
                 other.pop(key)
             elif len(self._light) + len(self._heavy) >= MAX_WAITING:
                 self._server.count("intake_full")
-                return
-            line.arrive(key, item)
-            self._changed.notify_all()
+                full = True
+            if not full:
+                line.arrive(key, item)
+                self._changed.notify_all()
+        if full:
+            refused(BadMessageError("intake_full", f"{MAX_WAITING} requests wait to be decoded; try again"))
 
     @property
     def is_idle(self) -> bool:
@@ -154,9 +118,9 @@ class Intake:
             self._changed.notify_all()
         return self._threads
 
-    def _run(self, line: _Line) -> None:
-        if line is self._heavy:
-            _yield_to_others()
+    def _run(self, line: Line) -> None:
+        with self._changed:
+            line.join()
         while True:
             with self._changed:
                 while not len(line) and not self._stopping:
@@ -176,11 +140,6 @@ class Intake:
             item.refused(error)
         except (Exception, SystemExit) as error:  # a decoder is foreign code: it costs this message and nothing else
             self._server.mishap("intake_error", f"{type(error).__name__}: {error}")
+            item.refused(BadMessageError("intake_error", "the request could not be read; the server's log says why"))
         else:
             self._wake()
-
-
-def _yield_to_others() -> None:
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), HEAVY_NICENESS)

@@ -22,6 +22,7 @@ from ros2_rfm_serving.types import EngineReply, ModelContract, Placement
 
 LOOK_S = 0.2
 """At whether the model before has ended."""
+UNWANTED = "another model is placed here by now"
 
 
 class Loaded(NamedTuple):
@@ -31,14 +32,25 @@ class Loaded(NamedTuple):
     took_s: float
 
 
+class Former(NamedTuple):
+    """What was here before, whose memory the next model needs."""
+
+    threads: Sequence[threading.Thread] = ()
+    hung_after_s: float = 0.0
+    """For which they may go on; 0: as long as they like."""
+    loading: Loading | None = None
+    """Of a model that was replaced before it had served."""
+
+
+NOTHING = Former()
+
+
 class Loading:
     """Of one placement. `outcome` is None until it is over."""
 
-    def __init__(
-        self, params: ServerParams, placement: Placement, log: Callable[[str], None], former: Sequence[threading.Thread] = ()
-    ) -> None:
-        """former: threads of the model that was here before, whose memory this one needs."""
+    def __init__(self, params: ServerParams, placement: Placement, log: Callable[[str], None], former: Former = NOTHING) -> None:
         self.placement, self._former = placement, former
+        self._unwanted = False
         self.wedged = False
         """The one before does not end: only a new process helps."""
         self.outcome: Loaded | str | None = None
@@ -52,10 +64,22 @@ class Loading:
         self._thread.join(seconds)
         return self.outcome is not None
 
+    def undo(self) -> None:
+        """It is not wanted any more; when this returns its memory is free."""
+        self._unwanted = True
+        self._thread.join()
+        if isinstance(self.outcome, Loaded):
+            for tier in range(self.outcome.server.num_tiers):
+                closed(self.outcome.server.engine(tier), self._log)
+        self.outcome = UNWANTED
+
     def _run(self) -> None:
         started_s = clock()
         try:
             self._await_former()
+            if self._unwanted:
+                self.outcome = UNWANTED
+                return
             engine = build_engine(self._params.engine_spec(self.placement))
             server = self._served(engine)
         except (Exception, SystemExit) as error:  # loading runs foreign code: out of memory, a missing driver
@@ -67,11 +91,13 @@ class Loading:
 
     def _await_former(self) -> None:
         """Raises: `ModelError`."""
-        ends_s = clock() + (self._params.hung_after_s or math.inf)
-        for thread in self._former:
+        if self._former.loading:  # however long that takes: two at once may not fit
+            self._former.loading.undo()
+        ends_s = clock() + (self._former.hung_after_s or math.inf)
+        for thread in self._former.threads:
             while thread.is_alive() and clock() < ends_s:
                 thread.join(LOOK_S)
-        self.wedged = any(thread.is_alive() for thread in self._former)
+        self.wedged = any(thread.is_alive() for thread in self._former.threads)
         if self.wedged:
             raise ModelError("the last batch of the model before does not end")
 

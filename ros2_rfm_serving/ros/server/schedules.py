@@ -27,9 +27,14 @@ class Schedules:
     @property
     def robots(self) -> list[SessionKey]:
         """Who may turn to this server, be it as their standby."""
+        return list(self.rates_hz)
+
+    @property
+    def rates_hz(self) -> dict[SessionKey, float]:
+        """How often each of them may ask."""
         schedule = self._standing.following.schedule
-        routes = schedule.routes if schedule else ()
-        return [(route.robot, route.component) for route in routes if self._server in (route.server, route.standby)]
+        routes = [route for route in schedule.routes if self._server in (route.server, route.standby)] if schedule else []
+        return {(route.robot, route.component): route.max_rate_hz for route in routes}
 
     def _refuse(self, error: BadMessageError) -> None:
         self._standing.refused[error.kind] += 1

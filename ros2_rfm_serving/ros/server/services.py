@@ -12,6 +12,7 @@ from ros2_rfm_serving.errors import CapacityError, RfmError, SessionError
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.serving import Serving
+from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.quota import Quotas
@@ -35,10 +36,10 @@ class Services:
         """`name`: of a service -> on the graph."""
         self._node, self._serving, self._refusal, self._topics = node, serving, refusal, topics
         self._openings = Quotas(OPENINGS_AT_ONCE)
-        node.create_service(srv.OpenSession, name("open_session"), self._on_open)
-        node.create_service(srv.CloseSession, name("close_session"), self._on_close)
-        node.create_service(srv.ResetEpisode, name("reset_episode"), self._on_reset)
-        node.create_service(srv.DescribeServer, name("describe"), self._on_describe)
+        node.create_service(srv.OpenSession, name("open_session"), self._on_open, qos_profile=qos.CONTROL)
+        node.create_service(srv.CloseSession, name("close_session"), self._on_close, qos_profile=qos.CONTROL)
+        node.create_service(srv.ResetEpisode, name("reset_episode"), self._on_reset, qos_profile=qos.CONTROL)
+        node.create_service(srv.DescribeServer, name("describe"), self._on_describe, qos_profile=qos.CONTROL)
 
     def _on_open(self, request: Any, response: Any) -> Any:
         serving, refusal = self._serving(), self._refusal()

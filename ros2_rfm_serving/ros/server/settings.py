@@ -166,7 +166,7 @@ SPECS = {
     "dispatch": _live("balanced", f"Whose request runs next: {', '.join(DISPATCH_POLICIES)}, or one that another package adds"),
     "batching": _live("fixed", "How many run together", choices=tuple(BATCHINGS)),
     "refetch_after_s": _live(0.0, "Older observations are asked for again if that costs nothing; 0: never", 0.0, 1e6),
-    "max_request_rate_hz": _live(100.0, "Of one session; more is refused and counted; 0: no limit", 0.0, 1e6),
+    "max_request_rate_hz": _live(100.0, "Of a session at most, in a schedule twice its rate; 0: no limit", 0.0, 1e6),
     "request_burst": _live(20, "Requests of one session that may come at once", 1, 1_000_000),
     "infer_rate_hz": _live(2.0, "Goals of `infer` of one client; more is refused and counted; 0: no limit", 0.0, 1e6),
     "infer_waiting": _live(4, "Goals of `infer` at once, of all clients; more is refused and counted", 1, 100_000),

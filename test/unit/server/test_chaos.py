@@ -19,6 +19,7 @@ from ros2_rfm_serving.errors import ConfigurationError, ContractError, ModelErro
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, dispatch, horizon
 from ros2_rfm_serving.server.dispatch import DispatchPolicy
 from ros2_rfm_serving.server.horizon import HorizonPolicy
+from ros2_rfm_serving.server.tiers import LAST_REST_S, rest_s
 from ros2_rfm_serving.types import Chunk, EngineReply, Horizon, Reply, Serving, SessionRequest
 from test.unit.fakes import CONTRACT, FakeEngine, observation, rows, session_request
 
@@ -416,6 +417,11 @@ def test_an_engine_elsewhere_that_fails_at_once_does_not_draw_requests_to_it() -
         if work := server.begin(step * 0.01, tier=1):
             server.complete(work, server.run(work), step * 0.01)
     assert len(elsewhere.batches) <= 2 and server.given_up == ""
+
+
+def test_an_engine_elsewhere_that_is_gone_for_days_is_still_asked_every_half_minute() -> None:
+    waits_s = [rest_s(num_failed) for num_failed in (1, 2, 3, 7, 5_000)]
+    assert waits_s == [0.5, 1.0, 2.0, LAST_REST_S, LAST_REST_S]
 
 
 def test_progress_is_what_counts_not_that_something_waits() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import replace
 
@@ -126,6 +127,28 @@ def test_a_flood_is_refused_before_it_is_decoded_and_the_others_are_served() -> 
     submit(target, observation(epochs["r2"], robot="r2"))
     submit(target, observation(epochs["r1"], 100), now_s=0.11)
     assert {r.id.robot for r in target.step(lambda: 0.2) + target.step(lambda: 0.2)} == {"r1", "r2"}
+
+
+@pytest.mark.parametrize("schedule_first", [True, False])
+def test_a_robot_of_the_schedule_may_ask_twice_its_rate_and_others_what_the_rules_allow(schedule_first: bool) -> None:
+    target = server(max_request_rate_hz=50.0, burst=5)
+    declared = {("r1", "system1"): 10.0, ("r2", "system1"): 0.5, ("r3", "system1"): 40.0, ("r4", "system1"): math.inf}
+    if schedule_first:
+        target.declare(declared)
+    epochs = {robot: target.open_session(session_request(robot)).session_epoch for robot in ("r1", "r2", "r3", "r4", "guest")}
+    target.declare(declared)
+
+    def taken(robot: str, from_s: float) -> int:
+        """Of 1000 in ten seconds."""
+        for at in range(1, 1001):
+            with contextlib.suppress(BadMessageError):
+                submit(target, observation(epochs[robot], int(from_s * 100) + at, robot), from_s + at * 0.01)
+        return 1000 - target.refused.pop("over_quota", 0)
+
+    allowed = {robot: taken(robot, 0.0) for robot in epochs}
+    assert allowed == pytest.approx({"r1": 200, "r2": 50, "r3": 500, "r4": 500, "guest": 500}, abs=6)
+    target.declare({("r2", "system1"): 20.0})
+    assert [taken(robot, 10.0) for robot in ("r1", "r2")] == pytest.approx([500, 400], abs=6)
 
 
 @given(st.lists(st.floats(0, 2), max_size=60), st.integers(1, 10))
