@@ -95,11 +95,14 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
     prepare_environment(options.domain)
     from ros2_rfm_serving.factory.nodes import robot_nodes
     from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.operate.drafts import check_nodes
     from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.ros.node.runtime import share
     from ros2_rfm_serving.ros.standing_admission import StandingAdmission
 
     nodes = robot_nodes(factory, newcomer, share() / "config", fleet_namespace=options.namespace, work=options.work)
+    for warning in check_nodes(nodes, factory.file):
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     choose_profile(nodes)
     board, stop = Board([newcomer.name], factory.servers), threading.Event()
     with stop_signals(stop), observing(board, options.namespace) as observer:

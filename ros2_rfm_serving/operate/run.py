@@ -50,6 +50,7 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     from ros2_rfm_serving.factory.nodes import node_list
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.monitoring.summary import render
+    from ros2_rfm_serving.operate.drafts import check_nodes
     from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.ros.node.runtime import share
@@ -60,6 +61,8 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     catalogue = Catalogue.load(profiles / "models.yaml")
     start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1, clock=time.monotonic)
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
+    for warning in check_nodes(nodes, factory.file):
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     if options.markers:
         nodes.append(_markers(factory, share() / "config", options.namespace))
     choose_profile(nodes)
