@@ -72,7 +72,7 @@ def robot(
         work={} if foreman else None,
     )
     if failed := _run(factory, newcomer, options):
-        console.print(f"[red]gave up on: {', '.join(failed)}[/red]")
+        console.print(f"gave up on: {', '.join(failed)}", style="red", markup=False)
         raise typer.Exit(1)
 
 
@@ -112,7 +112,7 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
         with _admitted(newcomer, options.namespace, _Stay(not declared)) as stay:
             observer.executor.create_task(StandingAdmission, observer, options.namespace, newcomer.name, newcomer.task)
             supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
-            console.print(f"logs in {options.logs}")
+            console.print(f"logs in {options.logs}", markup=False)
             with _started(supervisor):
                 show_until_end(f"{newcomer.name} in {factory.name}", supervisor, board, options, stop)
             if any(process.last_exit == EXIT_CONFIGURATION for process in supervisor.gave_up):
@@ -128,7 +128,7 @@ def _started(supervisor: Supervisor) -> Iterator[None]:
     finally:
         console.print("stopping ...")
         if killed := supervisor.stop():
-            console.print(f"[yellow]had to be killed: {', '.join(killed)}[/yellow]")
+            console.print(f"had to be killed: {', '.join(killed)}", style="yellow", markup=False)
 
 
 @dataclass
@@ -158,7 +158,7 @@ def _release(client: FleetClient, newcomer: Robot) -> None:
     try:
         console.print(f"{newcomer.name}: released, schedule {client.release(newcomer.name)}")
     except ScheduleError as error:
-        console.print(f"[yellow]{newcomer.name} is not released: {error}[/yellow]")
+        console.print(f"{newcomer.name} is not released: {error}", style="yellow", markup=False)
 
 
 def _refuse_without_a_factory(observer: ObserverNode) -> None:

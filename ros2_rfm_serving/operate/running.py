@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 from rich.live import Live
 
+from ros2_rfm_serving.monitoring.plain import plain
+
 if TYPE_CHECKING:
     from ros2_rfm_serving.factory.nodes import NodeSpec
     from ros2_rfm_serving.monitoring.board import Board
@@ -89,7 +91,7 @@ def show_until_end(
             for event in supervisor.watch():
                 events.append(event)
                 if not console.is_terminal:
-                    console.print(event)
+                    console.print(plain(event))
             if console.is_terminal:
                 live.update(picture(title, board, events[-5:]), refresh=True)
             elif now_s - printed_s > PLAIN_PERIOD_S:
@@ -126,7 +128,7 @@ def choose_profile(nodes: list[NodeSpec]) -> None:
 
     profile = dds_profile(nodes)
     if is_read() and use_profile(profile.file):
-        console.print(f"Fast DDS profile {profile.file}: {profile.reason} (another one: {PROFILES_FILE}, docs/networks.md)")
+        console.print(plain(f"Fast DDS profile {profile.file}: {profile.reason} (another one: {PROFILES_FILE}, docs/networks.md)"))
 
 
 @contextmanager
