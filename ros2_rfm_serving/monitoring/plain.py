@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.table import Table
 from rich.text import Text
 
@@ -11,7 +13,10 @@ def plain(words: str) -> Text:
 
 
 class PlainTable(Table):
-    """Its cells and its title come from the graph."""
+    """Its cells and its title are words of others, or of a user's files."""
 
-    def add_row(self, *cells: str) -> None:  # type: ignore[override]
-        super().add_row(*map(plain, cells))
+    def __init__(self, *columns: str, title: str = "", **more: Any) -> None:
+        super().__init__(*columns, title=plain(title) if title else None, **more)
+
+    def add_row(self, *cells: str | Text, style: str = "") -> None:  # type: ignore[override]
+        super().add_row(*(plain(cell) if isinstance(cell, str) else cell for cell in cells), style=style or None)

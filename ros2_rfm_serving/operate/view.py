@@ -23,7 +23,7 @@ def picture(factory: str, board: Board, events: list[str]) -> Group:
     """The live view: robots, servers, what happened."""
     now_s = time.monotonic()
     title = f"{factory}: schedule {board.schedule_epoch}, {board.predicted_actions_hz:.1f} predictions/s planned"
-    robots = PlainTable(title=plain(title), title_justify="left")
+    robots = PlainTable(title=title, title_justify="left")
     for column in ROBOT_COLUMNS:
         robots.add_column(column, no_wrap=column != "state")  # a refusal says in full what differs
     for name, row in board.robots.items():
