@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 from rich.live import Live
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import plain
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ console = Console() if Console().is_terminal else Console(width=150)
 DISCOVERY_S = 1.0
 STARTUP_LIMIT_S = 60.0  # `--seconds` counts from the first robot at work, or from here
 METRICS_PORT = 9464
+MAX_DOMAIN = 232
+"""Beyond it DDS has no ports."""
 N = TypeVar("N")  # a node
 PLAIN_PERIOD_S = 10.0  # of the table where the output is no terminal
 
@@ -64,9 +67,16 @@ def new_logs() -> Path:
 
 
 def prepare_environment(domain: int) -> None:
-    """Before rclpy starts here or in a child: the domain, and discovery on this machine alone unless the user says otherwise."""
+    """Before rclpy starts here or in a child: the domain, and discovery on this machine alone unless the user says otherwise.
+
+    Raises: `ConfigurationError` for a domain that there is not.
+    """
     if domain >= 0:
         os.environ["ROS_DOMAIN_ID"] = str(domain)
+    chosen = ros_domain()
+    if chosen and not (chosen.isdecimal() and int(chosen) <= MAX_DOMAIN):
+        fix = f"give a number from 0 to {MAX_DOMAIN}: with --domain, or in ROS_DOMAIN_ID"
+        raise ConfigurationError(f"there is no ROS domain {chosen!r}", fix=fix)
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 
 

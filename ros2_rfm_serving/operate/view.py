@@ -73,7 +73,7 @@ def _server(row: ServerRow, now_s: float) -> list[str]:
 
 
 def _stale(seen_s: float, now_s: float) -> str:
-    return "not heard yet" if math.isinf(seen_s) else f"stale: silent for {now_s - seen_s:.0f} s"
+    return "silent: not heard yet" if math.isinf(seen_s) else f"stale: silent for {now_s - seen_s:.0f} s"
 
 
 def _ms(seconds: float) -> str:
