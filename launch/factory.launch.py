@@ -22,6 +22,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.factory.dds import dds_profile
 from ros2_rfm_serving.factory.nodes import node_list, write_parameters
+from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.operate.held_folder import HeldFolder
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_profile
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, LogLevel
@@ -58,9 +59,10 @@ def nodes(context):
     profiles = Path(value["profiles"]) if value["profiles"] else None
     factory = load_factory(Path(value["factory"]))
     listed = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
+    warned = [LogInfo(msg=f"warning: {text}") for text in check_nodes(listed, factory.file)]
     specs = [spec for spec in listed if simulated or not spec.simulated]
     folder = HeldFolder("rfm_serving_launch_")  # removed at shutdown, or when this process ends, or by the next launch
-    actions = [RegisterEventHandler(OnShutdown(on_shutdown=lambda event, context: folder.cleanup())), *profile_of(specs)]
+    actions = [RegisterEventHandler(OnShutdown(on_shutdown=lambda event, context: folder.cleanup())), *warned, *profile_of(specs)]
     for spec in specs:
         file = folder.path / f"{spec.name}.yaml"
         write_parameters(dataclasses.replace(spec, parameters={**spec.parameters, **sim_time}), file)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ros2_rfm_serving.factory import Component, Factory, Task
-from ros2_rfm_serving.factory.nodes import params_file, robot_parameters
+from ros2_rfm_serving.factory.nodes import node_list
+from ros2_rfm_serving.factory.settings import settings_of
+from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
+from ros2_rfm_serving.server.horizon import check as check_horizon
 from ros2_rfm_serving.shipped import shipped
 
 
@@ -18,11 +21,17 @@ def check(file: FactoryFile, profiles: Profiles = None, catalogue: CatalogueFile
     Example:  rfm check my_factory.yaml
     """
     inputs = load_inputs(file, profiles, catalogue)
-    for entry in inputs.factory.robot_fleet:
-        robot_file = params_file(inputs.factory, entry.task, shipped("config"))
-        robot_parameters(inputs.factory, entry.task, robot_file)  # whether the two agree
-    for line in report(inputs):
+    nodes = node_list(inputs.factory, shipped("config"), work={})
+    warnings = [f"warning: {text}" for text in (*check_nodes(nodes, inputs.factory.file), *horizons(inputs.factory))]
+    for line in (*report(inputs), *warnings):
         console.print(line, style="yellow" if line.lstrip().startswith("warning:") else None, highlight=False, markup=False)
+
+
+def horizons(factory: Factory) -> Iterator[str]:
+    """A server without a policy that is asked for lets the robot's own horizon be: policies may be installed there alone."""
+    for entry in factory.robot_fleet:
+        if problem := check_horizon(settings_of(factory).robots[entry.task].horizon):
+            yield f"{entry.task}.execution.horizon.policy: {problem}"
 
 
 def report(inputs: Inputs) -> Iterator[str]:

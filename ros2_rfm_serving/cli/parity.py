@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
+from ros2_rfm_serving.monitoring.plain import PlainTable
 from ros2_rfm_serving.operate.engines import load_engine
 from ros2_rfm_serving.operate.inputs import CatalogueFile, JsonFlag, Profiles, console
 from ros2_rfm_serving.shipped import shipped
@@ -59,8 +59,8 @@ def _bundles(file: Path | None) -> list[str]:
     return [model for model, entry in models.items() if entry.engine == "bundle"]
 
 
-def _table(checks: dict[str, list[Parity]]) -> Table:
-    table = Table("model", "block", "error", "may be", "")
+def _table(checks: dict[str, list[Parity]]) -> PlainTable:
+    table = PlainTable("model", "block", "error", "may be", "")
     for model, blocks in checks.items():
         if not blocks:
             table.add_row(model, "nothing to compare with", "-", "-", "unchecked", style="yellow")

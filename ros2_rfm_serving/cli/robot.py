@@ -72,7 +72,7 @@ def robot(
         work={} if foreman else None,
     )
     if failed := _run(factory, newcomer, options):
-        console.print(f"[red]gave up on: {', '.join(failed)}[/red]")
+        console.print(f"gave up on: {', '.join(failed)}", style="red", markup=False)
         raise typer.Exit(1)
 
 
@@ -95,11 +95,14 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
     prepare_environment(options.domain)
     from ros2_rfm_serving.factory.nodes import robot_nodes
     from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.operate.drafts import check_nodes
     from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.ros.node.runtime import share
     from ros2_rfm_serving.ros.standing_admission import StandingAdmission
 
     nodes = robot_nodes(factory, newcomer, share() / "config", fleet_namespace=options.namespace, work=options.work)
+    for warning in check_nodes(nodes, factory.file):
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     choose_profile(nodes)
     board, stop = Board([newcomer.name], factory.servers), threading.Event()
     with stop_signals(stop), observing(board, options.namespace) as observer:
@@ -109,7 +112,7 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
         with _admitted(newcomer, options.namespace, _Stay(not declared), stop) as stay:
             observer.executor.create_task(StandingAdmission, observer, options.namespace, newcomer.name, newcomer.task)
             supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
-            console.print(f"logs in {options.logs}")
+            console.print(f"logs in {options.logs}", markup=False)
             with _started(supervisor):
                 show_until_end(f"{newcomer.name} in {factory.name}", supervisor, board, options, stop)
             if any(process.last_exit == EXIT_CONFIGURATION for process in supervisor.gave_up):
@@ -125,7 +128,7 @@ def _started(supervisor: Supervisor) -> Iterator[None]:
     finally:
         console.print("stopping ...")
         if killed := supervisor.stop():
-            console.print(f"[yellow]had to be killed: {', '.join(killed)}[/yellow]")
+            console.print(f"had to be killed: {', '.join(killed)}", style="yellow", markup=False)
 
 
 @dataclass
@@ -157,7 +160,7 @@ def _release(client: FleetClient, newcomer: Robot, stop: threading.Event) -> Non
     try:
         console.print(f"{newcomer.name}: released, schedule {client.release(newcomer.name, given_up=stop.is_set)}")
     except ScheduleError as error:
-        console.print(f"[yellow]{newcomer.name} is not released: {error}; its lease ends by itself[/yellow]")
+        console.print(f"{newcomer.name} is not released: {error}; its lease ends by itself", style="yellow", markup=False)
 
 
 def _refuse_without_a_factory(observer: ObserverNode) -> None:

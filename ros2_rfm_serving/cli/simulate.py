@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.progress import Progress
-from rich.table import Table
 from rich.text import Text
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.plain import PlainTable
 from ros2_rfm_serving.operate.inputs import (
     WAIT_S,
     Budget,
@@ -178,14 +178,15 @@ def _number(text: str) -> float:
 
 
 def tables(report: Report, predicted_hz: float) -> RenderableType:
-    tasks = Table("task", "robots", "served", "goodput /s", "raw /s", title="tasks")
+    tasks = PlainTable("task", "robots", "served", "goodput /s", "raw /s", title="tasks")
     for name, task in report.tasks.items():
         tasks.add_row(name, str(task.num_robots), str(task.served), f"{task.goodput:.2f}", f"{task.raw:.2f}")
-    components = Table("task", "component", "answered", "within SLO", "mean ms", "p50 ms", "p99 ms", title="latency at the robot")
+    columns = ("task", "component", "answered", "within SLO", "mean ms", "p50 ms", "p99 ms")
+    components = PlainTable(*columns, title="latency at the robot")
     for name, of_task in report.task_components.items():
         for component, figures in of_task.items():
             components.add_row(name, component, *_figures(figures))
-    servers = Table("server", "model", "busy", "requests/s", "mean ms", "p99 ms", title="servers")
+    servers = PlainTable("server", "model", "busy", "requests/s", "mean ms", "p99 ms", title="servers")
     for s in report.servers:
         servers.add_row(s.server, s.model, f"{s.utilisation:.0%}", f"{s.rate_hz:.1f}", _ms(s.mean_s), _ms(s.p99_s))
     counters = report.counters

@@ -68,5 +68,5 @@ def up(
 
         json_file.write_text(as_json(outcome.board), encoding="utf-8")
     if outcome.failed:
-        console.print(f"[red]gave up on: {', '.join(outcome.failed)}[/red]")
+        console.print(f"gave up on: {', '.join(outcome.failed)}", style="red", markup=False)
         raise typer.Exit(1)

@@ -176,9 +176,9 @@ class World(_Section):
 
     simulator: WorldKind
     task: str
-    control_rate_hz: float = Field(default=CONTROL_RATE_HZ, gt=0, le=1000)
-    camera_rate_hz: float = Field(default=5.0, gt=0, le=200)
-    seed: int = 0
+    control_rate_hz: float = Field(default=CONTROL_RATE_HZ, ge=0.1, le=1000)
+    camera_rate_hz: float = Field(default=5.0, ge=0.01, le=200)
+    seed: int = Field(default=0, ge=0, le=1_000_000_000)
     """Robot i of the task starts its episodes at seed + 10 000 i."""
     interface: Interface = Interface.NATIVE
 

@@ -156,8 +156,9 @@ def robot_parameters(factory: Factory, task: str, file: Path) -> dict[str, Any]:
     """
     settings, own = robot_settings(factory.tasks[task]), RobotFile.read(file)
     rate_hz = settings.control_rate_hz or own.number("control_rate_hz", CONTROL_RATE_HZ)
+    step_rate_hz = rate_hz / own.number("interpolation", 1)
     try:
-        horizon_steps = settings.execution_horizon(rate_hz / own.number("interpolation", 1))
+        horizon_steps = settings.execution_horizon(step_rate_hz)
     except ConfigurationError as error:
         problem = f"{error.problem} ({file.name})"
         raise ConfigurationError(problem, file=factory.file, key=f"{task}.{error.key}", fix=error.fix) from None

@@ -48,8 +48,11 @@ class RobotFile:
             found = section.get("ros__parameters") if isinstance(section, dict) else None
             if not isinstance(found, dict):
                 raise source.error((name,), "has no `ros__parameters`", "write a map of parameters there")
-            parameters.update(found)
+            parameters.update({key: _alike(value) for key, value in found.items()})
             where.update({key: (name, "ros__parameters", key) for key in found})
+        for key, value in parameters.items():
+            if isinstance(value, list) and len({type(part) for part in value}) > 1:
+                raise source.error(where[key], f"is {value!r}", "write values of one kind: ROS takes no others in a list")
         return RobotFile(source, parameters, where)
 
     def number(self, name: str, default: float) -> float:
@@ -65,6 +68,13 @@ class RobotFile:
             if name in self.parameters and not _same(self.parameters[name], value):
                 problem = f"is {self.parameters[name]!r} here, and {factory} means {value!r} (`{task}.{DECLARED_BY[name]}`)"
                 raise self.source.error(self.where[name], problem, "say it in the descriptor alone: remove it here")
+
+
+def _alike(value: Any) -> Any:
+    """`[0, 0.5]` are two numbers to people, and to ROS two kinds of them, which it refuses in a list."""
+    if isinstance(value, list) and {type(part) for part in value} == {int, float}:
+        return [float(part) for part in value]
+    return value
 
 
 def _same(here: Any, there: Any) -> bool:

@@ -177,8 +177,8 @@ class Board:
             row.failovers.append(Failover(before, row.server, now_s - self.servers[before].ready_s))
 
     def episodes(self, robot: str) -> list[Score]:
-        """Episodes that are decided: succeeded, or over."""
-        return [s for s in self._scores[robot].values() if s.success or s.finished]
+        """Episodes that are decided: succeeded, or over. Others may be told of more meanwhile."""
+        return [s for s in list(self._scores[robot].values()) if s.success or s.finished]
 
     def components(self) -> dict[str, ComponentRow]:
         """Of all robots together."""
@@ -190,7 +190,7 @@ class Board:
 
     def by_task(self) -> dict[str, list[Score]]:
         tasks = defaultdict(list)
-        for robot in self._scores:
+        for robot in list(self._scores):
             for score in self.episodes(robot):
                 tasks[score.task].append(score)
         return dict(tasks)

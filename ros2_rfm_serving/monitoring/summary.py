@@ -7,20 +7,19 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from ros2_rfm_serving.monitoring.board import Board, Score, wilson_interval
+from ros2_rfm_serving.monitoring.plain import PlainTable, plain
 
 
 def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -math.inf) -> list[Any]:
     """ended_s: when the processes were told to end; a figure of a server that was silent before is not shown."""
-    tasks = Table("task", "episodes", "success", "95 % interval", "steps to success", title="summary", title_justify="left")
+    tasks = PlainTable("task", "episodes", "success", "95 % interval", "steps to success", title="summary", title_justify="left")
     for task, scores in sorted(board.by_task().items()):
         low, high = _interval(scores)
         wins = [s.steps for s in scores if s.success]
         steps = f"{sum(wins) / len(wins):.0f}" if wins else "-"
         tasks.add_row(task, str(len(scores)), f"{len(wins) / len(scores):.0%}", f"{low:.0%} - {high:.0%}", steps)
-    robots = Table(
+    robots = PlainTable(
         "robot", "episodes", "success", "held periods", "refused", "real-time factor", "late periods", "commands overwritten"
     )
     for name, row in board.robots.items():
@@ -35,12 +34,12 @@ def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -mat
             str(row.late_ticks),
             str(row.overwritten_commands),
         )
-    components = Table("component", "SLO", "in time", "late", "SLO attained", "answers")
+    components = PlainTable("component", "SLO", "in time", "late", "SLO attained", "answers")
     for name, component in board.components().items():
         slo = f"{component.slo_s * 1e3:.0f} ms" if component.slo_s else "-"
         attained = "-" if math.isnan(component.attained) else f"{component.attained:.1%}"
         components.add_row(name, slo, str(component.in_time), str(component.late), attained, _counters(component.words))
-    servers = Table("server", "model", "replies", "superseded", "refused", "p99")
+    servers = PlainTable("server", "model", "replies", "superseded", "refused", "p99")
     for name, server in board.servers.items():
         model = server.model + " (EMULATED)" * server.emulated + " (standby)" * server.standby
         unknown = "stale" if server.served and server.is_stale(ended_s) else "-" if math.isnan(server.latency_p99_s) else ""
@@ -53,7 +52,7 @@ def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -mat
         for name, row in board.robots.items()
         for f in row.failovers
     ]
-    return [tasks, robots, components, servers, *failovers, line]
+    return [tasks, robots, components, servers, *map(plain, (*failovers, line))]
 
 
 def as_json(board: Board) -> str:

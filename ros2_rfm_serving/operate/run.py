@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.running import (
     DISCOVERY_S,
@@ -50,6 +51,7 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     from ros2_rfm_serving.factory.nodes import node_list
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.monitoring.summary import render
+    from ros2_rfm_serving.operate.drafts import check_nodes
     from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.profiles import load_profiles
     from ros2_rfm_serving.ros.node.runtime import share
@@ -60,13 +62,15 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     catalogue = Catalogue.load(profiles / "models.yaml")
     start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1, clock=time.monotonic)
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
+    for warning in check_nodes(nodes, factory.file):
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     if options.markers:
         nodes.append(_markers(factory, share() / "config", options.namespace))
     choose_profile(nodes)
     supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()
-    console.print(f"{factory.file}: {len(board.robots)} robots, {len(board.servers)} servers; logs in {options.logs}")
+    console.print(plain(f"{factory.file}: {len(board.robots)} robots, {len(board.servers)} servers; logs in {options.logs}"))
     started_s = time.monotonic()
     with stop_signals(stop):  # to the last word: pressed again, Ctrl-C changes nothing
         with observing(board, options.namespace, discover=options.metrics >= 0) as observer, _metrics(board, options):
@@ -83,7 +87,7 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
                 console.print("stopping ...")
                 killed = supervisor.stop()
         if killed:
-            console.print(f"[yellow]had to be killed: {', '.join(killed)}[/yellow]")
+            console.print(f"had to be killed: {', '.join(killed)}", style="yellow", markup=False)
         failed = [process.node.name for process in supervisor.gave_up]
         duration_s = time.monotonic() - started_s
         console.print(*render(board, duration_s, options.logs, ended_s=ended_s))

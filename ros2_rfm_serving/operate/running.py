@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 from rich.live import Live
 
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.plain import plain
+
 if TYPE_CHECKING:
     from ros2_rfm_serving.factory.nodes import NodeSpec
     from ros2_rfm_serving.monitoring.board import Board
@@ -28,6 +31,8 @@ console = Console() if Console().is_terminal else Console(width=150)
 DISCOVERY_S = 1.0
 STARTUP_LIMIT_S = 60.0  # `--seconds` counts from the first robot at work, or from here
 METRICS_PORT = 9464
+MAX_DOMAIN = 232
+"""Beyond it DDS has no ports."""
 N = TypeVar("N")  # a node
 PLAIN_PERIOD_S = 10.0  # of the table where the output is no terminal
 
@@ -62,9 +67,16 @@ def new_logs() -> Path:
 
 
 def prepare_environment(domain: int) -> None:
-    """Before rclpy starts here or in a child: the domain, and discovery on this machine alone unless the user says otherwise."""
+    """Before rclpy starts here or in a child: the domain, and discovery on this machine alone unless the user says otherwise.
+
+    Raises: `ConfigurationError` for a domain that there is not.
+    """
     if domain >= 0:
         os.environ["ROS_DOMAIN_ID"] = str(domain)
+    chosen = ros_domain()
+    if chosen and not (chosen.isdecimal() and int(chosen) <= MAX_DOMAIN):
+        fix = f"give a number from 0 to {MAX_DOMAIN}: with --domain, or in ROS_DOMAIN_ID"
+        raise ConfigurationError(f"there is no ROS domain {chosen!r}", fix=fix)
     os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 
 
@@ -89,7 +101,7 @@ def show_until_end(
             for event in supervisor.watch():
                 events.append(event)
                 if not console.is_terminal:
-                    console.print(event)
+                    console.print(plain(event))
             if console.is_terminal:
                 live.update(picture(title, board, events[-5:]), refresh=True)
             elif now_s - printed_s > PLAIN_PERIOD_S:
@@ -126,7 +138,7 @@ def choose_profile(nodes: list[NodeSpec]) -> None:
 
     profile = dds_profile(nodes)
     if is_read() and use_profile(profile.file):
-        console.print(f"Fast DDS profile {profile.file}: {profile.reason} (another one: {PROFILES_FILE}, docs/networks.md)")
+        console.print(plain(f"Fast DDS profile {profile.file}: {profile.reason} (another one: {PROFILES_FILE}, docs/networks.md)"))
 
 
 @contextmanager

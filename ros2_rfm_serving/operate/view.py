@@ -6,9 +6,9 @@ import math
 import time
 
 from rich.console import Group
-from rich.table import Table
 
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
+from ros2_rfm_serving.monitoring.plain import PlainTable, plain
 
 ROBOT_COLUMNS = (
     *("robot", "state", "task", "phase", "verdict"),
@@ -23,17 +23,17 @@ def picture(factory: str, board: Board, events: list[str]) -> Group:
     """The live view: robots, servers, what happened."""
     now_s = time.monotonic()
     title = f"{factory}: schedule {board.schedule_epoch}, {board.predicted_actions_hz:.1f} predictions/s planned"
-    robots = Table(title=title, title_justify="left")
+    robots = PlainTable(title=title, title_justify="left")
     for column in ROBOT_COLUMNS:
         robots.add_column(column, no_wrap=column != "state")  # a refusal says in full what differs
     for name, row in board.robots.items():
         robots.add_row(name, *_robot(row, board, name, now_s))
-    servers = Table()
+    servers = PlainTable()
     for column in SERVER_COLUMNS:
         servers.add_column(column, no_wrap=column != "state")
     for name, server in board.servers.items():
         servers.add_row(name, *_server(server, now_s))
-    return Group(robots, servers, *events)
+    return Group(robots, servers, *map(plain, events))
 
 
 def _robot(row: RobotRow, board: Board, name: str, now_s: float) -> list[str]:
@@ -73,7 +73,7 @@ def _server(row: ServerRow, now_s: float) -> list[str]:
 
 
 def _stale(seen_s: float, now_s: float) -> str:
-    return "not heard yet" if math.isinf(seen_s) else f"stale: silent for {now_s - seen_s:.0f} s"
+    return "silent: not heard yet" if math.isinf(seen_s) else f"stale: silent for {now_s - seen_s:.0f} s"
 
 
 def _ms(seconds: float) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
+
+from ros2_rfm_serving.monitoring.plain import PlainTable
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.operate.capacity import Answer, Question
@@ -26,9 +27,9 @@ def report(question: Question, answers: Sequence[Answer]) -> Group:
     return Group(*needs, _answers(question, answers), _formulas(question), *remarks)
 
 
-def _answers(question: Question, answers: Sequence[Answer]) -> Table:
+def _answers(question: Question, answers: Sequence[Answer]) -> PlainTable:
     factory = question.inputs.factory
-    table = Table(title="capacity", title_justify="left")
+    table = PlainTable(title="capacity", title_justify="left")
     table.add_column("question", overflow="fold")
     for name in (f"policy {question.policy}", "Remote-RTC P10", "ROSA's accounting"):
         table.add_column(name, justify="right")
@@ -64,8 +65,8 @@ def _remarks(answer: Answer) -> list[tuple[str, str]]:
     return remarks
 
 
-def _formulas(question: Question) -> Table:
-    table = Table(title="closed formulas, declared fleet: GPUs per model", title_justify="left")
+def _formulas(question: Question) -> PlainTable:
+    table = PlainTable(title="closed formulas, declared fleet: GPUs per model", title_justify="left")
     table.add_column("model")
     columns = ("robots", "rate\n(Hz)", "alone\n(ms)", "Remote-RTC\nP10", "max at SLO\n(Hz)", "ROSA's\naccounting")
     for name in columns:

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.monitoring.plain import PlainTable
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.reports.placement import alike, allocation, components_of, gpu_of, limits_of, names
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
@@ -61,9 +61,9 @@ def collapsed(problems: Iterable[str]) -> list[str]:
     return [template.replace("{}", names(found)) if found else template for template, found in servers.items()]
 
 
-def _placement(solution: Solution, profile: Profile) -> Table:
+def _placement(solution: Solution, profile: Profile) -> PlainTable:
     heading = "placement: figures of one server; a range where servers differ"
-    table = Table(title=heading, title_justify="left")
+    table = PlainTable(title=heading, title_justify="left")
     for name in ("server", "GPU", "model", "serves", "batch"):
         table.add_column(name, overflow="fold")
     for name in ("robots", "load\n(Hz)", "utilisation\n(% of max)", "p99\n(ms)", "SLO\n(ms)"):
@@ -92,8 +92,8 @@ def _in_number(name: str) -> tuple[int, str]:
     return int("0" + "".join(c for c in name if c.isdigit())), name
 
 
-def _routes(solution: Solution) -> Table:
-    table = Table(title="routes: of each task and component; rates of one robot", title_justify="left")
+def _routes(solution: Solution) -> PlainTable:
+    table = PlainTable(title="routes: of each task and component; rates of one robot", title_justify="left")
     for name in ("task", "component"):
         table.add_column(name)
     table.add_column("servers", overflow="fold")
@@ -117,8 +117,8 @@ def _routes(solution: Solution) -> Table:
     return table
 
 
-def _tasks(solution: Solution, factory: Factory) -> Table:
-    table = Table(title="tasks: rates of one robot", title_justify="left")
+def _tasks(solution: Solution, factory: Factory) -> PlainTable:
+    table = PlainTable(title="tasks: rates of one robot", title_justify="left")
     table.add_column("task")
     for name in ("robots", "served", "value", "action rate\n(Hz)", "closed loop\n(Hz)", "floor\n(Hz)", "all robots\n(actions/s)"):
         table.add_column(name, justify="right")
@@ -137,10 +137,10 @@ def _tasks(solution: Solution, factory: Factory) -> Table:
     return table
 
 
-def comparison(solutions: Mapping[str, Solution], factory: Factory) -> Table:
+def comparison(solutions: Mapping[str, Solution], factory: Factory) -> PlainTable:
     """One line per policy."""
     components = components_of(factory)
-    table = Table(title=f"policies; GPUs: {':'.join(components)}", title_justify="left")
+    table = PlainTable(title=f"policies; GPUs: {':'.join(components)}", title_justify="left")
     table.add_column("policy")
     for name in ("objective\n(actions/s)", "gap to\nthe bound"):
         table.add_column(name, justify="right")

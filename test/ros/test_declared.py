@@ -18,13 +18,14 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
+from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
 from ros2_rfm_serving.factory.descriptor import FleetEntry, ServerCluster, Standby, Task
-from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
+from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters, node_list
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.robot.config import RobotConfig
+from ros2_rfm_serving.ros.node.draft import draft, flat
 from ros2_rfm_serving.ros.node.parameters import declare
-from ros2_rfm_serving.ros.robot.settings import RobotSettings
+from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
 from ros2_rfm_serving.ros.server.loading import _ready
 from ros2_rfm_serving.ros.server.settings import SPECS, server_params
 from ros2_rfm_serving.scheduler.planning import problem_of
@@ -381,6 +382,15 @@ def test_capacity_is_measured_with_images_of_the_declared_size(ros: None, reposi
     served = _ready(engine, server_params(made), dataclasses.replace(placement, max_sessions=0), ())
     made.destroy_node()
     assert engine.seen == {(240, 320, 3)} and served.config.max_sessions > 1 and served.config.profile_s
+
+
+@pytest.mark.parametrize("name", ["factory_quickstart", "factory_foreign", "factory_full", "factory_emulated"])
+def test_a_draft_reads_what_a_node_reads(ros: None, repository: Path, name: str) -> None:
+    """Before anything starts, a factory is asked by drafts (`operate/drafts.py`)."""
+    for node in node_list(load_factory(repository / "config" / f"{name}.yaml"), repository / "config"):
+        given = merged_parameters(node)
+        if node.executable == "robot_node":
+            assert robot_settings(draft(given), node.name) == settings(flat(given), node.name)
 
 
 # --- the robot's own file -------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import re
 from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 
+from ros2_rfm_serving.errors import ConfigurationError
+
 STATUS_PERIOD_S = 0.5
 LIVELINESS_LEASE_S = 1.0
 """A server that is killed counts as lost after this. The middleware renews it after two thirds, on a thread of its own, so that
@@ -60,7 +62,11 @@ class Names:
     """Absolute names on the graph. `root` is the factory's namespace; empty: the names of docs/structures.md as they stand."""
 
     def __init__(self, root: str = "") -> None:
+        """Raises: `ConfigurationError` for a namespace that ROS does not take."""
         self._root = "/" + root.strip("/") if root.strip("/") else ""
+        if not re.fullmatch(r"(/[A-Za-z_]\w*)*", self._root, re.ASCII) or "__" in self._root:
+            fix = "write names such as `plant/line_2`: letters, digits and single underscores, no digit first"
+            raise ConfigurationError(f"{root!r} is no namespace", key="fleet_namespace", fix=fix)
         self.schedule = f"{self._root}/rfm/schedule"
         self.admit_robot = f"{self._root}/rfm/admit_robot"
         self.release_robot = f"{self._root}/rfm/release_robot"

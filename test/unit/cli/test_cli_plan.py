@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
@@ -293,6 +294,21 @@ class TestCheck:
         assert (
             "async execution, value 2, at least 1 actions/s per robot" in done.stdout and "standby: 1 of the servers" in done.stdout
         )
+
+
+@pytest.mark.parametrize("verb", ["plan", "capacity"])
+def test_a_gpu_type_may_be_written_with_brackets(tmp_path: Path, verb: str) -> None:
+    """Which rich takes for markup: a closing one ended the command, another one was not seen."""
+    folder, name = shipped("config", "profiles"), "CPU[/x][int8]"
+    (tmp_path / "cpu.csv").write_text((folder / "cpu.csv").read_text().replace(",CPU,", f",{name},"))
+    models = yaml.safe_load((folder / "models.yaml").read_text())
+    for model in models["models"].values():
+        model["gpus"] = {name if gpu == "CPU" else gpu: need for gpu, need in model["gpus"].items()}
+    (tmp_path / "models.yaml").write_text(yaml.safe_dump(models))
+    factory = tmp_path / "factory.yaml"
+    factory.write_text(shipped("config", "factory_quickstart.yaml").read_text().replace("gpu_type: CPU", f'gpu_type: "{name}"'))
+    done = rfm(verb, str(factory), "--profiles", str(tmp_path))
+    assert done.exit_code == 0 and name in done.stdout, done.exception
 
 
 class TestRandomFactories:

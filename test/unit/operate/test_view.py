@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ros2_rfm_serving.monitoring.board import STALE_AFTER_S, Board
+from ros2_rfm_serving.monitoring.board import STALE_AFTER_S, Board, Score
 from ros2_rfm_serving.monitoring.summary import render
 from ros2_rfm_serving.operate.view import picture
 
@@ -49,3 +49,31 @@ def test_the_summary_shows_no_figure_of_a_server_that_was_silent_at_the_end() ->
     assert "61 ms" in lines(*render(board(100.0), 60.0, Path("logs"), ended_s=101.0))["server_1"]
     silent = lines(*render(board(100.0), 60.0, Path("logs"), ended_s=110.0))["server_1"]
     assert "61 ms" not in silent and "stale" in silent
+
+
+def test_words_from_the_graph_are_no_markup_and_reach_no_terminal() -> None:
+    """A reason such as `[/x]` ended `rfm up` and `rfm status`, and one such as `[delta_x]` was not seen."""
+    made = board(time.monotonic())
+    made.robots["arm_1"].reason = "wants [delta_x, gripper], not [/x]"
+    made.robots["arm_1"].refused = {"[/bold]": 3}
+    made.servers["server_1"].model = "a [red]model\x1b[31m"
+    shown = lines(picture("[/factory]", made, ["[/x] ended"]))
+    assert (
+        "wants [delta_x, gripper], not [/x]" in shown["arm_1"] and "a [red]model\N{REPLACEMENT CHARACTER}[31m" in shown["server_1"]
+    )
+    assert "[/bold] 3" in lines(*render(made, 60.0, Path("[/logs]")))["arm_1"]
+
+
+def test_scores_may_come_while_others_read_them() -> None:
+    """The graph is heard on one thread, the table is drawn on another."""
+    made = board(100.0)
+
+    class Late(Score):
+        def __getattribute__(self, name: str) -> object:
+            if name == "success":  # meanwhile
+                made.score("arm_1", 2, Score("push", 2, True, 5, True))
+                made.score("arm_2", 1, Score("push", 3, True, 5, True))
+            return super().__getattribute__(name)
+
+    made.score("arm_1", 1, Late("push", 1, True, 5, True))
+    assert len(made.episodes("arm_1")) == 1 and len(made.by_task()["push"]) >= 2

@@ -22,6 +22,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
 from ros2_rfm_serving.factory.descriptor import Interface
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
+from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.types import Fallback
@@ -133,6 +134,17 @@ def launched(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
         vars(module).update(content)
         monkeypatch.setitem(sys.modules, name, module)
     return Launched(runpy.run_path(str(repository / "launch" / "factory.launch.py")))
+
+
+def test_what_a_node_would_refuse_is_refused_before_anything_starts(repository: Path, launched: Launched, tmp_path: Path) -> None:
+    text = (repository / "config" / "factory_quickstart.yaml").read_text()
+    file = tmp_path / "factory.yaml"
+    file.write_text(text.replace("gpu_type: CPU", "gpu_type: CPU\n  dispatch: bst"))
+    with pytest.raises(ConfigurationError) as of_up:
+        check_nodes(node_list(load_factory(file), repository / "config"), str(file))
+    with pytest.raises(ConfigurationError, match="bst") as of_launch:
+        launched.actions(factory=str(file))
+    assert str(of_launch.value) == str(of_up.value)
 
 
 def test_it_starts_the_nodes_of_rfm_up(repository: Path, launched: Launched) -> None:

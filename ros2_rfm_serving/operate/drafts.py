@@ -1,0 +1,58 @@
+"""Whether the nodes of a factory would take their parameters: asked by `rfm check`, `rfm up` and the launch file first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters
+from ros2_rfm_serving.factory.robot_file import DECLARED_BY, RobotFile
+from ros2_rfm_serving.ros.node.draft import draft
+from ros2_rfm_serving.ros.node.parameters import declare, unknown
+from ros2_rfm_serving.ros.robot.settings import robot_settings
+from ros2_rfm_serving.ros.server.settings import SPECS as SERVER_SPECS
+from ros2_rfm_serving.ros.server.settings import server_params
+
+OWN = ("robot", "server")
+"""What nodes of one kind differ in."""
+
+
+def check_nodes(nodes: Iterable[NodeSpec], factory_file: str) -> list[str]:
+    """What they would warn of; one node of each kind is asked.
+
+    Raises: `ConfigurationError` naming the file, in the words of the node that would refuse it.
+    """
+    kinds = {_kind(node): node for node in nodes}
+    return [warning for node in kinds.values() for warning in _check_node(node, factory_file)]
+
+
+def _kind(node: NodeSpec) -> tuple[str, str, str]:
+    told = {key: value for key, value in node.parameters.items() if key not in OWN}
+    return node.executable, node.params_file, repr(told)
+
+
+def _check_node(node: NodeSpec, factory_file: str) -> list[str]:
+    drafted = draft(merged_parameters(node))
+    try:
+        if node.executable == "robot_node":
+            robot_settings(drafted, node.name)
+        elif node.executable == "model_server_node":
+            declare(drafted, SERVER_SPECS)
+            server_params(drafted)
+        else:
+            return []
+    except ConfigurationError as error:
+        raise _placed(error, node, factory_file) from None
+    return [f"{node.params_file}: no parameter is named {name}" for name in unknown(drafted)]
+
+
+def _placed(error: ConfigurationError, node: NodeSpec, factory_file: str) -> ConfigurationError:
+    """With the file that says it, and where."""
+    if node.params_file and error.key not in node.parameters:
+        own = RobotFile.read(Path(node.params_file))
+        first, *others = error.key.split(".")
+        nested = (*own.where.get(first, (first,)), *others)
+        return own.source.error(own.where.get(error.key, nested), error.problem, error.fix)
+    key = f"{node.parameters['task']}.{DECLARED_BY[error.key]}" if error.key in DECLARED_BY else f"server_cluster.{error.key}"
+    return ConfigurationError(f"{error.problem} (`{error.key}` of {node.name})", file=factory_file, key=key, fix=error.fix)

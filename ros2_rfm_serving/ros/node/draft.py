@@ -1,0 +1,47 @@
+"""Parameters of a node that does not run, so that what it would refuse when it starts can be said before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+
+def draft(given: Mapping[str, Any]) -> Node:
+    """For `declare`, `unknown` and `Values` alone. `given`: as in a parameter file, maps in maps too."""
+    return cast(Node, _Draft({name: SimpleNamespace(value=value) for name, value in flat(given).items()}))
+
+
+def flat(parameters: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """As ROS reads a parameter file: `{a: {b: 1}}` is the parameter `a.b`."""
+    found: dict[str, Any] = {}
+    for name, value in parameters.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+class _Draft:
+    """As much of a node as reading parameters takes: no context, nothing on the graph."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self._parameter_overrides = given
+        self._values: dict[str, Any] = {}
+
+    def has_parameter(self, name: str) -> bool:
+        return name in self._values
+
+    def declare_parameter(self, name: str, value: object, descriptor: object, *, ignore_override: bool) -> None:
+        assert ignore_override, "whoever declares has looked at what was given"
+        self._values[name] = value
+
+    def set_parameters(self, parameters: Sequence[Parameter[Any]]) -> None:
+        self._values.update({one.name: one.value for one in parameters})
+
+    def get_parameter(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(value=self._values[name])
+
+    def get_parameters_by_prefix(self, prefix: str) -> dict[str, Any]:
+        return {name: value for name, value in self._values.items() if name.startswith(prefix)}
