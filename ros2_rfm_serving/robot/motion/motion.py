@@ -278,9 +278,11 @@ class Motor:
         return self.ladder.stop_command()
 
     def stand(self, now_s: float) -> Array | None:
-        """[A] the same, as the command of this period: limits count from it."""
-        self.pace.began(now_s)
-        return self.stop_command()
+        """[A] the same, as the command of this period: limits count from it. Where nothing is said, nothing was commanded now."""
+        command = self.stop_command()
+        if command is not None:
+            self.pace.began(now_s)
+        return command
 
     def hand_over(self, now_s: float) -> Array | None:
         """[A] what makes the robot stand, so that somebody else may move it."""
