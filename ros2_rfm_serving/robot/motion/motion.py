@@ -206,7 +206,6 @@ class Motor:
         if not self._set_out(positions, now_s, anew=self._interrupted):
             self.step_ends_s = now_s + (0.0 if self._config.tick_is_step else self._period_s)
             return None
-        self._interrupted = False
         observed_s = self.queue.observed_s
         action, _ = self.queue.pop(self._periods(now_s, self._step_s))
         if not self._config.tick_is_step:
@@ -217,6 +216,7 @@ class Motor:
         if action is None:
             self._refused["out_of_limits"] += 1
             return None
+        self._interrupted = False
         self._observed_s, self.staleness_s = observed_s, now_s - observed_s
         self.stalenesses.add(self.staleness_s)
         action = self._eased(action)

@@ -130,6 +130,23 @@ def test_a_stand_without_a_word_is_no_command_that_limits_count_from() -> None:
     assert len(speeds) > 3 and (np.abs(np.diff(speeds, axis=0)) <= 8.0 * period_s + 1e-4).all(), speeds
 
 
+def test_a_refused_row_is_no_action_that_an_arm_has_set_out_with() -> None:
+    """After hands and a way down the ladder: the first one that is executed sets out from where the arm is."""
+    rig = working_rig(replace(POSITION, limits=replace(POSITION.limits, tolerance=0.05), max_action_age_s=10.0))
+    rig.positions = np.zeros(len(NAMES), np.float32)
+    rig.brain.reply(chunk(rig.ask(), np.full((8, len(NAMES)), 0.9, np.float32)), rig.now_s)
+    assert rig.tick().command is not None
+    rig.brain.pause(rig.now_s)
+    rig.brain.resume(rig.now_s)
+    rig.brain.reply(chunk(rig.ask(), np.array([[9.0] * len(NAMES), *[[0.9] * len(NAMES)] * 8], np.float32)), rig.now_s)
+    assert rig.tick().command is None and rig.brain.refused["out_of_limits"] == 1
+    assert rig.brain._motor._interrupted, "nothing was executed since"
+    rig.positions = np.full(len(NAMES), -0.5, np.float32)
+    rig.tick()  # it waits and sees whether that is so
+    command = rig.tick().command
+    assert command is not None and (np.abs(command + 0.5) <= 1.0 / POSITION.control_rate_hz).all()
+
+
 # --- sensors -------------------------------------------------------------------------------------------------------------------
 
 
