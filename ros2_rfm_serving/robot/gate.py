@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, fields
 
 from ros2_rfm_serving.errors import ConfigurationError
@@ -70,8 +71,23 @@ class GateConfig:
         if bool(self.action_mean) != bool(self.action_std):
             problem = "of `gate.action_mean` and `gate.action_std` only one is given"
             raise ConfigurationError(problem, key="gate.action_std", fix="give both, or neither to use the model's own")
+        self._check_values()
         for field in fields(self):
             values = getattr(self, field.name)
             if isinstance(values, tuple) and values and len(values) != num_actions:
                 problem = f"{len(values)} values for {num_actions} actions ({', '.join(map(str, values))})"
                 raise ConfigurationError(problem, key=f"gate.{field.name}", fix="give one per action, in their order")
+
+    def _check_values(self) -> None:
+        """Nothing is beyond what is no number, and everything beyond what is below zero."""
+        signed = {"workspace_lower", "workspace_upper", "action_mean"}
+        for field in fields(self):
+            values = getattr(self, field.name)
+            given = values if isinstance(values, tuple) else (values,) if isinstance(values, float) else ()
+            if any(math.isnan(value) or (value < 0.0 and field.name not in signed) for value in given):
+                wanted = "numbers" if field.name in signed else "numbers of at least 0"
+                problem = f"not {wanted} ({', '.join(f'{value:g}' for value in given)})"
+                raise ConfigurationError(problem, key=f"gate.{field.name}", fix=f"give {wanted}, or an infinity for no limit")
+        if any(low >= high for low, high in zip(self.workspace_lower, self.workspace_upper, strict=False)):
+            problem = f"{self.workspace_lower} is not below `gate.workspace_upper`, {self.workspace_upper}"
+            raise ConfigurationError(problem, key="gate.workspace_lower", fix="make every lower < upper")

@@ -274,3 +274,35 @@ def test_a_robot_is_nobodys_until_its_reset_is_over(rig: DoorRig, reset: SlowRes
     rig.moves()
     person.cancel_goal_async()
     assert rig.result(person).episode == 2
+
+
+def test_a_robot_that_is_deactivated_during_its_reset_is_nobodys_until_that_is_over(rig: DoorRig, reset: SlowReset) -> None:
+    rig.node.trigger_activate()
+    first = rig.goal("r1", time_budget_s=600.0, reset=True)
+    rig.wait(lambda: reset.asked, "the reset")
+    rig.node.trigger_deactivate()
+    assert rig.result(first).error_code == Result.SHUTDOWN
+    rig.node.trigger_activate()
+    given_up = rig.goal("r1", time_budget_s=600.0)
+    given_up.cancel_goal_async()
+    assert rig.result(given_up).error_code == Result.CANCELED
+    second = rig.goal("r1", time_budget_s=600.0)
+    assert rig.answer().result.error_code == Result.BUSY
+    rig.robot.commands.clear()
+    rig.spin(1.0)
+    assert not rig.robot.commands and rig.node._robots[0].brain.task is None, "who resets it moves it alone"
+    reset.over.set()
+    rig.moves()
+    second.cancel_goal_async()
+    assert rig.result(second).executed_steps > 0
+
+
+def test_a_goal_that_waits_for_a_reset_is_told_when_the_robot_is_deactivated_again(rig: DoorRig, reset: SlowReset) -> None:
+    rig.node.trigger_activate()
+    rig.goal("r1", time_budget_s=600.0, reset=True)
+    rig.wait(lambda: reset.asked, "the reset")
+    rig.node.trigger_deactivate()
+    rig.node.trigger_activate()
+    waiting = rig.goal("r1", time_budget_s=600.0)
+    rig.node.trigger_deactivate()
+    assert rig.result(waiting).error_code == Result.INACTIVE

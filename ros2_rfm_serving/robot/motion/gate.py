@@ -21,6 +21,7 @@ JUDGED_AFTER = 3
 MARGIN = 0.1
 """Of a column's range: a policy that was trained up to its limits is a little beyond them half of the time."""
 
+ROUNDING = 1e-9
 
 Values = npt.NDArray[np.float64]
 
@@ -40,6 +41,10 @@ class ChunkGate:
         self._lower, self._upper = lower - margin, upper + margin
         self._chunks = self._values = self._clamped = 0
         self._mean, self._std = np.array(config.action_mean), np.array(config.action_std)
+
+    def go_on_from(self, before: ChunkGate) -> None:
+        """Takes the place of another one with the same limits: what it has seen of the units counts."""
+        self._chunks, self._values, self._clamped = before._chunks, before._values, before._clamped
 
     def trained(self, mean: tuple[float, ...], std: tuple[float, ...]) -> str:
         """What the model says of the actions that it was trained on, for want of the robot's own numbers. Returns the counter that
@@ -90,9 +95,8 @@ class ChunkGate:
         ):
             if _beyond(np.diff(values, order, axis=0) / self._step_s**order, most):
                 yield check
-        middle = (np.array(config.workspace_lower) + np.array(config.workspace_upper)) / 2.0
-        half = (np.array(config.workspace_upper) - np.array(config.workspace_lower)) / 2.0
-        if len(half) and _beyond(values - middle, tuple(half)):
+        lower, upper = config.workspace_lower, config.workspace_upper
+        if lower and upper and ((values < np.array(lower) - ROUNDING) | (values > np.array(upper) + ROUNDING)).any():
             yield "workspace"
         if len(self._mean) and _beyond(values - self._mean, tuple(config.max_deviations * self._std)):
             yield "statistics"
@@ -109,4 +113,4 @@ class ChunkGate:
 
 
 def _beyond(values: Values, most: tuple[float, ...]) -> bool:
-    return bool(most) and bool((np.abs(values) > np.array(most) + 1e-9).any())
+    return bool(most) and bool((np.abs(values) > np.array(most) + ROUNDING).any())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -36,7 +35,8 @@ class Motor:
         self.gate = _gate(config)
         self.gate_warnings: Counter[str] = Counter()
         """Chunks that were executed although the gate found something; sessions whose model has no statistics for it."""
-        self._trained: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+        self._trained: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+        """What the model of the session says of its training data; None: there has been no session."""
         self.smoothness = Smoothness(config.command_type, len(config.action_names))
         self.staleness_s = math.nan
         """Age of the observation behind the last executed action."""
@@ -81,18 +81,34 @@ class Motor:
 
         Raises: `ConfigurationError` when they do not fit the robot, or where it is; then nothing has changed.
         """
+        change_gate = self._prepared_gate(config)
         if all(getattr(config, name) == getattr(self._config, name) for name in _SHAPE):
-            return partial(setattr, self, "_config", config)
-        ladder, shaper, gate = FallbackLadder(config), _shaper(config), _gate(config)
-        gate.trained(*self._trained)
+            return change_gate
+        ladder, shaper = FallbackLadder(config), _shaper(config)
         if shaper is not None:
             shaper.go_on_from(self._shaper.last if self._shaper else self._last, self._shaper)
 
         def apply() -> None:
+            change_gate()
             ladder.go_on_from(self.ladder)
-            self.ladder, self._shaper, self.gate, self._config = ladder, shaper, gate, config
+            self.ladder, self._shaper = ladder, shaper
             unfit = shaper.unfit(self.queue.rows) if shaper else np.zeros(self.queue.depth, bool)
             self.queue.refuse(unfit)
+
+        return apply
+
+    def _prepared_gate(self, config: RobotConfig) -> Callable[[], None]:
+        """What has been seen of the units stays known as long as it is measured by the same limits."""
+        gate = self.gate
+        if (config.gate, config.limits) != (self._config.gate, self._config.limits):
+            gate = _gate(config)
+            if config.limits == self._config.limits:
+                gate.go_on_from(self.gate)
+
+        def apply() -> None:
+            is_new, self.gate, self._config = gate is not self.gate, gate, config
+            if is_new and self._trained is not None:
+                self.trained(*self._trained)
 
         return apply
 
@@ -112,7 +128,7 @@ class Motor:
         if not (np.isfinite(robot).all() and np.isfinite(model).all()):
             return "non_finite"
         rows = robot[min(max(real_delay, 0), max(self.queue.mark - mark, 0)) :] if self._config.replace_queue else robot
-        refused, warned = self.gate.admit(rows, None if self._at_rest or not self._config.replace_queue else self._last)
+        refused, warned = self.gate.admit(rows, self._executed_last if self._config.replace_queue else None)
         self.gate_warnings.update(warned)
         if refused:
             return refused
@@ -121,6 +137,14 @@ class Motor:
         if self._shaper:
             self.queue.refuse(self._shaper.unfit(self.queue.rows))
         return ""
+
+    @property
+    def _executed_last(self) -> Array | None:
+        """[A] what a chunk goes on from: the last command, or, of positions, where a robot is that stands or was in people's hands;
+        None: not known, or a velocity or displacement that sets out from standing."""
+        if not (self._at_rest or self._held or self._interrupted):
+            return self._last
+        return self._seen[0] if self._seen and self._config.command_type is CommandType.POSITION else None
 
     def report(self, rows_left: int, last_wait_s: float, now_s: float) -> ExecutionReport:
         """rows_left: that are going to be executed."""
@@ -182,7 +206,6 @@ class Motor:
         if not self._set_out(positions, now_s, anew=self._interrupted):
             self.step_ends_s = now_s + (0.0 if self._config.tick_is_step else self._period_s)
             return None
-        self._interrupted = False
         observed_s = self.queue.observed_s
         action, _ = self.queue.pop(self._periods(now_s, self._step_s))
         if not self._config.tick_is_step:
@@ -193,6 +216,7 @@ class Motor:
         if action is None:
             self._refused["out_of_limits"] += 1
             return None
+        self._interrupted = False
         self._observed_s, self.staleness_s = observed_s, now_s - observed_s
         self.stalenesses.add(self.staleness_s)
         action = self._eased(action)
@@ -254,9 +278,11 @@ class Motor:
         return self.ladder.stop_command()
 
     def stand(self, now_s: float) -> Array | None:
-        """[A] the same, as the command of this period: limits count from it."""
-        self.pace.began(now_s)
-        return self.stop_command()
+        """[A] the same, as the command of this period: limits count from it. Where nothing is said, nothing was commanded now."""
+        command = self.stop_command()
+        if command is not None:
+            self.pace.began(now_s)
+        return command
 
     def hand_over(self, now_s: float) -> Array | None:
         """[A] what makes the robot stand, so that somebody else may move it."""
@@ -275,10 +301,10 @@ class Motor:
 
     def measured(self, positions: Array | None, now_s: float) -> None:
         """Once per control period, whether or not it moves."""
-        if self._shaper is None or not self._shaper.needs_position:
-            return
         known, seen = self._known(positions), self._seen
-        self._is_steady = known is None or seen is None or self._shaper.is_near(known, seen[0], now_s - seen[1])
+        self._is_steady = True
+        if self._shaper and self._shaper.needs_position and known is not None and seen is not None:
+            self._is_steady = self._shaper.is_near(known, seen[0], now_s - seen[1])
         self._seen = None if known is None else (known, now_s)
 
     def _stand(self) -> None:

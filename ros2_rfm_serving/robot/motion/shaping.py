@@ -69,8 +69,11 @@ class CommandShaper:
 
     @property
     def moves(self) -> bool:
-        """The last position commands went somewhere."""
-        return bool(self._velocity.any())
+        """The last position commands went somewhere, by more than float32 rounds."""
+        if self._last is None:
+            return False
+        rounding = 4.0 * np.spacing(np.abs(self._last).astype(np.float32))
+        return bool((np.abs(self._velocity) * self._period_s > rounding).any())
 
     @property
     def at_rest(self) -> bool:

@@ -199,6 +199,7 @@ TASKS = {
 LIVE = {
     *("instruction", "component_prompts", "execution_horizon", "blend_steps"),
     *(name for name in COMMANDS if name.startswith(("limits.", "safe_pose")) or name == "fallback"),
+    *GATE,
     *("jpeg_quality", "max_image_size_px", "max_sensor_skew_s"),
     *(SAFETY.keys() - {"link.counts_first_latency", "link.longest_latency"}),
     *(TASKS.keys() - {"component_fallbacks", "safe_words"}),

@@ -3,6 +3,7 @@ and the services `rfm/pause`, `rfm/resume` and `rfm/abort`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -56,13 +57,17 @@ class TaskDoor:
         self._forget_readings, self._stop = forget_readings, stop
         self._goal: tuple[Any, TaskRun] | None = None
         self._next: Any = None
-        """A goal that begins when the reset is over that moves the robot for one which was preempted."""
+        """A goal that begins when the reset is over that moves the robot for one which ended."""
         self._untold = 0
         """Results that are about to be told, on the executor."""
         self._resetting = -1
         """Attempt whose reset is under way or over."""
         self._reset_since_s, self._reset_asks, self._reset_asked = 0.0, 0, False
         self._reset_patience_s = RESET_TIMEOUT_S
+        self._answer: Any = None
+        """Of the latest reset, to come or there; None: there was none."""
+        self._asked_s = -math.inf
+        """When that was asked for."""
         self._fed_back_s = -1.0
         self._reset = node.create_client(Trigger, reset_name)
         self._action = PatientActionServer(
@@ -80,7 +85,11 @@ class TaskDoor:
 
     def tend(self, now_s: float) -> None:
         """Reset, cancellation, feedback and the end of the goal."""
+        if self._next is not None and self._next.is_cancel_requested:
+            waiting, self._next = self._next, None
+            self._refuse(waiting, TaskOutcome.CANCELED, "canceled by the client before it began")
         if self._goal is None:
+            self._begin_next(now_s)
             return
         goal, run = self._goal
         if run.phase is TaskPhase.RESETTING:
@@ -108,7 +117,7 @@ class TaskDoor:
             return
         if self._goal is not None:
             self._preempt(f"preempted by a goal of {_who(goal.request)}", clock())
-        if self._goal is not None:  # its reset still moves the robot
+        if self._goal is not None or self._is_being_reset(clock()):
             self._next = goal
             return
         wanted = TaskGoal(
@@ -118,6 +127,16 @@ class TaskDoor:
             reset=goal.request.reset,
         )
         self._goal, self._resetting = (goal, self._brain.start(wanted, clock())), -1
+
+    def _begin_next(self, now_s: float) -> None:
+        """The goal that waits, if nobody else moves the robot any more; a closed door tells it so at once."""
+        if self._next is not None and not (self.open and self._is_being_reset(now_s)):
+            following, self._next = self._next, None
+            self._begin(following)
+
+    def _is_being_reset(self, now_s: float) -> bool:
+        """By a reset that was asked for and is not over, whatever became of the task that it was for."""
+        return self._answer is not None and not self._answer.done() and now_s - self._asked_s <= RESET_TIMEOUT_S
 
     def _refusal(self, request: Any) -> tuple[TaskOutcome, str]:
         """Why this goal cannot be worked on now; empty: it can."""
@@ -170,9 +189,7 @@ class TaskDoor:
             f"{result.executed_steps} actions, {result.held_steps} held{': ' if result.message else ''}{result.message}"
         )
         self._action.end(goal, lambda _: self._told(goal, result.outcome, self._message(result)))
-        if self._next is not None:
-            following, self._next = self._next, None
-            self._begin(following)
+        self._begin_next(clock())
 
     def _refuse(self, goal: Any, outcome: TaskOutcome, problem: str) -> None:
         """A program tries again and again, and knows why."""
@@ -226,21 +243,22 @@ class TaskDoor:
             self._reset_asked, self._reset_asks = True, self._reset_asks + 1
             run.reset_begins()
             asked = run.attempt, self._reset_asks
-            future = self._reset.call_async(Trigger.Request())
-            future.add_done_callback(lambda done: self._on_reset(run, asked, done.result()))
+            self._asked_s = self._reset_since_s = now_s
+            self._answer = self._reset.call_async(Trigger.Request())
+            self._answer.add_done_callback(lambda done: self._on_reset(run, asked, done.result()))
 
     def _no_answer(self) -> str:
         asks = f" (asked {self._reset_asks} times)" if self._reset_asks > 1 else ""
         return f"no answer within {self._reset_patience_s:g} s{asks}"
 
     def _on_reset(self, run: TaskRun, asked: tuple[int, int], answer: Any) -> None:
+        self._forget_readings()
         attempt, ask = asked
         if self._brain.task is not run or run.attempt != attempt:
             return  # of a task or an attempt that ended meanwhile
         if ask != self._reset_asks:  # it was asked again, and that may still move the robot
             self._reset_since_s, self._reset_patience_s = clock(), RESET_LIMIT_S
             return
-        self._forget_readings()
         run.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
 
     def _feedback(self, run: TaskRun, now_s: float) -> Any:

@@ -70,6 +70,11 @@ class Shadow:
     def in_flight(self, component: str) -> Sent | None:
         return self._flight[component]
 
+    @property
+    def is_legible(self) -> bool:
+        """Tags have no limits: where every run-on follows from the last, they grow until float32 cannot tell actions apart."""
+        return self._prev is None or float(np.abs(self._prev[TAGS]).max()) < 5e3
+
     # --- what happens to the robot ---
 
     def notice_episode(self) -> None:

@@ -11,8 +11,11 @@ import pytest
 from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.robot.config import CommandType, LinkConfig, Motion, Rung
 from ros2_rfm_serving.robot.limits import Limits
-from test.unit.fakes import CONTRACT, NAMES
+from ros2_rfm_serving.types import TaskOutcome
+from test.unit.fakes import CONTRACT, NAMES, chunk
 from test.unit.robot.floor import Floor
+from test.unit.robot.robots import GOAL, sensors
+from test.unit.robot.robots import working as working_rig
 
 POSITION = RobotConfig(
     name="r1",
@@ -102,6 +105,46 @@ def test_after_hands_were_on_it_it_sets_out_from_where_it_is(how: str, by: float
     if how == "stall":
         made._requests.clear()  # given up: the robot asks again
     assert made.run(3.0) > 20, "it goes on"
+
+
+def test_a_stand_without_a_word_is_no_command_that_limits_count_from() -> None:
+    """It sets out within the period in which it was handed over; what is published is what its speed is known by."""
+    rig = working_rig(replace(POSITION, max_action_age_s=10.0))
+    at = rig.positions = np.zeros(len(NAMES), np.float32)
+    rig.brain.reply(chunk(rig.ask(), np.full((8, len(NAMES)), 0.0, np.float32)), rig.now_s)
+    assert rig.tick().command is not None
+    rig.brain.cancel(TaskOutcome.CANCELED, "", rig.now_s)
+    rig.brain.finish()
+    run = rig.brain.start(replace(GOAL, reset=True), rig.now_s)
+    assert rig.tick().command is None and rig.brain.is_handed_over
+    run.reset_begins()
+    run.reset_done(True, "", rig.now_s)
+    published, period_s = [at], 1.0 / POSITION.control_rate_hz
+    for dt_s in (0.6, 0.2, *(1.0,) * 4):
+        rig.now_s += dt_s * period_s
+        tick = rig.brain.tick(sensors(rig.now_s, at), rig.now_s)
+        published += [] if tick.command is None else [tick.command]
+        for _, request in tick.requests:
+            rig.brain.reply(chunk(request, np.full((8, len(NAMES)), 0.9, np.float32)), rig.now_s)
+    speeds = np.diff(published, axis=0) / period_s
+    assert len(speeds) > 3 and (np.abs(np.diff(speeds, axis=0)) <= 8.0 * period_s + 1e-4).all(), speeds
+
+
+def test_a_refused_row_is_no_action_that_an_arm_has_set_out_with() -> None:
+    """After hands and a way down the ladder: the first one that is executed sets out from where the arm is."""
+    rig = working_rig(replace(POSITION, limits=replace(POSITION.limits, tolerance=0.05), max_action_age_s=10.0))
+    rig.positions = np.zeros(len(NAMES), np.float32)
+    rig.brain.reply(chunk(rig.ask(), np.full((8, len(NAMES)), 0.9, np.float32)), rig.now_s)
+    assert rig.tick().command is not None
+    rig.brain.pause(rig.now_s)
+    rig.brain.resume(rig.now_s)
+    rig.brain.reply(chunk(rig.ask(), np.array([[9.0] * len(NAMES), *[[0.9] * len(NAMES)] * 8], np.float32)), rig.now_s)
+    assert rig.tick().command is None and rig.brain.refused["out_of_limits"] == 1
+    assert rig.brain._motor._interrupted, "nothing was executed since"
+    rig.positions = np.full(len(NAMES), -0.5, np.float32)
+    rig.tick()  # it waits and sees whether that is so
+    command = rig.tick().command
+    assert command is not None and (np.abs(command + 0.5) <= 1.0 / POSITION.control_rate_hz).all()
 
 
 # --- sensors -------------------------------------------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot.config import CommandType
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.motion.gate import FIRST_CHUNKS, ChunkGate
-from test.unit.fakes import CONTRACT, chunk, grant, rows, schedule
+from test.unit.fakes import CONTRACT, NAMES, chunk, grant, rows, schedule
 from test.unit.robot.robots import CONFIG, GOAL, Rig, working
 
 STEP_S = 0.1
@@ -75,6 +76,28 @@ def test_a_check_with_nothing_to_compare_with_is_a_mistake() -> None:
         gate(max_jump=(1.0, 1.0))
 
 
+@pytest.mark.parametrize(
+    ("key", "config"),
+    [
+        ("max_jump", {"jump": REFUSE, "max_jump": (np.nan,)}),
+        ("max_velocity", {"velocity": REFUSE, "max_velocity": (-1.0,)}),
+        ("max_clamped", {"max_clamped": np.nan}),
+        ("action_std", {"statistics": REFUSE, "action_mean": (0.0,), "action_std": (np.nan,)}),
+        ("workspace_upper", {"workspace": REFUSE, "workspace_lower": (0.0,), "workspace_upper": (np.nan,)}),
+        ("workspace_lower", {"workspace": REFUSE, "workspace_lower": (1.0,), "workspace_upper": (0.0,)}),
+    ],
+)
+def test_a_threshold_that_finds_nothing_or_everything_is_a_mistake(key: str, config: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        gate(**config)
+    assert caught.value.key == f"gate.{key}"
+
+
+def test_a_workspace_that_is_open_on_one_side_has_the_other() -> None:
+    made = gate(workspace=REFUSE, workspace_lower=(-0.1,), workspace_upper=(np.inf,))
+    assert made.admit(LINE, None) == ("", ()) and made.admit(LINE - 0.2, None)[0] == "gate_workspace"
+
+
 def answered(config: GateConfig) -> Rig:
     """A robot whose first chunk goes from 0 to 3 in three steps."""
     rig = working(replace(CONFIG, gate=config))
@@ -119,3 +142,47 @@ def test_a_session_brings_the_statistics_of_its_model() -> None:
     rig.brain.reply(chunk(rig.ask(), rows(0.0)), rig.now_s)
     assert rig.brain.refused["gate_statistics"] == 1 and not rig.brain.gate_warnings
     assert answered(GateConfig(statistics=WARN)).brain.gate_warnings == {"gate_statistics_unknown": 1}
+
+
+ARM = replace(CONFIG, command_type=CommandType.POSITION, gate=GateConfig(jump=REFUSE, max_jump=(0.2, 0.2)))
+"""Without limits: nothing else keeps it from jumping."""
+
+
+def at(value: float, length: int = 6) -> np.ndarray:
+    return np.full((length, len(NAMES)), value, np.float32)
+
+
+def test_an_arm_that_stands_jumps_nowhere_with_its_first_chunk() -> None:
+    rig = working(ARM)
+    rig.positions = at(0.0)[0]
+    rig.brain.reply(chunk(rig.ask(), at(2.0)), rig.now_s)
+    assert rig.tick().command is None and rig.brain.refused["gate_jump"] == 1
+    rig.brain.reply(chunk(rig.ask(), at(0.1)), rig.now_s)
+    assert rig.tick().command is not None
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(max_velocity=(1.0, 1.0))])
+def test_an_arm_that_people_moved_goes_on_from_where_they_left_it(limits: Limits) -> None:
+    """Compared with its last command, every chunk from there would be a jump, for ever."""
+    rig = working(replace(ARM, limits=limits))
+    rig.positions = at(0.0)[0]
+    rig.brain.reply(chunk(rig.ask(), at(0.0)), rig.now_s)
+    assert rig.tick().command is not None
+    rig.brain.pause(rig.now_s)
+    rig.tick(5)
+    rig.positions = at(1.0)[0]
+    rig.tick(5)
+    rig.brain.resume(rig.now_s)
+    rig.brain.reply(chunk(rig.ask(), at(0.0)), rig.now_s)
+    assert rig.tick().command is None and rig.brain.refused["gate_jump"] == 1, "back to where it was"
+    rig.brain.reply(chunk(rig.ask(), at(1.0)), rig.now_s)
+    command = rig.tick().command
+    assert command is not None and np.allclose(command, 1.0)
+
+
+def test_a_displacement_after_a_stand_is_compared_with_no_other_one() -> None:
+    rig = working(replace(CONFIG, gate=GateConfig(jump=REFUSE, max_jump=(0.2, 0.2))))
+    for value in (0.15, -0.15):
+        rig.brain.reply(chunk(rig.ask(), at(value, 1)), rig.now_s)
+        assert rig.tick().command is not None, "refused once, it would be refused for ever"
+        rig.tick(3)

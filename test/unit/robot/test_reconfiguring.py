@@ -10,6 +10,7 @@ import pytest
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung, TaskPolicy
+from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.types import Horizon
 from test.unit.fakes import NAMES, chunk, rows
@@ -140,3 +141,26 @@ def test_what_did_not_change_goes_on() -> None:
                 change(rig, blend_steps=rig.brain.config.blend_steps + 1)
         commands.append(found)
     assert commands[0] == commands[1]
+
+
+def test_another_gate_counts_from_the_next_chunk_on() -> None:
+    rig = moving(CONFIG, rows(0.0, 1))
+    change(rig, gate=GateConfig(velocity=GateMode.REFUSE, max_velocity=(0.1, 0.1), statistics=GateMode.WARN))
+    assert rig.brain.gate_warnings == {"gate_statistics_unknown": 1}
+    rig.brain.reply(chunk(rig.ask(), rows(0.0, 4)), rig.now_s)
+    assert rig.brain.refused["gate_velocity"] == 1
+    before = rig.brain.config
+    with pytest.raises(ConfigurationError, match="nothing to compare with"):
+        change(rig, gate=GateConfig(jerk=GateMode.REFUSE))
+    assert rig.brain.config is before
+
+
+def test_wrong_units_stay_known_when_another_check_changes() -> None:
+    rig = working(replace(CONFIG, limits=Limits(lower=(-1.0, -1.0), upper=(1.0, 1.0), tolerance=100.0)))
+    for _ in range(4):
+        rig.brain.reply(chunk(rig.ask(), rows(50.0, 4)), rig.now_s)
+    refused = rig.brain.refused["gate_clamped"]
+    assert refused
+    change(rig, gate=GateConfig(jump=GateMode.WARN, max_jump=(1.0, 1.0)))
+    rig.brain.reply(chunk(rig.ask(), rows(50.0, 4)), rig.now_s)
+    assert rig.brain.refused["gate_clamped"] == refused + 1

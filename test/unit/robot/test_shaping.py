@@ -193,3 +193,13 @@ def test_of_many_actions_those_out_of_limits_are_marked() -> None:
     made = CommandShaper(Limits(upper=(1.0, 1.0), tolerance=0.5), CommandType.DELTA, 2, PERIOD_S)
     rows = np.array([[0.0, 0.0], [0.0, 1.4], [1.6, 0.0]], np.float32)
     assert made.unfit(rows).tolist() == [bool(made.problem(row)) for row in rows] == [False, False, True]
+
+
+def test_what_float32_rounds_is_no_motion() -> None:
+    """Told again and again where it is, in float32, an arm stands: hands may be on it."""
+    made = shaper(CommandType.POSITION, max_velocity=(1.0,), max_acceleration=(20.0,))
+    made.start(array(0.3))
+    made.shape(array(0.5), PERIOD_S)
+    assert made.moves
+    made._velocity = np.array([-1e-8 / PERIOD_S])  # a command, and the same in float32
+    assert not made.moves
