@@ -128,8 +128,10 @@ class FallbackLadder:
         return self._stop
 
     def commanded(self, command: Array) -> None:
-        """An action was executed: the ladder begins anew from there."""
-        self._before, self._last, self._now = self._last, command, command
+        """An action was executed: the ladder begins anew from there. The way to it from where a rung had led is no motion to run
+        on with: of one action after each stall it would make an ever larger one."""
+        self._before = self._last if self._active is None else None
+        self._last = self._now = command
         self._active = self._rung = None
 
     def forget_motion(self) -> None:

@@ -79,6 +79,18 @@ def test_what_a_ladder_says(kind: CommandType, ladder: str, said: list[float | N
     assert commands(kind, ladder, len(said)) == said
 
 
+def test_stalls_after_every_action_never_run_on_further_and_further() -> None:
+    """A policy that wants to be at one place, and whose chunks last for one action."""
+    ladder = FallbackLadder(config(POSITION, "ramp_down:0.4 hold"))
+    ladder.commanded(np.array([0.9, 0.9], np.float32))
+    for stall in range(20):
+        ladder.commanded(np.array([1.0, 1.0], np.float32))
+        for tick in range(6):
+            command = ladder.command(HERE, 10.0 * stall + tick * PERIOD_S)
+            ladder.went(command)
+            assert command is None or abs(command[0] - 1.0) < 0.5
+
+
 @pytest.mark.parametrize(
     ("kind", "ladder", "said"),
     [(VELOCITY, "safe_pose:1 zero", 0.0), (DELTA, "safe_pose", None), (POSITION, "safe_pose", None)],
