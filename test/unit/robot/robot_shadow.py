@@ -72,7 +72,7 @@ class Shadow:
 
     @property
     def is_legible(self) -> bool:
-        """Tags have no limits: where every run-on follows from the last, they grow until float32 cannot tell actions apart."""
+        """Tags have no limits: nothing may make them grow by itself, or float32 could not tell actions apart."""
         return self._prev is None or float(np.abs(self._prev[TAGS]).max()) < 5e3
 
     # --- what happens to the robot ---

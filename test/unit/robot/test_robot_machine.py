@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, assume, seed, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
@@ -178,7 +178,7 @@ class RobotMachine(RuleBasedStateMachine):
             if self.brain.state is not before:
                 assert self.brain.state in ALLOWED[before], f"{before.name} -> {self.brain.state.name}"
             self.shadow.ticked(tick, may_act=may_act)
-            assume(self.shadow.is_legible)
+            assert self.shadow.is_legible, "it runs away where nothing limits it"
             self.shadow.reset_begins()
             if self.brain.stop_reason:
                 SEEN.reasons[re.sub(r"'.*'|[\d.]+", "_", self.brain.stop_reason)] += 1
