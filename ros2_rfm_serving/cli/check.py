@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ros2_rfm_serving.factory import Component, Factory, Task
-from ros2_rfm_serving.factory.nodes import node_list
+from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
 from ros2_rfm_serving.factory.settings import settings_of
-from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
 from ros2_rfm_serving.server.horizon import check as check_horizon
 from ros2_rfm_serving.shipped import shipped
@@ -22,9 +21,18 @@ def check(file: FactoryFile, profiles: Profiles = None, catalogue: CatalogueFile
     """
     inputs = load_inputs(file, profiles, catalogue)
     nodes = node_list(inputs.factory, shipped("config"), work={})
-    warnings = [f"warning: {text}" for text in (*check_nodes(nodes, inputs.factory.file), *horizons(inputs.factory))]
+    warnings = [f"warning: {text}" for text in (*_asked(nodes, inputs.factory.file), *horizons(inputs.factory))]
     for line in (*report(inputs), *warnings):
         console.print(line, style="yellow" if line.lstrip().startswith("warning:") else None, highlight=False, markup=False)
+
+
+def _asked(nodes: Iterable[NodeSpec], file: str) -> list[str]:
+    """What nodes would warn of. Raises: `ConfigurationError` for what one would refuse."""
+    try:
+        from ros2_rfm_serving.operate.drafts import check_nodes
+    except ImportError:  # planning needs no ROS
+        return ["ROS is not installed here: no node was asked whether it takes its parameters"]
+    return check_nodes(nodes, file)
 
 
 def horizons(factory: Factory) -> Iterator[str]:

@@ -50,11 +50,18 @@ def test_capacity_answers_both_questions(repository: Path) -> None:
     assert done.returncode == 0 and figures["servers"]["answer"] > 0 and figures["robots"]["answer"] > 0
 
 
-def test_planning_needs_no_ros(repository: Path) -> None:
-    without = "import sys; sys.modules['rclpy'] = None; sys.argv[1:] = ['plan', 'config/rosa/p4.yaml', '--policy', 'rosa']"
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plan", "config/rosa/p4.yaml", "--policy", "rosa"], "feasible with policy rosa"),
+        (["check", "config/rosa/p4.yaml"], "ROS is not installed here"),
+    ],
+)
+def test_planning_needs_no_ros(repository: Path, arguments: list[str], said: str) -> None:
+    without = f"import sys; sys.modules['rclpy'] = None; sys.argv[1:] = {arguments}"
     command = [sys.executable, "-c", f"{without}; from ros2_rfm_serving.cli.main import main; main()"]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0 and "feasible with policy rosa" in done.stdout, done.stderr
+    assert done.returncode == 0 and said in done.stdout, done.stderr
 
 
 def test_doctor_finds_nothing_missing_here(repository: Path) -> None:
