@@ -189,10 +189,6 @@ class ModelServer:
                 self.count("stale_episode")
 
     @property
-    def has_waiting(self) -> bool:
-        return self.num_waiting > 0
-
-    @property
     def num_waiting(self) -> int:
         with self._lock:
             return len(self._mailboxes)

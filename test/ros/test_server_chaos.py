@@ -246,7 +246,7 @@ def test_a_decoder_that_raises_costs_its_image(error: BaseException, intake: Any
         assert eventually(lambda: refusals) and refusals[0].kind == "intake_error", "whoever waits for it is told"
     assert eventually(lambda: taking.is_idle)
     taking.take(message(epoch, 2))
-    assert eventually(lambda: server.has_waiting) and taking.stalled_s(1e9) == 0.0
+    assert eventually(lambda: server.num_waiting) and taking.stalled_s(1e9) == 0.0
 
 
 def test_who_finds_no_place_before_the_decoders_is_told(intake: Any, monkeypatch: pytest.MonkeyPatch) -> None:

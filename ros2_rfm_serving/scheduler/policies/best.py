@@ -1,4 +1,4 @@
-"""Our scheduler: never worse than ROSA's or any baseline on the predicted objective, and it knows how far from the best it is.
+"""Our scheduler: never predicted below ROSA's or any baseline as they are capped, and it knows how far from the best it is.
 
 The upper bound's optimal mix of servers (see `bound`) is rounded to whole servers and robots; that placement, ROSA's and the
 baselines' are starting points of a search (see `search`). What it may do that ROSA's does not: components of different kinds that

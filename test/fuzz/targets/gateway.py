@@ -73,7 +73,7 @@ def check(data: bytes) -> None:
         finally:
             client.close()
         server.check_integrity()
-        assert not server.session_names() and not server.has_waiting
+        assert not server.session_names() and not server.num_waiting
     good = OpenpiClient(server, "ws_good", NAMES)
     told = _serve(server, good, pack(observation(spec)))
     assert told.keys() & {"actions", "verdict", "subgoals"}

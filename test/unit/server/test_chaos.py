@@ -384,7 +384,7 @@ def test_who_spoilt_a_batch_spoils_no_other_one() -> None:
     for _ in range(20):
         for robot in robots:
             robot.submit()
-        while server.has_waiting:
+        while server.num_waiting:
             answered += [reply.id.robot for reply in server.step(CLOCK)]
     assert {name: answered.count(name) for name in ("r1", "r2", "r3")} == {"r1": 19, "r2": 19, "r3": 19}, "one batch was lost"
     assert server.refused == {"engine_error": 4 + 19} and not server.given_up

@@ -157,7 +157,7 @@ def test_what_is_wrong_is_refused_under_a_name(client: OpenpiClient, changes: di
 def test_a_state_that_is_no_number_never_reaches_the_model(server: ModelServer, client: OpenpiClient, value: float) -> None:
     with pytest.raises(BadMessageError) as caught:
         server.submit(ask(client, observation(**{"observation/state": np.array([0, 0, 0, value])})), 0.0)
-    assert caught.value.kind == "non_finite" and not server.has_waiting
+    assert caught.value.kind == "non_finite" and not server.num_waiting
 
 
 class Exploit:

@@ -171,7 +171,7 @@ def test_a_robot_that_left_loses_its_session_after_a_grace_and_one_that_returns_
     assert target.collect_sessions({key}, 0.0) == target.collect_sessions({key}, 9.0) == []
     assert target.collect_sessions(set(), 9.5) == target.collect_sessions({key}, 12.0) == []
     assert target.collect_sessions({key}, 22.0) == [(key, "robot_gone")]
-    assert target.refused["robot_gone"] == 1 and not target.has_waiting and target.session_names() == ["r2/system1"]
+    assert target.refused["robot_gone"] == 1 and not target.num_waiting and target.session_names() == ["r2/system1"]
     target.check_integrity()
 
 
