@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ortools.linear_solver import pywraplp
 
+from ros2_rfm_serving.scheduler import programs
 from ros2_rfm_serving.scheduler.policies.groups import Group, hosts_of
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
@@ -182,7 +183,7 @@ class Rosa:
 
     def _pack(self, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool) -> list[Host] | None:
         """ROSA eq. 3: how many servers of each configuration cover all robots."""
-        solver = pywraplp.Solver.CreateSolver("SCIP")
+        solver = programs.integer()
         solver.SetTimeLimit(int(1e3 * ILP_TIME_LIMIT_S))
         used = {gpu_type: solver.Constraint(0, available) for gpu_type, available in budget.items()}
         covered = {

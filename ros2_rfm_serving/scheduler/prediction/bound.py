@@ -22,6 +22,7 @@ from itertools import pairwise
 
 from ortools.linear_solver import pywraplp
 
+from ros2_rfm_serving.scheduler import programs
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
@@ -131,7 +132,7 @@ class _Mix:
     def __init__(self, problem: Problem, columns: list[Column], *, whole: bool) -> None:
         """whole: every column has a whole number of servers, not only every model and GPU type."""
         self._problem, self._columns = problem, columns
-        self._solver = solver = pywraplp.Solver.CreateSolver("SCIP")
+        self._solver = solver = programs.integer()
         self._share = [solver.Var(0, solver.infinity(), whole, "") for _ in columns]
         least = [max(task.floor_hz, LEAST_RATE * task.max_rate_hz if whole else 0.0) for task in problem.classes]
         self._rates = [

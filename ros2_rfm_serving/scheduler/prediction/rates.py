@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ortools.linear_solver import pywraplp
 
+from ros2_rfm_serving.scheduler import programs
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
 
@@ -181,7 +182,7 @@ class RateSearch:
         return rates
 
     def _linear_optimum(self, rates: Rates) -> Rates | None:
-        solver = pywraplp.Solver.CreateSolver("GLOP")
+        solver = programs.linear()
         classes = self.problem.classes
         f = [solver.NumVar(task.floor_hz, max(task.max_rate_hz, task.floor_hz), "") for task in classes]
         loads = self.loads_hz(rates)

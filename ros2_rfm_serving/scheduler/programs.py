@@ -1,0 +1,17 @@
+"""Linear and integer programs: all of their solvers are made here."""
+
+from __future__ import annotations
+
+from ortools.linear_solver import pywraplp
+
+
+def linear() -> pywraplp.Solver:
+    return pywraplp.Solver.CreateSolver("GLOP")
+
+
+def integer() -> pywraplp.Solver:
+    """SCIP takes a Ctrl-C for itself while it solves: the process would not hear of it, and what was found so far would pass for
+    the answer. Here it leaves signals to the process."""
+    solver = pywraplp.Solver.CreateSolver("SCIP")
+    solver.SetSolverSpecificParametersAsString("misc/catchctrlc = FALSE\n")
+    return solver
