@@ -51,6 +51,7 @@ PACKAGES = {
     "trajectory_msgs": _ros("trajectory_msgs", "5.5.*"),
     "visualization_msgs": _ros("visualization_msgs", "5.5.*"),
     "numpy": Package("numpy>=1.26", "python3-numpy"),
+    "orjson": Package("orjson>=3.10", "python3-orjson"),
     "ortools": Package("ortools>=9.10", None),
     "PIL": Package("pillow>=10", "python3-pil"),
     "pydantic": Package("pydantic>=2.7", "python3-pydantic"),

@@ -46,6 +46,7 @@ REPLY_SENT = _profile(ReliabilityPolicy.RELIABLE, 2, lifespan=Duration(seconds=R
 REFETCH = _profile(ReliabilityPolicy.BEST_EFFORT, 2)
 """A lost one costs nothing: the request is answered with the observation that it has."""
 SCORE = _profile(ReliabilityPolicy.RELIABLE, 8)
+AUDIT = _profile(ReliabilityPolicy.RELIABLE, 64)
 SENSOR = _profile(ReliabilityPolicy.BEST_EFFORT, 1)
 JOINTS = _profile(ReliabilityPolicy.BEST_EFFORT, 16)
 """An arm and its gripper may publish on one topic, each its own joints: the newest alone would be one of them."""

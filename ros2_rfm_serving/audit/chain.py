@@ -1,0 +1,165 @@
+"""Records of one writer, each with the hash of all before it.
+
+A record is one line of JSON: `{"n": 17, "t": 812.25, "kind": "command", ..., "hash": "..."}`: its number in the chain, seconds on
+the writer's monotonic clock, what it is, and the chained hash of everything before it and of itself up to this key. `closed` is the
+last record of a chain that ended in order; `sealed` comes in between, so that less is in doubt when it did not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from ros2_rfm_serving.errors import RfmError
+
+HASH_DIGITS = 32
+"""Of SHA-256, hexadecimal: 128 bits."""
+NOTHING = "0" * HASH_DIGITS
+"""The hash before the first record."""
+SEALED, CLOSED = "sealed", "closed"
+HASH_KEY = b',"hash":"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Some records, as they travel (`AuditPage.msg`)."""
+
+    writer: str
+    run: int
+    first: int
+    previous: str
+    lines: tuple[bytes, ...]
+
+
+class Chain:
+    """Of one writer. `note` appends a record; `page` takes what was appended since the last page. Of one thread at a time."""
+
+    def __init__(self, writer: str, run: int) -> None:
+        """`run`: drawn at random, not 0."""
+        self.writer, self.run = writer, run
+        self.number, self.hash = 0, NOTHING
+        """Of the next record, and of the last one."""
+        self._lines: list[bytes] = []
+        self._first, self._previous = 0, NOTHING
+
+    def __len__(self) -> int:
+        """Records since the last page."""
+        return len(self._lines)
+
+    def note(self, kind: str, now_s: float, body: Mapping[str, Any]) -> None:
+        """`body`: what JSON knows, and arrays; its keys are none of n, t, kind, hash.
+
+        Raises: `TypeError` for what JSON does not know; then nothing was appended.
+        """
+        plain = orjson.dumps({"n": self.number, "t": now_s, "kind": kind, **body}, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
+        self.hash = chained(self.hash, plain)
+        self._lines.append(plain + HASH_KEY + self.hash.encode() + b'"}')
+        self.number += 1
+
+    def seal(self, now_s: float, *, closed: bool = False) -> None:
+        """Says how many there are. closed: nothing comes after it."""
+        self.note(CLOSED if closed else SEALED, now_s, {"records": self.number})
+
+    def page(self) -> Page | None:
+        """None: nothing was noted since the last one."""
+        if not self._lines:
+            return None
+        page = Page(writer=self.writer, run=self.run, first=self._first, previous=self._previous, lines=tuple(self._lines))
+        self._lines, self._first, self._previous = [], self.number, self.hash
+        return page
+
+
+def chained(previous: str, plain: bytes) -> str:
+    """`plain`: the record up to its own hash."""
+    return hashlib.sha256(previous.encode() + plain).hexdigest()[:HASH_DIGITS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flaw:
+    """Something that is not as it was written."""
+
+    writer: str
+    run: int
+    number: int
+    """Of the record; of the first one that is missing."""
+    problem: str
+    page: int = -1
+    """Which page of the writer, as they were read; -1: none."""
+
+
+@dataclass
+class Checked:
+    """One chain, page by page. Feed it in the order in which the pages lie; `end` says what is missing at the end."""
+
+    writer: str
+    run: int
+    flaws: list[Flaw] = field(default_factory=list)
+    begins: int = -1
+    """Number of the first record; more than 0: somebody began to listen then."""
+    number: int = 0
+    """Of the next record."""
+    hash: str = NOTHING
+    closed: bool = False
+    pages: int = 0
+
+    def add(self, page: Page) -> None:
+        if self.begins < 0:
+            self.begins, self.number, self.hash = page.first, page.first, page.previous
+            if page.first == 0 and page.previous != NOTHING:
+                self._flaw(0, "its first record follows another one")
+        elif page.first > self.number:
+            self._flaw(self.number, f"{page.first - self.number} records are missing")
+        elif page.first < self.number:
+            self._flaw(page.first, "records come twice or in another order")
+        elif page.previous != self.hash:
+            self._flaw(page.first, "it does not follow the record before it")
+        self._read(page)
+        self.pages += 1
+
+    def end(self) -> None:
+        """Nothing comes any more."""
+        if not self.closed:
+            self._flaw(self.number, "not closed: the writer was killed, the recording ended first, or the end was cut off")
+
+    def _read(self, page: Page) -> None:
+        self.number, self.hash = page.first, page.previous
+        for line in page.lines:
+            if self.closed:
+                self._flaw(self.number, "a record after the last one")
+            plain, _, tail = line.rpartition(HASH_KEY)
+            found = _parsed(line)
+            if found.get("n") != self.number:
+                self._flaw(self.number, f"here stands record {found.get('n')}")
+            self.hash = chained(self.hash, plain)
+            if tail != self.hash.encode() + b'"}':
+                self._flaw(self.number, "it was changed, or one before it on its page is missing")
+                self.hash = tail[:-2].decode(errors="replace")  # what follows may be as it was written
+            self.closed = found.get("kind") == CLOSED
+            if self.closed and found.get("records") != self.number:
+                self._flaw(self.number, f"it speaks of {found.get('records')} records before it")
+            self.number += 1
+
+    def _flaw(self, number: int, problem: str) -> None:
+        self.flaws.append(Flaw(writer=self.writer, run=self.run, number=number, problem=problem, page=self.pages))
+
+
+def records(page: Page) -> Iterator[dict[str, Any]]:
+    """Raises: `RfmError` for a line that is no JSON."""
+    for line in page.lines:
+        found = _parsed(line)
+        if not found:
+            raise RfmError(f"{page.writer}: a record is no JSON: {line[:80]!r}")
+        yield found
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """Empty: it is no record."""
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,300 @@
+"""The brain's values, and whole brains, as plain JSON, and back. Nothing but classes of the rooms named here is ever made, and
+nothing of theirs is called: an object is its class and its attributes.
+
+Plain: null, booleans, whole and finite numbers, text and, as lists, tuples stand for themselves; so do maps with keys of text. All
+else is a map whose key `~` says what it is:
+
+    {"~": "types.messages:RequestId", "robot": "push_1", ...}     an object of ours; a member of an enumeration has "member"
+    {"~": "float32", "rows": [[0.5, 1.0]]}                        an array; "shape" where it is empty, "base64" where it has NaN
+    {"~": "bytes", "sha256": "...", "size": 81234}                what lies elsewhere in the recording; short ones have "base64"
+    {"~": "list" / "deque" / "set" / "frozenset" / "Counter" / "dict" / "defaultdict", "items": [...]}
+    {"~": "float", "is": "inf"}                                   also -inf and nan
+    {"~": "method" / "function" / "partial" / "Random", ...}
+
+`whole` keeps that two attributes are one object: the first place has "@", a number, every further one is {"~": "@", "@": number}.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import functools
+import hashlib
+import importlib
+import math
+import random
+import types
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ros2_rfm_serving.errors import RfmError
+
+PACKAGE = "ros2_rfm_serving."
+ROOMS = ("types", "robot", "server", "scheduler", "profiles", "factory", "engines.base")
+"""Whose classes and functions may be named in a recording."""
+SHORT_BYTES = 64
+"""As many stand in the record itself."""
+CONTAINERS: dict[str, type] = {kind.__name__: kind for kind in (list, deque, set, frozenset)}
+MAPS: dict[str, type] = {kind.__name__: kind for kind in (dict, Counter, defaultdict)}
+DTYPES = frozenset(f"{kind}{size}" for kind in ("int", "uint") for size in (8, 16, 32, 64)) | {
+    "float16",
+    "float32",
+    "float64",
+    "bool",
+}
+FACTORIES = {"int": int, "float": float, "list": list, "dict": dict}
+"""Of defaultdicts, beside classes of ours."""
+
+
+def plain(value: object) -> Any:
+    """A value, for JSON. Raises: `TypeError` for what is none of the brain's."""
+    return _Writing(shared=False).plain(value)
+
+
+def whole(value: object) -> Any:
+    """A value and all that it holds, each object once. Raises: `TypeError`."""
+    return _Writing(shared=True).plain(value)
+
+
+def value(found: Any, blob: Callable[[str], bytes | None] = lambda digest: None) -> Any:
+    """What `plain` or `whole` was given. `blob`: the bytes with this SHA-256, in hex; None: they are not there, and stand as empty.
+
+    Raises: `RfmError` for what neither of them writes.
+    """
+    try:
+        return _Reading(blob).value(found)
+    except (KeyError, TypeError, ValueError, AttributeError, ImportError, RecursionError) as error:
+        raise RfmError(f"no value of a recording: {type(error).__name__}: {error}") from error
+
+
+def digest(data: bytes | memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+class _Writing:
+    def __init__(self, *, shared: bool) -> None:
+        self._shared = shared
+        self._seen: dict[int, tuple[int, object]] = {}
+        """id -> its number, and the object, which lives as long as its id has to mean it."""
+
+    def plain(self, value: Any) -> Any:
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"~": "float", "is": repr(float(value))}
+        if type(value) is tuple:
+            return [self.plain(one) for one in value]
+        if isinstance(value, enum.Enum):
+            return {"~": _name(type(value)), "member": value.name}
+        if isinstance(value, np.generic):
+            return self.plain(value.item())
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return _bytes(value)
+        if isinstance(value, np.ndarray):
+            return _array(value)
+        if type(value) is dict and not self._shared and all(type(key) is str for key in value) and "~" not in value:
+            return {key: self.plain(one) for key, one in value.items()}
+        return self._object(value)
+
+    def _object(self, value: Any) -> Any:
+        if not self._shared:
+            return self._written(value)
+        if id(value) in self._seen:
+            return {"~": "@", "@": self._seen[id(value)][0]}
+        number = len(self._seen)
+        self._seen[id(value)] = number, value
+        return {**self._written(value), "@": number}
+
+    def _written(self, value: Any) -> dict[str, Any]:
+        kind = type(value)
+        if kind.__name__ in CONTAINERS and kind is CONTAINERS[kind.__name__]:
+            more = {"maxlen": value.maxlen} if isinstance(value, deque) else {}
+            return {"~": kind.__name__, "items": [self.plain(one) for one in value], **more}
+        if kind.__name__ in MAPS and kind is MAPS[kind.__name__]:
+            more = {"of": _factory(value.default_factory)} if isinstance(value, defaultdict) else {}
+            return {"~": kind.__name__, "items": [[self.plain(key), self.plain(one)] for key, one in value.items()], **more}
+        if isinstance(value, types.MappingProxyType):
+            return {"~": "dict", "items": [[self.plain(key), self.plain(one)] for key, one in value.items()]}
+        if kind is random.Random:
+            return {"~": "Random", "state": self.plain(value.getstate())}
+        if isinstance(value, types.MethodType):
+            return {"~": "method", "of": self.plain(value.__self__), "name": value.__name__}
+        if isinstance(value, types.FunctionType):
+            return {"~": "function", "name": _name(value)}
+        if isinstance(value, functools.partial):
+            return {
+                "~": "partial",
+                "of": self.plain(value.func),
+                "args": self.plain(value.args),
+                "more": self.plain(value.keywords),
+            }
+        return {"~": _name(kind), **{name: self.plain(one) for name, one in attributes(value).items()}}
+
+
+class _Reading:
+    def __init__(self, blob: Callable[[str], bytes | None]) -> None:
+        self._blob = blob
+        self._made: dict[int, Any] = {}
+
+    def value(self, found: Any) -> Any:
+        if isinstance(found, list):
+            return tuple(self.value(one) for one in found)
+        if not isinstance(found, dict):
+            return found
+        kind = found.get("~")
+        if kind is None:
+            return {key: self.value(one) for key, one in found.items()}
+        if kind == "@":
+            return self._made[found["@"]]
+        if kind in _KNOWN:
+            return getattr(self, f"_{kind.lower()}")(found)
+        if kind in CONTAINERS or kind in MAPS:
+            return self._container(found)
+        if kind in DTYPES:
+            return _array_of(found)
+        return self._object(found)
+
+    def _float(self, found: Mapping[str, Any]) -> float:
+        return float(found["is"])
+
+    def _bytes(self, found: Mapping[str, Any]) -> bytes:
+        return base64.b64decode(found["base64"]) if "base64" in found else self._blob(found["sha256"]) or b""
+
+    def _method(self, found: Mapping[str, Any]) -> Any:
+        return self._keep(found, getattr(self.value(found["of"]), found["name"]))
+
+    def _function(self, found: Mapping[str, Any]) -> Any:
+        return self._keep(found, _named(found["name"]))
+
+    def _partial(self, found: Mapping[str, Any]) -> Any:
+        return self._keep(
+            found, functools.partial(self.value(found["of"]), *self.value(found["args"]), **self.value(found["more"]))
+        )
+
+    def _random(self, found: Mapping[str, Any]) -> random.Random:
+        generator = random.Random()
+        generator.setstate(self.value(found["state"]))
+        self._keep(found, generator)
+        return generator
+
+    def _keep(self, found: Mapping[str, Any], made: Any) -> Any:
+        if "@" in found:
+            self._made[found["@"]] = made
+        return made
+
+    def _container(self, found: Mapping[str, Any]) -> Any:
+        kind, items = found["~"], found["items"]
+        if kind == "frozenset":
+            return self._keep(found, frozenset(self.value(one) for one in items))
+        made: Any
+        if kind == "deque":
+            made = deque(maxlen=found["maxlen"])
+        elif kind == "defaultdict":
+            made = defaultdict(_factory_of(found["of"]))
+        else:
+            made = (CONTAINERS | MAPS)[kind]()
+        self._keep(found, made)
+        for one in items:
+            if kind in MAPS:
+                made[self.value(one[0])] = self.value(one[1])
+            elif kind == "set":
+                made.add(self.value(one))
+            else:
+                made.append(self.value(one))
+        return made
+
+    def _object(self, found: Mapping[str, Any]) -> Any:
+        kind = _named(found["~"])
+        if not isinstance(kind, type):
+            raise TypeError(f"{found['~']} is no class")
+        if issubclass(kind, enum.Enum):
+            return kind[found["member"]]
+        state = {name: one for name, one in found.items() if name not in ("~", "@")}
+        if issubclass(kind, tuple):  # a NamedTuple
+            return self._keep(found, kind(**{name: self.value(one) for name, one in state.items()}))
+        made = self._keep(found, object.__new__(kind))
+        for name, one in state.items():
+            object.__setattr__(made, name, self.value(one))
+        return made
+
+
+_KNOWN = frozenset({"float", "bytes", "method", "function", "partial", "Random"})
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """What an object consists of. Raises: `TypeError` for one that hides it."""
+    if isinstance(value, tuple):
+        return dict(zip(value._fields, value, strict=True))  # type: ignore[attr-defined]
+    found = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
+
+
+def _name(thing: type | types.FunctionType) -> str:
+    """Raises: `TypeError` when it is of no room whose things are recorded."""
+    module = thing.__module__.removeprefix(PACKAGE)
+    if not thing.__module__.startswith(PACKAGE) or not _in_rooms(module) or "<" in thing.__qualname__:
+        raise TypeError(f"{thing.__module__}.{thing.__qualname__} cannot be recorded")
+    return f"{module}:{thing.__qualname__}"
+
+
+def _in_rooms(module: str) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in ROOMS)
+
+
+def _named(name: str) -> Any:
+    module, _, path = name.partition(":")
+    if not _in_rooms(module) or not path:
+        raise TypeError(f"{name!r} is nothing that is recorded")
+    found: Any = importlib.import_module(PACKAGE + module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    if not isinstance(found, (type, types.FunctionType)) or not found.__module__.startswith(PACKAGE):
+        raise TypeError(f"{name!r} is nothing that is recorded")
+    return found
+
+
+def _factory(factory: Any) -> Any:
+    return next((name for name, kind in FACTORIES.items() if kind is factory), None) or (_name(factory) if factory else None)
+
+
+def _factory_of(name: str | None) -> Any:
+    return FACTORIES.get(name) or _named(name) if name else None
+
+
+def _bytes(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+    if len(data) <= SHORT_BYTES:
+        return {"~": "bytes", "base64": base64.b64encode(data).decode()}
+    return {"~": "bytes", "sha256": digest(bytes(data)), "size": len(data)}
+
+
+def _array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    name = array.dtype.name
+    if name not in DTYPES:
+        raise TypeError(f"an array of {name} cannot be recorded")
+    if not array.size:
+        return {"~": name, "shape": list(array.shape)}
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return {"~": name, "shape": list(array.shape), "base64": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()}
+    return {"~": name, "rows": array.tolist() if name == "float64" or array.dtype.kind != "f" else _shortest(array)}
+
+
+def _shortest(array: np.ndarray[Any, Any]) -> Any:
+    """The fewest digits that give the same number back."""
+    return np.ascontiguousarray(array) if array.dtype == np.float32 else array.tolist()  # orjson writes float32 so
+
+
+def _array_of(found: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    dtype = np.dtype(found["~"])
+    if "rows" in found:
+        return np.asarray(found["rows"], dtype)
+    if "base64" in found:
+        return np.frombuffer(base64.b64decode(found["base64"]), dtype).reshape(found["shape"]).copy()
+    return np.zeros(found["shape"], dtype)
