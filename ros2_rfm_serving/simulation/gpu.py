@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import Catalogue
@@ -60,8 +61,10 @@ class UnsureEngine(EmulatedEngine):
 
 
 class Gpu(Protocol):
-    engine: UnsureEngine
     max_concurrent: int
+
+    @property
+    def engine(self) -> Engine: ...
 
     def start(self, work: Work, infer: Run, done: Run) -> None:
         """`infer` makes the engine work on it, `done` is called when it has ended."""

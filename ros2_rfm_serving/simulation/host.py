@@ -9,12 +9,11 @@ from typing import Protocol
 
 from ros2_rfm_serving.errors import BadMessageError, RfmError, SessionError
 from ros2_rfm_serving.factory.settings import ServerSettings
-from ros2_rfm_serving.faults import Direction, corrupt
+from ros2_rfm_serving.faults import Delivery, Direction, corrupt
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.gpu import Gpu
-from ros2_rfm_serving.simulation.wire import Wire
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import EngineReply, ObservationRequest, Placement, Reply, RequestId, SessionGrant, SessionRequest
 
@@ -26,12 +25,20 @@ EPOCHS = 1_000_000
 """More than the sessions that a server opens in one life: an epoch never comes back."""
 
 
+class Connection(Protocol):
+    """Between a robot and its servers, simulated (`wire.py`) or recorded (`audit/whatif/network.py`)."""
+
+    def connected(self, direction: Direction, now_s: float) -> bool: ...
+    def deliveries(self, direction: Direction, now_s: float, *, reliable: bool = False) -> tuple[Delivery, ...]: ...
+
+
 class Client(Protocol):
     """A robot, as a host sees it."""
 
     name: str
-    wire: Wire
 
+    @property
+    def wire(self) -> Connection: ...
     def receive(self, reply: Reply) -> None: ...
     def server_seen(self, server: str) -> None: ...
     def session_answered(self, component: str, server: str, answer: SessionGrant | RfmError) -> None: ...

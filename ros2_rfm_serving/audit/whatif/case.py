@@ -1,0 +1,130 @@
+"""What a recording says about a factory that does not follow from what its brains decided: who ticked when, which tasks were given,
+how long networks and engines took, what was out of order. All of it in seconds from the beginning of the recording.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ros2_rfm_serving.robot import RobotConfig
+from ros2_rfm_serving.server import ServerConfig
+from ros2_rfm_serving.types import ModelContract, Placement, Schedule
+
+
+class Ticked(NamedTuple):
+    """One tick: it comes with the robot's sensors, whatever was decided before."""
+
+    at_s: float
+    state_age_s: float
+    """NaN: there were no readings yet."""
+    images_age_s: float
+    skew_s: float
+    may_act: bool
+
+
+class Told(NamedTuple):
+    """What whoever gives tasks, or a person, said: a call of the brain that no server and no tick is behind."""
+
+    at_s: float
+    what: str
+    """`start`, `cancel`, `pause`, `resume`, `abort`"""
+    args: tuple[Any, ...] = ()
+
+
+class Answered(NamedTuple):
+    """What a judge or a planner said, by the age of the attempt when it was asked."""
+
+    episode: int
+    age_s: float
+    component: str
+    words: tuple[str, ...]
+    """A verdict, or the subgoals of a plan."""
+
+
+class Carried(NamedTuple):
+    """One request on the network."""
+
+    at_s: float
+    both_ways_s: float
+    """There and back, without what its server spent; inf: it was lost, or its answer was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobotCase:
+    config: RobotConfig
+    task: str
+    """Class, as in the descriptor."""
+    first_episode: int = 1
+    ticks: tuple[Ticked, ...] = ()
+    """From the first to the last it is there."""
+    told: tuple[Told, ...] = ()
+    resets_s: Mapping[int, float] = field(default_factory=dict)
+    """Episode -> from its beginning until the robot was reset."""
+    answers: tuple[Answered, ...] = ()
+    network: tuple[Carried, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+
+class Batch(NamedTuple):
+    at_s: float
+    rows: int
+    seconds: float
+    """Of the engine, with what lies between it and the next batch where somebody waited."""
+    together: float = 1.0
+    """Works in service during it, on average: more than one where requests are batched continuously."""
+
+
+class Outage(NamedTuple):
+    from_s: float
+    until_s: float
+    """inf: to the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerCase:
+    placement: Placement
+    config: ServerConfig
+    contract: ModelContract
+    batches: tuple[Batch, ...] = ()
+    intake_s: float = 0.0
+    """From a request's arrival until it can run, when nothing is in its way: decoding, waking up."""
+    outages: tuple[Outage, ...] = ()
+    horizons: tuple[int, ...] = ()
+    """Rows that a horizon policy had robots execute; none: there was no policy."""
+    confidences: tuple[tuple[float, ...], ...] = ()
+    """Of each chunk's rows; none: not estimated."""
+
+    @property
+    def name(self) -> str:
+        return self.placement.server
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    seconds: float
+    warm_up_s: float
+    """Not counted in any figure: sessions open, queues fill."""
+    robots: Mapping[str, RobotCase]
+    servers: Mapping[str, ServerCase]
+    schedules: tuple[tuple[float, Schedule], ...]
+    """When it was heard first -> what."""
+    factory: str = ""
+    """Text of the descriptor; empty: not recorded."""
+    gaps: tuple[str, ...] = ()
+    """What the recording does not say, in words."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The last one."""
+        return self.schedules[-1][1]
+
+    @property
+    def slos_s(self) -> dict[tuple[str, str], float]:
+        """(robot, component) -> request to reply; inf: none declared."""
+        return {(r.robot, r.component): r.slo_s or math.inf for _, s in self.schedules for r in s.routes}

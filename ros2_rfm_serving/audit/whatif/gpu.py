@@ -1,0 +1,146 @@
+"""The GPU of a recorded server: a batch takes what one of its size took about then, and judges say what they said then."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ros2_rfm_serving.audit.whatif.case import Batch, ServerCase
+from ros2_rfm_serving.audit.whatif.network import window
+from ros2_rfm_serving.engines.emulated import VERDICTS, EmulatedEngine, EmulatedSpec
+from ros2_rfm_serving.server import Work
+from ros2_rfm_serving.simulation.events import Events
+from ros2_rfm_serving.simulation.gpu import LARGE
+from ros2_rfm_serving.types import SYSTEM2, Array, EngineReply, InferenceRequest, ModelContract, OutputKind, RequestId
+
+Says = Callable[[RequestId], tuple[str, ...]]
+"""What a judge or a planner said of this robot at this age of its attempt; empty: it was not asked then."""
+FEW = 5
+"""Batches of a size, below which its neighbours are asked too."""
+
+
+class Law:
+    """Of the recorded batches of one server. `guessed`: sizes that were not recorded, for which it had to give a time."""
+
+    def __init__(self, batches: Sequence[Batch], fallback_s: Callable[[int], float] | None = None) -> None:
+        """fallback_s: what a profile says of a batch of so many rows; it is trusted for ratios between sizes alone, once any
+        size was recorded."""
+        self._of: defaultdict[int, list[Batch]] = defaultdict(list)
+        for batch in batches:
+            self._of[batch.rows].append(batch)
+        self._medians_s = {rows: float(np.median([b.seconds for b in of])) for rows, of in sorted(self._of.items())}
+        self._weights = {rows: len(of) for rows, of in self._of.items()}
+        self._fallback_s = fallback_s
+        self.guessed: set[int] = set()
+
+    def draw_s(self, rows: int, now_s: float, rng: random.Random) -> float:
+        if rows in self._of:
+            return rng.choice(window(self._of[rows], now_s)).seconds
+        self.guessed.add(rows)
+        if not self._of:
+            return self.mean_s(rows)
+        near = min(self._of, key=lambda known: abs(known - rows))
+        return self.mean_s(rows) / self._medians_s[near] * rng.choice(window(self._of[near], now_s)).seconds
+
+    def mean_s(self, rows: int) -> float:
+        """Between recorded sizes on a straight line; beyond them by the profile's ratio, or else on the line through all of them."""
+        known = list(self._medians_s)
+        if not known:
+            return self._fallback_s(rows) if self._fallback_s else math.nan
+        if known[0] <= rows <= known[-1]:
+            return float(np.interp(rows, known, list(self._medians_s.values())))
+        near = known[0] if rows < known[0] else known[-1]
+        if self._fallback_s:
+            return self._medians_s[near] * self._fallback_s(rows) / self._fallback_s(near)
+        return max(self._medians_s[near] + self._slope_s * (rows - near), 0.1 * self._medians_s[near])
+
+    @property
+    def _slope_s(self) -> float:
+        """Per row, never negative; one size alone says nothing about others."""
+        if len(self._medians_s) < 2:
+            return 0.0
+        rows, medians_s = zip(*self._medians_s.items(), strict=True)
+        return max(0.0, float(np.polyfit(rows, medians_s, 1, w=[math.sqrt(self._weights[r]) for r in rows])[0]))
+
+    def profile_s(self, batch_size: int) -> tuple[float, ...]:
+        """Seconds of batches of 1, 2, ... rows, for a server's own estimates; none: nothing is known."""
+        found = tuple(self.mean_s(rows) for rows in range(1, batch_size + 1))
+        return found if all(math.isfinite(seconds) for seconds in found) else ()
+
+
+class RecordedEngine(EmulatedEngine):
+    """With the contract that was recorded, without the robot's body: no actions, no cameras, no state."""
+
+    def __init__(self, case: ServerCase, spend: Callable[[int], None], says: Says, rng: random.Random) -> None:
+        contract = case.contract
+        spec = EmulatedSpec(
+            model=contract.model, output=contract.output, chunk_length=max(1, contract.chunk_length), batch_sizes=(MAX_ROWS,)
+        )
+        super().__init__(spec, lambda rows: 0.0, lambda seconds: None)
+        self._contract = bodiless(contract)
+        self._spend_rows, self._says, self._rng, self._case = spend, says, rng, case
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        self._spend_rows(len(requests))
+        if self._contract.output is OutputKind.ACTION_CHUNK:
+            return [self._chunk(request) for request in requests]
+        return [self._words(request.id) for request in requests]
+
+    def _words(self, request: RequestId) -> EngineReply:
+        words = self._says(request)
+        if request.component == SYSTEM2:
+            return EngineReply(text="\n".join(words))
+        return EngineReply(verdict=words[0] if words else VERDICTS.get(request.component, "ongoing"), text="recorded")
+
+    def _chunk(self, request: InferenceRequest) -> EngineReply:
+        still = np.zeros((self._contract.chunk_length, 0), np.float32)
+        confidence = self._confidence(request)
+        return EngineReply(chunk_model=still, chunk_robot=still, updates=confidence)
+
+    def _confidence(self, request: InferenceRequest) -> Array:
+        """[3, T, 1] Solver updates of which a horizon policy makes one of the recorded outlooks again; empty: none is asked for."""
+        length = self._contract.chunk_length
+        if not request.horizon.policy or request.horizon.policy == "static" or not self._case.confidences:
+            return np.zeros((0, 0, 0), np.float32)
+        sure = np.resize(np.asarray(self._rng.choice(self._case.confidences), np.float32), length)
+        updates = np.zeros((3, length, 1), np.float32)
+        ratio = np.where(sure > 0, (1.0 - sure) / np.maximum(sure, 1.0 / LARGE), LARGE)
+        updates[:2, :, 0], updates[2, :, 0] = 1.0, ratio
+        return updates
+
+
+MAX_ROWS = 65_535
+"""Whatever a schedule asks for."""
+
+
+def bodiless(contract: ModelContract) -> ModelContract:
+    return replace(contract, action_names=(), action_mean=(), action_std=(), cameras=(), state_size=0)
+
+
+class RecordedGpu:
+    """In place of `simulation.gpu.BatchGpu`. Works beside each other, where requests are batched continuously, do not slow each other
+    down more than they did."""
+
+    def __init__(self, case: ServerCase, law: Law, says: Says, events: Events, rng: random.Random) -> None:
+        self.engine = RecordedEngine(case, self._spend, says, rng)
+        self.max_concurrent = case.config.max_concurrent
+        self.law, self._events, self._rng = law, events, rng
+        self.ran: list[tuple[float, int]] = []
+        """(when, rows) of every batch."""
+        self._spent_s = 0.0
+
+    def _spend(self, rows: int) -> None:
+        self.ran.append((self._events.now_s, rows))
+        self._spent_s = self.law.draw_s(rows, self._events.now_s, self._rng)
+
+    def start(self, work: Work, infer: Callable[[Work], None], done: Callable[[Work], None]) -> None:
+        infer(work)
+        self._events.at(self._events.now_s + self._spent_s, done, work)
+
+    def forget(self) -> None:
+        """Nothing is kept here."""

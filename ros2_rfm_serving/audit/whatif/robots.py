@@ -1,0 +1,168 @@
+"""A robot's journal as a case, and what its figures are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.whatif.case import Answered, Carried, RobotCase, Ticked, Told
+from ros2_rfm_serving.audit.whatif.chains import Chain, Record, first
+from ros2_rfm_serving.audit.whatif.figures import Log
+from ros2_rfm_serving.robot import RobotConfig, TaskGoal
+from ros2_rfm_serving.types import SYSTEM1, Schedule
+
+PEOPLE = ("start", "cancel", "pause", "resume", "abort")
+"""Calls that nobody answers for but whoever gives tasks."""
+Key = tuple[str, str, int, int]
+"""(robot, component, session epoch, sequence) of a request"""
+
+
+class Asked(NamedTuple):
+    at_s: float
+    server: str
+    episode: int
+    age_s: float
+    """Of the attempt."""
+
+
+@dataclass
+class RobotRead:
+    """One robot, chain by chain."""
+
+    config: RobotConfig
+    log: Log
+    ticks: list[Ticked] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    resets_s: dict[int, float] = field(default_factory=dict)
+    answers: list[Answered] = field(default_factory=list)
+    schedules: list[tuple[float, Schedule]] = field(default_factory=list)
+    asked: dict[Key, Asked] = field(default_factory=dict)
+    trips: dict[Key, tuple[float, float]] = field(default_factory=dict)
+    """Request -> (round trip, its network's share)."""
+    horizons: dict[str, list[int]] = field(default_factory=dict)
+    confidences: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
+    """Server -> of its chunks."""
+    first_episode: int = 0
+    _episode: int = 0
+    _began_s: float = 0.0
+
+    def read(self, chain: Chain) -> None:
+        for at_s, record in chain.of("snapshot", "tick", "call"):
+            if record["kind"] == "tick":
+                self._tick(at_s, record, chain)
+            elif record["kind"] == "call":
+                self._call(at_s, record)
+            elif not self.first_episode:
+                self._begin(at_s, record)
+
+    def case(self, arrived: Callable[[Key, Asked], bool]) -> RobotCase:
+        """arrived: whether a request without an answer came to its server, or the server was not there."""
+        carried = [Carried(asked.at_s, self.trips[key][1]) for key, asked in self.asked.items() if key in self.trips]
+        lost = [a for key, a in self.asked.items() if key not in self.trips and not arrived(key, a)]
+        tasks = [told.args[0].task for told in self.told if told.what == "start"]
+        return RobotCase(
+            config=self.config,
+            task=tasks[0] if tasks else "",
+            first_episode=self.first_episode or 1,
+            ticks=tuple(self.ticks),
+            told=tuple(self.told),
+            resets_s=self.resets_s,
+            answers=tuple(self.answers),
+            network=tuple(sorted(carried + [Carried(a.at_s, math.inf) for a in lost])),
+        )
+
+    # --- records ---
+
+    def _begin(self, at_s: float, record: Record) -> None:
+        """What had begun before the recording goes on: its task without another reset, a pause."""
+        brain = record["brain"]
+        self.first_episode = brain["episode"] + 1
+        goal = first(brain["task"], TaskGoal) if brain["task"] else None
+        if goal is not None and brain["task"]["result"] is None:
+            left_s = max(1.0, brain["task"]["budget_ends_s"] - record["t"]) if _number(brain["task"]["budget_ends_s"]) else math.inf
+            self.told.append(Told(at_s, "start", (replace(goal, reset=False, time_budget_s=left_s),)))
+            self._attempt(brain["episode"], at_s)
+            self.first_episode = brain["episode"]
+        if brain["paused"]:
+            self.told.append(Told(at_s, "pause"))
+
+    def _tick(self, at_s: float, record: Record, chain: Chain) -> None:
+        sensors, why = record["sensors"], record.get("why") or {}
+        ages = (math.nan, math.nan, 0.0)
+        if sensors is not None:
+            ages = (record["t"] - sensors["state_s"], record["t"] - sensors["images_s"], sensors["skew_s"])
+        self.ticks.append(Ticked(at_s, *ages, record["may_act"]))
+        if why.get("by") == "row":
+            self.log.executed.append((at_s, why["staleness_s"]))
+        for request in record.get("requests", ()):
+            key = (self.config.name, request["component"], request["session_epoch"], request["sequence"])
+            if request["episode"] != self._episode:  # a retry: it began without a call
+                self._attempt(request["episode"], at_s)
+            self.asked[key] = Asked(at_s, request["server"], request["episode"], at_s - self._began_s)
+            self.log.asked(request["component"], at_s)
+
+    def _call(self, at_s: float, record: Record) -> None:
+        do, args = record["do"], record["args"]
+        if do == "reply" and record.get("result"):
+            self._reply(at_s, args["reply"])
+        elif do == "follow" and record.get("result"):
+            self._follow(at_s, args["schedule"])
+        elif do == "reset_done":
+            self.resets_s[self._episode] = at_s - self._began_s
+        elif do in PEOPLE and (do != "resume" or not record.get("result")):
+            given = tuple(codec.value(value) for name, value in args.items() if name != "now_s")
+            self.told.append(Told(at_s, do, given))
+            if do == "start":
+                self._attempt(self._episode + 1 if self._episode else self.first_episode, at_s)
+
+    def _attempt(self, episode: int, at_s: float) -> None:
+        self._episode, self._began_s = episode, at_s
+        self.log.episodes.append(at_s)
+
+    def _follow(self, at_s: float, schedule: Any) -> None:
+        epoch = (schedule["scheduler"], schedule["epoch"])
+        if not self.schedules or epoch != (self.schedules[-1][1].scheduler, self.schedules[-1][1].epoch):
+            self.schedules.append((at_s, codec.value(schedule)))
+
+    def _reply(self, at_s: float, reply: Mapping[str, Any]) -> None:
+        of, served = reply["id"], reply["served"]
+        key = (of["robot"], of["component"], of["session_epoch"], of["sequence"])
+        asked = self.asked.get(key)
+        if asked is None:
+            return
+        trip_s = at_s - asked.at_s
+        self.trips[key] = (trip_s, max(0.0, trip_s - served["queue_wait_s"] - served["inference_s"]))
+        self.log.answered(of["component"], at_s)
+        if of["component"] == SYSTEM1:
+            self._chunk(asked.server, reply)
+        else:
+            words = tuple(reply["subgoals"]) if "subgoals" in reply else (reply["verdict"],)
+            self.answers.append(Answered(asked.episode, asked.age_s, of["component"], words))
+
+    def _chunk(self, server: str, reply: Mapping[str, Any]) -> None:
+        if reply["execution_horizon"]:
+            self.horizons.setdefault(server, []).append(reply["execution_horizon"])
+        sure = codec.value(reply["confidence"])
+        if len(sure):
+            self.confidences.setdefault(server, []).append(tuple(float(value) for value in sure))
+
+
+def _number(found: Any) -> bool:
+    return isinstance(found, (int, float))
+
+
+def robots_of(chains: Iterable[Chain], holds: Mapping[str, Sequence[float]]) -> dict[str, RobotRead]:
+    """holds: robot -> when it had no action to execute."""
+    found: dict[str, RobotRead] = {}
+    for chain in chains:
+        if chain.role != "robot":
+            continue
+        config = first(chain.records, RobotConfig)
+        if config is None:
+            continue
+        robot = found.setdefault(config.name, RobotRead(config, Log(config.name, held=list(holds.get(config.name, ())))))
+        robot.read(chain)
+    return found
