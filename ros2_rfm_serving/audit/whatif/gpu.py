@@ -14,9 +14,9 @@ from ros2_rfm_serving.audit.whatif.case import Batch, ServerCase
 from ros2_rfm_serving.audit.whatif.network import window
 from ros2_rfm_serving.engines.emulated import VERDICTS, EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.server import Work
+from ros2_rfm_serving.server.horizon import policy as horizon_policy
 from ros2_rfm_serving.simulation.events import Events
-from ros2_rfm_serving.simulation.gpu import LARGE
-from ros2_rfm_serving.types import SYSTEM2, Array, EngineReply, InferenceRequest, ModelContract, OutputKind, RequestId
+from ros2_rfm_serving.types import NO_VALUES, SYSTEM2, EngineReply, InferenceRequest, ModelContract, OutputKind, RequestId
 
 Says = Callable[[RequestId], tuple[str, ...]]
 """What a judge or a planner said of this robot at this age of its attempt; empty: it was not asked then."""
@@ -99,19 +99,11 @@ class RecordedEngine(EmulatedEngine):
 
     def _chunk(self, request: InferenceRequest) -> EngineReply:
         still = np.zeros((self._contract.chunk_length, 0), np.float32)
-        confidence = self._confidence(request)
-        return EngineReply(chunk_model=still, chunk_robot=still, updates=confidence)
-
-    def _confidence(self, request: InferenceRequest) -> Array:
-        """[3, T, 1] Solver updates of which a horizon policy makes one of the recorded outlooks again; empty: none is asked for."""
-        length = self._contract.chunk_length
-        if not request.horizon.policy or request.horizon.policy == "static" or not self._case.confidences:
-            return np.zeros((0, 0, 0), np.float32)
-        sure = np.resize(np.asarray(self._rng.choice(self._case.confidences), np.float32), length)
-        updates = np.zeros((3, length, 1), np.float32)
-        ratio = np.where(sure > 0, (1.0 - sure) / np.maximum(sure, 1.0 / LARGE), LARGE)
-        updates[:2, :, 0], updates[2, :, 0] = 1.0, ratio
-        return updates
+        sure = NO_VALUES
+        if self._case.confidences:
+            sure = np.resize(np.asarray(self._rng.choice(self._case.confidences), np.float32), self._contract.chunk_length)
+        rows = horizon_policy(request.horizon.policy).rows(sure, request.horizon) if request.horizon.policy else 0
+        return EngineReply(chunk_model=still, chunk_robot=still, confidence=sure, execution_horizon=rows)
 
 
 MAX_ROWS = 65_535

@@ -1,0 +1,197 @@
+"""What is to be otherwise, as somebody writes it: `dispatch=fifo`, `static:8`. A change makes another case of a case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ros2_rfm_serving.audit.whatif.case import Case, RobotCase, ServerCase
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.robot import RobotConfig
+from ros2_rfm_serving.server.dispatch import Dispatcher
+from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
+from ros2_rfm_serving.server.horizon import check
+from ros2_rfm_serving.types import Horizon
+
+Read = Callable[[str], Any]
+
+
+class Setting(NamedTuple):
+    takes: str
+    """In words."""
+    read: Read
+    """Raises: `ValueError`, or `ConfigurationError` that names what is known."""
+    apply: Callable[[Case, Any], Case]
+
+
+def with_settings(case: Case, text: str) -> Case:
+    """`text`: `dispatch=fifo,batching=wait`. Raises: `ConfigurationError` naming what is known."""
+    seen: set[str] = set()
+    for part in text.split(","):
+        name, given, value = (word.strip() for word in part.partition("="))
+        if not given or not value or name in seen:
+            problem = f"{name!r} is set twice" if name in seen else f"cannot be read: {part!r}"
+            raise ConfigurationError(problem, key="--with", fix=f"write NAME=VALUE,...; {known()}")
+        if name not in SETTINGS:
+            raise ConfigurationError(f"nothing is named {name!r}", key="--with", fix=f"{did_you_mean(name, SETTINGS)}; {known()}")
+        seen.add(name)
+        case = SETTINGS[name].apply(case, _read(name, value))
+    return case
+
+
+def known() -> str:
+    """Names and what they take, for people."""
+    return "; ".join(f"{name}: {setting.takes}" for name, setting in SETTINGS.items())
+
+
+def _read(name: str, value: str) -> Any:
+    setting = SETTINGS[name]
+    try:
+        return setting.read(value)
+    except ValueError:
+        raise ConfigurationError(f"{name} is {value!r}", key="--with", fix=f"give {setting.takes}") from None
+    except ConfigurationError as error:
+        raise ConfigurationError(error.problem, key=f"--with {name}", fix=error.fix) from None
+
+
+def with_horizon(case: Case, text: str) -> Case:
+    """`text`: `static:8`, or `confidence:0.4` or `confidence:0.4:2`, threshold and fewest steps; other policies alike.
+
+    Raises: `ConfigurationError`.
+    """
+    policy, _, rest = text.partition(":")
+    try:
+        horizon = _static(int(rest)) if policy == "static" else _estimated(policy, rest)
+    except ValueError:
+        raise _unreadable(text) from None
+    problem = check(horizon)
+    if problem:
+        raise ConfigurationError(problem, key="--horizon", fix=_unreadable(text).fix)
+    return _with_horizon(case, horizon)
+
+
+def _static(steps: int) -> Horizon:
+    return Horizon(policy="static", steps=steps, min_steps=1)
+
+
+def _estimated(policy: str, rest: str) -> Horizon:
+    threshold, _, fewest = rest.partition(":")
+    return Horizon(
+        policy=policy,
+        threshold=float(threshold) if threshold else Horizon().threshold,
+        min_steps=int(fewest) if fewest else 1,
+    )
+
+
+def _unreadable(text: str) -> ConfigurationError:
+    fix = "write static:8 (steps), or confidence:0.4:2 (threshold, fewest steps)"
+    return ConfigurationError(f"cannot be read: {text!r}", key="--horizon", fix=fix)
+
+
+def _with_horizon(case: Case, horizon: Horizon) -> Case:
+    longest = min((s.contract.chunk_length for s in case.servers.values() if s.contract.chunk_length), default=0)
+    if horizon.policy == "static" and horizon.steps > longest:
+        fix = f"give 1 to {longest}"
+        raise ConfigurationError(f"{horizon.steps} steps, and the recorded chunks have {longest} rows", key="--horizon", fix=fix)
+    if horizon.policy != "static" and not any(server.confidences for server in case.servers.values()):
+        problem = "the recording does not say how sure the models were of their actions"
+        fix = "give static:N, or record with a model that tells its solver's steps (an emulated one does not)"
+        raise ConfigurationError(problem, key="--horizon", fix=fix)
+    steps = {"execution_horizon": horizon.steps} if horizon.policy == "static" else {}
+    own = Horizon(steps=horizon.steps) if horizon.policy == "static" else horizon
+    return each_robot(case, lambda robot: replace(robot.config, horizon=own, **steps))
+
+
+# --- what a change is made of ----------------------------------------------------------------------------------------------
+
+
+def each_server(case: Case, change: Callable[[ServerCase], ServerCase]) -> Case:
+    return replace(case, servers={name: change(server) for name, server in case.servers.items()})
+
+
+def each_robot(case: Case, change: Callable[[RobotCase], RobotConfig]) -> Case:
+    return replace(case, robots={name: replace(robot, config=change(robot)) for name, robot in case.robots.items()})
+
+
+def _of_servers(name: str) -> Callable[[Case, Any], Case]:
+    """A field of their configuration."""
+    return lambda case, value: each_server(case, lambda server: replace(server, config=replace(server.config, **{name: value})))
+
+
+def _of_placements(name: str) -> Callable[[Case, Any], Case]:
+    """A field of the schedule, and of what servers have for it."""
+
+    def change(server: ServerCase, value: Any) -> ServerCase:
+        changes = {name: value}
+        return replace(server, placement=replace(server.placement, **changes), config=replace(server.config, **changes))
+
+    return lambda case, value: each_server(case, lambda server: change(server, value))
+
+
+def _of_robots(name: str) -> Callable[[Case, Any], Case]:
+    return lambda case, value: each_robot(case, lambda robot: replace(robot.config, **{name: value}))
+
+
+def _of_links(name: str) -> Callable[[Case, Any], Case]:
+    return lambda case, value: each_robot(case, lambda robot: replace(robot.config, link=replace(robot.config.link, **{name: value})))
+
+
+def _faster(case: Case, factor: float) -> Case:
+    def change(server: ServerCase) -> ServerCase:
+        batches = tuple(batch._replace(seconds=batch.seconds / factor) for batch in server.batches)
+        return replace(server, batches=batches, config=replace(server.config, profile_s=()))
+
+    return each_server(case, change)
+
+
+# --- what values are -------------------------------------------------------------------------------------------------------
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 65_535:
+        raise ValueError(text)
+    return value
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(text)
+    return value
+
+
+def _or_never(text: str) -> float:
+    return math.inf if text == "0" else _positive(text)
+
+
+def _dispatch(text: str) -> str:
+    dispatch_policy(text)
+    return text
+
+
+def _batching(text: str) -> str:
+    Dispatcher(dispatch_policy("fifo"), text)
+    return text
+
+
+def _mode(text: str) -> bool:
+    if text not in ("sync", "async"):
+        raise ValueError(text)
+    return text == "sync"
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "dispatch": Setting("a dispatch policy", _dispatch, _of_servers("dispatch")),
+    "batching": Setting("fixed, saturation or wait", _batching, _of_servers("batching")),
+    "batch_size": Setting("rows, at most", _whole, _of_placements("batch_size")),
+    "max_sessions": Setting("of each server", _whole, _of_placements("max_sessions")),
+    "refetch_after_s": Setting("seconds, 0: never", _or_never, _of_servers("refetch_after_s")),
+    "speed": Setting("how many times faster its GPUs were", _positive, _faster),
+    "mode": Setting("sync or async", _mode, _of_robots("synchronous")),
+    "max_action_age_s": Setting("seconds", _positive, _of_robots("max_action_age_s")),
+    "request_timeout_s": Setting("seconds", _positive, _of_links("request_timeout_s")),
+}
