@@ -74,10 +74,10 @@ class RobotCase:
 class Batch(NamedTuple):
     at_s: float
     rows: int
+    """Requests in it."""
+    padded: int
+    """Rows that were computed."""
     seconds: float
-    """Of the engine, with what lies between it and the next batch where somebody waited."""
-    together: float = 1.0
-    """Works in service during it, on average: more than one where requests are batched continuously."""
 
 
 class Outage(NamedTuple):
@@ -94,9 +94,9 @@ class ServerCase:
     batches: tuple[Batch, ...] = ()
     intake_s: float = 0.0
     """From a request's arrival until it can run, when nothing is in its way: decoding, waking up."""
+    pause_s: float = 0.0
+    """From the end of a batch to the beginning of the next one that waits."""
     outages: tuple[Outage, ...] = ()
-    horizons: tuple[int, ...] = ()
-    """Rows that a horizon policy had robots execute; none: there was no policy."""
     confidences: tuple[tuple[float, ...], ...] = ()
     """Of each chunk's rows; none: not estimated."""
 

@@ -100,9 +100,10 @@ def _with_horizon(case: Case, horizon: Horizon) -> Case:
         problem = "the recording does not say how sure the models were of their actions"
         fix = "give static:N, or record with a model that tells its solver's steps (an emulated one does not)"
         raise ConfigurationError(problem, key="--horizon", fix=fix)
-    steps = {"execution_horizon": horizon.steps} if horizon.policy == "static" else {}
-    own = Horizon(steps=horizon.steps) if horizon.policy == "static" else horizon
-    return each_robot(case, lambda robot: replace(robot.config, horizon=own, **steps))
+    if horizon.policy != "static":
+        return each_robot(case, lambda robot: replace(robot.config, horizon=horizon))
+    own = Horizon(steps=horizon.steps)
+    return each_robot(case, lambda robot: replace(robot.config, horizon=own, execution_horizon=horizon.steps))
 
 
 # --- what a change is made of ----------------------------------------------------------------------------------------------
@@ -136,7 +137,10 @@ def _of_robots(name: str) -> Callable[[Case, Any], Case]:
 
 
 def _of_links(name: str) -> Callable[[Case, Any], Case]:
-    return lambda case, value: each_robot(case, lambda robot: replace(robot.config, link=replace(robot.config.link, **{name: value})))
+    def change(robot: RobotCase, value: Any) -> RobotConfig:
+        return replace(robot.config, link=replace(robot.config.link, **{name: value}))
+
+    return lambda case, value: each_robot(case, lambda robot: change(robot, value))
 
 
 def _faster(case: Case, factor: float) -> Case:

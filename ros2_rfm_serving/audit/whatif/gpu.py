@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import random
 from collections import defaultdict
@@ -20,43 +21,57 @@ from ros2_rfm_serving.types import NO_VALUES, SYSTEM2, EngineReply, InferenceReq
 
 Says = Callable[[RequestId], tuple[str, ...]]
 """What a judge or a planner said of this robot at this age of its attempt; empty: it was not asked then."""
-FEW = 5
-"""Batches of a size, below which its neighbours are asked too."""
 
 
 class Law:
     """Of the recorded batches of one server. `guessed`: sizes that were not recorded, for which it had to give a time."""
 
-    def __init__(self, batches: Sequence[Batch], fallback_s: Callable[[int], float] | None = None) -> None:
-        """fallback_s: what a profile says of a batch of so many rows; it is trusted for ratios between sizes alone, once any
-        size was recorded."""
+    def __init__(self, case: ServerCase, profile_s: Callable[[int], float] | None = None) -> None:
+        """profile_s: what a profile says of a batch of so many rows; once any size was recorded, it is trusted for ratios alone."""
         self._of: defaultdict[int, list[Batch]] = defaultdict(list)
-        for batch in batches:
-            self._of[batch.rows].append(batch)
+        for batch in case.batches:
+            self._of[batch.padded].append(batch)
         self._medians_s = {rows: float(np.median([b.seconds for b in of])) for rows, of in sorted(self._of.items())}
-        self._weights = {rows: len(of) for rows, of in self._of.items()}
-        self._fallback_s = fallback_s
+        self._fills = _fills(case.batches)
+        self._batch_size, self._profile_s = case.placement.batch_size, profile_s
         self.guessed: set[int] = set()
 
     def draw_s(self, rows: int, now_s: float, rng: random.Random) -> float:
+        """Of a batch of so many requests."""
+        rows = self._padded(rows)
         if rows in self._of:
             return rng.choice(window(self._of[rows], now_s)).seconds
         self.guessed.add(rows)
         if not self._of:
-            return self.mean_s(rows)
+            return self._mean_s(rows)
         near = min(self._of, key=lambda known: abs(known - rows))
-        return self.mean_s(rows) / self._medians_s[near] * rng.choice(window(self._of[near], now_s)).seconds
+        return self._mean_s(rows) / self._medians_s[near] * rng.choice(window(self._of[near], now_s)).seconds
 
     def mean_s(self, rows: int) -> float:
-        """Between recorded sizes on a straight line; beyond them by the profile's ratio, or else on the line through all of them."""
+        """NaN: nobody has said."""
+        return self._mean_s(self._padded(rows))
+
+    def profile_s(self, batch_size: int) -> tuple[float, ...]:
+        """Seconds of batches of 1, 2, ... rows, for a server's own estimates; none: nothing is known."""
+        found = tuple(self.mean_s(rows) for rows in range(1, batch_size + 1))
+        return found if all(math.isfinite(seconds) for seconds in found) else ()
+
+    def _padded(self, rows: int) -> int:
+        """What an engine makes of it that always fills its batches up, or up to sizes that it was compiled for."""
+        if self._fills is Fills.WHOLE:
+            return max(rows, self._batch_size)
+        return rows if self._fills is Fills.NOTHING else next((size for size in self._medians_s if size >= rows), rows)
+
+    def _mean_s(self, rows: int) -> float:
+        """Between recorded sizes on a straight line; beyond by the profile's ratio, or else on the line through all of them."""
         known = list(self._medians_s)
         if not known:
-            return self._fallback_s(rows) if self._fallback_s else math.nan
+            return self._profile_s(rows) if self._profile_s else math.nan
         if known[0] <= rows <= known[-1]:
             return float(np.interp(rows, known, list(self._medians_s.values())))
         near = known[0] if rows < known[0] else known[-1]
-        if self._fallback_s:
-            return self._medians_s[near] * self._fallback_s(rows) / self._fallback_s(near)
+        if self._profile_s:
+            return self._medians_s[near] * self._profile_s(rows) / self._profile_s(near)
         return max(self._medians_s[near] + self._slope_s * (rows - near), 0.1 * self._medians_s[near])
 
     @property
@@ -65,12 +80,21 @@ class Law:
         if len(self._medians_s) < 2:
             return 0.0
         rows, medians_s = zip(*self._medians_s.items(), strict=True)
-        return max(0.0, float(np.polyfit(rows, medians_s, 1, w=[math.sqrt(self._weights[r]) for r in rows])[0]))
+        return max(0.0, float(np.polyfit(rows, medians_s, 1, w=[math.sqrt(len(self._of[size])) for size in rows])[0]))
 
-    def profile_s(self, batch_size: int) -> tuple[float, ...]:
-        """Seconds of batches of 1, 2, ... rows, for a server's own estimates; none: nothing is known."""
-        found = tuple(self.mean_s(rows) for rows in range(1, batch_size + 1))
-        return found if all(math.isfinite(seconds) for seconds in found) else ()
+
+class Fills(enum.Enum):
+    """Up to what an engine fills a batch."""
+
+    NOTHING = "nothing"
+    SIZES = "sizes"
+    WHOLE = "whole"
+
+
+def _fills(batches: Sequence[Batch]) -> Fills:
+    if all(batch.padded == batch.rows for batch in batches):
+        return Fills.NOTHING
+    return Fills.WHOLE if len({batch.padded for batch in batches}) == 1 else Fills.SIZES
 
 
 class RecordedEngine(EmulatedEngine):
@@ -83,7 +107,7 @@ class RecordedEngine(EmulatedEngine):
         )
         super().__init__(spec, lambda rows: 0.0, lambda seconds: None)
         self._contract = bodiless(contract)
-        self._spend_rows, self._says, self._rng, self._case = spend, says, rng, case
+        self._spend_rows, self._says, self._draws, self._case = spend, says, rng, case
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         self._spend_rows(len(requests))
@@ -101,7 +125,7 @@ class RecordedEngine(EmulatedEngine):
         still = np.zeros((self._contract.chunk_length, 0), np.float32)
         sure = NO_VALUES
         if self._case.confidences:
-            sure = np.resize(np.asarray(self._rng.choice(self._case.confidences), np.float32), self._contract.chunk_length)
+            sure = np.resize(np.asarray(self._draws.choice(self._case.confidences), np.float32), self._contract.chunk_length)
         rows = horizon_policy(request.horizon.policy).rows(sure, request.horizon) if request.horizon.policy else 0
         return EngineReply(chunk_model=still, chunk_robot=still, confidence=sure, execution_horizon=rows)
 
@@ -115,16 +139,15 @@ def bodiless(contract: ModelContract) -> ModelContract:
 
 
 class RecordedGpu:
-    """In place of `simulation.gpu.BatchGpu`. Works beside each other, where requests are batched continuously, do not slow each other
-    down more than they did."""
+    """In place of `simulation.gpu.BatchGpu`. Requests that are batched continuously slow each other down as they did then."""
 
     def __init__(self, case: ServerCase, law: Law, says: Says, events: Events, rng: random.Random) -> None:
         self.engine = RecordedEngine(case, self._spend, says, rng)
         self.max_concurrent = case.config.max_concurrent
-        self.law, self._events, self._rng = law, events, rng
+        self.law, self._pause_s, self._events, self._rng = law, case.pause_s, events, rng
         self.ran: list[tuple[float, int]] = []
-        """(when, rows) of every batch."""
-        self._spent_s = 0.0
+        """(when, requests) of every batch."""
+        self._spent_s, self._ended_s = 0.0, -math.inf
 
     def _spend(self, rows: int) -> None:
         self.ran.append((self._events.now_s, rows))
@@ -132,7 +155,9 @@ class RecordedGpu:
 
     def start(self, work: Work, infer: Callable[[Work], None], done: Callable[[Work], None]) -> None:
         infer(work)
-        self._events.at(self._events.now_s + self._spent_s, done, work)
+        pause_s = self._pause_s if self._events.now_s == self._ended_s else 0.0
+        self._ended_s = self._events.now_s + self._spent_s + pause_s
+        self._events.at(self._ended_s, done, work)
 
     def forget(self) -> None:
         """Nothing is kept here."""

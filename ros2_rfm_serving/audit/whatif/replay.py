@@ -75,7 +75,7 @@ class _Replay:
         return self._robots[request.robot].says(request.component, request.episode)
 
     def _gpu(self, server: ServerCase) -> RecordedGpu:
-        law = Law(server.batches, self._profile(server))
+        law = Law(server, self._profile(server))
         if not math.isfinite(law.mean_s(1)):
             raise ModelError(f"{server.name}: nothing says how long {server.placement.model!r} takes: it ran no batch then")
         return RecordedGpu(server, law, self._says, self._world.events, source(self._world.seed, "service", server.name))

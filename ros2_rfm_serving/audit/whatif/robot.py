@@ -133,10 +133,7 @@ class ReplayedRobot:
             self._say(self._told.pop(0), now_s)
 
     def _say(self, told: Told, now_s: float) -> None:
-        if told.what == "start":
-            self.brain.start(*told.args, now_s)
-        else:
-            getattr(self.brain, told.what)(*told.args, now_s)
+        getattr(self.brain, told.what)(*told.args, now_s)
 
     def _note(self, now_s: float) -> None:
         brain, log = self.brain, self.log

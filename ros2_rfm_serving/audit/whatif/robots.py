@@ -42,7 +42,6 @@ class RobotRead:
     asked: dict[Key, Asked] = field(default_factory=dict)
     trips: dict[Key, tuple[float, float]] = field(default_factory=dict)
     """Request -> (round trip, its network's share)."""
-    horizons: dict[str, list[int]] = field(default_factory=dict)
     confidences: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     """Server -> of its chunks."""
     first_episode: int = 0
@@ -143,8 +142,6 @@ class RobotRead:
             self.answers.append(Answered(asked.episode, asked.age_s, of["component"], words))
 
     def _chunk(self, server: str, reply: Mapping[str, Any]) -> None:
-        if reply["execution_horizon"]:
-            self.horizons.setdefault(server, []).append(reply["execution_horizon"])
         sure = codec.value(reply["confidence"])
         if len(sure):
             self.confidences.setdefault(server, []).append(tuple(float(value) for value in sure))

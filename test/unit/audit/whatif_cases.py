@@ -50,7 +50,7 @@ def server(name: str = "server_1", *, batch_size: int = 4, rows: tuple[int, ...]
         max_sessions=64,
         predicted_p99_s=0.2,
     )
-    batches = tuple(Batch(0.1 * i, rows[i % len(rows)], batch_s(rows[i % len(rows)])) for i in range(100))
+    batches = tuple(Batch(0.1 * i, rows[i % len(rows)], rows[i % len(rows)], batch_s(rows[i % len(rows)])) for i in range(100))
     config = ServerConfig(name=name, batch_size=batch_size, max_sessions=64, dispatch="fifo")
     return ServerCase(placement=placement, config=config, contract=CONTRACT, batches=batches)
 

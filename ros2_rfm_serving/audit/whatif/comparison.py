@@ -1,0 +1,148 @@
+"""As recorded, as replayed, and changed, beside each other, with what such a replay cannot know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ros2_rfm_serving.audit.whatif.case import Case
+from ros2_rfm_serving.audit.whatif.figures import NAMES, Figures
+from ros2_rfm_serving.audit.whatif.reading import Recording
+from ros2_rfm_serving.audit.whatif.replay import Outcome, ServiceTime, replay
+
+SEEDS = 5
+LOAD_CHANGES = 0.2
+"""Relative difference of the requests on the network that is worth a word."""
+NEVER_KNOWN = (
+    "other actions would have shown the cameras something else: models are not run again, judges say what they said then at the "
+    "same age of an attempt, and tasks end as they ended; success is not predicted",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Of one figure, over the seeds: delays and batch times are drawn from those recorded about then."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    name: str
+    recorded: float
+    replayed: Spread
+    changed: Spread | None
+    """None: nothing was changed."""
+
+    @property
+    def error(self) -> float:
+        """Of the replay of what was recorded, as a share; of shares, the difference. NaN: nothing to compare."""
+        if self.name in SHARES:
+            return self.replayed.median - self.recorded
+        return self.replayed.median / self.recorded - 1.0 if self.recorded else math.nan
+
+    @property
+    def ratio(self) -> float:
+        """What the change does: changed to replayed, for both have the replay's error."""
+        return self.changed.median / self.replayed.median if self.changed and self.replayed.median else math.nan
+
+
+SHARES = frozenset({"held_share", "slo_attainment"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    change: str
+    """In words; empty: none."""
+    seconds: float
+    """That were counted."""
+    seeds: int
+    rows: tuple[Row, ...]
+    unknown: tuple[str, ...]
+    """What the replay cannot know, in sentences."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "change": self.change,
+            "seconds": self.seconds,
+            "seeds": self.seeds,
+            "figures": {row.name: _row_json(row) for row in self.rows},
+            "unknown": list(self.unknown),
+        }
+
+
+def compare(
+    recorded: Recording, changed: Case | None, change: str, seeds: int = SEEDS, service_s: ServiceTime | None = None
+) -> Comparison:
+    """changed: None: only how close a replay comes. Raises: `ModelError` when nothing says how long a server takes."""
+    case = recorded.case
+    same = [replay(case, seed, service_s) for seed in range(seeds)]
+    other = [replay(changed, seed, service_s) for seed in range(seeds)] if changed is not None else []
+    rows = tuple(
+        Row(
+            name=name,
+            recorded=getattr(recorded.figures, name),
+            replayed=_spread(name, [o.figures for o in same]),
+            changed=_spread(name, [o.figures for o in other]) if other else None,
+        )
+        for name in NAMES
+    )
+    unknown = (*NEVER_KNOWN, *case.gaps, *_guesses(other or same, changed or case), *_load(rows))
+    return Comparison(change=change, seconds=case.seconds - case.warm_up_s, seeds=seeds, rows=rows, unknown=unknown)
+
+
+def _spread(name: str, found: Sequence[Figures]) -> Spread:
+    values = [getattr(one, name) for one in found]
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return Spread(median=math.nan, low=math.nan, high=math.nan)
+    return Spread(median=float(np.median(known)), low=min(known), high=max(known))
+
+
+def _guesses(outcomes: Sequence[Outcome], case: Case) -> list[str]:
+    guessed: dict[str, set[int]] = {}
+    for outcome in outcomes:
+        for server, sizes in outcome.guessed.items():
+            guessed.setdefault(server, set()).update(sizes)
+    return [_guess(server, sorted(sizes), case) for server, sizes in sorted(guessed.items())]
+
+
+def _guess(server: str, sizes: Sequence[int], case: Case) -> str:
+    known = sorted({batch.padded for batch in case.servers[server].batches})
+    from_what = f"from those of {_listed(known)}" if known else "by its profile: its model never ran"
+    return f"{server} never ran batches of {_listed(sizes)} rows: how long they take is extrapolated {from_what}"
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes))
+
+
+def _load(rows: Sequence[Row]) -> list[str]:
+    chunks = next(row for row in rows if row.name == "chunks_hz")
+    if chunks.changed is None or abs(chunks.ratio - 1.0) <= LOAD_CHANGES:
+        return []
+    return [f"the network carries {chunks.ratio:.2f} times as many chunks, with the delays that were recorded at the other load"]
+
+
+def _row_json(row: Row) -> Mapping[str, Any]:
+    changed = row.changed
+    return {
+        "recorded": _finite(row.recorded),
+        "replayed": _spread_json(row.replayed),
+        "error": _finite(row.error),
+        **({"changed": _spread_json(changed), "ratio": _finite(row.ratio)} if changed else {}),
+    }
+
+
+def _spread_json(spread: Spread) -> dict[str, float | None]:
+    return {"median": _finite(spread.median), "low": _finite(spread.low), "high": _finite(spread.high)}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,128 @@
+"""A recording as a case, and the figures that it had itself."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ros2_rfm_serving.audit.bag import Bag
+from ros2_rfm_serving.audit.whatif.case import Case, Outage, ServerCase
+from ros2_rfm_serving.audit.whatif.chains import Chain, chains_of
+from ros2_rfm_serving.audit.whatif.figures import Figures, figures
+from ros2_rfm_serving.audit.whatif.robots import Asked, Key, RobotRead, robots_of
+from ros2_rfm_serving.audit.whatif.servers import ServerRead, outages_of, servers_of
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.types import Schedule, ServerState
+
+ROBOT_STATUS, SERVER_STATUS = "rfm_serving/msg/RobotStatus", "rfm_serving/msg/ServerStatus"
+SETTLES_S = 2.0
+"""After the first chunk: not counted in any figure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    case: Case
+    figures: Figures
+    """Of the recording itself."""
+
+
+def recording(bag: Bag) -> Recording:
+    """Raises: `RfmError` when it lacks what a replay needs."""
+    chains = chains_of(bag.pages())
+    begins_s = chains[0].begins_s if chains else 0.0
+    held, ready = _statuses(bag, begins_s)
+    robots, servers = robots_of(chains, held), servers_of(chains)
+    if not (any(robot.ticks for robot in robots.values()) and servers):
+        missing = "server" if robots else "robot"
+        raise RfmError(f"{bag.path}: no {missing}'s journal is in it; record with `rfm record` or `rfm up --record` while they run")
+    seconds = max(robot.ticks[-1].at_s for robot in robots.values() if robot.ticks)
+    outages = {name: outages_of(ready[name], seconds) for name in servers}
+    schedules, gaps = _schedules(list(robots.values()))
+    case = Case(
+        seconds=seconds,
+        warm_up_s=_settled_s(robots.values(), seconds),
+        robots={name: robot.case(_arrived(servers, outages)) for name, robot in robots.items()},
+        servers=_placed(schedules[-1][1], servers, outages, robots),
+        schedules=tuple(schedules),
+        factory=_factory(chains),
+        gaps=(*gaps, *_unknown(schedules[-1][1], servers)),
+    )
+    logs = [robot.log for robot in robots.values()]
+    batches = [(batch.at_s, batch.rows) for server in servers.values() for batch in server.batches]
+    return Recording(case=case, figures=figures(logs, case.slos_s, batches, case.warm_up_s, case.seconds))
+
+
+def _statuses(bag: Bag, begins_s: float) -> tuple[dict[str, list[float]], dict[str, list[tuple[float, bool]]]]:
+    """Robot -> when it had no action to execute; server -> when it said whether it was ready."""
+    held: defaultdict[str, list[float]] = defaultdict(list)
+    ready: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
+    counts: dict[str, int] = {}
+    for message in bag.messages(ROBOT_STATUS, SERVER_STATUS):
+        said, at_s = bag.read(message), message.time_ns / 1e9 - begins_s
+        name = said.header.frame_id
+        if message.type == SERVER_STATUS:
+            ready[name].append((at_s, said.state == ServerState.READY))
+            continue
+        held[name] += [at_s] * max(0, said.held_ticks - counts.get(name, said.held_ticks))
+        counts[name] = said.held_ticks
+    return held, ready
+
+
+def _schedules(robots: Sequence[RobotRead]) -> tuple[list[tuple[float, Schedule]], list[str]]:
+    """When each was heard first. Raises: `RfmError` when there was none."""
+    heard: dict[tuple[int, int], tuple[float, Schedule]] = {}
+    for at_s, schedule in (found for robot in robots for found in robot.schedules):
+        key = (schedule.scheduler, schedule.epoch)
+        heard[key] = min(heard.get(key, (at_s, schedule)), (at_s, schedule), key=lambda one: one[0])
+    if not heard:
+        raise RfmError("no robot heard a schedule while this was recorded; record once the factory is at work")
+    schedules = sorted(heard.values(), key=lambda one: one[0])
+    first, last = ({p.server: p.model for p in schedule.placements} for schedule in (schedules[0][1], schedules[-1][1]))
+    moved = sorted(server for server in first if server in last and first[server] != last[server])
+    return schedules, [f"{server} changed its model: it has the last one from the beginning" for server in moved]
+
+
+def _placed(
+    schedule: Schedule, servers: dict[str, ServerRead], outages: dict[str, list[Outage]], robots: dict[str, RobotRead]
+) -> dict[str, ServerCase]:
+    """Those that the last schedule names. One whose journal is missing has that of another one with its model."""
+    found: dict[str, ServerCase] = {}
+    for placement in schedule.placements:
+        like = [p.server for p in schedule.placements if p.model == placement.model and p.server in servers]
+        source = servers.get(placement.server) or (servers[like[0]] if like else None)
+        if source is None:
+            continue
+        case = source.case(placement, outages.get(placement.server, []))
+        sure = [sure for robot in robots.values() for sure in robot.confidences.get(placement.server, [])]
+        found[placement.server] = replace(case, confidences=tuple(sure))
+    return found
+
+
+def _unknown(schedule: Schedule, servers: dict[str, ServerRead]) -> list[str]:
+    absent = [p.server for p in schedule.placements if p.server not in servers]
+    return [f"{server} has no journal in the recording: another one with its model stands in for it" for server in absent]
+
+
+def _arrived(servers: dict[str, ServerRead], outages: dict[str, list[Outage]]) -> Any:
+    """Whether a request without an answer says nothing about the network."""
+
+    def arrived(key: Key, asked: Asked) -> bool:
+        server = servers.get(asked.server)
+        out = any(from_s - 1.0 <= asked.at_s <= until_s for from_s, until_s in outages.get(asked.server, ()))
+        return server is None or out or key in server.arrived or not server.arrived
+
+    return arrived
+
+
+def _settled_s(robots: Any, seconds: float) -> float:
+    firsts_s = [robot.log.chunks[0] for robot in robots if robot.log.chunks]
+    return min(min(firsts_s, default=0.0) + SETTLES_S, seconds / 2)
+
+
+def _factory(chains: Sequence[Chain]) -> str:
+    """The descriptor's text. Empty: the scheduler's journal is missing, or was begun before its plan."""
+    plans = [record for chain in chains if chain.role == "scheduler" for _, record in chain.of("plan", "begin")]
+    texts = [record["factory"] for record in plans if record.get("factory")]
+    return str(texts[-1]) if texts else ""

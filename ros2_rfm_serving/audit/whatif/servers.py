@@ -1,0 +1,106 @@
+"""A server's journal as a case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ros2_rfm_serving.audit.whatif.case import Batch, Outage, ServerCase
+from ros2_rfm_serving.audit.whatif.chains import Chain, Record, first
+from ros2_rfm_serving.audit.whatif.robots import Key
+from ros2_rfm_serving.server import ServerConfig
+from ros2_rfm_serving.types import ModelContract, Placement
+
+SILENT_S = 2.0
+"""Without a word that it is ready: it was out of order. Its status is due every 0.5 s."""
+STATUS_S = 0.5
+
+
+@dataclass
+class ServerRead:
+    """One server, chain by chain."""
+
+    config: ServerConfig
+    contract: ModelContract
+    batches: list[Batch] = field(default_factory=list)
+    arrived: set[Key] = field(default_factory=set)
+    intakes_s: list[float] = field(default_factory=list)
+    pauses_s: list[float] = field(default_factory=list)
+    """From the end of a batch to the beginning of the next one, where that could have run at once."""
+    _running: dict[int, Record] = field(default_factory=dict)
+    _deposited_s: dict[Key, float] = field(default_factory=dict)
+    _ended_s: float = -math.inf
+
+    def read(self, chain: Chain) -> None:
+        self._running.clear()
+        self._ended_s = -math.inf
+        for _, record in chain.of("request", "batch", "call"):
+            if record["kind"] == "request":
+                self._request(record)
+            elif record["kind"] == "batch":
+                self._begun(record)
+            elif record["do"] == "ended":
+                self._ended(record["args"], chain)
+
+    def case(self, placement: Placement, outages: Sequence[Outage]) -> ServerCase:
+        return ServerCase(
+            placement=placement,
+            config=self.config,
+            contract=self.contract,
+            batches=tuple(self.batches),
+            intake_s=float(np.median(self.intakes_s)) if self.intakes_s else 0.0,
+            pause_s=float(np.median(self.pauses_s)) if self.pauses_s else 0.0,
+            outages=tuple(outages),
+        )
+
+    def _request(self, record: Record) -> None:
+        key = key_of(record["id"])
+        self.arrived.add(key)
+        if record["do"] == "deposit" and "refused" not in record:
+            self._deposited_s[key] = record["t"]
+            self.intakes_s.append(record["t"] - record["now_s"])
+
+    def _begun(self, record: Record) -> None:
+        if record["tier"] or not record["ids"]:  # what overflowed ran elsewhere
+            return
+        self._running[record["batch"]] = record
+        waited = all(self._deposited_s.get(key_of(one), math.inf) <= self._ended_s for one in record["ids"])
+        if waited and self.config.max_concurrent == 1:
+            self.pauses_s.append(record["now_s"] - self._ended_s)
+
+    def _ended(self, args: Record, chain: Chain) -> None:
+        begun = self._running.pop(args["batch"], None)
+        if begun is None:
+            return
+        self._ended_s = args["now_s"]
+        seconds = args["now_s"] - begun["now_s"]
+        self.batches.append(Batch(chain.at_s(begun["now_s"]), len(begun["ids"]), begun["padded"] or len(begun["ids"]), seconds))
+
+
+def key_of(found: Mapping[str, object]) -> Key:
+    """Of a `RequestId`, as it was recorded."""
+    return str(found["robot"]), str(found["component"]), int(str(found["session_epoch"])), int(str(found["sequence"]))
+
+
+def servers_of(chains: Iterable[Chain]) -> dict[str, ServerRead]:
+    found: dict[str, ServerRead] = {}
+    for chain in chains:
+        config = first([r for r in chain.records if r["kind"] in ("begin", "snapshot")], ServerConfig)
+        contract = first([r for r in chain.records if r["kind"] in ("begin", "snapshot")], ModelContract)
+        if chain.role == "server" and config is not None and contract is not None:
+            found.setdefault(config.name, ServerRead(config, contract)).read(chain)
+    return found
+
+
+def outages_of(ready_s: Sequence[tuple[float, bool]], seconds: float) -> list[Outage]:
+    """ready_s: its status messages, when and whether it was ready. Out of order from its last such word to the next one."""
+    found: list[Outage] = []
+    last_s = 0.0
+    for at_s in [*(at_s for at_s, ready in ready_s if ready), seconds]:
+        if at_s - last_s > SILENT_S:
+            found.append(Outage(min(last_s + STATUS_S / 2, at_s) if last_s else 0.0, at_s))
+        last_s = at_s
+    return found

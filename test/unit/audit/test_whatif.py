@@ -1,0 +1,186 @@
+"""What would have happened: a recorded factory in virtual time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from ros2_rfm_serving.audit.whatif.case import Answered, Carried, Case, Outage, Told
+from ros2_rfm_serving.audit.whatif.changes import SETTINGS, with_horizon, with_settings
+from ros2_rfm_serving.audit.whatif.comparison import compare
+from ros2_rfm_serving.audit.whatif.gpu import Law
+from ros2_rfm_serving.audit.whatif.network import cuts
+from ros2_rfm_serving.audit.whatif.reading import Recording
+from ros2_rfm_serving.audit.whatif.replay import replay
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.robot import TaskGoal
+from ros2_rfm_serving.types import MONITOR, OutputKind, Route
+
+from . import whatif_cases as made
+
+
+def test_the_same_case_and_seed_give_the_same_figures_and_another_seed_others() -> None:
+    case = made.case(8)
+    (server,) = case.servers.values()
+    uneven = tuple(batch._replace(seconds=batch.seconds * (0.9 + 0.01 * (i % 20))) for i, batch in enumerate(server.batches))
+    case = replace(case, servers={server.name: replace(server, batches=uneven)})
+    assert replay(case, 3) == replay(case, 3)
+    assert replay(case, 3) != replay(case, 4)
+
+
+def test_figures_are_those_of_a_factory_that_can_be_reckoned_by_hand() -> None:
+    """One robot of 20 Hz, 8 steps of each chunk, a server that is never busy: 2.5 chunks/s, 10 ms of network and 70 ms of batch."""
+    figures = replay(made.case(1), 0).figures
+    assert figures.chunks_hz == pytest.approx(2.5, rel=0.05)
+    assert figures.actions_hz == pytest.approx(made.RATE_HZ, rel=0.01)
+    assert figures.round_trip_p50_s == pytest.approx(0.08, abs=1e-6)
+    assert figures.held_share == 0.0 and figures.slo_attainment == 1.0 and figures.mean_batch == 1.0
+
+
+def test_a_smaller_batch_costs_what_the_server_cannot_serve_then() -> None:
+    case = made.case(16)
+    whole, small = replay(case, 0).figures, replay(with_settings(case, "batch_size=2"), 0).figures
+    assert small.chunks_hz < 0.7 * whole.chunks_hz and small.staleness_p50_s > 1.5 * whole.staleness_p50_s
+    assert small.round_trip_p99_s > whole.round_trip_p99_s and small.mean_batch <= 2
+
+
+def test_a_faster_gpu_answers_sooner_and_a_longer_horizon_asks_less_often() -> None:
+    case = made.case(16)
+    as_recorded = replay(case, 0).figures
+    assert replay(with_settings(case, "speed=2"), 0).figures.round_trip_p50_s < 0.6 * as_recorded.round_trip_p50_s
+    longer = replay(with_horizon(case, "static:16"), 0).figures
+    assert longer.chunks_hz == pytest.approx(as_recorded.chunks_hz / 2, rel=0.1)
+    assert longer.staleness_p50_s > as_recorded.staleness_p50_s
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_setting_can_be_changed(setting: str) -> None:
+    value = {"dispatch": "fifo", "batching": "wait", "mode": "sync"}.get(setting, "2")
+    assert replay(with_settings(made.case(2), f"{setting}={value}"), 0).figures.chunks_hz > 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("dispath=fifo", "did you mean `dispatch`"),
+        ("dispatch=fif", "did you mean `fifo`"),
+        ("batching=x", "fixed, saturation, wait"),
+        ("batch_size=0", "give rows"),
+        ("batch_size=2.5", "give rows"),
+        ("speed", "NAME=VALUE"),
+        ("speed=inf", "times faster"),
+        ("mode=sync,mode=async", "set twice"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused_with_what_is_known(text: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        with_settings(made.case(1), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("static:99", "give 1 to 32"),
+        ("static:0", "at least 1"),
+        ("static", "write static:8"),
+        ("confidence:0.4", "does not say how sure"),
+        ("nothing:1", "known here: static, confidence, curvature"),
+    ],
+)
+def test_a_horizon_that_cannot_be_replayed_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        with_horizon(made.case(1), text)
+
+
+def test_a_horizon_by_confidence_goes_by_what_was_recorded_of_each_chunk() -> None:
+    """Models were sure of 4 rows of each chunk: every 4 steps a new one."""
+    case = made.case(1)
+    (server,) = case.servers.values()
+    case = replace(case, servers={server.name: replace(server, confidences=((0.9,) * 4 + (0.1,) * 28,))})
+    sure, anyway = replay(with_horizon(case, "confidence:0.4"), 0).figures, replay(with_horizon(case, "confidence:100"), 0).figures
+    assert sure.chunks_hz > 1.5 * replay(case, 0).figures.chunks_hz > anyway.chunks_hz
+
+
+def test_an_outage_is_lived_through_again() -> None:
+    case = made.case(4)
+    (server,) = case.servers.values()
+    out = replace(case, servers={server.name: replace(server, outages=(Outage(8.0, 12.0),))})
+    was, has = replay(case, 0).figures, replay(out, 0).figures
+    assert was.held_share == 0.0 and has.held_share > 0.05
+    assert has.chunks_hz < 0.9 * was.chunks_hz
+
+
+def test_a_cut_network_is_cut_again_and_single_losses_are_drawn() -> None:
+    carried = tuple(Carried(0.5 * i, math.inf if 16 <= i < 24 else 0.01) for i in range(40))
+    assert cuts(carried) == [(8.0, 12.0)]
+    lossy = tuple(Carried(0.5 * i, math.inf if i % 4 == 0 else 0.01) for i in range(40))
+    assert not cuts(lossy)
+    case = made.case(1)
+    for network, less in ((carried, 0.9), (lossy, 0.99)):
+        robots = {name: replace(robot, network=network) for name, robot in case.robots.items()}
+        assert replay(replace(case, robots=robots), 0).figures.chunks_hz < less * replay(case, 0).figures.chunks_hz
+
+
+def test_a_paused_robot_pauses_and_a_judge_ends_the_attempt_when_it_did() -> None:
+    case = made.case(1)
+    (name,) = case.robots
+    paused = replace(case.robots[name], told=(*case.robots[name].told, Told(8.0, "pause"), Told(12.0, "resume")))
+    assert replay(replace(case, robots={name: paused}), 0).figures.actions_hz == pytest.approx(20.0 * 14 / 18, rel=0.05)
+    assert replay(_judged(case), 0).figures.episodes == 3
+
+
+def _judged(case: Case) -> Case:
+    """Three tasks of 5 s, each said to be done by a monitor of 2 Hz after 4 s, though the next one is given when 6 s are over."""
+    (name,) = case.robots
+    goal = TaskGoal(task="push", instruction="push it", time_budget_s=60.0, reset=False)
+    told = tuple(Told(2.5 + 6.0 * i, "start", (goal,)) for i in range(3))
+    answers = tuple(Answered(i + 1, 0.5 * k, MONITOR, ("done" if k >= 8 else "ongoing",)) for i in range(3) for k in range(12))
+    judge = made.server("server_2")
+    judge = replace(
+        judge,
+        placement=replace(judge.placement, model="judge", components=(MONITOR,)),
+        contract=replace(made.CONTRACT, output=OutputKind.JUDGEMENT, action_names=(), chunk_length=0),
+    )
+    route = Route(robot=name, component=MONITOR, server="server_2", max_rate_hz=2.0, slo_s=0.5, task="push")
+    schedule = replace(
+        case.schedule, placements=(*case.schedule.placements, judge.placement), routes=(*case.schedule.routes, route)
+    )
+    robot = replace(case.robots[name], told=told, answers=answers)
+    return replace(case, robots={name: robot}, servers={**case.servers, "server_2": judge}, schedules=((0.0, schedule),))
+
+
+def test_batches_that_never_ran_are_extrapolated_and_said() -> None:
+    case = made.case(16, rows=(1, 2))
+    (server,) = case.servers.values()
+    law = Law(server)
+    assert [law.mean_s(rows) for rows in (1, 2, 3, 4)] == pytest.approx([made.batch_s(rows) for rows in (1, 2, 3, 4)])
+    found = compare(Recording(case=case, figures=replay(case, 0).figures), None, "", seeds=2)
+    assert any("server_1 never ran batches of 3, 4 rows" in sentence for sentence in found.unknown)
+
+
+def test_a_profile_says_the_ratio_of_a_size_that_never_ran_to_one_that_did() -> None:
+    server = made.server(rows=(1,), batch_size=4)
+    assert Law(server, lambda rows: 0.01 * rows).mean_s(4) == pytest.approx(4 * made.batch_s(1))
+
+
+def test_an_engine_that_always_fills_its_batches_takes_the_time_of_the_new_size() -> None:
+    server = made.server(rows=(1, 2), batch_size=4)
+    full = replace(server, batches=tuple(batch._replace(padded=4, seconds=0.1) for batch in server.batches))
+    assert Law(full).mean_s(1) == pytest.approx(0.1)
+    larger = replace(full, placement=replace(full.placement, batch_size=8))
+    assert Law(larger, lambda rows: 0.02 * rows).mean_s(1) == pytest.approx(0.2)
+
+
+def test_a_comparison_says_how_close_the_replay_comes_and_what_it_cannot_know() -> None:
+    case = made.case(16)
+    recorded = Recording(case=case, figures=replay(case, 99).figures)
+    found = compare(recorded, with_settings(case, "batch_size=2"), "batch_size=2", seeds=3)
+    rows = {row.name: row for row in found.rows}
+    assert abs(rows["chunks_hz"].error) < 0.05 and abs(rows["held_share"].error) < 0.01
+    assert rows["chunks_hz"].ratio < 0.9
+    spread = rows["round_trip_p99_s"].replayed
+    assert spread.low <= spread.median <= spread.high
+    assert any("success is not predicted" in sentence for sentence in found.unknown)
+    assert any("network carries" in sentence for sentence in found.unknown)
+    assert found.to_json()["figures"]["chunks_hz"]["changed"]["median"] == rows["chunks_hz"].changed.median  # type: ignore[union-attr]
