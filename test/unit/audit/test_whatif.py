@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+
 from ros2_rfm_serving.audit.whatif.case import Answered, Carried, Case, Outage, Told
 from ros2_rfm_serving.audit.whatif.changes import SETTINGS, with_horizon, with_settings
 from ros2_rfm_serving.audit.whatif.comparison import compare

@@ -1,0 +1,166 @@
+"""A case under another declaration: planned anew, with the robots, service times and outages that were recorded."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ros2_rfm_serving.audit.whatif.case import Case, RobotCase, ServerCase
+from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
+from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
+from ros2_rfm_serving.factory import Catalogue, Factory, Robot
+from ros2_rfm_serving.factory.settings import RobotSettings, ServerSettings, Settings, settings_of
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.robot import RobotConfig
+from ros2_rfm_serving.scheduler import plan_factory, to_schedule
+from ros2_rfm_serving.server import ServerConfig
+from ros2_rfm_serving.simulation.events import source
+from ros2_rfm_serving.types import ModelContract, OutputKind, Placement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knowledge:
+    """What a scheduler goes by."""
+
+    profile: Profile
+    catalogue: Catalogue
+    clock: Callable[[], float]
+    """Seconds, for the time that the solver may take."""
+
+    def service_s(self, model: str, gpu_type: str, rows: int) -> float:
+        """Seconds of a batch, as `replay.ServiceTime`: by the catalogue's law, or else measured; NaN: nobody has said."""
+        footprint = self.catalogue.footprint(model, gpu_type)
+        if footprint and footprint.service:
+            return footprint.service.law().mean_s(rows)
+        for batching in ("fixed", "continuous"):
+            if found := self.profile.batches_s(model, gpu_type, batching, rows):
+                return found[rows - 1]
+        return float("nan")
+
+
+def with_factory(case: Case, factory: Factory, known: Knowledge, policy: str = "best") -> Case:
+    """Raises: `ConfigurationError` for a task of which no robot was recorded; `ScheduleError` when it cannot be served."""
+    solution = plan_factory(factory, known.profile, known.catalogue, policy=policy, clock=known.clock)
+    if not solution.servers:
+        raise ScheduleError("; ".join(solution.problems))
+    first_s, then = case.schedules[0]
+    schedule = replace(
+        to_schedule(solution, factory.robots, epoch=1, previous=case.schedule), scheduler=then.scheduler, epoch=then.epoch + 1
+    )
+    settings = settings_of(factory)
+    servers = {placement.server: _server(placement, settings.of(placement), case, known) for placement in schedule.placements}
+    robots = _robots(case, factory.robots, settings)
+    doubled = Counter(robot.task for robot in factory.robots if robot.name not in case.robots)
+    gaps = [f"{count} robots of {task!r} were not recorded: each does what another one did" for task, count in doubled.items()]
+    gaps += _unmeasured(schedule.placements, case)
+    gaps += [
+        f"{name} was out of order then, and is not there now"
+        for name, s in case.servers.items()
+        if s.outages and name not in servers
+    ]
+    return replace(case, robots=robots, servers=servers, schedules=((first_s, schedule),), gaps=(*case.gaps, *gaps))
+
+
+def _unmeasured(placements: Sequence[Placement], case: Case) -> list[str]:
+    recorded = {_kind(server.placement) for server in case.servers.values() if server.batches}
+    new = dict.fromkeys(_kind(placement) for placement in placements if _kind(placement) not in recorded)
+    return [f"{model!r} did not run on {gpu_type!r}: its times are the profile's" for model, gpu_type in new]
+
+
+def _kind(placement: Placement) -> tuple[str, str]:
+    return placement.model, placement.gpu_type
+
+
+# --- robots ----------------------------------------------------------------------------------------------------------------
+
+
+def _robots(case: Case, wanted: Sequence[Robot], settings: Settings) -> dict[str, RobotCase]:
+    recorded: defaultdict[str, list[RobotCase]] = defaultdict(list)
+    for one in case.robots.values():
+        recorded[one.task or one.name.rpartition("_")[0]].append(one)
+    found = {}
+    for robot in wanted:
+        if not recorded[robot.task]:
+            fix = f"{did_you_mean(robot.task, [task for task in recorded if recorded[task]])}; name its tasks alike"
+            raise ConfigurationError(f"no robot of {robot.task!r} was recorded", key="--factory", fix=fix)
+        same = case.robots.get(robot.name)
+        like = same or _beside(recorded[robot.task][robot.index % len(recorded[robot.task])], robot.name)
+        found[robot.name] = replace(like, config=declared(replace(like.config, name=robot.name), settings.robots[robot.task]))
+    return found
+
+
+def _beside(robot: RobotCase, name: str) -> RobotCase:
+    """Another one that does the same a part of a period later."""
+    later_s = source(0, "beside", name).random() / robot.config.control_rate_hz
+    return replace(
+        robot,
+        ticks=tuple(tick._replace(at_s=tick.at_s + later_s) for tick in robot.ticks),
+        told=tuple(told._replace(at_s=told.at_s + later_s) for told in robot.told),
+    )
+
+
+def declared(config: RobotConfig, settings: RobotSettings) -> RobotConfig:
+    """What a descriptor says about a robot, as `factory/nodes.py` has it for a live one. Raises: `ConfigurationError`."""
+    policy = replace(
+        config.policy,
+        fallbacks=settings.fallbacks,
+        max_task_retries=settings.max_task_retries,
+        on_max_task_retries=settings.on_max_task_retries,
+        max_consecutive_safety_replan=settings.max_consecutive_safety_replan,
+        max_consecutive_slo_violation=settings.max_consecutive_slo_violation,
+        on_max_violation=settings.on_max_violation,
+    )
+    steps = settings.execution_horizon(config.step_rate_hz)
+    return replace(
+        config,
+        prompts=dict(settings.prompts),
+        calls_per_action=dict(settings.calls_per_action),
+        synchronous=settings.synchronous,
+        execution_horizon=steps,
+        horizon=replace(settings.horizon, steps=steps),
+        policy=policy,
+    )
+
+
+# --- servers ---------------------------------------------------------------------------------------------------------------
+
+
+def _server(placement: Placement, settings: ServerSettings, case: Case, known: Knowledge) -> ServerCase:
+    """With the times of those that ran its model on such a GPU, and the outages of the one of its name."""
+    alike = [server for server in case.servers.values() if _kind(server.placement) == _kind(placement)]
+    same = [server for server in alike if server.name == placement.server]
+    model = [server for server in case.servers.values() if server.placement.model == placement.model]
+    like = next(iter((*same, *alike, *model)), None)
+    config = like.config if like else ServerConfig(name=placement.server)
+    named = case.servers.get(placement.server)
+    return ServerCase(
+        placement=placement,
+        config=_config(config, placement, settings),
+        contract=like.contract if like else _contract(placement, known.catalogue),
+        batches=tuple(sorted(batch for server in same or alike for batch in server.batches)),
+        intake_s=like.intake_s if like else 0.0,
+        pause_s=like.pause_s if like else 0.0,
+        outages=named.outages if named else (),
+        confidences=tuple(sure for server in alike for sure in server.confidences),
+    )
+
+
+def _config(config: ServerConfig, placement: Placement, settings: ServerSettings) -> ServerConfig:
+    return replace(
+        config,
+        name=placement.server,
+        batch_size=placement.batch_size,
+        max_sessions=placement.max_sessions,
+        dispatch=settings.dispatch,
+        batching=settings.batching,
+        refetch_after_s=settings.refetch_after_s,
+        profile_s=(),
+    )
+
+
+def _contract(placement: Placement, catalogue: Catalogue) -> ModelContract:
+    entry = catalogue[placement.model]
+    spec = EmulatedSpec(model=placement.model, output=OutputKind(entry.output), chunk_length=entry.chunk_length)
+    return EmulatedEngine(spec, lambda rows: 0.0, lambda seconds: None).contract
