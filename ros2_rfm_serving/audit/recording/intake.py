@@ -17,6 +17,11 @@ class Topic(NamedTuple):
     qos: str = ""
     """What its publishers offer, in YAML."""
 
+    @property
+    def latched(self) -> bool:
+        """Who comes later gets the last message too."""
+        return "transient_local" in self.qos
+
 
 class Sample(NamedTuple):
     """One message that was heard."""
