@@ -68,6 +68,8 @@ class Names:
         if not re.fullmatch(r"(/[A-Za-z_]\w*)*", self._root, re.ASCII) or "__" in self._root:
             fix = "write names such as `plant/line_2`: letters, digits and single underscores, no digit first"
             raise ConfigurationError(f"{root!r} is no namespace", key="fleet_namespace", fix=fix)
+        self.root = self._root
+        """With a slash in front; empty: none."""
         self.schedule = f"{self._root}/rfm/schedule"
         self.admit_robot = f"{self._root}/rfm/admit_robot"
         self.release_robot = f"{self._root}/rfm/release_robot"
