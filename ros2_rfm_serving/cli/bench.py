@@ -17,7 +17,8 @@ from ros2_rfm_serving.benchmarks.safety import safety
 from ros2_rfm_serving.benchmarks.scheduler import scheduler
 from ros2_rfm_serving.benchmarks.serving.report import serving
 from ros2_rfm_serving.benchmarks.stages import stages
+from ros2_rfm_serving.benchmarks.whatif import whatif
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
-for command in (path, policy, engine, robot, robots, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch):
+for command in (path, policy, engine, robot, robots, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch, whatif):
     app.command()(command)

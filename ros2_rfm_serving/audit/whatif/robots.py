@@ -45,6 +45,7 @@ class RobotRead:
     confidences: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     """Server -> of its chunks."""
     first_episode: int = 0
+    _heard: set[tuple[int, int]] = field(default_factory=set)
     _episode: int = 0
     _began_s: float = 0.0
 
@@ -107,13 +108,12 @@ class RobotRead:
         do, args = record["do"], record["args"]
         if do == "reply" and record.get("result"):
             self._reply(at_s, args["reply"])
-        elif do == "follow" and record.get("result"):
+        elif do == "follow":
             self._follow(at_s, args["schedule"])
         elif do == "reset_done":
             self.resets_s[self._episode] = at_s - self._began_s
         elif do in PEOPLE and (do != "resume" or not record.get("result")):
-            given = tuple(codec.value(value) for name, value in args.items() if name != "now_s")
-            self.told.append(Told(at_s, do, given))
+            self.told.append(Told(at_s, do, tuple(codec.value(value) for value in args.values())))
             if do == "start":
                 self._attempt(self._episode + 1 if self._episode else self.first_episode, at_s)
 
@@ -122,8 +122,10 @@ class RobotRead:
         self.log.episodes.append(at_s)
 
     def _follow(self, at_s: float, schedule: Any) -> None:
+        """Repeated every 2 s."""
         epoch = (schedule["scheduler"], schedule["epoch"])
-        if not self.schedules or epoch != (self.schedules[-1][1].scheduler, self.schedules[-1][1].epoch):
+        if epoch not in self._heard:
+            self._heard.add(epoch)
             self.schedules.append((at_s, codec.value(schedule)))
 
     def _reply(self, at_s: float, reply: Mapping[str, Any]) -> None:
@@ -157,7 +159,7 @@ def robots_of(chains: Iterable[Chain], holds: Mapping[str, Sequence[float]]) -> 
     for chain in chains:
         if chain.role != "robot":
             continue
-        config = first(chain.records, RobotConfig)
+        config = first(chain.records[:1], RobotConfig)
         if config is None:
             continue
         robot = found.setdefault(config.name, RobotRead(config, Log(config.name, held=list(holds.get(config.name, ())))))

@@ -32,7 +32,8 @@ ANSWER_S = 20.0
 class Surroundings(Node):
     """Gives every robot states and images at its rates, spread over the period, and one endless task."""
 
-    def __init__(self, robots: list[str], server: str, image_size_px: int) -> None:
+    def __init__(self, robots: list[str], server: str, image_size_px: int, *, batch_size: int = 8, slo_s: float = 0.0) -> None:
+        """slo_s: request to chunk; 0: none."""
         super().__init__("bench_surroundings", enable_rosout=False, start_parameter_services=False)
         self.figures = Told(diagnostics.PERIOD_S)
         self.at_work: set[str] = set()
@@ -41,7 +42,7 @@ class Surroundings(Node):
         self._state = Float32MultiArray(data=array.array("f", bytes(4 * STATE_SIZE)))
         self._robots = [_Robot(self, robot, names) for robot in robots]
         self._turn = 0
-        self._schedule = convert.schedule_to(_schedule(robots, server), "bench")
+        self._schedule = convert.schedule_to(_schedule(robots, server, batch_size, slo_s), "bench")
         self._schedules = self.create_publisher(msg.Schedule, names.schedule, qos.SCHEDULE)
         self.create_subscription(DiagnosticArray, diagnostics.TOPIC, self._on_diagnostics, 10)
         every(self, SCHEDULE_PERIOD_S, lambda: self._schedules.publish(self._schedule))
@@ -96,16 +97,16 @@ def _image_message(camera: str, size_px: int, seed: int) -> Any:
     return message
 
 
-def _schedule(robots: list[str], server: str) -> Schedule:
+def _schedule(robots: list[str], server: str, batch_size: int, slo_s: float) -> Schedule:
     placement = Placement(
         server=server,
         model="",
         components=(SYSTEM1,),
         gpu_type="",
         batching="fixed",
-        batch_size=8,
+        batch_size=batch_size,
         max_sessions=len(robots),
         predicted_p99_s=0.0,
     )
-    routes = tuple(Route(robot=robot, component=SYSTEM1, server=server, max_rate_hz=100.0, slo_s=0.0) for robot in robots)
+    routes = tuple(Route(robot=robot, component=SYSTEM1, server=server, max_rate_hz=100.0, slo_s=slo_s) for robot in robots)
     return Schedule(epoch=1, placements=(placement,), routes=routes, predicted_actions_hz=0.0, policy="bench")

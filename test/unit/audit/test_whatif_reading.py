@@ -1,0 +1,59 @@
+"""Journals of robots as a case: what is read from records is what the brain itself counted."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ros2_rfm_serving.audit.whatif.chains import chains_of
+from ros2_rfm_serving.audit.whatif.robots import RobotRead, robots_of
+from ros2_rfm_serving.audit.whatif.servers import outages_of
+from ros2_rfm_serving.types import MONITOR, SYSTEM1
+from test.unit.audit.recordings import recorded_world, run
+
+
+@pytest.fixture(scope="module")
+def found() -> tuple[object, RobotRead]:
+    world, recorder = recorded_world(system1=0.5, monitor=0.5)
+    run(world, recorder, 8.0)
+    world.brain.pause(world.now_s)
+    run(world, recorder, 1.0)
+    world.brain.resume(world.now_s)
+    run(world, recorder, 3.0)
+    (read,) = robots_of(chains_of(recorder.pages), {}).values()
+    return world, read
+
+
+def test_what_was_executed_and_answered_is_what_the_brain_counted(found: tuple[object, RobotRead]) -> None:
+    world, read = found
+    brain = world.brain  # type: ignore[attr-defined]
+    assert len(read.log.executed) == sum(brain.stalenesses.counts) > 100
+    assert sum(age_s for _, age_s in read.log.executed) == pytest.approx(brain.stalenesses.sum)
+    for component in (SYSTEM1, MONITOR):
+        answered = [waited_s for _, waited_s in read.log.sent[component] if waited_s < math.inf]
+        assert len(answered) == sum(brain.figures[component].round_trips.counts) > 5
+        assert sum(answered) == pytest.approx(brain.figures[component].round_trips.sum)
+
+
+def test_a_case_has_ticks_tasks_words_and_delays(found: tuple[object, RobotRead]) -> None:
+    _, read = found
+    case = read.case(lambda key, asked: False)
+    assert [told.what for told in case.told] == ["start", "pause", "resume"]
+    assert case.told[0].args[0].task == case.task
+    assert len(case.ticks) > 200 and all(tick.may_act for tick in case.ticks[-5:])
+    assert {answer.component for answer in case.answers} == {MONITOR} and case.answers[0].words == ("ongoing",)
+    delays_s = [carried.both_ways_s for carried in case.network if carried.both_ways_s < math.inf]
+    assert len(delays_s) > 20 and all(0.0 <= delay_s < 1.0 for delay_s in delays_s)
+    assert len(read.schedules) == 1 and read.schedules[0][1].routes_of(case.name)
+
+
+def test_a_server_that_was_silent_was_out_of_order_until_it_was_heard_again() -> None:
+    ready = [(0.5 * i, True) for i in range(1, 20)]
+    assert outages_of(ready, 10.0) == []
+    ((from_s, until_s),) = outages_of([one for one in ready if not 3.0 < one[0] < 8.0], 10.0)
+    assert (from_s, until_s) == (3.25, 8.0)
+    ((from_s, until_s),) = outages_of([(at_s, at_s >= 5.0) for at_s, _ in ready], 10.0)
+    assert (from_s, until_s) == (0.0, 5.0)
+    ((from_s, until_s),) = outages_of(ready[:8], 10.0)
+    assert (from_s, until_s) == (4.25, 10.0)
