@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SERVER, MODEL, GPU_TYPE = "bench", "bench/pi0.5", "EMULATED"
 SLO_S, START_LIMIT_S, SETTLE_S, RECORDER_S = 0.4, 120.0, 3.0, 20.0
-ALONE_S = 0.0518
+ALONE_MS = 51.8
 """Of a batch of one."""
 CATALOGUE = """\
 gpu_types: {EMULATED: {memory_gb: 100}}
@@ -91,7 +91,7 @@ def _write_profiles(folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "models.yaml").write_text(CATALOGUE, encoding="utf-8")
-    alone = ProfileRow(MODEL, GPU_TYPE, "fixed", 1, 1.0, *[1e3 * ALONE_S] * 5)
+    alone = ProfileRow(MODEL, GPU_TYPE, "fixed", 1, 1.0, *(ALONE_MS, ALONE_MS, ALONE_MS, ALONE_MS, ALONE_MS))
     (folder / "bench.csv").write_text(format_rows([alone]), encoding="utf-8")
 
 
