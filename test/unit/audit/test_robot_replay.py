@@ -22,6 +22,7 @@ from ros2_rfm_serving.robot.motion.failsafe import FailSafe
 from test.unit.audit.recordings import Recorder, all_records, from_snapshot, recorded_world, replayed, rewritten, run
 from test.unit.robot.test_robot_machine import PERIOD_S, RobotMachine
 
+DECISIONS = ("tick", "call", "transition")
 REPLAYED: dict[str, int] = {"runs": 0, "decisions": 0, "snapshots": 0}
 
 
@@ -121,9 +122,7 @@ def test_the_run_itself_has_no_difference(pages: list[Page]) -> None:
 def test_one_value_that_was_changed_is_found(pages: list[Page], key: str) -> None:
     rng = random.Random(key)
     for _ in range(5):
-        number = rng.choice(
-            [one["n"] for one in all_records(pages) if one.get(key) and one["kind"] in ("tick", "call", "transition")]
-        )
+        number = rng.choice([one["n"] for one in all_records(pages) if one.get(key) and one["kind"] in DECISIONS])
         again = replayed(rewritten(pages, functools.partial(_change, number=number, key=key, rng=rng)))
         assert again.difference is not None and again.at["n"] == number
         assert again.difference.field.split(".")[0].split("[")[0] == key
