@@ -6,4 +6,6 @@ bag_writer.py   a rosbag2 folder, written: splits, metadata.yaml; over mcap_file
 journal.py      what a writer notes while somebody listens: pages, seals, snapshots
 codec.py        the brain's values, and whole brains, as JSON, and back
 whatif/         what would have happened with other settings, in virtual time
+verify.py       all chains of a recording, and what the recorder's own says of the others
+replay.py       decided once more, and compared (compare.py); robots/ for robots
 """

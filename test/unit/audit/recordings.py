@@ -57,11 +57,7 @@ def run(world: World, recorder: Recorder, seconds: float) -> None:
 
 def replayed(pages: Iterable[Page]) -> Replayed:
     """Of one chain."""
-    last = None
-    for last in replay(pages, MAKERS):
-        pass
-    assert last is not None
-    return last
+    return list(replay(pages, MAKERS))[-1]
 
 
 def all_records(pages: Iterable[Page]) -> list[dict[str, Any]]:

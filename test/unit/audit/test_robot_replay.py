@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ros2_rfm_serving.robot.motion.failsafe import FailSafe
 from test.unit.audit.recordings import Recorder, all_records, from_snapshot, recorded_world, replayed, rewritten, run
 from test.unit.robot.test_robot_machine import PERIOD_S, RobotMachine
 
+DECISIONS = ("tick", "call", "transition")
 REPLAYED: dict[str, int] = {"runs": 0, "decisions": 0, "snapshots": 0}
 
 
@@ -120,15 +122,9 @@ def test_the_run_itself_has_no_difference(pages: list[Page]) -> None:
 def test_one_value_that_was_changed_is_found(pages: list[Page], key: str) -> None:
     rng = random.Random(key)
     for _ in range(5):
-        changed: list[int] = []
-
-        def change(found: list[dict[str, Any]]) -> None:
-            record = rng.choice([one for one in found if one.get(key) and one["kind"] in ("tick", "call", "transition")])
-            record[key] = _changed(record[key], rng)
-            changed.append(record["n"])
-
-        again = replayed(rewritten(pages, change))
-        assert again.difference is not None and again.at["n"] == changed[0]
+        number = rng.choice([one["n"] for one in all_records(pages) if one.get(key) and one["kind"] in DECISIONS])
+        again = replayed(rewritten(pages, functools.partial(_change, number=number, key=key, rng=rng)))
+        assert again.difference is not None and again.at["n"] == number
         assert again.difference.field.split(".")[0].split("[")[0] == key
 
 
@@ -139,6 +135,10 @@ def test_another_input_is_found(pages: list[Page]) -> None:
             row[0] += 0.25
 
     assert replayed(rewritten(pages, change)).difference is not None
+
+
+def _change(found: list[dict[str, Any]], number: int, key: str, rng: random.Random) -> None:
+    found[number][key] = _changed(found[number][key], rng)
 
 
 def _changed(value: Any, rng: random.Random) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.conversation.links import Links
-from ros2_rfm_serving.robot.conversation.presence import LOADING_PATIENCE
+from ros2_rfm_serving.robot.conversation.presence import LOADING_PATIENCE, Presence
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
 CONFIG = RobotConfig(name="r1", action_names=("x",), cameras=(), state_size=1, control_rate_hz=20.0, server_timeout_s=2.0)
