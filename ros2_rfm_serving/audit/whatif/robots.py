@@ -61,7 +61,8 @@ class RobotRead:
     def case(self, arrived: Callable[[Key, Asked], bool]) -> RobotCase:
         """arrived: whether a request without an answer came to its server, or the server was not there."""
         carried = [Carried(asked.at_s, self.trips[key][1]) for key, asked in self.asked.items() if key in self.trips]
-        lost = [a for key, a in self.asked.items() if key not in self.trips and not arrived(key, a)]
+        until_s = self.ticks[-1].at_s - self.config.link.request_timeout_s if self.ticks else 0.0
+        lost = [a for key, a in self.asked.items() if key not in self.trips and a.at_s < until_s and not arrived(key, a)]
         tasks = [told.args[0].task for told in self.told if told.what == "start"]
         return RobotCase(
             config=self.config,
