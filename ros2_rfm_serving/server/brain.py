@@ -208,6 +208,11 @@ class ServerBrain:
 
     # --- how it is ---
 
+    @property
+    def works(self) -> list[Work]:
+        """That run, or whose replies are made."""
+        return [work for lane in self.lanes for work in lane.works] + list(self._ended)
+
     def stalled_s(self, now_s: float) -> float:
         """For how long something has been waiting or running and nothing began or ended. Needs no lock."""
         waiting_s = self._moved_s if len(self.mailboxes) else math.inf
