@@ -101,8 +101,10 @@ def _reply(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call:
 def _execution_horizon(record: Mapping[str, Any], horizon: Horizon, confidence: Any) -> int:
     """Decided once more by the policy, from the confidence that was recorded. What another server said, or nobody could, stands."""
     recorded: int = record["execution_horizon"]
-    if record["by"] == "engine" or not horizon.policy or (record["by"] == "updates" and not confidence.size):
+    if record["by"] == "engine" or (record["by"] == "updates" and not confidence.size):
         return recorded
+    if not horizon.policy:
+        return 0
     with contextlib.suppress(Exception):  # a policy may be foreign code: the server served on without it, too
         return min(operator.index(policy(horizon.policy).rows(confidence, horizon)), record["chunk_rows"])
     return recorded

@@ -10,25 +10,26 @@ import orjson
 from ros2_rfm_serving.audit import chain
 from ros2_rfm_serving.audit.servers.records import record_of
 from ros2_rfm_serving.audit.servers.snapshots import copied, written
-from ros2_rfm_serving.audit.servers.witness import Note, witnessed
-from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.audit.servers.witness import Note, unwitnessed, witnessed
+from ros2_rfm_serving.server import ModelServer, ServerBrain
 
 
 class Kept:
     """What a server decides from now on."""
 
     def __init__(self, server: ModelServer, clock: Callable[[], float]) -> None:
-        self._server, self._clock = server, clock
+        self._server = server
         self._notes: list[Note | bytes] = []
-        with server.deciding() as brain:
+
+        def begin(brain: ServerBrain) -> ServerBrain:
             self._notes.append(copied(brain))
-            server_brain = brain
-        del server_brain
-        server.witness(lambda brain: witnessed(brain, clock, self._notes.append))
+            return witnessed(brain, clock, self._notes.append)
+
+        server.witness(begin)
 
     def snapshot(self) -> None:
         with self._server.deciding() as brain:
-            self._notes.append(copied(brain.brain))  # type: ignore[attr-defined]
+            self._notes.append(copied(unwitnessed(brain)))
 
     def records(self) -> list[dict[str, Any]]:
         """Through a chain and back."""
@@ -39,7 +40,6 @@ class Kept:
             else:
                 kind, body = record_of(note)
                 kept.note(kind, note.t, body)
-        kept.seal(0.0, closed=True)
         page = kept.page()
         assert page is not None
         return [orjson.loads(line) for line in page.lines]
