@@ -30,14 +30,6 @@ Works = Mapping[int, Work]
 """Under way, by number"""
 
 
-def brain_of(snapshot: Mapping[str, Any]) -> ServerBrain:
-    """Raises: `RfmError` when it is none, or could not be recorded."""
-    found = codec.value(snapshot.get("brain"))
-    if not isinstance(found, ServerBrain):
-        raise RfmError(str(snapshot.get("problem") or "the snapshot holds no server"))
-    return found
-
-
 def call_of(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call | None:
     """None: a record that is no decision. Raises: `RfmError` for one that cannot be read."""
     read = READ.get(record.get("kind", ""))
