@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -52,7 +53,7 @@ class Replayed:
     difference: Difference | None = None
     """The first one; after it nothing is replayed."""
     at: Mapping[str, Any] = field(default_factory=dict)
-    """n, t and kind of its record."""
+    """n, t, kind, and what was done, of its record, and its ROS time, `stamp_s`, as far as it is known."""
 
 
 class Replay:
@@ -60,24 +61,30 @@ class Replay:
 
     def __init__(self, writer: str, run: int, make: Callable[[], Replayer]) -> None:
         self.result = Replayed(writer, run)
+        self._stamp_s: float | None = None
+        """ROS time at t = 0, as it was said last."""
         self._make = make
         self._replayer: Replayer | None = None
         self._next = 0
         self._last_s: float | None = None
 
     def add(self, page: Page) -> None:
-        for record in records(page):
-            if self.result.difference is not None:
-                return
-            self._add(record)
+        try:
+            for record in records(page):
+                if self.result.difference is not None:
+                    return
+                self._add(record)
+        except RfmError as error:
+            self._refuse(f"{error}; see `rfm audit verify`")
 
     def _add(self, record: Mapping[str, Any]) -> None:
         number, kind, now_s = record.get("n"), record.get("kind"), record.get("t")
         if not isinstance(number, int) or not isinstance(now_s, (int, float)):
-            raise RfmError(f"{self.result.writer}: a record without number or time; see `rfm audit verify`")
+            raise RfmError(f"{self.result.writer}: a record without number or time")
         if number != self._next and self._next:
             self._lose(f"{number - self._next} records are missing before {number}")
         self._next = number + 1
+        self._stamp_s = record["stamp"] - now_s if isinstance(record.get("stamp"), (int, float)) else self._stamp_s
         if kind == BEGIN:
             self._note_versions(record)
         elif kind == SNAPSHOT:
@@ -117,7 +124,9 @@ class Replay:
 
     def _compare(self, record: Mapping[str, Any], recorded: Any, replayed: Any) -> None:
         self.result.difference = first_difference(recorded, replayed)
-        self.result.at = {key: record[key] for key in ("n", "t", "kind", "do") if key in record}
+        if self.result.difference is not None:
+            stamp = {} if self._stamp_s is None else {"stamp_s": self._stamp_s + record["t"]}
+            self.result.at = {**{key: record[key] for key in ("n", "t", "kind", "do") if key in record}, **stamp}
 
     def _lose(self, why: str) -> None:
         self._replayer = None
@@ -141,20 +150,33 @@ class Replay:
         self._last_s = now_s
 
 
-Makers = Mapping[str, Callable[[], Replayer]]
-"""By the first part of a writer's name."""
+class ChainReplay(Protocol):
+    """One chain, page by page, whatever its writer is. What cannot be replayed stands in its result."""
+
+    result: Replayed
+
+    def add(self, page: Page) -> None: ...
+
+
+Makers = Mapping[str, Callable[[str, int], ChainReplay]]
+"""By the first part of a writer's name: for its name and run."""
+
+
+def brains(make: Callable[[], Replayer]) -> Callable[[str, int], ChainReplay]:
+    """For `Makers`: those whose brain is told one thing after the other."""
+    return functools.partial(Replay, make=make)
 
 
 def replay(pages: Iterable[Page], makers: Makers, wanted: Callable[[str], bool] = lambda writer: True) -> Iterator[Replayed]:
     """Each page's chain as it stands after it: the same object for every page of a chain. wanted: whether to replay a writer."""
-    chains: dict[tuple[str, int], Replay] = {}
+    chains: dict[tuple[str, int], ChainReplay] = {}
     for page in pages:
         make = makers.get(page.writer.partition("/")[0])
         if make is None or not wanted(page.writer):
             continue
         key = page.writer, page.run
         if key not in chains:
-            chains[key] = Replay(*key, make)
+            chains[key] = make(*key)
         chains[key].add(page)
         yield chains[key].result
 

@@ -10,7 +10,7 @@ import orjson
 
 from ros2_rfm_serving.audit.chain import Chain, Page, records
 from ros2_rfm_serving.audit.journal import Journal
-from ros2_rfm_serving.audit.replay import Replayed, replay
+from ros2_rfm_serving.audit.replay import Replayed, brains, replay
 from ros2_rfm_serving.audit.robots.recorded import RecordedBrain
 from ros2_rfm_serving.audit.robots.replay import RobotReplay
 from ros2_rfm_serving.faults import FaultPlan
@@ -18,7 +18,7 @@ from ros2_rfm_serving.robot import RobotConfig
 from test.unit.robot.robot_world import World
 from test.unit.robot.robots import FAILING, begin
 
-MAKERS = {"robot": RobotReplay}
+MAKERS = {"robot": brains(RobotReplay)}
 
 
 class Recorder:
