@@ -8,4 +8,5 @@ codec.py        the brain's values, and whole brains, as JSON, and back
 whatif/         what would have happened with other settings, in virtual time
 verify.py       all chains of a recording, and what the recorder's own says of the others
 replay.py       decided once more, and compared (compare.py); robots/ for robots
+replay.py       decided once more, and compared (compare.py); robots/, servers/, schedulers/ for what each role notes
 """

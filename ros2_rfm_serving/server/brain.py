@@ -177,7 +177,7 @@ class ServerBrain:
         return stale
 
     def ended(self, work: Work, answered: Sequence[bool], num_failed: int, now_s: float) -> float:
-        """Who of it got an answer; `num_failed` batches in a row gave none to anybody. Returns the load; `reply` to each follows."""
+        """Who of it got an answer; `num_failed` batches in a row gave none to anybody. The load; `reply` to each follows."""
         self.lanes[work.tier].ended(work, now_s, failed=not any(answered), num_failed=num_failed)
         self._moved_s = now_s
         latencies_s = [now_s - waiting.arrived_s for waiting, got in zip(work.batch, answered, strict=True) if got]
@@ -207,6 +207,11 @@ class ServerBrain:
         return reply_of(self.config.name, self.contract, waiting, answer, served, outlook)
 
     # --- how it is ---
+
+    @property
+    def works(self) -> list[Work]:
+        """That run, or whose replies are made."""
+        return [work for lane in self.lanes for work in lane.works] + list(self._ended)
 
     def stalled_s(self, now_s: float) -> float:
         """For how long something has been waiting or running and nothing began or ended. Needs no lock."""

@@ -78,6 +78,10 @@ class Lane:
         return len(self._ends_s) >= self.max_concurrent
 
     @property
+    def works(self) -> list[Work]:
+        return list(self._ends_s)
+
+    @property
     def since_s(self) -> float:
         """When the oldest of what runs began; inf: nothing runs. Takes no lock."""
         return min((work.begun_s for work in tuple(self._ends_s)), default=math.inf)

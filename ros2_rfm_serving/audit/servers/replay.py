@@ -1,0 +1,63 @@
+"""A server decides once more."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers.reading import Call, call_of
+from ros2_rfm_serving.audit.servers.records import body_of
+from ros2_rfm_serving.audit.servers.snapshots import UNRECORDED, copied, written
+from ros2_rfm_serving.audit.servers.witness import Note, witnessed
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.server import ServerBrain, Work
+
+NOT_DECIDED = frozenset({"images", "inputs", "padded", "chunk", "chunk_rows", "updates", "by"})
+"""What the records have from arrays and engines, which no brain holds; `rfm replay --infer` looks at them."""
+UNDECIDED = "it would not be decided at all"
+
+
+class ServerReplay:
+    """See `audit.replay.Replayer`."""
+
+    def __init__(self) -> None:
+        self.brain: ServerBrain
+        self._works: dict[int, Work] = {}
+        """By number."""
+        self._notes: list[Note] = []
+
+    def restore(self, brain: Any) -> None:
+        if isinstance(brain, dict) and UNRECORDED in brain:
+            raise RfmError(str(brain[UNRECORDED]))
+        restored = codec.value(brain)
+        if not isinstance(restored, ServerBrain):
+            raise RfmError("it is no server's brain")
+        self.brain = restored
+        self._works = {work.number: work for work in restored.works}
+
+    def whole(self) -> Any:
+        return written(copied(self.brain))
+
+    def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        call = call_of(record, self.brain, self._works)
+        if call is None:
+            return {}
+        answers = {key: value for key, value in self._decided(call).items() if key not in NOT_DECIDED}
+        for key in record.keys() & {"refused", "result", "supersedes"} - answers.keys():
+            answers[key] = UNDECIDED
+        return answers
+
+    def _decided(self, call: Call) -> Mapping[str, Any]:
+        """As it would be recorded. Raises: what the brain does where the record is none that it could have made."""
+        do, args = call
+        with contextlib.suppress(RfmError):  # it is in the note
+            getattr(witnessed(self.brain, lambda: 0.0, self._notes.append), do)(*args)
+        self.brain.mishaps.clear()
+        if not self._notes:  # it was refused then, and is not now
+            return {"refused": UNDECIDED}
+        note = self._notes.pop()
+        if do == "begin" and note.gave:
+            self._works[note.gave.number] = note.gave
+        return body_of(note)
