@@ -5,8 +5,8 @@ bag.py          a recording, read: over mcap_scan.py, where what lies in a file,
 bag_writer.py   a rosbag2 folder, written: splits, metadata.yaml; over mcap_file.py, one file, chunk by chunk
 journal.py      what a writer notes while somebody listens: pages, seals, snapshots
 codec.py        the brain's values, and whole brains, as JSON, and back
-whatif/         what would have happened with other settings, in virtual time
 verify.py       all chains of a recording, and what the recorder's own says of the others
-replay.py       decided once more, and compared (compare.py); robots/ for robots
 replay.py       decided once more, and compared (compare.py); robots/, servers/, schedulers/ for what each role notes
+whatif/         what would have happened with other settings, in virtual time
+playing.py      what of a recording is shown to people again, and when
 """

@@ -31,17 +31,40 @@ def replay(
     bag: Annotated[Path, typer.Argument(help="Recording, of `rfm record` or `rfm up --record`; a folder or one of its files")],
     robot: Annotated[str, typer.Option(help="This one alone")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One line, for programs")] = False,
+    with_: Annotated[str, typer.Option("--with", metavar="NAME=VALUE,...", help="What if: dispatch=fifo, batch_size=8, ...")] = "",
+    factory: Annotated[Path | None, typer.Option(metavar="FACTORY.yaml", help="What if another factory had been declared")] = None,
+    horizon: Annotated[str, typer.Option(help="What if as many actions of a chunk: static:8, confidence:0.4")] = "",
+    check: Annotated[bool, typer.Option("--what-if", help="What if nothing was changed: how close such a replay comes")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Of a what-if: so many draws")] = 5,
+    profiles: Annotated[Path | None, typer.Option(metavar="DIR", help="Of a what-if: latency profiles; default: shipped")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Of a what-if: draw it")] = None,
+    publish: Annotated[bool, typer.Option("--publish", help="Play it to the graph, for rviz, Foxglove, `rfm status`")] = False,
+    rate: Annotated[float, typer.Option(help="With --publish: recorded seconds per second")] = 1.0,
+    loop: Annotated[bool, typer.Option(help="With --publish: again and again")] = False,
+    prefix: Annotated[str, typer.Option(help="With --publish: below this namespace, as beside a factory at work")] = "",
+    domain: Annotated[int, typer.Option(help="With --publish: ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
 ) -> None:
     """Gives every brain what it was given then. It must decide the same, command by command; the first difference is shown with
-    both sides.
+    both sides. Or asks what would have happened (--with, --factory, --horizon), in virtual time; or plays it (--publish).
 
-    Example:  rfm replay /tmp/shift --robot push_1
+    Examples:  rfm replay /tmp/shift --robot push_1   |   rfm replay /tmp/shift --with dispatch=fifo   |   rfm replay /tmp/shift --publish
 
     Exit code: 0 without a difference, 1 with one, 2 when something could not be replayed.
     """
     with needing("audit", "rfm replay"):
         from ros2_rfm_serving.audit.bag import Bag
 
+    if publish:
+        from ros2_rfm_serving.operate import playing
+
+        playing.publish(bag, playing.Playing(rate=rate, loop=loop, prefix=prefix, domain=domain))
+        return
+    if with_ or factory or horizon or check:
+        from ros2_rfm_serving.reports.what_if import Asked, show_what_if
+
+        asked = Asked(settings=with_, horizon=horizon, factory=factory, seeds=seeds, profiles=profiles, as_json=as_json, plot=plot)
+        show_what_if(bag, asked)
+        return
     began_s = time.monotonic()
     recording = Bag(bag)
     with _progress(as_json) as tell:

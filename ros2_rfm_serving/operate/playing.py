@@ -1,0 +1,46 @@
+"""`rfm replay --publish`: a recording on the graph, until it is over or Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.plain import plain
+from ros2_rfm_serving.operate.running import console, prepare_environment, ros_domain, spinning, stop_signals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Playing:
+    rate: float = 1.0
+    """Recorded seconds per second."""
+    loop: bool = False
+    prefix: str = ""
+    """Of every topic; empty: the names that they had."""
+    domain: int = -1
+    """-1: ROS_DOMAIN_ID or 0"""
+
+
+def publish(bag: Path, asked: Playing) -> None:
+    """Raises: `ConfigurationError` when a factory is at work under the same names, or nothing can be shown."""
+    if asked.rate <= 0:
+        raise ConfigurationError(f"is {asked.rate:g}", key="--rate", fix="give recorded seconds per second: more than 0")
+    prepare_environment(asked.domain)
+    from ros2_rfm_serving.audit.bag import Bag
+    from ros2_rfm_serving.ros.player_node import PlayerNode
+
+    recording, stop = Bag(bag), threading.Event()
+    seconds = (recording.ends_ns - recording.begins_ns) / 1e9
+    with stop_signals(stop), spinning(lambda: PlayerNode(recording, asked.prefix)) as player:
+        player.offer(stop)
+        for topic, why in player.left_out.items():
+            console.print(plain(f"{topic} is left out: {why}"), soft_wrap=True)
+        console.print(
+            plain(f"{seconds:.0f} s to {len(player.topics)} topics of ROS domain {ros_domain()}, {asked.rate:g} x; Ctrl-C ends it")
+        )
+        while not stop.is_set():
+            player.play(asked.rate, stop)
+            if not asked.loop or not player.topics:
+                break
+        console.print(plain(f"{player.played} messages played"))
