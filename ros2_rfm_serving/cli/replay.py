@@ -47,7 +47,9 @@ def replay(
     """Gives every brain what it was given then. It must decide the same, command by command; the first difference is shown with
     both sides. Or asks what would have happened (--with, --factory, --horizon), in virtual time; or plays it (--publish).
 
-    Examples:  rfm replay /tmp/shift --robot push_1   |   rfm replay /tmp/shift --with dispatch=fifo   |   rfm replay /tmp/shift --publish
+    Examples:  rfm replay /tmp/shift --robot push_1   |   rfm replay /tmp/shift --with dispatch=fifo
+
+               rfm replay /tmp/shift --publish --rate 2
 
     Exit code: 0 without a difference, 1 with one, 2 when something could not be replayed.
     """

@@ -113,9 +113,14 @@ class EmulatedEngine(Engine):
                 self._in_service -= num_requests
 
     def _batch_s(self, num_requests: int, law: FixedService) -> float:
+        return law.draw_s(self.padded(num_requests), self._rng)
+
+    def padded(self, num_requests: int) -> int:
+        """Rows that it pretends to compute for a batch of so many: by a law, one compiled size serves all."""
+        if not isinstance(self._service, FixedService):
+            return num_requests
         wanted = max(num_requests, self._batch_size)
-        rows = next((size for size in self._spec.batch_sizes if size >= wanted), wanted)
-        return law.draw_s(rows, self._rng)
+        return next((size for size in self._spec.batch_sizes if size >= wanted), wanted)
 
 
 def build(spec: EngineSpec) -> EmulatedEngine:

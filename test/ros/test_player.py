@@ -59,6 +59,12 @@ class Rig:
         self.came[topic] = []
         self.peer.create_subscription(kind, topic, lambda m: self.came[topic].append((time.monotonic(), m)), profile)
 
+    def until(self, true: Any, seconds: float = 30.0) -> bool:
+        end_s = time.monotonic() + seconds
+        while not true() and time.monotonic() < end_s:
+            self.executor.spin_once(timeout_sec=0.05)
+        return bool(true())
+
     def play(self, player: PlayerNode, rate: float = 1.0) -> None:
         """Whatever is played is heard, while it is."""
         self.executor.add_node(player)
@@ -105,9 +111,12 @@ def test_what_was_recorded_is_played_under_its_names_at_its_pace_as_if_it_were_n
 def test_beside_a_live_factory_it_is_played_below_a_prefix_alone(rig: Rig, bag: Bag) -> None:
     rig.peer.create_publisher(msg.RobotStatus, STATUS, qos.ROBOT_STATUS)
     player = PlayerNode(bag)
+    assert rig.until(lambda: player.count_publishers(STATUS))
+    rig.stop.set()
     with pytest.raises(ConfigurationError, match=r"/arm_1/rfm/status has a publisher; end it.*--prefix"):
         player.offer(rig.stop)
     player.destroy_node()
+    rig.stop.clear()
     rig.hear("/replay/plant" + STATUS, msg.RobotStatus, qos.ROBOT_STATUS)
     below = PlayerNode(bag, "replay/plant")
     rig.play(below, rate=100.0)
@@ -122,7 +131,8 @@ def test_what_another_version_wrote_otherwise_is_left_out_and_said(rig: Rig, tmp
         text = definitions.message("rfm_serving/msg/RobotStatus").replace("uint32 episode", "uint16 episode")
         made.write(STATUS, "rfm_serving/msg/RobotStatus", text, data, SECOND_NS)
     player = PlayerNode(Bag(tmp_path / "bag"))
-    rig.play(player)
+    rig.stop.set()  # nobody waits for anything
+    player.offer(rig.stop)
     assert "was another one in the version that recorded it" in player.left_out[STATUS] and not player.played
     player.destroy_node()
 

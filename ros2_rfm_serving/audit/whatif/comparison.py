@@ -115,8 +115,8 @@ def _guesses(outcomes: Sequence[Outcome], case: Case) -> list[str]:
 
 def _guess(server: str, sizes: Sequence[int], case: Case) -> str:
     known = sorted({batch.padded for batch in case.servers[server].batches})
-    from_what = f"from those of {_listed(known)}" if known else "by its profile: its model never ran"
-    return f"{server} never ran batches of {_listed(sizes)} rows: how long they take is extrapolated {from_what}"
+    from_what = f"extrapolated from those of {_listed(known)}" if known else "the profile's: its model never ran there"
+    return f"{server} never ran batches of {_listed(sizes)} rows: how long they take is {from_what}"
 
 
 def _listed(sizes: Sequence[int]) -> str:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ros2_rfm_serving.audit.whatif.case import Answered, Carried, Case, Outage, Told
 from ros2_rfm_serving.audit.whatif.changes import SETTINGS, with_horizon, with_settings
 from ros2_rfm_serving.audit.whatif.comparison import compare
+from ros2_rfm_serving.audit.whatif.factories import Knowledge, with_factory
 from ros2_rfm_serving.audit.whatif.gpu import Law
 from ros2_rfm_serving.audit.whatif.network import cuts
 from ros2_rfm_serving.audit.whatif.reading import Recording
 from ros2_rfm_serving.audit.whatif.replay import replay
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import Catalogue, parse_factory
+from ros2_rfm_serving.profiles import Profile, ProfileRow
 from ros2_rfm_serving.robot import TaskGoal
 from ros2_rfm_serving.types import MONITOR, OutputKind, Route
-
-from . import whatif_cases as made
+from test.unit.audit import whatif_cases as made
 
 
 def test_the_same_case_and_seed_give_the_same_figures_and_another_seed_others() -> None:
@@ -185,3 +188,47 @@ def test_a_comparison_says_how_close_the_replay_comes_and_what_it_cannot_know() 
     assert any("success is not predicted" in sentence for sentence in found.unknown)
     assert any("network carries" in sentence for sentence in found.unknown)
     assert found.to_json()["figures"]["chunks_hz"]["changed"]["median"] == rows["chunks_hz"].changed.median  # type: ignore[union-attr]
+
+
+FACTORY = """
+server_cluster: {num_servers: 2, gpu_type: any, dispatch: swift}
+robot_fleet: [{task: push, num_robots: 6}]
+push:
+  pipeline: {action_period_ms: 800}
+  execution: {mode: async}
+  components: {system1: {model: smolvla, prompt: push it, slo_ms: 500}}
+"""
+CATALOGUE = """
+models:
+  smolvla:
+    engine: emulated
+    chunk_length: 32
+    gpus: {any: {memory_gb: 1, load_s: 0, source: "a test"}}
+"""
+
+
+def _known(tmp_path: Path) -> Knowledge:
+    (tmp_path / "models.yaml").write_text(CATALOGUE, encoding="utf-8")
+    rows = [
+        ProfileRow(
+            "smolvla", "any", "fixed", size, share * size / made.batch_s(size), *(1e3 * made.batch_s(size) * (1 + share),) * 5
+        )
+        for size in (1, 2, 4)
+        for share in (0.1, 0.5, 0.9)
+    ]
+    return Knowledge(profile=Profile.of(rows), catalogue=Catalogue.load(tmp_path / "models.yaml"), clock=lambda: 0.0)
+
+
+def test_another_factory_is_planned_anew_with_what_was_recorded_of_its_robots_and_models(tmp_path: Path) -> None:
+    case, known = made.case(4), _known(tmp_path)
+    changed = with_factory(case, parse_factory(FACTORY), known)
+    assert sorted(changed.robots) == [f"push_{i + 1}" for i in range(6)]
+    assert set(changed.servers) <= {"server_1", "server_2"} and {s.config.dispatch for s in changed.servers.values()} == {"swift"}
+    assert all(server.batches == case.servers["server_1"].batches for server in changed.servers.values())
+    assert {robot.config.execution_horizon for robot in changed.robots.values()} == {16}
+    assert any("2 robots of 'push' were not recorded" in gap for gap in changed.gaps)
+    was, has = replay(case, 0, known.service_s).figures, replay(changed, 0, known.service_s).figures
+    assert has.actions_hz == pytest.approx(1.5 * was.actions_hz, rel=0.05)
+    assert has.chunks_hz == pytest.approx(0.75 * was.chunks_hz, rel=0.1)
+    with pytest.raises(ConfigurationError, match=r"no robot of 'fold' was recorded.*push"):
+        with_factory(case, parse_factory(FACTORY.replace("push", "fold")), known)

@@ -8,9 +8,13 @@ import pytest
 
 from ros2_rfm_serving.audit.whatif.chains import chains_of
 from ros2_rfm_serving.audit.whatif.robots import RobotRead, robots_of
-from ros2_rfm_serving.audit.whatif.servers import outages_of
-from ros2_rfm_serving.types import MONITOR, SYSTEM1
+from ros2_rfm_serving.audit.whatif.servers import outages_of, servers_of
+from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
+from ros2_rfm_serving.profiles import FixedService
+from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.types import MONITOR, SYSTEM1, ObservationRequest, RequestId, SessionRequest, empty
 from test.unit.audit.recordings import recorded_world, run
+from test.unit.audit.servers import Kept
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +61,24 @@ def test_a_server_that_was_silent_was_out_of_order_until_it_was_heard_again() ->
     assert (from_s, until_s) == (0.0, 5.0)
     ((from_s, until_s),) = outages_of(ready[:8], 10.0)
     assert (from_s, until_s) == (4.25, 10.0)
+
+
+def test_a_server_has_the_batches_delays_and_contract_that_it_noted() -> None:
+    spent_s: list[float] = []
+    engine = EmulatedEngine(EmulatedSpec(model="m", batch_sizes=(4,)), FixedService(base_s=0.06, per_row_s=0.01), spent_s.append)
+    server = ModelServer(ServerConfig(name="s", batch_size=4, dispatch="swift"), engine)
+    kept = Kept(server)
+    grants = [server.open_session(SessionRequest(robot=f"r{i}", component=SYSTEM1)) for i in range(3)]
+    for now_s in (1.0, 2.0):
+        for i, grant in enumerate(grants[: 1 + int(now_s)]):
+            number = RequestId(robot=f"r{i}", component=SYSTEM1, session_epoch=grant.session_epoch, episode=1, sequence=int(now_s))
+            server.submit(ObservationRequest(id=number, stamp_ns=0, instruction="", state=empty(0)), now_s - 0.01)
+        work = server.begin(now_s)
+        assert work is not None
+        server.complete(work, server.run(work), now_s + spent_s[-1])
+    kept.records()
+    (read,) = servers_of(chains_of(kept.pages)).values()
+    assert read.config.dispatch == "swift" and read.contract.model == "emulated m"
+    assert [(batch.rows, batch.padded) for batch in read.batches] == [(2, 4), (3, 4)]
+    assert [batch.seconds for batch in read.batches] == pytest.approx([0.1, 0.1])
+    assert ("r0", SYSTEM1, grants[0].session_epoch, 2) in read.arrived
