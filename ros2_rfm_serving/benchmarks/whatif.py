@@ -124,7 +124,7 @@ def _ask(bag: Path, change: str) -> Comparison:
 def _run(folder: Path, name: str, num_robots: int, seconds: float, change: str) -> Path:
     """A recording of a run with the change."""
     from ros2_rfm_serving.benchmarks.processes import process, spinning
-    from ros2_rfm_serving.benchmarks.robots.report import parameters, robot_parameters
+    from ros2_rfm_serving.benchmarks.robots.report import parameters_of, robot_parameters
     from ros2_rfm_serving.benchmarks.robots.world import Surroundings
 
     names = [f"robot_{i + 1}" for i in range(num_robots)]
@@ -132,8 +132,8 @@ def _run(folder: Path, name: str, num_robots: int, seconds: float, change: str) 
     batch_size = batch_size or 8
     server = {"model": MODEL, "server": SERVER, "batch_size": batch_size, "gpu_type": GPU_TYPE, "max_sessions": num_robots}
     with (
-        parameters({**server, "profiles_folder": str(folder / "profiles"), **of_server}) as server_arguments,
-        parameters({**robot_parameters(names, "state"), **of_robots}) as robot_arguments,
+        parameters_of({**server, "profiles_folder": str(folder / "profiles"), **of_server}) as server_arguments,
+        parameters_of({**robot_parameters(names, "state"), **of_robots}) as robot_arguments,
         process("ros2_rfm_serving.ros.model_server_node", *server_arguments),
         process("ros2_rfm_serving.ros.robots_node", *robot_arguments),
         spinning(lambda: Surroundings(names, SERVER, 96, batch_size=batch_size, slo_s=SLO_S)) as (node, spin),

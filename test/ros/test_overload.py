@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ros2_rfm_serving.benchmarks.processes import process, spinning
-from ros2_rfm_serving.benchmarks.robots.report import _num_working, parameters, robot_parameters
+from ros2_rfm_serving.benchmarks.robots.report import _num_working, parameters_of, robot_parameters
 from ros2_rfm_serving.benchmarks.robots.world import Surroundings
 
 NAMES = [f"robot_{i + 1}" for i in range(12)]
@@ -22,8 +22,8 @@ HELD_UP_S = 3.0
 class Fleet:
     def __init__(self, running: ExitStack) -> None:
         server = {"server": "s", "model": "emulated/instant", "gpu_type": "EMULATED", "batch_size": 8, "max_sessions": len(NAMES)}
-        of_server = running.enter_context(parameters(server))
-        of_robots = running.enter_context(parameters(robot_parameters(NAMES, "timer")))
+        of_server = running.enter_context(parameters_of(server))
+        of_robots = running.enter_context(parameters_of(robot_parameters(NAMES, "timer")))
         self.server = running.enter_context(process("ros2_rfm_serving.ros.model_server_node", *of_server))
         self.robots = running.enter_context(process("ros2_rfm_serving.ros.robots_node", *of_robots))
         self.node, self._spin = running.enter_context(spinning(lambda: Surroundings(NAMES, "s", 96)))

@@ -76,7 +76,7 @@ class Batch(NamedTuple):
     rows: int
     """Requests in it."""
     padded: int
-    """Rows that were computed."""
+    """Rows that were computed. Where requests are batched continuously: as many were in service when it began, with it."""
     seconds: float
 
 

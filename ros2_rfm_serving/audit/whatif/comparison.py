@@ -115,8 +115,13 @@ def _guesses(outcomes: Sequence[Outcome], case: Case) -> list[str]:
 
 def _guess(server: str, sizes: Sequence[int], case: Case) -> str:
     known = sorted({batch.padded for batch in case.servers[server].batches})
+    what = (
+        f"{_listed(sizes)} requests at once"
+        if case.servers[server].config.max_concurrent > 1
+        else f"batches of {_listed(sizes)} rows"
+    )
     from_what = f"extrapolated from those of {_listed(known)}" if known else "the profile's: its model never ran there"
-    return f"{server} never ran batches of {_listed(sizes)} rows: how long they take is {from_what}"
+    return f"{server} never ran {what}: how long they take is {from_what}"
 
 
 def _listed(sizes: Sequence[int]) -> str:

@@ -34,10 +34,11 @@ class Law:
         self._medians_s = {rows: float(np.median([b.seconds for b in of])) for rows, of in sorted(self._of.items())}
         self._fills = _fills(case.batches)
         self._batch_size, self._profile_s = case.placement.batch_size, profile_s
+        self.is_continuous = case.config.max_concurrent > 1
         self.guessed: set[int] = set()
 
     def draw_s(self, rows: int, now_s: float, rng: random.Random) -> float:
-        """Of a batch of so many requests."""
+        """Of a batch of so many requests; of one request that is so many with those in service, where it batches continuously."""
         rows = self._padded(rows)
         if rows in self._of:
             return rng.choice(window(self._of[rows], now_s)).seconds
@@ -58,6 +59,8 @@ class Law:
 
     def _padded(self, rows: int) -> int:
         """What an engine makes of it that always fills its batches up, or up to sizes that it was compiled for."""
+        if self.is_continuous:
+            return rows
         if self._fills is Fills.WHOLE:
             return max(rows, self._batch_size)
         return rows if self._fills is Fills.NOTHING else next((size for size in self._medians_s if size >= rows), rows)
@@ -139,7 +142,7 @@ def bodiless(contract: ModelContract) -> ModelContract:
 
 
 class RecordedGpu:
-    """In place of `simulation.gpu.BatchGpu`. Requests that are batched continuously slow each other down as they did then."""
+    """In place of `simulation.gpu.BatchGpu` and `SharedGpu`."""
 
     def __init__(self, case: ServerCase, law: Law, says: Says, events: Events, rng: random.Random) -> None:
         self.engine = RecordedEngine(case, self._spend, says, rng)
@@ -148,16 +151,24 @@ class RecordedGpu:
         self.ran: list[tuple[float, int]] = []
         """(when, requests) of every batch."""
         self._spent_s, self._ended_s = 0.0, -math.inf
+        self._in_service: set[Work] = set()
 
     def _spend(self, rows: int) -> None:
         self.ran.append((self._events.now_s, rows))
-        self._spent_s = self.law.draw_s(rows, self._events.now_s, self._rng)
+        size = len(self._in_service) if self.law.is_continuous else rows
+        self._spent_s = self.law.draw_s(size, self._events.now_s, self._rng)
 
     def start(self, work: Work, infer: Callable[[Work], None], done: Callable[[Work], None]) -> None:
+        self._in_service.add(work)
         infer(work)
         pause_s = self._pause_s if self._events.now_s == self._ended_s else 0.0
         self._ended_s = self._events.now_s + self._spent_s + pause_s
-        self._events.at(self._ended_s, done, work)
+        self._events.at(self._ended_s, self._end, work, done)
+
+    def _end(self, work: Work, done: Callable[[Work], None]) -> None:
+        self._in_service.discard(work)
+        done(work)
 
     def forget(self) -> None:
-        """Nothing is kept here."""
+        """What runs will not end."""
+        self._in_service.clear()

@@ -30,7 +30,8 @@ class ServerRead:
     intakes_s: list[float] = field(default_factory=list)
     pauses_s: list[float] = field(default_factory=list)
     """From the end of a batch to the beginning of the next one, where that could have run at once."""
-    _running: dict[int, Record] = field(default_factory=dict)
+    _running: dict[int, tuple[Record, int]] = field(default_factory=dict)
+    """Batch -> how it began, and its size as `Batch.padded`."""
     _deposited_s: dict[Key, float] = field(default_factory=dict)
     _ended_s: float = -math.inf
 
@@ -66,18 +67,20 @@ class ServerRead:
     def _begun(self, record: Record) -> None:
         if record["tier"] or not record["ids"]:  # what overflowed ran elsewhere
             return
-        self._running[record["batch"]] = record
+        continuous = self.config.max_concurrent > 1
+        size = len(self._running) + 1 if continuous else record["padded"] or len(record["ids"])
+        self._running[record["batch"]] = record, size
         waited = all(self._deposited_s.get(key_of(one), math.inf) <= self._ended_s for one in record["ids"])
-        if waited and self.config.max_concurrent == 1:
+        if waited and not continuous:
             self.pauses_s.append(record["now_s"] - self._ended_s)
 
     def _ended(self, args: Record, chain: Chain) -> None:
-        begun = self._running.pop(args["batch"], None)
-        if begun is None:
+        if args["batch"] not in self._running:
             return
+        begun, size = self._running.pop(args["batch"])
         self._ended_s = args["now_s"]
         seconds = args["now_s"] - begun["now_s"]
-        self.batches.append(Batch(chain.at_s(begun["now_s"]), len(begun["ids"]), begun["padded"] or len(begun["ids"]), seconds))
+        self.batches.append(Batch(chain.at_s(begun["now_s"]), len(begun["ids"]), size, seconds))
 
 
 def key_of(found: Mapping[str, object]) -> Key:

@@ -232,3 +232,14 @@ def test_another_factory_is_planned_anew_with_what_was_recorded_of_its_robots_an
     assert has.chunks_hz == pytest.approx(0.75 * was.chunks_hz, rel=0.1)
     with pytest.raises(ConfigurationError, match=r"no robot of 'fold' was recorded.*push"):
         with_factory(case, parse_factory(FACTORY.replace("push", "fold")), known)
+
+
+def test_requests_that_are_batched_continuously_take_what_as_many_at_once_took() -> None:
+    """Alone 70 ms, two at once 80 ms each, and so on: 16 robots that ask 2.5 times a second are three or four at once."""
+    case = made.case(16, rows=(1, 2, 3, 4, 5, 6))
+    (server,) = case.servers.values()
+    config = replace(server.config, batch_size=1, max_concurrent=64)
+    alone = replace(server, config=config, placement=replace(server.placement, batch_size=1))
+    figures = replay(replace(case, servers={server.name: alone}), 0).figures
+    assert figures.mean_batch == 1.0 and figures.chunks_hz == pytest.approx(40.0, rel=0.02)
+    assert 0.08 < figures.round_trip_p50_s < 0.15
