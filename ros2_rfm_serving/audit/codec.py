@@ -173,7 +173,10 @@ class _Reading:
         return base64.b64decode(found["base64"]) if "base64" in found else self._blob(found["sha256"]) or b""
 
     def _method(self, found: Mapping[str, Any]) -> Any:
-        return self._keep(found, getattr(self.value(found["of"]), found["name"]))
+        owner, name = self.value(found["of"]), found["name"]
+        if not _is_ours(type(owner)) or not isinstance(inspect.getattr_static(type(owner), name), types.FunctionType):
+            raise TypeError(f"{name!r} is no method of ours")
+        return self._keep(found, getattr(owner, name))
 
     def _function(self, found: Mapping[str, Any]) -> Any:
         return self._keep(found, _named(found["name"]))
@@ -295,7 +298,7 @@ def _named(name: str) -> Any:
     found: Any = importlib.import_module(PACKAGE + module)
     for part in path.split("."):
         found = getattr(found, part)
-    if not isinstance(found, (type, types.FunctionType)) or not found.__module__.startswith(PACKAGE):
+    if not isinstance(found, (type, types.FunctionType)) or not _is_ours(found):
         raise TypeError(f"{name!r} is nothing that is recorded")
     return found
 
@@ -306,6 +309,10 @@ def _order(item: Any) -> bytes:
 
 def _packed(words: list[int]) -> str:
     return base64.b64encode(np.array(words, "<u4").tobytes()).decode()
+
+
+def _is_ours(thing: type | types.FunctionType) -> bool:
+    return thing.__module__.startswith(PACKAGE)
 
 
 def _factory(factory: Any) -> Any:
