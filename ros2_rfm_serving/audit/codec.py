@@ -330,7 +330,7 @@ def _bytes(data: bytes | bytearray | memoryview) -> dict[str, Any]:
 
 
 def _array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    name = array.dtype.name
+    name = _dtype_name(array.dtype)
     if name not in DTYPES:
         raise TypeError(f"an array of {name} cannot be recorded")
     if not array.size:
@@ -338,6 +338,12 @@ def _array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return {"~": name, "shape": list(array.shape), "base64": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()}
     return {"~": name, "rows": array.tolist() if name == "float64" or array.dtype.kind != "f" else _shortest(array)}
+
+
+@functools.cache
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """numpy makes it anew each time."""
+    return dtype.name
 
 
 def _shortest(array: np.ndarray[Any, Any]) -> Any:

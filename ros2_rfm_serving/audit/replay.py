@@ -16,6 +16,8 @@ from ros2_rfm_serving.errors import RfmError
 
 SNAPSHOT, BEGIN, PERSON = "snapshot", "begin", "person"
 MAX_REASONS = 8
+ANSWERS = frozenset({"command", "result", "raised"})
+"""Keys of records that are the brain's, whatever it answers when it decides once more."""
 
 
 class Replayer(Protocol):
@@ -106,7 +108,7 @@ class Replay:
             answers = {"raised": f"{type(error).__name__}: {error}"[:400]}
         if answers:
             self.result.decisions += 1
-            told = {key: value for key, value in record.items() if key in answers or key == "raised"}
+            told = {key: value for key, value in record.items() if key in answers or key in ANSWERS}
             self._compare(record, told, _as_read(answers))
 
     def _snapshot(self, record: Mapping[str, Any]) -> None:
