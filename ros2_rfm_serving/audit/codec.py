@@ -72,7 +72,7 @@ def value(found: Any, blob: Callable[[str], bytes | None] = lambda digest: None)
     """
     try:
         return _Reading(blob).value(found)
-    except (KeyError, TypeError, ValueError, AttributeError, ImportError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ImportError, RecursionError, ArithmeticError) as error:
         raise RfmError(f"no value of a recording: {type(error).__name__}: {error}") from error
 
 
@@ -357,4 +357,6 @@ def _array_of(found: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         return np.asarray(found["rows"], dtype)
     if "base64" in found:
         return np.frombuffer(base64.b64decode(found["base64"]), dtype).reshape(found["shape"]).copy()
+    if math.prod(found["shape"]):
+        raise ValueError("an array without its numbers")
     return np.zeros(found["shape"], dtype)

@@ -16,6 +16,8 @@ from ros2_rfm_serving.errors import RfmError
 
 SNAPSHOT, BEGIN, PERSON = "snapshot", "begin", "person"
 MAX_REASONS = 8
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError)
+"""What records raise that nobody wrote so."""
 ANSWERS = frozenset({"command", "result", "raised"})
 """Keys of records that are the brain's, whatever it answers when it decides once more."""
 
@@ -76,7 +78,7 @@ class Replay:
                 if self.result.difference is not None:
                     return
                 self._add(record)
-        except RfmError as error:
+        except (RfmError, *DAMAGED) as error:
             self._refuse(f"{error}; see `rfm audit verify`")
 
     def _add(self, record: Mapping[str, Any]) -> None:
