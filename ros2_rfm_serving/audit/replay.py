@@ -108,6 +108,8 @@ class Replay:
             return
         except Exception as error:
             answers = {"raised": f"{type(error).__name__}: {error}"[:400]}
+        for note in getattr(self._replayer, "notes", ()):
+            self._say(note)
         if answers:
             self.result.decisions += 1
             told = {key: value for key, value in record.items() if key in answers or key in ANSWERS}

@@ -98,7 +98,7 @@ def _execution_horizon(record: Mapping[str, Any], horizon: Horizon, confidence: 
     if not horizon.policy:
         return 0
     with contextlib.suppress(Exception):  # a policy may be foreign code: the server served on without it, too
-        return min(operator.index(policy(horizon.policy).rows(confidence, horizon)), record["chunk_rows"])
+        return min(operator.index(policy(horizon.policy).rows(confidence, horizon)), int(record["chunk_rows"]))
     return recorded
 
 

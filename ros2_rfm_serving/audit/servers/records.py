@@ -11,8 +11,7 @@ import numpy as np
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.servers.witness import Note
-from ros2_rfm_serving.server import ServerSnapshot, Work
-from ros2_rfm_serving.server.horizon import Outlook
+from ros2_rfm_serving.server import ServerSnapshot
 from ros2_rfm_serving.types import (
     Array,
     Chunk,
@@ -58,7 +57,7 @@ def body_of(note: Note, padded: Callable[[int, int], int] = lambda tier, rows: r
     if kind == BATCH:
         return _batch(note, padded)
     if kind == REPLY:
-        return _reply(*note.args, note.gave)
+        return _reply(note)
     return _ended(note) if note.do == "ended" else _call(note)
 
 
@@ -155,7 +154,9 @@ def _batch(note: Note, padded: Callable[[int, int], int]) -> dict[str, Any]:
     return body | {"padded": padded(tier, len(ids)) if ids else 0, "look_again_s": codec.plain(note.look_again_s)}
 
 
-def _reply(work: Work, row: int, answer: EngineReply | None, outlook: Outlook, reply: Reply | None) -> dict[str, Any]:
+def _reply(note: Note) -> dict[str, Any]:
+    work, row, answer, _ = note.args
+    reply: Reply | None = note.gave
     body: dict[str, Any] = {"batch": work.number, "row": row, "id": codec.plain(work.batch[row].request.id)}
     if reply is None:
         return body | {"outcome": "nobody is there any more" if answer else "failed"}

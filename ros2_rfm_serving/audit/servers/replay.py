@@ -40,6 +40,10 @@ class ServerReplay:
     def whole(self) -> Any:
         return written(copied(self.brain))
 
+    def work(self, number: int) -> Work:
+        """One that has begun. Raises: `KeyError`."""
+        return self._works[number]
+
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         call = call_of(record, self.brain, self._works)
         if call is None:

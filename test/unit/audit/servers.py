@@ -10,7 +10,7 @@ import orjson
 
 from ros2_rfm_serving.audit.chain import Page, records
 from ros2_rfm_serving.audit.journal import Journal
-from ros2_rfm_serving.audit.replay import Replayed, replay
+from ros2_rfm_serving.audit.replay import Replayed, brains, replay
 from ros2_rfm_serving.audit.servers.journal import ServerJournal
 from ros2_rfm_serving.audit.servers.replay import ServerReplay
 from ros2_rfm_serving.server import ModelServer
@@ -46,5 +46,5 @@ class Kept:
 def again(kept: Sequence[Mapping[str, Any]]) -> Replayed:
     """One chain, whether or not it is as it was written."""
     page = Page(writer="server/s", run=1, first=kept[0]["n"], previous="", lines=tuple(map(orjson.dumps, kept)))
-    (result,) = {id(one): one for one in replay([page], {"server": ServerReplay})}.values()
+    (result,) = {id(one): one for one in replay([page], {"server": brains(ServerReplay)})}.values()
     return result

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ros2_rfm_serving.audit.servers.witness import Witness
 from ros2_rfm_serving.benchmarks.dispatch.world import CLOUD, EDGE, World, draw_tasks
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig
 from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
 from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.server.dispatch.fifo import Fifo
@@ -230,6 +231,31 @@ def _stressed(seconds: float) -> Kept:
 
 def _asked(epoch: int, sequence: int, robot: str) -> ObservationRequest:
     return observation(epoch, sequence, robot, images=())
+
+
+# --- nobody listens -------------------------------------------------------------------------------------------------------
+
+
+def test_while_nobody_listens_a_server_is_as_without_a_journal() -> None:
+    server = ModelServer(ServerConfig(name="s"), FakeEngine())
+    kept = Kept(server)
+    with server.deciding() as brain:
+        assert type(brain) is Witness
+    kept.journal.listeners(0, 2e6)
+    kept.written.write()
+    with server.deciding() as brain:
+        assert type(brain) is ServerBrain
+
+
+def test_another_model_begins_another_chain() -> None:
+    kept = Kept(ModelServer(ServerConfig(name="s"), FakeEngine()))
+    kept.written.follow(ModelServer(ServerConfig(name="s", batch_size=3), FakeEngine()), {"model": "other"})
+    kept.journal.anew(2e6, "another model")
+    begins = [record for record in kept.records() if record["kind"] == "begin"]
+    assert [one["made_of"]["config"]["batch_size"] for one in begins] == [1, 3] and begins[1]["made_of"]["engine"][
+        "model"
+    ] == "other"
+    assert len({page.run for page in kept.pages}) == 2
 
 
 # --- what cannot be recorded ----------------------------------------------------------------------------------------------
