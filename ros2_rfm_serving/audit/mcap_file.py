@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import zstandard
@@ -23,9 +23,13 @@ PROFILE, LIBRARY = "ros2", "rfm_serving"
 ENCODING, SCHEMA, QOS = "cdr", "ros2msg", "offered_qos_profiles"
 LEVEL = 1
 """Of zstd: the recorder must not cost a core."""
+HEAD_BYTES = 9
+"""Operation code and length."""
+LARGE_BYTES = 32_768
+"""A part of this size is written by itself."""
 MESSAGE = struct.Struct("<BQHIQQ")
-HEADER_BYTES = MESSAGE.size - 9
-"""Of a message, that its length counts: without operation code and length."""
+HEADER_BYTES = MESSAGE.size - HEAD_BYTES
+"""Of a message, that its length counts."""
 CHUNK = struct.Struct("<BQQQQII")
 DATA_END_BYTES = 13
 INDEX = struct.Struct("<BQHI")
@@ -76,14 +80,18 @@ class Chunk:
         """Channel -> messages."""
         return Counter({channel: len(entries) // 2 for channel, entries in self.index.items()})
 
-    def record(self) -> tuple[bytes, int, str]:
-        """As it stands in the file, the bytes of its messages in there, and how they are compressed."""
-        plain = b"".join(self._parts)
-        name = b"zstd" if self.compressed else b""
-        data = zstandard.compress(plain, LEVEL) if self.compressed else plain
-        length = CHUNK.size - 9 + len(name) + 8 + len(data)
-        head = CHUNK.pack(Opcode.CHUNK, length, self.begins_ns, self.ends_ns, len(plain), zlib.crc32(plain), len(name))
-        return head + name + struct.pack("<Q", len(data)) + data, len(data), name.decode()
+    def record(self) -> tuple[list[bytes], int, str]:
+        """As it stands in the file, in parts; the bytes of its messages in there, and how they are compressed."""
+        parts, stored, name = self._parts, self.size, b""
+        crc = 0
+        for part in parts:
+            crc = zlib.crc32(part, crc)
+        if self.compressed:
+            parts = [zstandard.compress(b"".join(parts), LEVEL)]
+            stored, name = len(parts[0]), b"zstd"
+        length = CHUNK.size - HEAD_BYTES + len(name) + 8 + stored
+        head = CHUNK.pack(Opcode.CHUNK, length, self.begins_ns, self.ends_ns, self.size, crc, len(name))
+        return [head + name + struct.pack("<Q", stored), *parts], stored, name.decode()
 
     def indexes(self) -> tuple[bytes, dict[int, int]]:
         """The records that stand behind it, and where each channel's begins among them."""
@@ -108,7 +116,7 @@ class McapFile:
         self._schemas: dict[str, int] = {}
         """Type -> number, from 1; 0 is none."""
         self._chunks: list[ChunkIndex] = []
-        self._put(MAGIC + _built(Header(profile=PROFILE, library=LIBRARY)))
+        self._put([MAGIC + _built(Header(profile=PROFILE, library=LIBRARY))])
 
     def write(self, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
         """channels: by the numbers that the chunk uses."""
@@ -116,8 +124,9 @@ class McapFile:
         before = self._definitions(new)
         record, stored, compression = chunk.record()
         indexes, offsets = chunk.indexes()
+        length = sum(len(part) for part in record)
         begins = self.size + len(before)
-        self._put(before + record + indexes)
+        self._put([before, *record, indexes])
         self._channels |= new
         self._schemas |= self._new_schemas(new)
         self.counts += chunk.counts()
@@ -125,13 +134,13 @@ class McapFile:
         self.ends_ns = max(self.ends_ns, chunk.ends_ns)
         self._chunks.append(
             ChunkIndex(
-                chunk_length=len(record),
+                chunk_length=length,
                 chunk_start_offset=begins,
                 compression=compression,
                 compressed_size=stored,
                 message_end_time=chunk.ends_ns,
                 message_index_length=len(indexes),
-                message_index_offsets={channel: begins + len(record) + at for channel, at in offsets.items()},
+                message_index_offsets={channel: begins + length + at for channel, at in offsets.items()},
                 message_start_time=chunk.begins_ns,
                 uncompressed_size=chunk.size,
             )
@@ -139,7 +148,7 @@ class McapFile:
 
     def finish(self) -> None:
         """Its index, and its end. When there is no room for it, it is readable without, and this may be tried again."""
-        self._put(_built(DataEnd(0)) + self._summary(self.size + DATA_END_BYTES))
+        self._put([_built(DataEnd(0)), self._summary(self.size + DATA_END_BYTES)])
         self._output.close()
 
     def abandon(self) -> None:
@@ -185,20 +194,36 @@ class McapFile:
             schema_count=len(self._schemas),
         )
 
-    def _put(self, data: bytes) -> None:
-        """All of it, or nothing."""
+    def _put(self, parts: Iterable[bytes]) -> None:
+        """All of it, or nothing. Images are not copied once more to stand in one piece."""
+        size = 0
         try:
-            left = memoryview(data)
-            while left:
-                left = left[self._output.write(left) or 0 :]  # type: ignore[arg-type]
+            for piece in _pieces(parts):
+                size += len(piece)
+                left = memoryview(piece)
+                while left:
+                    left = left[self._output.write(left) or 0 :]  # type: ignore[arg-type]
         except OSError:
             self._take_back()
             raise
-        self.size += len(data)
+        self.size += size
 
     def _take_back(self) -> None:
         self._output.seek(self.size)
         self._output.truncate(self.size)
+
+
+def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Small parts together."""
+    small: list[bytes] = []
+    for part in parts:
+        if len(part) < LARGE_BYTES:
+            small.append(part)
+            continue
+        yield b"".join(small)
+        yield part
+        small = []
+    yield b"".join(small)
 
 
 def _built(record: McapRecord) -> bytes:

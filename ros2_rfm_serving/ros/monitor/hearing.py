@@ -16,6 +16,11 @@ from ros2_rfm_serving.ros.monitor import definitions
 
 DEPTH, LARGE_DEPTH = 512, 64
 """So many messages may come while the interpreter is busy."""
+SWEEP = 16
+"""Looks."""
+REST_NS = 5_000_000
+"""To be woken for every single message costs more than to take it: after one that came alone, those of the next 5 ms are taken
+together. As much may a message be older than its time in the recording."""
 
 
 class Hearing:
@@ -30,6 +35,9 @@ class Hearing:
     ):
         self._node, self._choose, self._put = node, choose, put
         self._ears: dict[str, _Ear] = {}
+        self._looks = self._rested_ns = 0
+        self._graph: list[tuple[str, list[str]]] = []
+        self._chosen: dict[str, str] = {}
         self._unknown: set[str] = set()
         """Topics whose types are not installed here."""
 
@@ -42,9 +50,20 @@ class Hearing:
         return [name for name, ear in self._ears.items() if ear.topic.type in kinds]
 
     def look(self) -> None:
-        graph = ((topic, kinds) for topic, kinds in self._node.get_topic_names_and_types() if topic not in self._unknown)
-        for topic, kind in self._choose(graph).items():
-            self._hear(topic, kind)
+        """Of a topic that is heard already, what is offered is asked in every `SWEEP`th look alone: it takes its time."""
+        self._looks += 1
+        skipped = self._unknown if self._looks % SWEEP == 0 else self._unknown | self._ears.keys()
+        graph = self._node.get_topic_names_and_types()
+        if graph != self._graph:
+            self._graph, self._chosen = graph, self._choose(graph)
+        for topic, kind in self._chosen.items():
+            if topic not in skipped:
+                self._hear(topic, kind)
+
+    def _rest(self, now_ns: int) -> None:
+        if now_ns - self._rested_ns > REST_NS:
+            time.sleep(REST_NS / 1e9)
+            self._rested_ns = time.time_ns()
 
     def _hear(self, topic: str, kind: str) -> None:
         offered = [one.qos_profile for one in self._node.get_publishers_info_by_topic(topic)]
@@ -60,20 +79,24 @@ class Hearing:
             return
         if before is not None:
             before.deaf = True
-        ear = self._ears[topic] = _Ear(Topic(topic, kind, text, written(offered)), profile, self._put)
+        ear = self._ears[topic] = _Ear(Topic(topic, kind, text, written(offered)), profile, self._put, self._rest)
         ear.subscription = self._node.create_subscription(message, topic, ear.take, profile, raw=True)
 
 
 class _Ear:
-    def __init__(self, topic: Topic, profile: QoSProfile, put: Callable[[Sample], None]) -> None:
+    """One subscription."""
+
+    def __init__(self, topic: Topic, profile: QoSProfile, put: Callable[[Sample], None], rest: Callable[[int], None]) -> None:
         self.profile, self.deaf = profile, False
         self.subscription: Any = None
-        self.topic, self._put = topic, put
+        self.topic, self._put, self._rest = topic, put, rest
 
     def take(self, data: bytes) -> None:
         """Not when it was sent, too: rclpy's events executor cannot tell that of bytes."""
+        now_ns = time.time_ns()
         if not self.deaf:
-            self._put(Sample(self.topic, time.time_ns(), data))
+            self._put(Sample(self.topic, now_ns, data))
+        self._rest(now_ns)
 
 
 def _profile(offered: Iterable[QoSProfile], kind: str) -> QoSProfile:

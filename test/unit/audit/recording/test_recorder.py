@@ -86,7 +86,7 @@ def test_it_anchors_the_chains_that_it_hears_and_says_which_pages_did_not_come(t
     records = own_records(tmp_path / "bag")
     (lost,) = (record for record in records if record["kind"] == "lost")
     assert (lost["writer"], lost["run"], lost["first"], lost["count"]) == ("robot/r", 9, 2, 2)
-    assert records[-1]["heads"] == [{"writer": "robot/r", "run": 9, "next": 6, "hash": writer.hash}]
+    assert records[-1]["heads"] == [{"writer": "robot/r", "run": 9, "first": 0, "next": 6, "hash": writer.hash}]
 
 
 def test_the_oldest_files_go_and_the_bag_stays_one(tmp_path: Path) -> None:
