@@ -21,6 +21,6 @@ from ros2_rfm_serving.benchmarks.stages import stages
 from ros2_rfm_serving.benchmarks.whatif import whatif
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
-for command in (path, policy, engine, robot, robots, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch, whatif):
-for command in (path, policy, engine, robot, robots, record, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch):
+COMMANDS = (path, policy, engine, robot, robots, record, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch)
+for command in (*COMMANDS, whatif):
     app.command()(command)

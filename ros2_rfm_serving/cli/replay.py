@@ -41,7 +41,6 @@ def replay(
     horizon: Annotated[str, typer.Option(help="What if as many actions of a chunk: static:8, confidence:0.4")] = "",
     check: Annotated[bool, typer.Option("--what-if", help="What if nothing was changed: how close such a replay comes")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Of a what-if: so many draws")] = 5,
-    profiles: Annotated[Path | None, typer.Option(metavar="DIR", help="Of a what-if: latency profiles; default: shipped")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Of a what-if: draw it")] = None,
     publish: Annotated[bool, typer.Option("--publish", help="Play it to the graph, for rviz, Foxglove, `rfm status`")] = False,
     rate: Annotated[float, typer.Option(help="With --publish: recorded seconds per second")] = 1.0,
@@ -50,8 +49,8 @@ def replay(
     domain: Annotated[int, typer.Option(help="With --publish: ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
 ) -> None:
     """Gives every brain what it was given then. It must decide the same, command by command; the first difference is shown with
-    both sides. Or asks what would have happened (--with, --factory, --horizon), in virtual time; or plays it (--publish).
-    both sides. With --infer the recorded batches run again on their engines, and must give the same bytes.
+    both sides. With --infer the recorded batches run again on their engines, and must give the same bytes. With --with, --factory,
+    --horizon: what would have happened, in virtual time (docs/replay.md). With --publish: on the graph, for those who look.
 
     Examples:  rfm replay /tmp/shift --robot push_1   |   rfm replay /tmp/shift --with dispatch=fifo
 
