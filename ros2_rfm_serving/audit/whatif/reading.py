@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,7 +38,7 @@ def recording(bag: Bag) -> Recording:
         missing = "server" if robots else "robot"
         raise RfmError(f"{bag.path}: no {missing}'s journal is in it; record with `rfm record` or `rfm up --record` while they run")
     seconds = max(robot.ticks[-1].at_s for robot in robots.values() if robot.ticks)
-    outages = {name: outages_of(ready[name], seconds) for name in servers}
+    outages = {name: outages_of(sorted(ready[name] + _signs(name, robots.values())), seconds) for name in servers}
     schedules, gaps = _schedules(list(robots.values()))
     case = Case(
         seconds=seconds,
@@ -68,6 +68,12 @@ def _statuses(bag: Bag, begins_s: float) -> tuple[dict[str, list[float]], dict[s
         held[name] += [at_s] * max(0, said.held_ticks - counts.get(name, said.held_ticks))
         counts[name] = said.held_ticks
     return held, ready
+
+
+def _signs(server: str, robots: Iterable[RobotRead]) -> list[tuple[float, bool]]:
+    """Answers say that it was there, too: whoever records may hear of it later than its robots."""
+    trips = [(robot.asked[key], trip_s) for robot in robots for key, (trip_s, _) in robot.trips.items()]
+    return [(asked.at_s + trip_s, True) for asked, trip_s in trips if asked.server == server]
 
 
 def _schedules(robots: Sequence[RobotRead]) -> tuple[list[tuple[float, Schedule]], list[str]]:

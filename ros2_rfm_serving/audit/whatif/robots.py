@@ -16,6 +16,8 @@ from ros2_rfm_serving.types import SYSTEM1, Schedule
 
 PEOPLE = ("start", "cancel", "pause", "resume", "abort")
 """Calls that nobody answers for but whoever gives tasks."""
+OPENS_S = 1.0
+"""After which a robot that knows its schedule has a session."""
 Key = tuple[str, str, int, int]
 """(robot, component, session epoch, sequence) of a request"""
 
@@ -46,6 +48,8 @@ class RobotRead:
     """Server -> of its chunks."""
     first_episode: int = 0
     _heard: set[tuple[int, int]] = field(default_factory=set)
+    _resumed: tuple[float, TaskGoal] | None = None
+    """When the recording began, and the task that had begun before it."""
     _episode: int = 0
     _began_s: float = 0.0
 
@@ -81,12 +85,17 @@ class RobotRead:
         """What had begun before the recording goes on: its task without another reset, a pause."""
         brain = record["brain"]
         self.first_episode = brain["episode"] + 1
+        schedule = first(brain["following"], Schedule)
+        if schedule is not None:
+            self._heard.add((schedule.scheduler, schedule.epoch))
+            self.schedules.append((at_s, schedule))
         goal = first(brain["task"], TaskGoal) if brain["task"] else None
         if goal is not None and brain["task"]["result"] is None:
-            left_s = max(1.0, brain["task"]["budget_ends_s"] - record["t"]) if _number(brain["task"]["budget_ends_s"]) else math.inf
-            self.told.append(Told(at_s, "start", (replace(goal, reset=False, time_budget_s=left_s),)))
-            self._attempt(brain["episode"], at_s)
+            ends_s = brain["task"]["budget_ends_s"]
+            left_s = max(1.0, ends_s - record["t"]) if isinstance(ends_s, (int, float)) else math.inf
+            self._resumed = at_s, replace(goal, reset=False, time_budget_s=left_s)
             self.first_episode = brain["episode"]
+            self._attempt(brain["episode"], at_s)
         if brain["paused"]:
             self.told.append(Told(at_s, "pause"))
 
@@ -104,6 +113,16 @@ class RobotRead:
                 self._attempt(request["episode"], at_s)
             self.asked[key] = Asked(at_s, request["server"], request["episode"], at_s - self._began_s)
             self.log.asked(request["component"], at_s)
+            if request["component"] == SYSTEM1:
+                self._resume(at_s)
+
+    def _resume(self, at_s: float) -> None:
+        """A task that had begun before goes on with a request, so that it asks at the same times as it did, once its session may be
+        open."""
+        if self._resumed is not None and at_s >= self._resumed[0] + OPENS_S:
+            goal, self._resumed = self._resumed[1], None
+            self.told.append(Told(at_s, "start", (goal,)))
+            self._began_s = at_s
 
     def _call(self, at_s: float, record: Record) -> None:
         do, args = record["do"], record["args"]
@@ -148,10 +167,6 @@ class RobotRead:
         sure = codec.value(reply["confidence"])
         if len(sure):
             self.confidences.setdefault(server, []).append(tuple(float(value) for value in sure))
-
-
-def _number(found: Any) -> bool:
-    return isinstance(found, (int, float))
 
 
 def robots_of(chains: Iterable[Chain], holds: Mapping[str, Sequence[float]]) -> dict[str, RobotRead]:
