@@ -24,19 +24,27 @@ from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig
 from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
 from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.server.dispatch.fifo import Fifo
-from ros2_rfm_serving.types import EngineReply, Horizon, InferenceRequest, ObservationRequest
+from ros2_rfm_serving.server.horizon import HORIZON_POLICIES
+from ros2_rfm_serving.types import (
+    MONITOR,
+    SYSTEM2,
+    EngineReply,
+    Horizon,
+    InferenceRequest,
+    ObservationRequest,
+    OutputKind,
+    empty,
+)
 from test.fuzz.targets import server as fuzz
 from test.fuzz.targets.server import OPERATIONS, Foreign, Program, Run
 from test.unit.audit.servers import Kept, again
-from test.unit.fakes import FakeEngine, observation, rows, session_request
+from test.unit.fakes import CONTRACT, FakeEngine, observation, rows, session_request
 
 BUSY = [Run.open, Run.submit, Run.submit, Run.submit, Run.begin, Run.begin, Run.complete]
 
 
-@pytest.fixture(autouse=True)
-def text_as_it_travels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """UTF-8, whoever sent what: the wire's readers see to it."""
-    monkeypatch.setattr(fuzz, "TEXTS", tuple(text.encode(errors="replace").decode() for text in fuzz.TEXTS))
+TEXTS = tuple(text.encode(errors="replace").decode() for text in fuzz.TEXTS)
+"""As they travel, in UTF-8: the wire's readers see to it."""
 
 
 def of_a_program(seed: int, operations: int = 150) -> list[dict[str, Any]]:
@@ -44,11 +52,13 @@ def of_a_program(seed: int, operations: int = 150) -> list[dict[str, Any]]:
     rng = random.Random(seed)
     run = Run(Program(rng.randbytes(8 * operations)))
     kept = Kept(run.server, run.clock)
-    for number in range(operations):
-        with contextlib.suppress(RfmError):
-            rng.choice([*OPERATIONS, *BUSY])(run)
-        if number % 17 == 0:
-            kept.snapshot()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fuzz, "TEXTS", TEXTS)
+        for number in range(operations):
+            with contextlib.suppress(RfmError):
+                rng.choice([*OPERATIONS, *BUSY])(run)
+            if number % 17 == 0:
+                kept.snapshot()
     return kept.records()
 
 
@@ -148,22 +158,49 @@ class Unsure(FakeEngine):
         return [EngineReply(chunk_model=rows(), chunk_robot=rows(), updates=updates) for _ in requests]
 
 
-@pytest.mark.parametrize("policy", ["", "static", "confidence", "curvature"])
-def test_how_far_a_chunk_is_executed_is_decided_again(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def of_horizons(policy: str) -> list[dict[str, Any]]:
     server = ModelServer(ServerConfig(name="s"), Unsure())
     kept = Kept(server)
     epoch = server.open_session(session_request(horizon=Horizon(policy=policy, steps=2, threshold=0.2))).session_epoch
     for sequence in range(1, 9):
         server.submit(observation(epoch, sequence), float(sequence))
         assert server.step(lambda: float(sequence))  # noqa: B023
-    records = kept.records()
+    return kept.records()
+
+
+@pytest.mark.parametrize("policy", ["", "static", "confidence", "curvature"])
+def test_how_far_a_chunk_is_executed_is_decided_again(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = of_horizons(policy)
     assert again(records).difference is None
     if policy:
-        from ros2_rfm_serving.server.horizon import HORIZON_POLICIES
-
         monkeypatch.setattr(HORIZON_POLICIES[policy], "rows", lambda self, confidence, horizon: 3)
         found = again(records).difference
         assert found is not None and (found.field, found.replayed) == ("execution_horizon", 3)
+
+
+class Judge(FakeEngine):
+    contract = replace(CONTRACT, output=OutputKind.JUDGEMENT, chunk_length=0, action_names=(), cameras=())
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        return [EngineReply(verdict="ongoing", text=f"of {len(requests)}") for _ in requests]
+
+
+def of_text() -> list[dict[str, Any]]:
+    server = ModelServer(ServerConfig(name="s"), Judge())
+    kept = Kept(server)
+    for component in (MONITOR, SYSTEM2):
+        request = session_request(component=component, cameras=(), action_names=())
+        asked = observation(
+            server.open_session(request).session_epoch, images=(), prefix_model=empty(0, 0), prefix_robot=empty(0, 0)
+        )
+        server.submit(replace(asked, id=replace(asked.id, component=component)), 1.0)
+        assert server.step(lambda: 2.0)
+    return kept.records()
+
+
+def test_what_judges_and_planners_say_is_decided_again() -> None:
+    result = again(of_text())
+    assert result.difference is None and result.decisions > 6
 
 
 # --- threads --------------------------------------------------------------------------------------------------------------
