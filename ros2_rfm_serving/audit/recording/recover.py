@@ -74,7 +74,8 @@ def _rewrite(scanned: Scanned) -> None:
             for at in scanned.chunks:
                 chunk = Chunk(compressed=at.compression == "zstd")
                 for channel, time_ns, data in mcap_scan.records(at)[0]:
-                    chunk.add(channel, time_ns, data, time_ns)
+                    if channel in scanned.channels:
+                        chunk.add(channel, time_ns, data, time_ns)
                 if chunk.index:
                     file.write(chunk, scanned.channels)
             file.finish()
@@ -88,7 +89,7 @@ def _counts(scanned: Scanned) -> tuple[Counter[int], list[str]]:
     problems = list(scanned.problems)
     for chunk in scanned.chunks:
         found, problem = mcap_scan.records(chunk)
-        counts.update(channel for channel, _, _ in found)
+        counts.update(channel for channel, _, _ in found if channel in scanned.channels)
         problems += [problem] if problem else []
     return counts, problems
 
