@@ -18,7 +18,8 @@ from mcap.opcode import Opcode
 from mcap.records import Channel as ChannelRecord
 from mcap.records import Schema
 
-from ros2_rfm_serving.audit.mcap_file import CHUNK, HEADER_BYTES, MAGIC, MESSAGE, QOS, Channel
+from ros2_rfm_serving.audit.mcap_chunk import CHUNK, HEADER_BYTES, MESSAGE, Channel
+from ros2_rfm_serving.audit.mcap_file import MAGIC, QOS
 from ros2_rfm_serving.errors import RfmError
 
 HEAD = struct.Struct("<BQ")

@@ -35,7 +35,7 @@ class Ledger:
             body = {"writer": page.writer, "run": page.run, "first": number, "count": page.first - number}
             self._chain.note("lost", now_s, body)
         if page.lines:
-            if len(self._heads) >= MAX_CHAINS:
+            if (page.writer, page.run) not in self._heads and len(self._heads) >= MAX_CHAINS:
                 del self._heads[next(iter(self._heads))]
             last = page.lines[-1][-HASH_DIGITS - 2 : -2].decode(errors="replace")
             self._heads[page.writer, page.run] = begins, page.first + len(page.lines), last

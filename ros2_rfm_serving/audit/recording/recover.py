@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import files_of
-from ros2_rfm_serving.audit.bag_writer import METADATA, Ended, metadata, replace_text
-from ros2_rfm_serving.audit.mcap_file import Channel, Chunk, McapFile
+from ros2_rfm_serving.audit.bag_metadata import METADATA, Ended, metadata, replace_text
+from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
+from ros2_rfm_serving.audit.mcap_file import McapFile
 from ros2_rfm_serving.audit.mcap_scan import Scanned
 from ros2_rfm_serving.audit.message_types import MessageTypes
 from ros2_rfm_serving.errors import RfmError

@@ -9,7 +9,8 @@ import numpy as np
 
 from ros2_rfm_serving.audit import chain
 from ros2_rfm_serving.audit.bag import OBSERVATION, PAGE, Bag
-from ros2_rfm_serving.audit.bag_writer import METADATA, BagWriter
+from ros2_rfm_serving.audit.bag_metadata import METADATA
+from ros2_rfm_serving.audit.bag_writer import BagWriter
 from ros2_rfm_serving.audit.recording.recover import recover
 from ros2_rfm_serving.errors import RfmError
 from test.fuzz.targets.files import explained, written
