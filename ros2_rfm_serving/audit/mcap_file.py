@@ -10,41 +10,21 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-import zstandard
 from mcap.data_stream import RecordBuilder
 from mcap.opcode import Opcode
 from mcap.records import Channel as ChannelRecord
 from mcap.records import ChunkIndex, DataEnd, Footer, Header, McapRecord, Schema, Statistics, SummaryOffset
 
+from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
+
 MAGIC = b"\x89MCAP0\r\n"
 PROFILE, LIBRARY = "ros2", "rfm_serving"
 ENCODING, SCHEMA, QOS = "cdr", "ros2msg", "offered_qos_profiles"
-LEVEL = 1
-"""Of zstd: the recorder must not cost a core."""
-HEAD_BYTES = 9
-"""Operation code and length."""
 LARGE_BYTES = 32_768
 """A part of this size is written by itself."""
-MESSAGE = struct.Struct("<BQHIQQ")
-HEADER_BYTES = MESSAGE.size - HEAD_BYTES
-"""Of a message, that its length counts."""
-CHUNK = struct.Struct("<BQQQQII")
 DATA_END_BYTES = 13
-INDEX = struct.Struct("<BQHI")
-
-
-class Channel(NamedTuple):
-    """A topic, with one type."""
-
-    topic: str
-    type: str
-    """"rfm_serving/msg/AuditPage"."""
-    definition: str
-    """`ros2msg`: its text, and those of all that it is made of."""
-    qos: str = ""
-    """What its publishers offer, as rosbag2 has it in YAML."""
 
 
 class Output(Protocol):
@@ -54,54 +34,6 @@ class Output(Protocol):
     def seek(self, offset: int, /) -> int: ...
     def truncate(self, size: int, /) -> int: ...
     def close(self) -> None: ...
-
-
-class Chunk:
-    """Messages that are written at once."""
-
-    def __init__(self, *, compressed: bool) -> None:
-        self.compressed = compressed
-        self.begins_ns = self.ends_ns = 0
-        self.size = 0
-        self.index: dict[int, list[int]] = {}
-        """Channel -> time, offset, time, offset, ..."""
-        self._parts: list[bytes] = []
-
-    def add(self, channel: int, time_ns: int, data: bytes, published_ns: int) -> None:
-        entries = self.index.setdefault(channel, [])
-        number = len(entries) // 2
-        entries += time_ns, self.size
-        self.begins_ns = min(self.begins_ns or time_ns, time_ns)
-        self.ends_ns = max(self.ends_ns, time_ns)
-        self._parts += MESSAGE.pack(Opcode.MESSAGE, HEADER_BYTES + len(data), channel, number, time_ns, published_ns), data
-        self.size += MESSAGE.size + len(data)
-
-    def counts(self) -> Counter[int]:
-        """Channel -> messages."""
-        return Counter({channel: len(entries) // 2 for channel, entries in self.index.items()})
-
-    def record(self) -> tuple[list[bytes], int, str]:
-        """As it stands in the file, in parts; the bytes of its messages in there, and how they are compressed."""
-        parts, stored, name = self._parts, self.size, b""
-        crc = 0
-        for part in parts:
-            crc = zlib.crc32(part, crc)
-        if self.compressed:
-            parts = [zstandard.compress(b"".join(parts), LEVEL)]
-            stored, name = len(parts[0]), b"zstd"
-        length = CHUNK.size - HEAD_BYTES + len(name) + 8 + stored
-        head = CHUNK.pack(Opcode.CHUNK, length, self.begins_ns, self.ends_ns, self.size, crc, len(name))
-        return [head + name + struct.pack("<Q", stored), *parts], stored, name.decode()
-
-    def indexes(self) -> tuple[bytes, dict[int, int]]:
-        """The records that stand behind it, and where each channel's begins among them."""
-        records, offsets, size = [], {}, 0
-        for channel, entries in self.index.items():
-            offsets[channel] = size
-            body = struct.pack(f"<{len(entries)}Q", *entries)
-            records.append(INDEX.pack(Opcode.MESSAGE_INDEX, 6 + len(body), channel, len(body)) + body)
-            size += len(records[-1])
-        return b"".join(records), offsets
 
 
 class McapFile:

@@ -18,7 +18,8 @@ from mcap.opcode import Opcode
 from mcap.records import Channel as ChannelRecord
 from mcap.records import Schema
 
-from ros2_rfm_serving.audit.mcap_file import CHUNK, HEADER_BYTES, MAGIC, MESSAGE, QOS, Channel
+from ros2_rfm_serving.audit.mcap_chunk import CHUNK, HEADER_BYTES, MESSAGE, Channel
+from ros2_rfm_serving.audit.mcap_file import MAGIC, QOS
 from ros2_rfm_serving.errors import RfmError
 
 HEAD = struct.Struct("<BQ")
@@ -70,12 +71,12 @@ class Scanned:
     def _define(self, code: int, body: bytes) -> None:
         if code == Opcode.SCHEMA:
             schema = Schema.read(ReadDataStream(BytesIO(body)))
-            self._schemas[schema.id] = schema
+            self._schemas.setdefault(schema.id, schema)  # as it stands with the messages, before the index says it again
             return
         one = ChannelRecord.read(ReadDataStream(BytesIO(body)))
         kind = self._schemas.get(one.schema_id)
         name, text = (kind.name, kind.data.decode(errors="replace")) if kind is not None else ("", "")
-        self.channels[one.id] = Channel(one.topic, name, text, one.metadata.get(QOS, ""))
+        self.channels.setdefault(one.id, Channel(one.topic, name, text, one.metadata.get(QOS, "")))
 
 
 def scan(path: Path) -> Scanned:

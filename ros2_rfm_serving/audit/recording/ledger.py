@@ -1,7 +1,7 @@
 """The recorder's own chain of records: what it heard up to where, and what is missing.
 
 Kinds: `began`, `lost` {topic, count, why} or {writer, run, first, count}, `split` {file, ...}, `disk` {problem}, `sealed` and
-`closed` {heads}: of every chain that it has heard, the numbers of the first record and of the next one, and the hash of the last one,
+`closed` {heads}: of every chain that it has heard, the numbers of its first record there and of the next one, and the last hash,
 so that this chain's end anchors theirs.
 """
 
@@ -13,6 +13,8 @@ from typing import Any
 from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, SEALED, Chain, Page
 
 SEAL_PERIOD_S = 5.0
+MAX_CHAINS = 4096
+"""Pages come from whoever may write to the graph."""
 
 
 class Ledger:
@@ -33,6 +35,8 @@ class Ledger:
             body = {"writer": page.writer, "run": page.run, "first": number, "count": page.first - number}
             self._chain.note("lost", now_s, body)
         if page.lines:
+            if (page.writer, page.run) not in self._heads and len(self._heads) >= MAX_CHAINS:
+                del self._heads[next(iter(self._heads))]
             last = page.lines[-1][-HASH_DIGITS - 2 : -2].decode(errors="replace")
             self._heads[page.writer, page.run] = begins, page.first + len(page.lines), last
 

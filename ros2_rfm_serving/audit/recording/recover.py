@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import files_of
-from ros2_rfm_serving.audit.bag_writer import METADATA, Ended, metadata, replace_text
-from ros2_rfm_serving.audit.mcap_file import Channel, Chunk, McapFile
+from ros2_rfm_serving.audit.bag_metadata import METADATA, Ended, metadata, replace_text
+from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
+from ros2_rfm_serving.audit.mcap_file import McapFile
 from ros2_rfm_serving.audit.mcap_scan import Scanned
 from ros2_rfm_serving.audit.message_types import MessageTypes
 from ros2_rfm_serving.errors import RfmError
@@ -74,7 +75,8 @@ def _rewrite(scanned: Scanned) -> None:
             for at in scanned.chunks:
                 chunk = Chunk(compressed=at.compression == "zstd")
                 for channel, time_ns, data in mcap_scan.records(at)[0]:
-                    chunk.add(channel, time_ns, data, time_ns)
+                    if channel in scanned.channels:
+                        chunk.add(channel, time_ns, data, time_ns)
                 if chunk.index:
                     file.write(chunk, scanned.channels)
             file.finish()
@@ -88,7 +90,7 @@ def _counts(scanned: Scanned) -> tuple[Counter[int], list[str]]:
     problems = list(scanned.problems)
     for chunk in scanned.chunks:
         found, problem = mcap_scan.records(chunk)
-        counts.update(channel for channel, _, _ in found)
+        counts.update(channel for channel, _, _ in found if channel in scanned.channels)
         problems += [problem] if problem else []
     return counts, problems
 

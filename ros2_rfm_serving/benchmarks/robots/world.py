@@ -33,7 +33,7 @@ class Surroundings(Node):
     """Gives every robot states and images at its rates, spread over the period, and one endless task."""
 
     def __init__(self, robots: list[str], server: str, image_size_px: int, *, batch_size: int = 8, slo_s: float = 0.0) -> None:
-        """slo_s: request to chunk; 0: none."""
+        """server: to which all of them are routed; empty: a scheduler says so. slo_s: request to chunk; 0: none."""
         super().__init__("bench_surroundings", enable_rosout=False, start_parameter_services=False)
         self.figures = Told(diagnostics.PERIOD_S)
         self.at_work: set[str] = set()
@@ -45,7 +45,8 @@ class Surroundings(Node):
         self._schedule = convert.schedule_to(_schedule(robots, server, batch_size, slo_s), "bench")
         self._schedules = self.create_publisher(msg.Schedule, names.schedule, qos.SCHEDULE)
         self.create_subscription(DiagnosticArray, diagnostics.TOPIC, self._on_diagnostics, 10)
-        every(self, SCHEDULE_PERIOD_S, lambda: self._schedules.publish(self._schedule))
+        if server:
+            every(self, SCHEDULE_PERIOD_S, lambda: self._schedules.publish(self._schedule))
         every(self, TASK_PERIOD_S, self._give_tasks)
         every(self, 1.0 / (CONTROL_RATE_HZ * len(robots)), self._sense_next)
 

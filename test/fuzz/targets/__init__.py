@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 NAMES = ("cdr", "messages", "gateway", "images", "server", "descriptor", "catalogue", "profiles", "audit")
+NAMES = ("cdr", "messages", "gateway", "images", "server", "descriptor", "catalogue", "profiles", "bag")
 
 
 class Target(NamedTuple):
