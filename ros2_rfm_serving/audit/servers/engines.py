@@ -18,8 +18,8 @@ from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.shipped import shipped
 
-LIBRARIES = ("torch", "jax", "lerobot", "transformers")
-"""Beside those of every writer: what models compute with."""
+LIBRARIES = ("ros2-rfm-serving", "numpy", "simplejpeg", "torch", "jax", "lerobot", "transformers")
+"""What decodes and what computes."""
 
 
 def described(spec: EngineSpec) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.journal import Journal
-from ros2_rfm_serving.audit.servers.records import body_of, kind_of
+from ros2_rfm_serving.audit.servers.records import CALL, COUNT, body_of, kind_of
 from ros2_rfm_serving.audit.servers.snapshots import UNRECORDED, copied, written
 from ros2_rfm_serving.audit.servers.witness import Note, unwitnessed, witnessed
 from ros2_rfm_serving.server import ModelServer, ServerBrain
@@ -24,6 +25,8 @@ class ServerJournal:
         self._journal, self._clock = journal, clock
         self._server: ModelServer | None = None
         self._engine: Mapping[str, Any] = {}
+        self._counts: Counter[str] = Counter()
+        """Of the server's `refused`, as far as they are noted."""
         self._notes: list[Note] = []
         self._taken: list[Note] = []
         self._witnesses = False
@@ -41,8 +44,17 @@ class ServerJournal:
             number = len(self._notes)  # more may come meanwhile
             notes, self._notes[:number] = self._notes[:number], []
             self._note(notes)
+            self._note_counts()
         else:
             self._leave()
+
+    def _note_counts(self) -> None:
+        """What went wrong outside of the brain: engines, and what could not be read."""
+        if self._server is None or not (more := Counter(self._server.refused) - self._counts):
+            return
+        self._counts += more
+        problems = {kind: self._server.problems[kind] for kind in more.keys() & self._server.problems.keys()}
+        self._journal.note(CALL, self._clock(), lambda: {"do": COUNT, "args": {"refused": dict(more), "problems": problems}})
 
     def _leave(self) -> None:
         if self._server is not None and self._witnesses:
@@ -79,6 +91,8 @@ class ServerJournal:
         plain = unwitnessed(brain) if self._witnesses else brain
         self._copy = copied(plain)
         self._taken, self._notes = self._notes, []
+        if not self._witnesses and self._server is not None:
+            self._counts = Counter(self._server.refused)
         self._witnesses = True
         return witnessed(plain, self._clock, self._notes.append)
 

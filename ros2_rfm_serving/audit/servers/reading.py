@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.servers.records import ARGS, BATCH, CALL, REPLY, REQUEST
+from ros2_rfm_serving.audit.servers.records import ARGS, BATCH, CALL, COUNT, REPLY, REQUEST
 from ros2_rfm_serving.audit.servers.snapshots import bare
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ServerBrain, Work
@@ -41,8 +41,10 @@ def call_of(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call
         raise RfmError(f"record {record.get('n')} cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _call(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call:
+def _call(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call | None:
     do, args = record["do"], record["args"]
+    if do == COUNT:
+        return None
     if do == "ended":
         return do, (works[args["batch"]], args["answered"], args["num_failed"], args["now_s"])
     return do, tuple(codec.value(args[name]) for name in ARGS[do])
@@ -102,7 +104,7 @@ def _execution_horizon(record: Mapping[str, Any], horizon: Horizon, confidence: 
     return recorded
 
 
-READ: dict[str, Callable[[Mapping[str, Any], ServerBrain, Works], Call]] = {
+READ: dict[str, Callable[[Mapping[str, Any], ServerBrain, Works], Call | None]] = {
     CALL: _call,
     REQUEST: _request,
     BATCH: _batch,

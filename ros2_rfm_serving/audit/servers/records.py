@@ -24,6 +24,8 @@ from ros2_rfm_serving.types import (
 )
 
 CALL, REQUEST, BATCH, REPLY = "call", "request", "batch", "reply"
+COUNT = "count"
+"""What others counted in the server's name: no decision of its brain."""
 KINDS = {"deposit": REQUEST, "unfit": REQUEST, "admitted": REQUEST, "begin": BATCH, "reply": REPLY}
 """Of what is no mere `call`."""
 ARGS: dict[str, tuple[str, ...]] = {

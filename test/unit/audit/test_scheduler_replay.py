@@ -50,6 +50,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Records
         running.fleet.release("nobody else")
     running.kept.listen()
     running.fleet.release("arm_2")
+    running.kept.book.person("release 'arm_2'", f"schedule {running.fleet.epoch}", True)
     return running.kept.records()
 
 

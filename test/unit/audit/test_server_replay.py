@@ -295,6 +295,20 @@ def test_another_model_begins_another_chain() -> None:
     assert len({page.run for page in kept.pages}) == 2
 
 
+def test_what_went_wrong_outside_of_the_brain_is_told_with_the_reason() -> None:
+    engine = Foreign()
+    engine.does = 6
+    server = ModelServer(ServerConfig(name="s"), engine)
+    kept = Kept(server)
+    epoch = server.open_session(session_request(cameras=())).session_epoch
+    server.submit(observation(epoch, images=()), 1.0)
+    assert not server.step(lambda: 2.0)
+    records = kept.records()
+    (counted,) = [record["args"] for record in records if record.get("do") == "count"]
+    assert counted == {"refused": {"engine_error": 1}, "problems": {"engine_error": "RuntimeError: lost"}}
+    assert again(records).difference is None and any(record.get("outcome") == "failed" for record in records)
+
+
 # --- what cannot be recorded ----------------------------------------------------------------------------------------------
 
 
