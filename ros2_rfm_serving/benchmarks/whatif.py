@@ -136,7 +136,10 @@ def _run(folder: Path, name: str, num_robots: int, seconds: float, change: str) 
         parameters_of({**robot_parameters(names, "state"), **of_robots}) as robot_arguments,
         process("ros2_rfm_serving.ros.model_server_node", *server_arguments),
         process("ros2_rfm_serving.ros.robots_node", *robot_arguments),
-        spinning(lambda: Surroundings(names, SERVER, 96, batch_size=batch_size, slo_s=SLO_S)) as (node, spin),
+        spinning(lambda: Surroundings(names, SERVER, 96, SLO_S, model=MODEL, gpu_type=GPU_TYPE, batch_size=batch_size)) as (
+            node,
+            spin,
+        ),
     ):
         spin(lambda: len(node.at_work) == num_robots, START_LIMIT_S)
         if len(node.at_work) < num_robots:

@@ -114,8 +114,6 @@ class Case:
     servers: Mapping[str, ServerCase]
     schedules: tuple[tuple[float, Schedule], ...]
     """When it was heard first -> what."""
-    factory: str = ""
-    """Text of the descriptor; empty: not recorded."""
     gaps: tuple[str, ...] = ()
     """What the recording does not say, in words."""
 

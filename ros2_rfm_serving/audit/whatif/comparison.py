@@ -120,7 +120,8 @@ def _guess(server: str, sizes: Sequence[int], case: Case) -> str:
         if case.servers[server].config.max_concurrent > 1
         else f"batches of {_listed(sizes)} rows"
     )
-    from_what = f"extrapolated from those of {_listed(known)}" if known else "the profile's: its model never ran there"
+    alone = ", of one size alone: by the profile's ratio, or else as long" if len(known) == 1 else ""
+    from_what = f"extrapolated from those of {_listed(known)}{alone}" if known else "the profile's: its model never ran there"
     return f"{server} never ran {what}: how long they take is {from_what}"
 
 

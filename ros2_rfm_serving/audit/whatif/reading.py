@@ -9,7 +9,7 @@ from typing import Any
 
 from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.whatif.case import Case, Outage, ServerCase
-from ros2_rfm_serving.audit.whatif.chains import Chain, chains_of
+from ros2_rfm_serving.audit.whatif.chains import chains_of
 from ros2_rfm_serving.audit.whatif.figures import Figures, figures
 from ros2_rfm_serving.audit.whatif.robots import Asked, Key, RobotRead, robots_of
 from ros2_rfm_serving.audit.whatif.servers import ServerRead, outages_of, servers_of
@@ -46,7 +46,6 @@ def recording(bag: Bag) -> Recording:
         robots={name: robot.case(_arrived(servers, outages)) for name, robot in robots.items()},
         servers=_placed(schedules[-1][1], servers, outages, robots),
         schedules=tuple(schedules),
-        factory=_factory(chains),
         gaps=(*gaps, *_unknown(schedules[-1][1], servers)),
     )
     logs = [robot.log for robot in robots.values()]
@@ -125,10 +124,3 @@ def _arrived(servers: dict[str, ServerRead], outages: dict[str, list[Outage]]) -
 def _settled_s(robots: Any, seconds: float) -> float:
     firsts_s = [robot.log.chunks[0] for robot in robots if robot.log.chunks]
     return min(min(firsts_s, default=0.0) + SETTLES_S, seconds / 2)
-
-
-def _factory(chains: Sequence[Chain]) -> str:
-    """The descriptor's text. Empty: the scheduler's journal is missing, or was begun before its plan."""
-    plans = [record for chain in chains if chain.role == "scheduler" for _, record in chain.of("plan", "begin")]
-    texts = [record["factory"] for record in plans if record.get("factory")]
-    return str(texts[-1]) if texts else ""

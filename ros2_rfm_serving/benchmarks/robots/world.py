@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import math
+from dataclasses import replace
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -32,8 +33,9 @@ ANSWER_S = 20.0
 class Surroundings(Node):
     """Gives every robot states and images at its rates, spread over the period, and one endless task."""
 
-    def __init__(self, robots: list[str], server: str, image_size_px: int, *, batch_size: int = 8, slo_s: float = 0.0) -> None:
-        """server: to which all of them are routed; empty: a scheduler says so. slo_s: request to chunk; 0: none."""
+    def __init__(self, robots: list[str], server: str, image_size_px: int, slo_s: float = 0.0, **placed: Any) -> None:
+        """server: to which all of them are routed; empty: a scheduler says so. slo_s: request to chunk; 0: none. placed: fields of its
+        placement, where they are other ones."""
         super().__init__("bench_surroundings", enable_rosout=False, start_parameter_services=False)
         self.figures = Told(diagnostics.PERIOD_S)
         self.at_work: set[str] = set()
@@ -42,7 +44,7 @@ class Surroundings(Node):
         self._state = Float32MultiArray(data=array.array("f", bytes(4 * STATE_SIZE)))
         self._robots = [_Robot(self, robot, names) for robot in robots]
         self._turn = 0
-        self._schedule = convert.schedule_to(_schedule(robots, server, batch_size, slo_s), "bench")
+        self._schedule = convert.schedule_to(_schedule(robots, server, slo_s, placed), "bench")
         self._schedules = self.create_publisher(msg.Schedule, names.schedule, qos.SCHEDULE)
         self.create_subscription(DiagnosticArray, diagnostics.TOPIC, self._on_diagnostics, 10)
         if server:
@@ -98,16 +100,17 @@ def _image_message(camera: str, size_px: int, seed: int) -> Any:
     return message
 
 
-def _schedule(robots: list[str], server: str, batch_size: int, slo_s: float) -> Schedule:
+def _schedule(robots: list[str], server: str, slo_s: float, placed: dict[str, Any]) -> Schedule:
     placement = Placement(
         server=server,
         model="",
         components=(SYSTEM1,),
         gpu_type="",
         batching="fixed",
-        batch_size=batch_size,
+        batch_size=8,
         max_sessions=len(robots),
         predicted_p99_s=0.0,
     )
+    placement = replace(placement, **placed)
     routes = tuple(Route(robot=robot, component=SYSTEM1, server=server, max_rate_hz=100.0, slo_s=slo_s) for robot in robots)
     return Schedule(epoch=1, placements=(placement,), routes=routes, predicted_actions_hz=0.0, policy="bench")
