@@ -34,8 +34,8 @@ class Surroundings(Node):
     """Gives every robot states and images at its rates, spread over the period, and one endless task."""
 
     def __init__(self, robots: list[str], server: str, image_size_px: int, slo_s: float = 0.0, **placed: Any) -> None:
-        """server: to which all of them are routed; empty: a scheduler says so. slo_s: request to chunk; 0: none. placed: fields of its
-        placement, where they are other ones."""
+        """server: to which all of them are routed; empty: a scheduler says so. slo_s: request to chunk; 0: none. placed: other
+        values of its placement."""
         super().__init__("bench_surroundings", enable_rosout=False, start_parameter_services=False)
         self.figures = Told(diagnostics.PERIOD_S)
         self.at_work: set[str] = set()

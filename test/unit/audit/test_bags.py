@@ -19,6 +19,8 @@ REPOSITORY = Path(__file__).parents[3]
 VERSION = ElementTree.parse(REPOSITORY / "package.xml").findtext("version")
 BAGS = sorted(file.parent for file in (REPOSITORY / "test" / "bags").glob("*/*/metadata.yaml"))
 MAX_BYTES = 300_000
+DECIDE = ("robot", "server", "scheduler")
+"""Roles whose records are decisions."""
 
 each_bag = pytest.mark.parametrize("folder", BAGS, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
 
