@@ -98,14 +98,15 @@ class Inference:
     # --- parts ---
 
     def _begin(self, record: Mapping[str, Any]) -> None:
-        made_of = record.get("made_of") or {}
+        made_of, self._running = record.get("made_of"), None
         self.gap()
+        if made_of is None:  # no model was loaded
+            return
         try:
             if why := elsewhere(made_of):
                 raise RfmError(why)
             engine = self._make(made_of)
         except RfmError as error:
-            self._running = None
             self.result.say(str(error))
         else:
             self._running = Running(engine, lambda kind, problem: self.result.say(f"{kind}: {problem}"))

@@ -12,6 +12,7 @@ import numpy as np
 from ros2_rfm_serving.audit.bag import OBSERVATION, PAGE, Bag
 from ros2_rfm_serving.audit.chain import records
 from ros2_rfm_serving.audit.page_bytes import page_of
+from ros2_rfm_serving.audit.replay import DAMAGED
 from ros2_rfm_serving.audit.servers.engines import build, differences
 from ros2_rfm_serving.audit.servers.infer import Inference, Inferred
 from ros2_rfm_serving.audit.servers.observations import Observations, id_of, observation_of, tensor_of
@@ -32,7 +33,9 @@ class Rerun:
 
     @property
     def results(self) -> list[Inferred]:
-        return [chain.result for chain in self._chains.values()]
+        """Of chains that have something."""
+        results = [chain.result for chain in self._chains.values()]
+        return [one for one in results if one.batches or one.skipped or one.unrecorded or one.notes]
 
     def run(self) -> Iterator[None]:
         """A step per message. Afterwards every difference has a size, where the chunk itself was recorded."""
@@ -60,10 +63,14 @@ class Rerun:
         chain = self._chains[key]
         if page.first != self._next.get(key, page.first):
             chain.gap()
-        for record in records(page):
-            self._say(chain.result, record)
-            chain.feed(record)
-            self._next[key] = page.first + len(page.lines)
+        self._next[key] = page.first + len(page.lines)
+        try:
+            for record in records(page):
+                self._say(chain.result, record)
+                chain.feed(record)
+        except (RfmError, *DAMAGED) as error:
+            chain.result.say(f"a record cannot be read: {error}; see `rfm audit verify`")
+            chain.gap()
 
     def _say(self, result: Inferred, record: Mapping[str, Any]) -> None:
         if record.get("kind") == "begin":

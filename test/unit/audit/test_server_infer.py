@@ -1,0 +1,126 @@
+"""Recorded batches run again: the same bytes by the same engine, and what stands in the way of it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ros2_rfm_serving.audit.servers import engines
+from ros2_rfm_serving.audit.servers.engines import differences, elsewhere, here
+from ros2_rfm_serving.audit.servers.infer import ALONE_LIMIT, Inference, Inferred
+from ros2_rfm_serving.audit.servers.observations import Observations
+from ros2_rfm_serving.engines.base import Engine, SamplingConfig
+from ros2_rfm_serving.engines.flow.engine import FlowEngine
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.types import Conditioning, EncodedImage, ObservationRequest, SessionRequest
+from test.unit.audit.servers import Kept
+from test.unit.engines.test_engines import small_policy
+from test.unit.fakes import JPEG, observation
+
+ROBOTS = ("a", "b", "c")
+SAMPLING = SamplingConfig(fixed_shapes=(1, 2, 4))
+
+
+def served(num_rounds: int = 4) -> tuple[list[dict[str, Any]], list[ObservationRequest], Engine]:
+    """Batches of three, filled up to four, and what was asked."""
+    engine = FlowEngine(small_policy(), SAMPLING)
+    contract, server = engine.contract, ModelServer(ServerConfig(name="s", batch_size=4), engine)
+    kept, asked, rng = Kept(server), [], np.random.default_rng(0)
+    kept.written.follow(server, {"entry": {"engine": "bundle"}})
+    kept.journal.anew(1e6, "with its engine")
+    width = len(contract.action_names)
+    wanted = {"action_names": contract.action_names, "cameras": contract.cameras, "state_size": contract.state_size}
+    epochs = {
+        robot: server.open_session(
+            SessionRequest(robot=robot, component="system1", conditioning=Conditioning.PREFIX, **wanted)
+        ).session_epoch
+        for robot in ROBOTS
+    }
+    for sequence in range(1, num_rounds + 1):
+        for robot, epoch in epochs.items():
+            prefix = rng.random((1, width), np.float32)
+            images = tuple(EncodedImage(camera=camera, format="jpeg", data=JPEG) for camera in contract.cameras)
+            request = replace(
+                observation(epoch, sequence, robot, images=images, prefix_model=prefix, prefix_robot=prefix),
+                state=rng.random(contract.state_size, np.float32),
+                inference_delay_steps=1,
+            )
+            asked.append(request)
+            server.submit(request, float(sequence))
+        assert len(server.step(lambda: float(sequence))) == 3  # noqa: B023
+    records = kept.records()
+    begins = max(number for number, record in enumerate(records) if record["kind"] == "begin")
+    return records[begins:], asked, engine
+
+
+def again(records: list[dict[str, Any]], asked: list[ObservationRequest], engine: Engine) -> Inferred:
+    observations = Observations()
+    for request in asked:
+        observations.add(request)
+    inference = Inference("server/s", lambda made_of: engine, observations)
+    for record in records:
+        inference.feed(record)
+    return inference.result
+
+
+def test_the_same_engine_gives_the_same_bytes_and_each_row_alone_about_the_same() -> None:
+    records, asked, engine = served()
+    assert {record["padded"] for record in records if record["kind"] == "batch"} == {4}
+    found = again(records, asked, engine)
+    assert (found.batches, found.rows, found.same, found.unrecorded, found.skipped) == (4, 12, 12, 0, 0)
+    assert found.alone <= ALONE_LIMIT and not found.notes and not found.different
+
+
+def test_another_engine_gives_other_bytes() -> None:
+    records, asked, _ = served()
+    found = again(records, asked, FlowEngine(small_policy(), replace(SAMPLING, seed=1)))
+    assert found.rows == 12 and found.same == 0 and found.different[0][0] == asked[0].id
+
+
+def test_what_was_not_recorded_is_counted_and_so_is_what_is_another_picture_or_state() -> None:
+    records, asked, engine = served()
+    other = replace(asked[4], state=asked[4].state + 1)
+    pictures = replace(asked[7], images=tuple(replace(image, data=bytes(image.data) + b"\0") for image in asked[7].images))
+    found = again(records, [*asked[1:4], other, *asked[5:7], pictures, *asked[8:]], engine)
+    assert found.unrecorded == (3 if asked[7].images else 2) and found.batches == 4 - found.unrecorded and found.same == found.rows
+
+
+def test_behind_a_gap_nothing_runs_until_the_next_snapshot() -> None:
+    records, _, engine = served()
+    inference = Inference("server/s", lambda made_of: engine, Observations())
+    for record in records:
+        if record["kind"] == "batch":
+            inference.gap()
+        inference.feed(record)
+    assert inference.result.skipped == 4 and not inference.result.batches
+
+
+def test_an_engine_that_cannot_be_built_is_said_once() -> None:
+    records, _, _ = served()
+
+    def none(made_of: Mapping[str, Any]) -> Engine:
+        raise RfmError("its weights are not here")
+
+    inference = Inference("server/s", none, Observations())
+    for record in records:
+        inference.feed(record)
+    assert inference.result.notes == ["its weights are not here"] and inference.result.skipped == 4
+
+
+@pytest.mark.parametrize("engine", ["emulated", "remote", "openai", "vllm", ""])
+def test_what_was_computed_elsewhere_or_not_at_all_is_said(engine: str) -> None:
+    assert elsewhere({"engine": {"entry": {"engine": engine}}} if engine else {})
+
+
+def test_other_software_and_hardware_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = {**here(), "torch": "1.0", "processor": "another"}
+    assert differences({"here": here()}) == []
+    told = " ".join(differences({"here": recorded}))
+    assert "torch 1.0" in told and "processor another" in told
+    monkeypatch.setattr(engines, "here", dict)
+    assert any("here none" in one for one in differences({"here": recorded}))
