@@ -55,6 +55,11 @@ class Intake:
         """Bytes that are not written yet."""
         return self._put - self._done
 
+    @property
+    def num_unsaid(self) -> int:
+        """Lost since `lost` was asked: many, where the thread that asks waits for the disk."""
+        return len(self._lost)
+
     def put(self, sample: Sample) -> None:
         """Or counts it as lost."""
         if self.waiting + sample.size > self._limit:

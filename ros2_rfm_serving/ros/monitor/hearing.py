@@ -16,6 +16,8 @@ from ros2_rfm_serving.ros.monitor import definitions
 
 DEPTH, LARGE_DEPTH = 512, 64
 """So many messages may come while the interpreter is busy."""
+WORDS = ("rfm_serving/", "diagnostic_msgs/", "action_msgs/", "lifecycle_msgs/", "tf2_msgs/")
+"""Packages of what is said once: sent again where it was lost."""
 SWEEP = 16
 """Looks."""
 REST_NS = 5_000_000
@@ -100,11 +102,12 @@ class _Ear:
 
 
 def _profile(offered: Iterable[QoSProfile], kind: str) -> QoSProfile:
-    """As little as its publishers offer: whoever asks for more hears nothing. Observations always as best effort, like the servers:
-    no robot sends one again for the recorder."""
+    """As little as its publishers offer: whoever asks for more hears nothing. Observations, and what sensors and sinks say, as
+    best effort always: no robot sends one again, nor reads that it has come, for the recorder."""
     offered = list(offered)
-    reliable = kind != OBSERVATION and all(one.reliability == ReliabilityPolicy.RELIABLE for one in offered)
     latched = all(one.durability == DurabilityPolicy.TRANSIENT_LOCAL for one in offered)
+    asked_again = latched or (kind.startswith(WORDS) and kind != OBSERVATION)
+    reliable = asked_again and all(one.reliability == ReliabilityPolicy.RELIABLE for one in offered)
     return QoSProfile(
         depth=LARGE_DEPTH if kind in CAMERAS or kind == OBSERVATION else DEPTH,
         reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,

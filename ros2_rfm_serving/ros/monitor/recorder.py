@@ -119,15 +119,18 @@ class RecorderNode(Node):
             exclude=tuple(filter(None, values.texts("exclude"))),
         )
 
+    @property
+    def _num_lost(self) -> int:
+        return sum(self.told.lost.values()) + self._intake.num_unsaid
+
     def _look(self) -> None:
         self._hearing.look()
-        told, now_s = self.told, clock()
-        lost = sum(told.lost.values())
+        now_s, lost, problem = clock(), self._num_lost, self.told.problem
         if lost > self._lost:
             self._lost, self._lost_s = lost, now_s
-        if (told.problem or now_s - self._lost_s < COMPLAIN_PERIOD_S) and now_s - self._complained_s >= COMPLAIN_PERIOD_S:
+        if (problem or now_s - self._lost_s < COMPLAIN_PERIOD_S) and now_s - self._complained_s >= COMPLAIN_PERIOD_S:
             self._complained_s = now_s
-            self.get_logger().warning(f"{told.problem or 'the disk is too slow'}: {told.words()}")
+            self.get_logger().warning(f"{problem or 'the disk is too slow'}; {lost} messages are lost so far: {self.told.words()}")
 
     def _save(self, request: Any, response: Any) -> Any:
         assert self._flight is not None
@@ -142,7 +145,7 @@ class RecorderNode(Node):
         told = self.told
         level, message = DiagnosticStatus.OK, "recording"
         if clock() - self._lost_s < RECENT_S:
-            level, message = DiagnosticStatus.WARN, f"{sum(told.lost.values())} messages were lost"
+            level, message = DiagnosticStatus.WARN, f"{self._num_lost} messages were lost"
         if told.problem:
             level, message = DiagnosticStatus.ERROR, f"nothing can be written: {told.problem}"
         values = {
@@ -151,7 +154,7 @@ class RecorderNode(Node):
             "messages": told.messages,
             "size_mb": told.size / 1e6,
             "files": told.files,
-            "lost": sum(told.lost.values()),
+            "lost": self._num_lost,
             "waiting_mb": self._intake.waiting / 1e6,
             **({"held_s": told.held_s, "incidents": told.incidents} if self._flight is not None else {}),
         }
