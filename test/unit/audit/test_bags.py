@@ -13,6 +13,8 @@ from ros2_rfm_serving.audit.chain import records
 from ros2_rfm_serving.audit.replay import Replayed, replay
 from ros2_rfm_serving.audit.whatif.reading import recording
 from ros2_rfm_serving.cli.replay import makers
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.reports.what_if import Asked, show_what_if
 from test.unit.audit.test_schema import validator
 
 REPOSITORY = Path(__file__).parents[3]
@@ -67,3 +69,14 @@ def test_what_would_have_happened_can_be_asked_of_it(folder: Path) -> None:
     case = recording(Bag(folder)).case
     assert len(case.robots) == 2 and case.servers and all(robot.ticks for robot in case.robots.values())
     assert [told.what for robot in case.robots.values() for told in robot.told].count("pause") == 1
+
+
+@each_bag
+def test_a_change_is_replayed_from_the_command_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = Asked(settings="dispatch=fifo", seeds=1, as_json=True, plot=tmp_path / "changed.png")
+    show_what_if(folder, asked)
+    told = json.loads(capsys.readouterr().out)
+    assert told["change"] == "dispatch=fifo" and told["figures"]["chunks_hz"]["changed"]["median"] > 1.0
+    assert told["unknown"] and (tmp_path / "changed.png").stat().st_size > 1000
+    with pytest.raises(ConfigurationError, match="did you mean `dispatch`"):
+        show_what_if(folder, Asked(settings="dispach=fifo"))
