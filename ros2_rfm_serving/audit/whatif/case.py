@@ -61,6 +61,8 @@ class RobotCase:
     ticks: tuple[Ticked, ...] = ()
     """From the first to the last it is there."""
     told: tuple[Told, ...] = ()
+    heard: tuple[Told, ...] = ()
+    """What the middleware and servers that were not ready said of servers: it goes with their outages."""
     resets_s: Mapping[int, float] = field(default_factory=dict)
     """Episode -> from its beginning until the robot was reset."""
     answers: tuple[Answered, ...] = ()

@@ -4,6 +4,7 @@ from the replayed ones."""
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -51,7 +52,7 @@ class ReplayedRobot:
         self.brain = RobotBrain(bodiless(case.config))
         self.brain.episode = case.first_episode - 1
         self._case, self._hosts, self._events, self._traffic = case, hosts, events, traffic
-        self._ticks, self._told = iter(case.ticks), list(case.told)
+        self._ticks, self._told, self._heard = iter(case.ticks), deque(case.told), deque(case.heard)
         self._there = False
         self._asked_s: dict[str, float] = {}
         """Component -> age of the attempt when it was asked last."""
@@ -127,13 +128,19 @@ class ReplayedRobot:
 
     def _tell(self, now_s: float) -> None:
         """What was said by now. A task begins once the last one is over, however long that took here."""
+        while self._heard and self._heard[0].at_s <= now_s:
+            self._say(self._heard.popleft(), now_s)
         while self._told and self._told[0].at_s <= now_s:
             if self._told[0].what == "start" and self.brain.task is not None:
                 return
-            self._say(self._told.pop(0), now_s)
+            self._say(self._told.popleft(), now_s)
 
     def _say(self, told: Told, now_s: float) -> None:
-        getattr(self.brain, told.what)(*told.args, now_s)
+        if told.what == "server_lost":
+            server, problem = (*told.args, "")[:2]
+            self.brain.server_lost(server, now_s, problem)
+        else:
+            getattr(self.brain, told.what)(*told.args, now_s)
 
     def _note(self, now_s: float) -> None:
         brain, log = self.brain, self.log

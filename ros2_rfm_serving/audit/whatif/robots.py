@@ -12,10 +12,13 @@ from ros2_rfm_serving.audit.whatif.case import Answered, Carried, RobotCase, Tic
 from ros2_rfm_serving.audit.whatif.chains import Chain, Record, first
 from ros2_rfm_serving.audit.whatif.figures import Log
 from ros2_rfm_serving.robot import RobotConfig, TaskGoal
-from ros2_rfm_serving.types import SYSTEM1, Schedule
+from ros2_rfm_serving.types import SYSTEM1, Schedule, TaskPhase
 
 PEOPLE = ("start", "cancel", "pause", "resume", "abort")
 """Calls that nobody answers for but whoever gives tasks."""
+ATTEMPTS = (TaskPhase.EXECUTING.name, TaskPhase.STOPPED.name, TaskPhase.WAITING.name)
+OUTAGES = ("server_lost", "server_loads", "server_alive")
+"""Calls that go with a server's outage; it is replayed, too."""
 OPENS_S = 1.0
 """After which a robot that knows its schedule has a session."""
 Key = tuple[str, str, int, int]
@@ -38,6 +41,7 @@ class RobotRead:
     log: Log
     ticks: list[Ticked] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)
+    heard: list[Told] = field(default_factory=list)
     resets_s: dict[int, float] = field(default_factory=dict)
     answers: list[Answered] = field(default_factory=list)
     schedules: list[tuple[float, Schedule]] = field(default_factory=list)
@@ -54,11 +58,13 @@ class RobotRead:
     _began_s: float = 0.0
 
     def read(self, chain: Chain) -> None:
-        for at_s, record in chain.of("snapshot", "tick", "call"):
+        for at_s, record in chain.of("snapshot", "tick", "call", "transition"):
             if record["kind"] == "tick":
                 self._tick(at_s, record, chain)
             elif record["kind"] == "call":
                 self._call(at_s, record)
+            elif record["kind"] == "transition":
+                self._transition(at_s, record)
             elif not self.first_episode:
                 self._begin(at_s, record)
 
@@ -74,6 +80,7 @@ class RobotRead:
             first_episode=self.first_episode or 1,
             ticks=tuple(self.ticks),
             told=tuple(self.told),
+            heard=tuple(self.heard),
             resets_s=self.resets_s,
             answers=tuple(self.answers),
             network=tuple(sorted(carried + [Carried(a.at_s, math.inf) for a in lost])),
@@ -91,11 +98,14 @@ class RobotRead:
             self.schedules.append((at_s, schedule))
         goal = first(brain["task"], TaskGoal) if brain["task"] else None
         if goal is not None and brain["task"]["result"] is None:
-            ends_s = brain["task"]["budget_ends_s"]
-            left_s = max(1.0, ends_s - record["t"]) if isinstance(ends_s, (int, float)) else math.inf
-            self._resumed = at_s, replace(goal, reset=False, time_budget_s=left_s)
             self.first_episode = brain["episode"]
             self._attempt(brain["episode"], at_s)
+            if brain["task"]["phase"]["member"] == TaskPhase.RESETTING.name:
+                self.told.append(Told(at_s, "start", (goal,)))
+            else:
+                ends_s = brain["task"]["budget_ends_s"]
+                left_s = max(1.0, ends_s - record["t"]) if isinstance(ends_s, (int, float)) else math.inf
+                self._resumed = at_s, replace(goal, reset=False, time_budget_s=left_s)
         if brain["paused"]:
             self.told.append(Told(at_s, "pause"))
 
@@ -132,10 +142,17 @@ class RobotRead:
             self._follow(at_s, args["schedule"])
         elif do == "reset_done":
             self.resets_s[self._episode] = at_s - self._began_s
+        elif do in OUTAGES or (do == "server_seen" and not args["ready"]):
+            self.heard.append(Told(at_s, do, tuple(codec.value(value) for value in args.values())))
         elif do in PEOPLE and (do != "resume" or not record.get("result")):
             self.told.append(Told(at_s, do, tuple(codec.value(value) for value in args.values())))
             if do == "start":
                 self._attempt(self._episode + 1 if self._episode else self.first_episode, at_s)
+
+    def _transition(self, at_s: float, record: Record) -> None:
+        """A retry begins with a reset, long before its first request."""
+        if record["to"]["phase"] == TaskPhase.RESETTING.name and record["from"]["phase"] in ATTEMPTS:
+            self._attempt(self._episode + 1, at_s)
 
     def _attempt(self, episode: int, at_s: float) -> None:
         self._episode, self._began_s = episode, at_s
