@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
-from ros2_rfm_serving.audit.whatif.chains import chains_of
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.whatif.case import Told
+from ros2_rfm_serving.audit.whatif.chains import Chain, chains_of
 from ros2_rfm_serving.audit.whatif.robots import RobotRead, robots_of
 from ros2_rfm_serving.audit.whatif.servers import outages_of, servers_of
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.profiles import FixedService
+from ros2_rfm_serving.robot import TaskGoal
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import MONITOR, SYSTEM1, ObservationRequest, RequestId, SessionRequest, empty
 from test.unit.audit.recordings import recorded_world, run
 from test.unit.audit.servers import Kept
+from test.unit.robot.robots import CONFIG
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +87,30 @@ def test_a_server_has_the_batches_delays_and_contract_that_it_noted() -> None:
     assert [(batch.rows, batch.padded) for batch in read.batches] == [(2, 4), (3, 4)]
     assert [batch.seconds for batch in read.batches] == pytest.approx([0.1, 0.1])
     assert ("r0", SYSTEM1, grants[0].session_epoch, 2) in read.arrived
+
+
+def test_a_retry_has_a_reset_of_its_own_and_what_was_heard_of_a_lost_server_is_kept() -> None:
+    goal = codec.plain(TaskGoal(task="push", instruction="push it", time_budget_s=15.0))
+
+    def became(t: float, before: str, after: str) -> dict[str, Any]:
+        return {"t": t, "kind": "transition", "from": {"phase": before}, "to": {"phase": after}, "reason": ""}
+
+    def call(t: float, do: str, **args: Any) -> dict[str, Any]:
+        return {"t": t, "kind": "call", "do": do, "args": args, "result": None}
+
+    records = [
+        {"t": 0.0, "kind": "begin", "made_of": {"config": codec.plain(CONFIG)}},
+        {"t": 0.0, "kind": "snapshot", "brain": {"episode": 0, "task": None, "paused": False, "following": None}},
+        call(1.0, "start", goal=goal),
+        became(1.0, "IDLE", "RESETTING"),
+        call(3.0, "reset_done", ok=True, problem=""),
+        became(3.0, "RESETTING", "EXECUTING"),
+        call(9.0, "server_lost", server="server_1", problem="silent"),
+        became(18.0, "EXECUTING", "RESETTING"),
+        call(18.5, "reset_done", ok=True, problem=""),
+    ]
+    chain = Chain("robot/r1", "robot", 0.0, records=records)  # type: ignore[arg-type]
+    (read,) = robots_of([chain], {}).values()
+    case = read.case(lambda key, asked: False)
+    assert case.resets_s == {1: pytest.approx(2.0), 2: pytest.approx(0.5)} and read.log.episodes == [1.0, 18.0]
+    assert [told.what for told in case.told] == ["start"] and case.heard == (Told(9.0, "server_lost", ("server_1", "silent")),)
