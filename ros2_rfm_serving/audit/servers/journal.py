@@ -16,6 +16,8 @@ from ros2_rfm_serving.server import ModelServer, ServerBrain
 NO_MODEL = {UNRECORDED: "no model is loaded"}
 URGENT = frozenset({"open_session", "close_session", "take_new", "resize", "reconfigure", "collect_sessions"})
 """Calls that somebody will ask about."""
+MAX_NOTES = 20_000
+"""That wait to be written, some of them with images: what comes when nobody has come for these goes by, and a chain begins anew."""
 
 
 class ServerJournal:
@@ -29,7 +31,7 @@ class ServerJournal:
         """Of the server's `refused`, as far as they are noted."""
         self._notes: list[Note] = []
         self._taken: list[Note] = []
-        self._witnesses = False
+        self._witnesses = self._overrun = False
         self._copy = b""
         journal.describes(made_of=self._made_of, whole=self._whole)
 
@@ -45,8 +47,17 @@ class ServerJournal:
             notes, self._notes[:number] = self._notes[:number], []
             self._note(notes)
             self._note_counts()
+            if self._overrun:
+                self._journal.anew(self._clock(), "it was decided faster than it could be written")
         else:
             self._leave()
+
+    def _keep(self, note: Note) -> None:
+        """The server's lock is held."""
+        if len(self._notes) < MAX_NOTES:
+            self._notes.append(note)
+        else:
+            self._overrun = True
 
     def _note_counts(self) -> None:
         """What went wrong outside of the brain: engines, and what could not be read."""
@@ -93,8 +104,8 @@ class ServerJournal:
         self._taken, self._notes = self._notes, []
         if not self._witnesses and self._server is not None:
             self._counts = Counter(self._server.refused)
-        self._witnesses = True
-        return witnessed(plain, self._clock, self._notes.append)
+        self._witnesses, self._overrun = True, False
+        return witnessed(plain, self._clock, self._keep)
 
     def _padded(self, tier: int, rows: int) -> int:
         """Engines that are compiled for some sizes say so."""
