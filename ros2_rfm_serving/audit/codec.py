@@ -9,6 +9,7 @@ else is a map whose key `~` says what it is:
     {"~": "bytes", "sha256": "...", "size": 81234}                what lies elsewhere in the recording; short ones have "base64"
     {"~": "list" / "deque" / "set" / "frozenset" / "Counter" / "dict" / "defaultdict", "items": [...]}
     {"~": "float", "is": "inf"}                                   also -inf and nan
+    {"~": "scalar", "of": {"~": "float64", "rows": [0.5]}}        of numpy, whose arithmetic rounds otherwise than Python's
     {"~": "method" / "function" / "partial" / "Random", ...}
 
 `whole` keeps that two attributes are one object: the first place has "@", a number, every further one is {"~": "@", "@": number}.
@@ -16,19 +17,24 @@ else is a map whose key `~` says what it is:
 
 from __future__ import annotations
 
+import ast
 import base64
+import dataclasses
 import enum
 import functools
 import hashlib
 import importlib
+import inspect
 import math
 import random
+import textwrap
 import types
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import numpy as np
+import orjson
 
 from ros2_rfm_serving.errors import RfmError
 
@@ -66,7 +72,7 @@ def value(found: Any, blob: Callable[[str], bytes | None] = lambda digest: None)
     """
     try:
         return _Reading(blob).value(found)
-    except (KeyError, TypeError, ValueError, AttributeError, ImportError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ImportError, RecursionError, ArithmeticError) as error:
         raise RfmError(f"no value of a recording: {type(error).__name__}: {error}") from error
 
 
@@ -83,14 +89,14 @@ class _Writing:
     def plain(self, value: Any) -> Any:
         if value is None or type(value) in (bool, int, str):
             return value
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else {"~": "float", "is": repr(float(value))}
+        if type(value) is float:
+            return value if math.isfinite(value) else {"~": "float", "is": repr(value)}
         if type(value) is tuple:
             return [self.plain(one) for one in value]
         if isinstance(value, enum.Enum):
             return {"~": _name(type(value)), "member": value.name}
         if isinstance(value, np.generic):
-            return self.plain(value.item())
+            return {"~": "scalar", "of": _array(np.array([value]))}
         if isinstance(value, (bytes, bytearray, memoryview)):
             return _bytes(value)
         if isinstance(value, np.ndarray):
@@ -112,14 +118,17 @@ class _Writing:
         kind = type(value)
         if kind.__name__ in CONTAINERS and kind is CONTAINERS[kind.__name__]:
             more = {"maxlen": value.maxlen} if isinstance(value, deque) else {}
-            return {"~": kind.__name__, "items": [self.plain(one) for one in value], **more}
+            items = [self.plain(one) for one in value]
+            unordered = kind in (set, frozenset)  # their order is another one in each process
+            return {"~": kind.__name__, "items": sorted(items, key=_order) if unordered else items, **more}
         if kind.__name__ in MAPS and kind is MAPS[kind.__name__]:
             more = {"of": _factory(value.default_factory)} if isinstance(value, defaultdict) else {}
             return {"~": kind.__name__, "items": [[self.plain(key), self.plain(one)] for key, one in value.items()], **more}
         if isinstance(value, types.MappingProxyType):
             return {"~": "dict", "items": [[self.plain(key), self.plain(one)] for key, one in value.items()]}
         if kind is random.Random:
-            return {"~": "Random", "state": self.plain(value.getstate())}
+            version, (*words, index), gauss = value.getstate()
+            return {"~": "Random", "version": version, "words": _packed(words), "index": index, "gauss": gauss}
         if isinstance(value, types.MethodType):
             return {"~": "method", "of": self.plain(value.__self__), "name": value.__name__}
         if isinstance(value, types.FunctionType):
@@ -164,7 +173,10 @@ class _Reading:
         return base64.b64decode(found["base64"]) if "base64" in found else self._blob(found["sha256"]) or b""
 
     def _method(self, found: Mapping[str, Any]) -> Any:
-        return self._keep(found, getattr(self.value(found["of"]), found["name"]))
+        owner, name = self.value(found["of"]), found["name"]
+        if not _is_ours(type(owner)) or not isinstance(inspect.getattr_static(type(owner), name), types.FunctionType):
+            raise TypeError(f"{name!r} is no method of ours")
+        return self._keep(found, getattr(owner, name))
 
     def _function(self, found: Mapping[str, Any]) -> Any:
         return self._keep(found, _named(found["name"]))
@@ -176,9 +188,13 @@ class _Reading:
 
     def _random(self, found: Mapping[str, Any]) -> random.Random:
         generator = random.Random()
-        generator.setstate(self.value(found["state"]))
+        words = np.frombuffer(base64.b64decode(found["words"]), "<u4").tolist()
+        generator.setstate((found["version"], (*words, found["index"]), found["gauss"]))
         self._keep(found, generator)
         return generator
+
+    def _scalar(self, found: Mapping[str, Any]) -> Any:
+        return _array_of(found["of"])[0]
 
     def _keep(self, found: Mapping[str, Any], made: Any) -> Any:
         if "@" in found:
@@ -215,13 +231,14 @@ class _Reading:
         state = {name: one for name, one in found.items() if name not in ("~", "@")}
         if issubclass(kind, tuple):  # a NamedTuple
             return self._keep(found, kind(**{name: self.value(one) for name, one in state.items()}))
+        check_attributes(kind, state.keys())
         made = self._keep(found, object.__new__(kind))
         for name, one in state.items():
             object.__setattr__(made, name, self.value(one))
         return made
 
 
-_KNOWN = frozenset({"float", "bytes", "method", "function", "partial", "Random"})
+_KNOWN = frozenset({"float", "scalar", "bytes", "method", "function", "partial", "Random"})
 
 
 def attributes(value: Any) -> dict[str, Any]:
@@ -235,6 +252,31 @@ def attributes(value: Any) -> dict[str, Any]:
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                 found[name] = getattr(value, name)
     return found
+
+
+def check_attributes(kind: type, names: Set[str]) -> None:
+    """Raises: `ValueError` when an object of this class, as this version has it, consists of others."""
+    known = _assigned(kind)
+    if names != known:
+        has = f"has {', '.join(sorted(names - known))}, which this version has not" if names - known else ""
+        lacks = f"lacks {', '.join(sorted(known - names))}" if known - names else ""
+        raise ValueError(f"{_name(kind)} as it was recorded {' and '.join(filter(None, (has, lacks)))}")
+
+
+@functools.cache
+def _assigned(kind: type) -> frozenset[str]:
+    """Names of all attributes that its methods ever give it: our classes have no others."""
+    if dataclasses.is_dataclass(kind):
+        return frozenset(field.name for field in dataclasses.fields(kind))
+    found: set[str] = set()
+    for one in kind.__mro__[:-1]:
+        nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(one))))
+        found |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_own(node)}
+    return frozenset(found)
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _name(thing: type | types.FunctionType) -> str:
@@ -256,9 +298,21 @@ def _named(name: str) -> Any:
     found: Any = importlib.import_module(PACKAGE + module)
     for part in path.split("."):
         found = getattr(found, part)
-    if not isinstance(found, (type, types.FunctionType)) or not found.__module__.startswith(PACKAGE):
+    if not isinstance(found, (type, types.FunctionType)) or not _is_ours(found):
         raise TypeError(f"{name!r} is nothing that is recorded")
     return found
+
+
+def _order(item: Any) -> bytes:
+    return orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _packed(words: list[int]) -> str:
+    return base64.b64encode(np.array(words, "<u4").tobytes()).decode()
+
+
+def _is_ours(thing: type | types.FunctionType) -> bool:
+    return thing.__module__.startswith(PACKAGE)
 
 
 def _factory(factory: Any) -> Any:
@@ -276,7 +330,7 @@ def _bytes(data: bytes | bytearray | memoryview) -> dict[str, Any]:
 
 
 def _array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    name = array.dtype.name
+    name = _dtype_name(array.dtype)
     if name not in DTYPES:
         raise TypeError(f"an array of {name} cannot be recorded")
     if not array.size:
@@ -284,6 +338,12 @@ def _array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return {"~": name, "shape": list(array.shape), "base64": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()}
     return {"~": name, "rows": array.tolist() if name == "float64" or array.dtype.kind != "f" else _shortest(array)}
+
+
+@functools.cache
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """numpy makes it anew each time."""
+    return dtype.name
 
 
 def _shortest(array: np.ndarray[Any, Any]) -> Any:
@@ -297,4 +357,6 @@ def _array_of(found: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         return np.asarray(found["rows"], dtype)
     if "base64" in found:
         return np.frombuffer(base64.b64decode(found["base64"]), dtype).reshape(found["shape"]).copy()
+    if math.prod(found["shape"]):
+        raise ValueError("an array without its numbers")
     return np.zeros(found["shape"], dtype)

@@ -10,6 +10,7 @@ import typer
 
 from ros2_rfm_serving.benchmarks.network import netlink
 from ros2_rfm_serving.cli import (
+    audit,
     bench,
     capacity,
     check,
@@ -20,6 +21,7 @@ from ros2_rfm_serving.cli import (
     plan,
     profile,
     record,
+    replay,
     reproduce,
     robot,
     simulate,
@@ -50,9 +52,11 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "profile": profile.profile,
     "parity": parity.parity,
     "train": train.train,
+    "replay": replay.replay,
 }
 for name, command in COMMANDS.items():
     app.command(name)(command)
+app.add_typer(audit.app, name="audit")
 app.add_typer(bench.app, name="bench")
 app.add_typer(netlink.app, name="netlink")
 app.add_typer(reproduce.app, name="reproduce")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ class TaskDoor:
     at once, with a code and the reason. A person's goal (`requester` is empty) ends that of a program, which gives way; of two
     persons, or two programs, who came first stays.
 
-    `stop` brings the robot to a stand at once; `forget_readings` after the scene was changed under it.
+    `stop` brings the robot to a stand at once; `forget_readings` after the scene was changed under it. `heard`: what a person
+    wanted, what they were answered, and whether it is done.
     """
 
     def __init__(
@@ -48,13 +50,14 @@ class TaskDoor:
         reset_name: str,
         forget_readings: Callable[[], None],
         stop: Callable[[], None],
+        heard: Callable[[str, str, bool], None],
     ) -> None:
         self.open = False
         """Tasks are worked on."""
         self.instruction = instruction
         """Of goals without one of their own."""
         self._node, self._brain, self._task = node, brain, task
-        self._forget_readings, self._stop = forget_readings, stop
+        self._forget_readings, self._stop, self._heard = forget_readings, stop, heard
         self._goal: tuple[Any, TaskRun] | None = None
         self._next: Any = None
         """A goal that begins when the reset is over that moves the robot for one which ended."""
@@ -112,6 +115,8 @@ class TaskDoor:
     def _begin(self, goal: Any) -> None:
         self.tend(clock())  # the goal before may be over, and its end not told before the next control period
         outcome, problem = self._refusal(goal.request)
+        if not goal.request.requester:
+            self._heard(f"execute_task: {goal.request.instruction}", problem or "accepted", not problem)
         if problem:
             self._refuse(goal, outcome, problem)
             return
@@ -235,13 +240,13 @@ class TaskDoor:
         if now_s - self._reset_since_s > self._reset_patience_s:
             last = self._reset_asks == RESET_ASKS or self._reset_patience_s > RESET_TIMEOUT_S
             if not self._reset_asked or last or run.ends_after_reset:
-                run.reset_done(False, self._no_answer(), now_s)
+                self._brain.reset_done(False, self._no_answer(), now_s)
                 return
             self._node.get_logger().warning(f"{self._brain.config.name}: {self._no_answer()} to a reset; it is asked for again")
             self._reset_since_s, self._reset_asked = now_s, False
         if not self._reset_asked and self._brain.is_handed_over and self._reset.service_is_ready():
             self._reset_asked, self._reset_asks = True, self._reset_asks + 1
-            run.reset_begins()
+            self._brain.reset_begins()
             asked = run.attempt, self._reset_asks
             self._asked_s = self._reset_since_s = now_s
             self._answer = self._reset.call_async(Trigger.Request())
@@ -259,7 +264,7 @@ class TaskDoor:
         if ask != self._reset_asks:  # it was asked again, and that may still move the robot
             self._reset_since_s, self._reset_patience_s = clock(), RESET_LIMIT_S
             return
-        run.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
+        self._brain.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
 
     def _feedback(self, run: TaskRun, now_s: float) -> Any:
         return action.ExecuteTask.Feedback(
@@ -281,22 +286,30 @@ def _who(request: Any) -> str:
 class PeoplesDoor:
     """`rfm/pause`, `rfm/resume`, `rfm/abort`: what a person says to a robot. The answer's message says what follows, or why not."""
 
-    def __init__(self, node: Node, brain: RobotBrain, name: Callable[[str], str], changed: Callable[[], None]) -> None:
-        """`name`: of a service of this robot by its leaf. `changed` is called after each service call."""
-        self._node, self._brain, self._changed = node, brain, changed
+    def __init__(
+        self,
+        node: Node,
+        brain: RobotBrain,
+        name: Callable[[str], str],
+        changed: Callable[[], None],
+        heard: Callable[[str, str, bool], None],
+    ) -> None:
+        """`name`: of a service of this robot by its leaf. `changed` is called after each service call, and `heard` with what was
+        wanted, what was answered, and whether it is done."""
+        self._node, self._brain, self._changed, self._heard = node, brain, changed, heard
         calls = {"pause": self._pause, "resume": self._resume, "abort": self._abort}
         self._services = [
-            node.create_service(Trigger, name(f"rfm/{leaf}"), lambda _, response, c=call: self._answer(c, response))
-            for leaf, call in calls.items()
+            node.create_service(Trigger, name(f"rfm/{leaf}"), partial(self._answer, leaf, call)) for leaf, call in calls.items()
         ]
 
     def destroy(self) -> None:
         for service in self._services:
             self._node.destroy_service(service)
 
-    def _answer(self, call: Callable[[float], tuple[str, str]], response: Any) -> Any:
+    def _answer(self, what: str, call: Callable[[float], tuple[str, str]], _: Any, response: Any) -> Any:
         problem, done = call(clock())
         response.success, response.message = not problem, problem or done
+        self._heard(what, response.message, response.success)
         self._changed()
         return response
 
