@@ -11,6 +11,7 @@ from rosbags.highlevel import AnyReader
 
 from ros2_rfm_serving.audit import chain
 from ros2_rfm_serving.audit.bag import Bag
+from ros2_rfm_serving.audit.verify import verify
 
 RECORDED = {
     "/diagnostics",
@@ -19,6 +20,7 @@ RECORDED = {
     "/idle_arm_1/execute_task/_action/status",
     "/idle_arm_1/joint_states",
     "/idle_arm_1/rfm/action_chunk",
+    "/idle_arm_1/rfm/audit",
     "/idle_arm_1/rfm/name",
     "/idle_arm_1/rfm/status",
     "/idle_arm_1/state",
@@ -42,6 +44,13 @@ def test_a_factory_is_recorded_from_its_first_to_its_last_word(repository: Path,
     assert statuses[0].state == statuses[0].CONNECTING and statuses[-1].episode > 0
     chunks = {bag.read(message).id.sequence for message in bag.messages("rfm_serving/msg/ActionChunk")}
     assert chunks >= set(range(1, max(chunks) + 1))  # from the first on
+    verified = verify(bag.pages)
+    assert verified.flaws == () and verified.num_lost == 0
+    robot = next(one for one in verified.chains if one.writer == "robot/idle_arm_1")
+    assert robot.begins == 0 and robot.closed  # its last words came before the recording ended
+    noted = [record for page in bag.pages() if page.writer == robot.writer for record in chain.records(page)]
+    asked = [request["sequence"] for record in noted if record["kind"] == "tick" for request in record.get("requests") or ()]
+    assert min(asked) == 1  # it was listened to before it asked for the first time
     own = [record for page in bag.pages() if page.writer.startswith("recorder/") for record in chain.records(page)]
     assert own[-1]["kind"] == "closed" and not any(record["kind"] == "lost" for record in own)
     with AnyReader([tmp_path / "bag"]) as reader:

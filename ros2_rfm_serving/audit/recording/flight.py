@@ -121,7 +121,7 @@ class Flight:
                 return
             self._recorder.work(self._memory.take(), {}, now_s, now_ns)
         elif self._recorder is not None:
-            self._recorder.note("cause", now_s, cause._asdict())
+            self._recorder.note("cause", now_s, {"cause": cause._asdict()})
 
     def _end(self, now_s: float, now_ns: int) -> None:
         assert self._recorder is not None

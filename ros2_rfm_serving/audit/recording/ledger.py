@@ -1,8 +1,7 @@
 """The recorder's own chain of records: what it heard up to where, and what is missing.
 
-Kinds: `began`, `lost` {topic, count, why} or {writer, run, first, count}, `split` {file, ...}, `disk` {problem}, `sealed` and
-`closed` {heads}: of every chain that it has heard, the numbers of its first record there and of the next one, and the last hash,
-so that this chain's end anchors theirs.
+Kinds: docs/audit.md. Of every chain that it has heard, `sealed` and `closed` have the numbers of its first record there and of the
+next one, and the last hash (`heads`), so that this chain's end anchors theirs.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from ros2_rfm_serving.audit.recording.recorder import Limits, Recorder
 from ros2_rfm_serving.audit.recording.topics import Selection
 from ros2_rfm_serving.types.states import RobotState, ServerState, TaskPhase
 from test.unit.audit import recorded
+from test.unit.audit.recording.test_recorder import validate
 
 T = 1_790_000_000_000_000_000
 TEXT = "std_msgs/msg/String"
@@ -134,7 +135,12 @@ WORD = Topic("/word", TEXT, recorded.definition(TEXT))
 
 def flight(folder: Path, per_hour: int = 5) -> Flight:
     def begin(where: Path, limits: Limits, about: dict[str, Any]) -> Recorder:
-        return Recorder(where, limits, Ledger("test", 5, 0.0, about), Topic("/rfm/recorder/audit", PAGE, recorded.definition(PAGE)))
+        return Recorder(
+            where,
+            limits,
+            Ledger("test", 5, 0.0, {"stamp": 0.0, **about}),
+            Topic("/rfm/recorder/audit", PAGE, recorded.definition(PAGE)),
+        )
 
     return Flight(folder, FlightLimits(before_s=3.0, after_s=2.0, memory_bytes=1 << 20, per_hour=per_hour), Limits(), begin)
 
@@ -164,6 +170,19 @@ def test_what_led_to_an_incident_is_written_with_what_followed(tmp_path: Path) -
     first = next(record for page in bag.pages() for record in chain.records(page))
     assert first["kind"] == "began" and first["cause"] == {"kind": "hold", "who": "r", "why": "system1 is late"}
     assert one.told.incidents == 1
+    for page in bag.pages():
+        for record in chain.records(page):
+            validate(record)
+
+
+def test_what_happens_meanwhile_is_noted_in_the_incident(tmp_path: Path) -> None:
+    one = flight(tmp_path)
+    fly(one, 4.0, stops_at_s=3.0)
+    one.ask()
+    fly(one, 4.0, stops_at_s=1e9, begins_s=4.0)
+    (folder,) = tmp_path.iterdir()
+    noted = [record for page in Bag(folder).pages() for record in chain.records(page)]
+    assert [record["cause"]["kind"] for record in noted if record["kind"] == "cause"] == ["person"]
 
 
 def test_a_person_may_ask_for_it(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from rosbags.highlevel import AnyReader
 
 from ros2_rfm_serving.audit import chain
@@ -57,7 +59,17 @@ def own_records(folder: Path) -> list[dict[str, Any]]:
             found += chain.records(page)
     checked.end()
     assert checked.flaws == [] and checked.begins == 0
+    for record in found:
+        validate(record)
     return found
+
+
+def validate(record: dict[str, Any]) -> None:
+    """As config/audit/schema.json has it."""
+    schema = json.loads((Path(__file__).parents[4] / "config" / "audit" / "schema.json").read_text())
+    name = f"recorder.{record['kind']}" if f"recorder.{record['kind']}" in schema["$defs"] else record["kind"]
+    Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": schema["$defs"]}).validate(record)
+    assert record.keys() <= schema["$defs"]["record"]["properties"].keys() | schema["$defs"][name]["properties"].keys()
 
 
 def test_it_says_what_it_did_in_a_chain_of_its_own(tmp_path: Path) -> None:
