@@ -3,7 +3,8 @@
 chain.py        records of one writer, each with the hash of all before it; what was changed, dropped, reordered or cut off
 journal.py      what a writer notes while somebody listens: pages, seals, snapshots
 bag.py          a recording, read: over mcap_scan.py, where what lies in a file, whole or cut off, and message_types.py
-bag_writer.py   a rosbag2 folder, written: splits, metadata.yaml; over mcap_file.py, one file, chunk by chunk
+bag_writer.py   a rosbag2 folder, written: splits; over bag_metadata.py, metadata.yaml, mcap_file.py, one file, and mcap_chunk.py
+recording/      what `rfm record` does, without ROS
 verify.py       all chains of a recording, and what the recorder's own says of the others
 codec.py        the brain's values, and whole brains, as JSON, and back
 replay.py       decided once more, and compared (compare.py); robots/, servers/, schedulers/ for what each role notes

@@ -7,38 +7,23 @@ folder is a bag at any time. What cannot be written is handed to `lost`, and tri
 from __future__ import annotations
 
 import contextlib
-import os
+import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-import yaml
-
-from ros2_rfm_serving.audit.mcap_file import Channel, Chunk, McapFile, Output
+from ros2_rfm_serving.audit.bag_metadata import METADATA, Ended, metadata, replace_text
+from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
+from ros2_rfm_serving.audit.mcap_file import McapFile, Output
 from ros2_rfm_serving.audit.message_types import MessageTypes
 from ros2_rfm_serving.errors import RfmError
 
-VERSION, METADATA = 9, "metadata.yaml"
 CHUNK_BYTES, CHUNK_S = 2 << 20, 1.0
 """A chunk is written when it has so much, or is so old: as much is lost with a recorder that is killed."""
 IMAGES = frozenset({"rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"})
 """Compressed already: their chunks are left as they are."""
 Lost = Callable[[Mapping[str, int], OSError], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """A file that is whole."""
-
-    name: str
-    size: int
-    begins_ns: int
-    ends_ns: int
-    counts: Mapping[int, int]
-    """Channel -> messages."""
 
 
 def _raise(counts: Mapping[str, int], error: OSError) -> None:
@@ -149,6 +134,11 @@ class BagWriter:
         """In bytes, of all files."""
         return sum(one.size for one in self.ended) + (self._file.size if self._file is not None else 0)
 
+    @property
+    def files(self) -> int:
+        """That are there."""
+        return len(self.ended) + len(self._unfinished) + (self._file is not None)
+
     def __enter__(self) -> BagWriter:
         return self
 
@@ -214,55 +204,13 @@ class BagWriter:
             self._lose({}, error)
 
 
-def metadata(files: Iterable[Ended], channels: Mapping[int, Channel], types: MessageTypes) -> str:
-    """`metadata.yaml` as rosbag2 has it since version 9 (Jazzy)."""
-    files = list(files)
-    counts: Counter[int] = sum((Counter(one.counts) for one in files), Counter())
-    begins, ends = min((one.begins_ns for one in files), default=0), max((one.ends_ns for one in files), default=0)
-    information = {
-        "version": VERSION,
-        "storage_identifier": "mcap",
-        **_times(begins, ends, counts.total()),
-        "topics_with_message_count": [_topic(channels[number], count, types) for number, count in sorted(counts.items())],
-        "compression_format": "",
-        "compression_mode": "",
-        "relative_file_paths": [one.name for one in files],
-        "files": [{"path": one.name, **_times(one.begins_ns, one.ends_ns, sum(one.counts.values()))} for one in files],
-        "custom_data": None,
-        "ros_distro": os.environ.get("ROS_DISTRO", "unknown"),
-    }
-    return yaml.safe_dump({"rosbag2_bagfile_information": information}, sort_keys=False)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """At once: whoever reads it finds the old one or the new one."""
-    new = path.with_name(path.name + ".new")
-    try:
-        new.write_text(text, encoding="utf-8")
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def _times(begins_ns: int, ends_ns: int, count: int) -> dict[str, Any]:
-    return {
-        "starting_time": {"nanoseconds_since_epoch": begins_ns},
-        "duration": {"nanoseconds": ends_ns - begins_ns},
-        "message_count": count,
-    }
-
-
-def _topic(channel: Channel, count: int, types: MessageTypes) -> dict[str, Any]:
-    return {
-        "topic_metadata": {
-            "name": channel.topic,
-            "type": channel.type,
-            "serialization_format": "cdr",
-            "offered_qos_profiles": yaml.safe_load(channel.qos) if channel.qos else [],
-            "type_description_hash": types.hash(channel.type, channel.definition),
-        },
-        "message_count": count,
-    }
+def free(folder: Path) -> Path:
+    """It, or `<folder>_2` and so on: the first that has no recording in it."""
+    for number in itertools.count(1):
+        found = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
+        if not any(found.glob("*.mcap")):
+            return found
+    raise AssertionError("they do not end")
 
 
 def _make(folder: Path) -> None:

@@ -9,38 +9,22 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import Counter
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
-import zstandard
 from mcap.data_stream import RecordBuilder
 from mcap.opcode import Opcode
 from mcap.records import Channel as ChannelRecord
 from mcap.records import ChunkIndex, DataEnd, Footer, Header, McapRecord, Schema, Statistics, SummaryOffset
 
+from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
+
 MAGIC = b"\x89MCAP0\r\n"
 PROFILE, LIBRARY = "ros2", "rfm_serving"
 ENCODING, SCHEMA, QOS = "cdr", "ros2msg", "offered_qos_profiles"
-LEVEL = 1
-"""Of zstd: the recorder must not cost a core."""
-MESSAGE = struct.Struct("<BQHIQQ")
-HEADER_BYTES = MESSAGE.size - 9
-"""Of a message, that its length counts: without operation code and length."""
-CHUNK = struct.Struct("<BQQQQII")
+LARGE_BYTES = 32_768
+"""A part of this size is written by itself."""
 DATA_END_BYTES = 13
-INDEX = struct.Struct("<BQHI")
-
-
-class Channel(NamedTuple):
-    """A topic, with one type."""
-
-    topic: str
-    type: str
-    """"rfm_serving/msg/AuditPage"."""
-    definition: str
-    """`ros2msg`: its text, and those of all that it is made of."""
-    qos: str = ""
-    """What its publishers offer, as rosbag2 has it in YAML."""
 
 
 class Output(Protocol):
@@ -50,50 +34,6 @@ class Output(Protocol):
     def seek(self, offset: int, /) -> int: ...
     def truncate(self, size: int, /) -> int: ...
     def close(self) -> None: ...
-
-
-class Chunk:
-    """Messages that are written at once."""
-
-    def __init__(self, *, compressed: bool) -> None:
-        self.compressed = compressed
-        self.begins_ns = self.ends_ns = 0
-        self.size = 0
-        self.index: dict[int, list[int]] = {}
-        """Channel -> time, offset, time, offset, ..."""
-        self._parts: list[bytes] = []
-
-    def add(self, channel: int, time_ns: int, data: bytes, published_ns: int) -> None:
-        entries = self.index.setdefault(channel, [])
-        number = len(entries) // 2
-        entries += time_ns, self.size
-        self.begins_ns = min(self.begins_ns or time_ns, time_ns)
-        self.ends_ns = max(self.ends_ns, time_ns)
-        self._parts += MESSAGE.pack(Opcode.MESSAGE, HEADER_BYTES + len(data), channel, number, time_ns, published_ns), data
-        self.size += MESSAGE.size + len(data)
-
-    def counts(self) -> Counter[int]:
-        """Channel -> messages."""
-        return Counter({channel: len(entries) // 2 for channel, entries in self.index.items()})
-
-    def record(self) -> tuple[bytes, int, str]:
-        """As it stands in the file, the bytes of its messages in there, and how they are compressed."""
-        plain = b"".join(self._parts)
-        name = b"zstd" if self.compressed else b""
-        data = zstandard.compress(plain, LEVEL) if self.compressed else plain
-        length = CHUNK.size - 9 + len(name) + 8 + len(data)
-        head = CHUNK.pack(Opcode.CHUNK, length, self.begins_ns, self.ends_ns, len(plain), zlib.crc32(plain), len(name))
-        return head + name + struct.pack("<Q", len(data)) + data, len(data), name.decode()
-
-    def indexes(self) -> tuple[bytes, dict[int, int]]:
-        """The records that stand behind it, and where each channel's begins among them."""
-        records, offsets, size = [], {}, 0
-        for channel, entries in self.index.items():
-            offsets[channel] = size
-            body = struct.pack(f"<{len(entries)}Q", *entries)
-            records.append(INDEX.pack(Opcode.MESSAGE_INDEX, 6 + len(body), channel, len(body)) + body)
-            size += len(records[-1])
-        return b"".join(records), offsets
 
 
 class McapFile:
@@ -108,7 +48,7 @@ class McapFile:
         self._schemas: dict[str, int] = {}
         """Type -> number, from 1; 0 is none."""
         self._chunks: list[ChunkIndex] = []
-        self._put(MAGIC + _built(Header(profile=PROFILE, library=LIBRARY)))
+        self._put([MAGIC + _built(Header(profile=PROFILE, library=LIBRARY))])
 
     def write(self, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
         """channels: by the numbers that the chunk uses."""
@@ -116,8 +56,9 @@ class McapFile:
         before = self._definitions(new)
         record, stored, compression = chunk.record()
         indexes, offsets = chunk.indexes()
+        length = sum(len(part) for part in record)
         begins = self.size + len(before)
-        self._put(before + record + indexes)
+        self._put([before, *record, indexes])
         self._channels |= new
         self._schemas |= self._new_schemas(new)
         self.counts += chunk.counts()
@@ -125,13 +66,13 @@ class McapFile:
         self.ends_ns = max(self.ends_ns, chunk.ends_ns)
         self._chunks.append(
             ChunkIndex(
-                chunk_length=len(record),
+                chunk_length=length,
                 chunk_start_offset=begins,
                 compression=compression,
                 compressed_size=stored,
                 message_end_time=chunk.ends_ns,
                 message_index_length=len(indexes),
-                message_index_offsets={channel: begins + len(record) + at for channel, at in offsets.items()},
+                message_index_offsets={channel: begins + length + at for channel, at in offsets.items()},
                 message_start_time=chunk.begins_ns,
                 uncompressed_size=chunk.size,
             )
@@ -139,7 +80,7 @@ class McapFile:
 
     def finish(self) -> None:
         """Its index, and its end. When there is no room for it, it is readable without, and this may be tried again."""
-        self._put(_built(DataEnd(0)) + self._summary(self.size + DATA_END_BYTES))
+        self._put([_built(DataEnd(0)), self._summary(self.size + DATA_END_BYTES)])
         self._output.close()
 
     def abandon(self) -> None:
@@ -185,20 +126,36 @@ class McapFile:
             schema_count=len(self._schemas),
         )
 
-    def _put(self, data: bytes) -> None:
-        """All of it, or nothing."""
+    def _put(self, parts: Iterable[bytes]) -> None:
+        """All of it, or nothing. Images are not copied once more to stand in one piece."""
+        size = 0
         try:
-            left = memoryview(data)
-            while left:
-                left = left[self._output.write(left) or 0 :]  # type: ignore[arg-type]
+            for piece in _pieces(parts):
+                size += len(piece)
+                left = memoryview(piece)
+                while left:
+                    left = left[self._output.write(left) or 0 :]  # type: ignore[arg-type]
         except OSError:
             self._take_back()
             raise
-        self.size += len(data)
+        self.size += size
 
     def _take_back(self) -> None:
         self._output.seek(self.size)
         self._output.truncate(self.size)
+
+
+def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Small parts together."""
+    small: list[bytes] = []
+    for part in parts:
+        if len(part) < LARGE_BYTES:
+            small.append(part)
+            continue
+        yield b"".join(small)
+        yield part
+        small = []
+    yield b"".join(small)
 
 
 def _built(record: McapRecord) -> bytes:

@@ -18,11 +18,13 @@ from mcap.opcode import Opcode
 from mcap.records import Channel as ChannelRecord
 from mcap.records import Schema
 
-from ros2_rfm_serving.audit.mcap_file import CHUNK, HEADER_BYTES, MAGIC, MESSAGE, QOS, Channel
+from ros2_rfm_serving.audit.mcap_chunk import CHUNK, HEADER_BYTES, MESSAGE, Channel
+from ros2_rfm_serving.audit.mcap_file import MAGIC, QOS
 from ros2_rfm_serving.errors import RfmError
 
 HEAD = struct.Struct("<BQ")
 TOPLEVEL = frozenset({*range(Opcode.HEADER, Opcode.DATA_END + 1)})
+SMALLEST_BYTES = len(MAGIC)
 LARGEST_CHUNK_BYTES = 1 << 31
 
 
@@ -52,6 +54,8 @@ class Scanned:
     chunks: list[ChunkAt] = field(default_factory=list)
     end: int = 0
     """Offset behind the last thing that is whole, before its index."""
+    size: int = 0
+    """Bytes of the file."""
     closed: bool = False
     """Its end is there."""
     problems: list[str] = field(default_factory=list)
@@ -67,12 +71,12 @@ class Scanned:
     def _define(self, code: int, body: bytes) -> None:
         if code == Opcode.SCHEMA:
             schema = Schema.read(ReadDataStream(BytesIO(body)))
-            self._schemas[schema.id] = schema
+            self._schemas.setdefault(schema.id, schema)  # as it stands with the messages, before the index says it again
             return
         one = ChannelRecord.read(ReadDataStream(BytesIO(body)))
         kind = self._schemas.get(one.schema_id)
         name, text = (kind.name, kind.data.decode(errors="replace")) if kind is not None else ("", "")
-        self.channels[one.id] = Channel(one.topic, name, text, one.metadata.get(QOS, ""))
+        self.channels.setdefault(one.id, Channel(one.topic, name, text, one.metadata.get(QOS, "")))
 
 
 def scan(path: Path) -> Scanned:
@@ -120,7 +124,7 @@ def unpacked(chunk: ChunkAt) -> tuple[bytes, str]:
 
 
 def _through(file: BinaryIO, found: Scanned) -> None:
-    total = os.fstat(file.fileno()).st_size
+    total = found.size = os.fstat(file.fileno()).st_size
     if file.read(len(MAGIC)) != MAGIC:
         raise RfmError(f"{found.path}: no MCAP file; its first bytes are not MCAP's")
     at, data = len(MAGIC), True

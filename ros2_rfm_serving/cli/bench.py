@@ -10,6 +10,7 @@ from ros2_rfm_serving.benchmarks.neighbour.report import neighbour
 from ros2_rfm_serving.benchmarks.network.report import network
 from ros2_rfm_serving.benchmarks.path.report import path
 from ros2_rfm_serving.benchmarks.policy import policy
+from ros2_rfm_serving.benchmarks.record.report import record
 from ros2_rfm_serving.benchmarks.robot import robot
 from ros2_rfm_serving.benchmarks.robots.report import robots
 from ros2_rfm_serving.benchmarks.rtc.run import rtc
@@ -19,5 +20,5 @@ from ros2_rfm_serving.benchmarks.serving.report import serving
 from ros2_rfm_serving.benchmarks.stages import stages
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
-for command in (path, policy, engine, robot, robots, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch):
+for command in (path, policy, engine, robot, robots, record, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch):
     app.command()(command)

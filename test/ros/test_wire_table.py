@@ -17,6 +17,7 @@ from ros2_rfm_serving.ros.foreman_node import ForemanNode
 from ros2_rfm_serving.ros.markers_node import MarkersNode
 from ros2_rfm_serving.ros.metaworld_robot_node import MetaworldRobotNode
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
+from ros2_rfm_serving.ros.monitor.recorder import RecorderNode
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
@@ -46,6 +47,8 @@ def graph(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, str]]:
         "foreman:robots:=[arm_1]",
         "foreman:end_on_score:=true",
         f"markers:description_file:={ARM}",
+        f"recorder:folder:={tmp_path / 'incidents'}",
+        "recorder:flight_s:=5.0",
     ]
     rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
     observer = ObserverNode(Board(["arm_1"], ["server_1"]))
@@ -56,6 +59,7 @@ def graph(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, str]]:
         RobotNode(),
         ForemanNode(),
         MarkersNode(),
+        RecorderNode(),
         observer,
     ]
     spinner = executor()

@@ -17,6 +17,11 @@ class Topic(NamedTuple):
     qos: str = ""
     """What its publishers offer, in YAML."""
 
+    @property
+    def latched(self) -> bool:
+        """Who comes later gets the last message too."""
+        return "transient_local" in self.qos
+
 
 class Sample(NamedTuple):
     """One message that was heard."""
@@ -49,6 +54,11 @@ class Intake:
     def waiting(self) -> int:
         """Bytes that are not written yet."""
         return self._put - self._done
+
+    @property
+    def num_unsaid(self) -> int:
+        """Lost since `lost` was asked: many, where the thread that asks waits for the disk."""
+        return len(self._lost)
 
     def put(self, sample: Sample) -> None:
         """Or counts it as lost."""

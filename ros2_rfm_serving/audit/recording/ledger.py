@@ -1,8 +1,8 @@
 """The recorder's own chain of records: what it heard up to where, and what is missing.
 
 Kinds: `began`, `lost` {topic, count, why} or {writer, run, first, count}, `split` {file, ...}, `disk` {problem}, `sealed` and
-`closed` {heads}: of every chain that it has heard, the number of the next record and the hash of the last one, so that this chain's
-end anchors theirs.
+`closed` {heads}: of every chain that it has heard, the numbers of its first record there and of the next one, and the last hash,
+so that this chain's end anchors theirs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, SEALED, Chain, Page
 
 SEAL_PERIOD_S = 5.0
+MAX_CHAINS = 4096
+"""Pages come from whoever may write to the graph."""
 
 
 class Ledger:
@@ -21,23 +23,22 @@ class Ledger:
     def __init__(self, name: str, run: int, now_s: float, about: Mapping[str, Any]) -> None:
         """about: of this recording."""
         self._chain = Chain(f"recorder/{name}", run)
-        self._first: dict[tuple[str, int], int] = {}
-        """Writer and run -> number of the first record that was heard."""
-        self._heads: dict[tuple[str, int], tuple[int, str]] = {}
-        """Writer and run -> number of its next record, hash of its last one."""
+        self._heads: dict[tuple[str, int], tuple[int, int, str]] = {}
+        """Writer and run -> numbers of the first record that was heard and of the next one, hash of the last one."""
         self._sealed_s = now_s
         self._chain.note("began", now_s, about)
 
     def hear(self, page: Page, now_s: float) -> None:
         """A page of another writer goes into the bag."""
-        self._first.setdefault((page.writer, page.run), page.first)
-        number, _ = self._heads.get((page.writer, page.run), (page.first, ""))
+        begins, number, _ = self._heads.get((page.writer, page.run), (page.first, page.first, ""))
         if page.first > number:
             body = {"writer": page.writer, "run": page.run, "first": number, "count": page.first - number}
             self._chain.note("lost", now_s, body)
         if page.lines:
+            if (page.writer, page.run) not in self._heads and len(self._heads) >= MAX_CHAINS:
+                del self._heads[next(iter(self._heads))]
             last = page.lines[-1][-HASH_DIGITS - 2 : -2].decode(errors="replace")
-            self._heads[page.writer, page.run] = page.first + len(page.lines), last
+            self._heads[page.writer, page.run] = begins, page.first + len(page.lines), last
 
     def lost(self, topics: Mapping[str, int], why: str, now_s: float) -> None:
         for topic, count in topics.items():
@@ -56,6 +57,6 @@ class Ledger:
 
     def _told(self) -> list[dict[str, Any]]:
         return [
-            {"writer": writer, "run": run, "first": self._first[writer, run], "next": number, "hash": last}
-            for (writer, run), (number, last) in self._heads.items()
+            {"writer": writer, "run": run, "first": begins, "next": number, "hash": last}
+            for (writer, run), (begins, number, last) in self._heads.items()
         ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ros2_rfm_serving.audit.bag import PAGE
 from ros2_rfm_serving.audit.bag_writer import BagWriter
@@ -14,6 +15,7 @@ from ros2_rfm_serving.audit.mcap_file import Output
 from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
 from ros2_rfm_serving.audit.recording.intake import Sample, Topic
 from ros2_rfm_serving.audit.recording.ledger import Ledger
+from ros2_rfm_serving.audit.recording.told import Told
 from ros2_rfm_serving.errors import RfmError
 
 PAGE_PERIOD_S = 1.0
@@ -39,22 +41,6 @@ class Limits:
     @property
     def file_s(self) -> float:
         return min([bound for bound in (self.split_s, self.keep_s / KEPT_SPLITS) if bound > 0], default=0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """How it stands, for other threads."""
-
-    folder: Path
-    topics: int = 0
-    messages: int = 0
-    size: int = 0
-    """Bytes on the disk."""
-    lost: Mapping[str, int] = field(default_factory=dict)
-    """By topic, since it began."""
-    problem: str = ""
-    """Why nothing can be written now; empty: it can."""
-    files: int = 0
 
 
 class Recorder:
@@ -92,6 +78,10 @@ class Recorder:
         self._note_changes(now_s)
         self._write_pages(now_s, now_ns)
         self._tell()
+
+    def note(self, kind: str, now_s: float, body: Mapping[str, Any]) -> None:
+        """Of the recorder's own records."""
+        self._ledger.note(kind, now_s, body)
 
     def close(self, now_s: float, now_ns: int) -> Told:
         self._bag.flush()
@@ -167,5 +157,5 @@ class Recorder:
             size=bag.size,
             lost=dict(self._lost),
             problem=self._problem,
-            files=len(bag.ended) + (bag.begun > 0),
+            files=bag.files,
         )

@@ -91,8 +91,8 @@ def _measure(count: int, seconds: float, tick: str, image_size_px: int, model: s
     names = [f"robot_{i + 1}" for i in range(count)]
     server = {"model": model, "server": SERVER, "batch_size": 8, "gpu_type": "EMULATED", "max_sessions": count}
     with (
-        _parameters(server) as of_server,
-        _parameters(_robot_parameters(names, tick)) as of_robots,
+        parameters_of(server) as of_server,
+        parameters_of(robot_parameters(names, tick)) as of_robots,
         process("ros2_rfm_serving.ros.model_server_node", *of_server),
         process("ros2_rfm_serving.ros.robots_node", *of_robots) as pid,
         spinning(lambda: Surroundings(names, SERVER, image_size_px)) as (node, spin),
@@ -107,7 +107,7 @@ def _measure(count: int, seconds: float, tick: str, image_size_px: int, model: s
         return _figures(count, node.figures.fresh(time.monotonic()), after, (after.cpu_s - before.cpu_s) / took_s)
 
 
-def _robot_parameters(names: list[str], tick: str) -> dict[str, Any]:
+def robot_parameters(names: list[str], tick: str) -> dict[str, Any]:
     from ros2_rfm_serving.benchmarks.path.sides import ACTION_NAMES, CAMERAS, CONTROL_RATE_HZ, STATE_SIZE
 
     return {
@@ -121,7 +121,7 @@ def _robot_parameters(names: list[str], tick: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _parameters(values: dict[str, Any]) -> Iterator[list[str]]:
+def parameters_of(values: dict[str, Any]) -> Iterator[list[str]]:
     """Command-line arguments for a node with these parameters."""
     from ros2_rfm_serving.factory.nodes import parameter_file
 

@@ -12,7 +12,7 @@ from test.fuzz.targets import NAMES, target
 from test.unit.mutations import damaged
 
 CORPUS = Path(__file__).resolve().parents[2] / "fuzz" / "corpus"
-EXAMPLES = {"descriptor": 15, "catalogue": 15, "profiles": 40, "gateway": 60, "server": 50}
+EXAMPLES = {"descriptor": 15, "catalogue": 15, "profiles": 40, "gateway": 60, "server": 50, "bag": 25}
 QUICK = settings(derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 
 

@@ -165,6 +165,15 @@ def test_it_starts_the_nodes_of_rfm_up(repository: Path, launched: Launched) -> 
     assert all(node["namespace"].startswith("hall_3/") for node in nodes)
 
 
+def test_the_recorder_is_the_first_to_start(launched: Launched, tmp_path: Path) -> None:
+    assert "recorder_node" not in {node["executable"] for node in launched.nodes()}
+    actions = launched.actions(record=str(tmp_path / "bag"), namespace="hall_3")
+    first = next(action.kwargs for action in actions if isinstance(action, Node))
+    content = yaml.safe_load(Path(first["parameters"][0]).read_text())["/**"]["ros__parameters"]
+    assert first["executable"] == "recorder_node" and first["namespace"] == "hall_3/rfm"
+    assert content["folder"] == str(tmp_path / "bag") and content["fleet_namespace"] == "hall_3" and content["linger_s"] > 0
+
+
 @pytest.mark.parametrize(
     ("text", "meant"), [("True", True), ("1", True), ("yes", True), ("ON", True), ("False", False), ("0", False)]
 )

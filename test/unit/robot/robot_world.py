@@ -29,6 +29,7 @@ from ros2_rfm_serving.types import (
     RobotState,
     Route,
     Schedule,
+    SessionGrant,
     SessionRequest,
     Verdict,
 )
@@ -246,8 +247,15 @@ class World:
             return
         contract = replace(CONTRACT, action_names=NAMES, model_hash=host.model_hash)
         granted = grant(host.open(component), contract)
-        self.granted[server, component, granted.session_epoch] = Session(host.model_hash, self.now_s)
-        self.later(4.0 if how == "late" else 0.01, lambda: self.brain.session_opened(component, server, granted, self.now_s))
+        self.granted[server, component, granted.session_epoch] = session = Session(host.model_hash, self.now_s)
+        self.later(4.0 if how == "late" else 0.01, lambda: self._opened(component, server, granted, session))
+
+    def _opened(self, component: str, server: str, granted: SessionGrant, session: Session) -> None:
+        """A late grant, of before a restart, may bear the number of one that the robot has had since: another session, if taken."""
+        refused = self.brain.refused.total()
+        self.brain.session_opened(component, server, granted, self.now_s)
+        if self.brain.refused.total() == refused:
+            self.granted[server, component, granted.session_epoch] = session
 
     def _reset(self, reset: EpisodeReset) -> None:
         self.later(0.01, lambda: self.brain.episode_reset(reset, self.servers[reset.server].up))

@@ -1,0 +1,1 @@
+"""`rfm bench record`: what a recorder costs, itself and those beside it."""
