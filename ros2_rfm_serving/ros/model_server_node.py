@@ -74,7 +74,7 @@ class ModelServerNode(LifecycleNode):
         (own_name,) = claim(self, "server", [(self._name, self._names.server(self._name, "name"))])
         status = self._names.server(self._name, "status")
         self._audit = ServerAudit(self, self._name, self._names.server(self._name, "audit"))
-        self._standing = Standing(self, own_name, status, lambda: self._work.server if self._work else None, self._audit.became)
+        self._standing = Standing(self, own_name, status, lambda: self._work.server if self._work else None, self._audit)
         self._topics = ReplyTopics(self, self._names, Faults(self))
         self._refetch_timer: Any = None
         self._watchdog = Watchdog(self._on_hung, ends_process=owns_process)

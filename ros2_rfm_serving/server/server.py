@@ -43,6 +43,25 @@ from ros2_rfm_serving.types import (
 )
 
 
+class _Deciding:
+    """One decision at a time. Entered for every request several times: a generator would take twice as long."""
+
+    __slots__ = ("_lock", "_server")
+
+    def __init__(self, server: ModelServer, lock: threading.Lock) -> None:
+        self._server, self._lock = server, lock
+
+    def __enter__(self) -> ServerBrain:
+        self._lock.acquire()
+        return self._server.brain
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._server.take_mishaps()
+        finally:
+            self._lock.release()
+
+
 class ModelServer:
     """One process, one GPU, one model; `overflow` are more engines of the same model, which help out when that is faster."""
 
@@ -62,21 +81,26 @@ class ModelServer:
         self.takes_encoded = engine.takes_encoded
         self._brain = ServerBrain(config, engine.contract, self._lanes, policy)
         self._lock, self._counting = threading.Lock(), threading.Lock()
+        self._deciding = _Deciding(self, self._lock)
+
+    @property
+    def brain(self) -> ServerBrain:
+        """Its lock is `deciding`'s."""
+        return self._brain
 
     @property
     def config(self) -> ServerConfig:
         return self._brain.config
 
-    @contextlib.contextmanager
-    def deciding(self) -> Iterator[ServerBrain]:
+    def deciding(self) -> _Deciding:
         """Its brain, alone with it. Short: whoever asks waits meanwhile."""
-        with self._lock:
-            brain = self._brain
-            try:
-                yield brain
-            finally:
-                while brain.mishaps:
-                    self.mishap(*brain.mishaps.pop(0))
+        return self._deciding
+
+    def take_mishaps(self) -> None:
+        """Of foreign policies, whoever called them."""
+        mishaps = self._brain.mishaps
+        while mishaps:
+            self.mishap(*mishaps.pop(0))
 
     def witness(self, witnessed: Callable[[ServerBrain], ServerBrain]) -> None:
         """From now on calls go to what this makes of the brain: between two decisions, whatever threads do."""

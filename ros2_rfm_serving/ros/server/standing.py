@@ -13,9 +13,10 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import DrainingError, ModelError, RfmError
-from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
+from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
 from ros2_rfm_serving.ros.node.own_name import OwnName
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.server.audit import ServerAudit
 from ros2_rfm_serving.ros.server.status import diagnosis, status_message
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.server import ModelServer
@@ -34,16 +35,16 @@ class Standing:
         own_name: OwnName,
         topic: str,
         server: Callable[[], ModelServer | None],
-        changed: Callable[[str, str, str], None] = lambda before, now, why: None,
+        audit: ServerAudit,
     ) -> None:
-        """changed: is told of every other state, in words."""
+        """audit: hears of every other state."""
         self.state, self.detail = ServerState.LOADING, "no model placed here yet"
         self.following = Following()
         self._ended = False
         self.refused: Counter[str] = Counter()
         """By the node, before there was a server or outside of it."""
         self._node, self._own_name, self._server = node, own_name, server
-        self._changed = changed
+        self._audit = audit
         self._said_s: dict[str, float] = {}
         """Kind of problem -> when it was last logged."""
         overridable = QoSOverridingOptions.with_default_policies()
@@ -56,7 +57,7 @@ class Standing:
         self.state, self.detail = state, detail
         self.publish()
         if before != state:
-            self._changed(before.name.lower(), state.name.lower(), detail)
+            self._audit.became(before.name.lower(), state.name.lower(), detail)
             self._diagnostics.publish(self._diagnosis())
 
     def end(self) -> None:
@@ -92,4 +93,6 @@ class Standing:
         return status_message(name, self.state, self.detail, self.following, self.refused, self._server(), clock())
 
     def _diagnosis(self) -> DiagnosticStatus:
-        return diagnosis(self._message(), self.following, clock())
+        made = diagnosis(self._message(), self.following, clock())
+        made.values = [*made.values, *key_values(self._audit.values())]
+        return made
