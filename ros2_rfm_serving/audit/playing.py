@@ -1,4 +1,4 @@
-"""What of a recording is shown to people again, and when: plain, for `ros/player_node.py`.
+"""What of a recording is shown to people again, and when: plain, for `ros/monitor/player.py`.
 
 Played is what tells how things were. Never played is what makes somebody do something, or speaks for somebody who is not there:
 commands, observations, services, names, pages of the audit log.

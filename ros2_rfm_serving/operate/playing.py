@@ -28,11 +28,11 @@ def publish(bag: Path, asked: Playing) -> None:
         raise ConfigurationError(f"is {asked.rate:g}", key="--rate", fix="give recorded seconds per second: more than 0")
     prepare_environment(asked.domain)
     from ros2_rfm_serving.audit.bag import Bag
-    from ros2_rfm_serving.ros.player_node import PlayerNode
+    from ros2_rfm_serving.ros.monitor.player import Player
 
     recording, stop = Bag(bag), threading.Event()
     seconds = (recording.ends_ns - recording.begins_ns) / 1e9
-    with stop_signals(stop), spinning(lambda: PlayerNode(recording, asked.prefix)) as player:
+    with stop_signals(stop), spinning(lambda: Player(recording, asked.prefix)) as player:
         player.offer(stop)
         for topic, why in player.left_out.items():
             console.print(plain(f"{topic} is left out: {why}"), soft_wrap=True)

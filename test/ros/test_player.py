@@ -20,8 +20,8 @@ from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.bag_writer import BagWriter
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.monitor import definitions
+from ros2_rfm_serving.ros.monitor.player import Player
 from ros2_rfm_serving.ros.node.runtime import executor
-from ros2_rfm_serving.ros.player_node import PlayerNode
 from ros2_rfm_serving.ros.wire import qos
 
 SECOND_NS = 1_000_000_000
@@ -65,7 +65,7 @@ class Rig:
             self.executor.spin_once(timeout_sec=0.05)
         return bool(true())
 
-    def play(self, player: PlayerNode, rate: float = 1.0) -> None:
+    def play(self, player: Player, rate: float = 1.0) -> None:
         """Whatever is played is heard, while it is."""
         self.executor.add_node(player)
         worker = threading.Thread(target=lambda: (player.offer(self.stop), player.play(rate, self.stop)), daemon=True)
@@ -94,7 +94,7 @@ def test_what_was_recorded_is_played_under_its_names_at_its_pace_as_if_it_were_n
     rig.hear(SERVER, msg.ServerStatus, qos.SERVER_STATUS)
     rig.hear(COMMAND, Float32MultiArray)
     rig.hear(MARKERS, MarkerArray)
-    player = PlayerNode(bag)
+    player = Player(bag)
     rig.play(player, rate=2.0)
     assert [status.episode for _, status in rig.came[STATUS]][-1] == 5
     assert [status.served for _, status in rig.came[SERVER]][-1] == 4
@@ -110,7 +110,7 @@ def test_what_was_recorded_is_played_under_its_names_at_its_pace_as_if_it_were_n
 
 def test_beside_a_live_factory_it_is_played_below_a_prefix_alone(rig: Rig, bag: Bag) -> None:
     rig.peer.create_publisher(msg.RobotStatus, STATUS, qos.ROBOT_STATUS)
-    player = PlayerNode(bag)
+    player = Player(bag)
     assert rig.until(lambda: player.count_publishers(STATUS))
     rig.stop.set()
     with pytest.raises(ConfigurationError, match=r"/arm_1/rfm/status has a publisher; end it.*--prefix"):
@@ -118,7 +118,7 @@ def test_beside_a_live_factory_it_is_played_below_a_prefix_alone(rig: Rig, bag: 
     player.destroy_node()
     rig.stop.clear()
     rig.hear("/replay/plant" + STATUS, msg.RobotStatus, qos.ROBOT_STATUS)
-    below = PlayerNode(bag, "replay/plant")
+    below = Player(bag, "replay/plant")
     rig.play(below, rate=100.0)
     assert rig.came["/replay/plant" + STATUS]
     assert all(topic.startswith("/replay/plant/") for topic in below.topics)
@@ -130,7 +130,7 @@ def test_what_another_version_wrote_otherwise_is_left_out_and_said(rig: Rig, tmp
         data = serialize_message(msg.RobotStatus(task="push"))
         text = definitions.message("rfm_serving/msg/RobotStatus").replace("uint32 episode", "uint16 episode")
         made.write(STATUS, "rfm_serving/msg/RobotStatus", text, data, SECOND_NS)
-    player = PlayerNode(Bag(tmp_path / "bag"))
+    player = Player(Bag(tmp_path / "bag"))
     rig.stop.set()  # nobody waits for anything
     player.offer(rig.stop)
     assert "was another one in the version that recorded it" in player.left_out[STATUS] and not player.played
@@ -141,8 +141,8 @@ def test_a_prefix_that_is_no_namespace_and_a_recording_without_anything_to_show_
     rig: Rig, bag: Bag, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match="is no namespace"):
-        PlayerNode(bag, "1 2")
+        Player(bag, "1 2")
     with BagWriter(tmp_path / "commands") as made:
         _write(made, COMMAND, "std_msgs/msg/Float32MultiArray", Float32MultiArray(data=[1.0]), 0)
     with pytest.raises(ConfigurationError, match="nothing in it can be shown"):
-        PlayerNode(Bag(tmp_path / "commands"))
+        Player(Bag(tmp_path / "commands"))

@@ -26,7 +26,7 @@ NESTED = {"tf2_msgs/msg/TFMessage": "transforms", "visualization_msgs/msg/Marker
 """Type -> its list of parts with a header each."""
 
 
-class PlayerNode(Node):
+class Player(Node):
     """`offer` and then `play`, on a thread of one's own. prefix: of every topic; empty: the names that they had."""
 
     def __init__(self, bag: Bag, prefix: str = "") -> None:
