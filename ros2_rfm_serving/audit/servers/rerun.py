@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
 from ros2_rfm_serving.audit.bag import OBSERVATION, PAGE, Bag
 from ros2_rfm_serving.audit.chain import records
@@ -16,6 +17,7 @@ from ros2_rfm_serving.audit.replay import DAMAGED
 from ros2_rfm_serving.audit.servers.engines import build, differences
 from ros2_rfm_serving.audit.servers.infer import Inference, Inferred
 from ros2_rfm_serving.audit.servers.observations import Observations, id_of, observation_of, tensor_of
+from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.types import RequestId
 
@@ -26,7 +28,9 @@ class Rerun:
     """Every server's chains. `results`: as far as it has come."""
 
     def __init__(self, bag: Bag, models: Path | None = None, *, alone: bool = True) -> None:
-        self._bag, self._make, self._alone = bag, partial(build, models=models), alone
+        self._bag, self._models, self._alone = bag, models, alone
+        self._engines: dict[bytes, Engine] = {}
+        """Of chains that had the same one."""
         self._observations = Observations()
         self._chains: dict[tuple[str, int], Inference] = {}
         self._next: dict[tuple[str, int], int] = {}
@@ -59,7 +63,7 @@ class Rerun:
             return
         key = page.writer, page.run
         if key not in self._chains:
-            self._chains[key] = Inference(page.writer, self._make, self._observations, alone=self._alone)
+            self._chains[key] = Inference(page.writer, self._engine, self._observations, alone=self._alone)
         chain = self._chains[key]
         if page.first != self._next.get(key, page.first):
             chain.gap()
@@ -71,6 +75,14 @@ class Rerun:
         except (RfmError, *DAMAGED) as error:
             chain.result.say(f"a record cannot be read: {error}; see `rfm audit verify`")
             chain.gap()
+
+    def _engine(self, made_of: Mapping[str, Any]) -> Engine:
+        """Raises: `RfmError`."""
+        parts = made_of["engine"], made_of["contract"], made_of["config"]["batch_size"]
+        key = orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)
+        if key not in self._engines:
+            self._engines[key] = build(made_of, self._models)
+        return self._engines[key]
 
     def _say(self, result: Inferred, record: Mapping[str, Any]) -> None:
         if record.get("kind") == "begin":
