@@ -18,7 +18,7 @@ DEPTH, LARGE_DEPTH = 512, 64
 """So many messages may come while the interpreter is busy."""
 WORDS = ("rfm_serving/", "diagnostic_msgs/", "action_msgs/", "lifecycle_msgs/", "tf2_msgs/")
 """Packages of what is said once: sent again where it was lost."""
-SWEEP = 16
+SWEEP = 24
 """Looks."""
 REST_NS = 5_000_000
 """To be woken for every single message costs more than to take it: after one that came alone, those of the next 5 ms are taken
@@ -54,13 +54,12 @@ class Hearing:
     def look(self) -> None:
         """Of a topic that is heard already, what is offered is asked in every `SWEEP`th look alone: it takes its time."""
         self._looks += 1
-        skipped = self._unknown if self._looks % SWEEP == 0 else self._unknown | self._ears.keys()
         graph = self._node.get_topic_names_and_types()
         if graph != self._graph:
             self._graph, self._chosen = graph, self._choose(graph)
-        for topic, kind in self._chosen.items():
-            if topic not in skipped:
-                self._hear(topic, kind)
+        known = self._unknown if self._looks % SWEEP == 0 else self._unknown | self._ears.keys()
+        for topic in self._chosen.keys() - known:
+            self._hear(topic, self._chosen[topic])
 
     def _rest(self, now_ns: int) -> None:
         if now_ns - self._rested_ns > REST_NS:
