@@ -25,6 +25,7 @@ from ros2_rfm_serving.cli import (
     status,
     train,
     up,
+    why,
 )
 from ros2_rfm_serving.errors import RfmError
 
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "up": up.up,
     "robot": robot.robot,
     "status": status.status,
+    "why": why.why,
     "metrics": metrics.metrics,
     "foxglove": foxglove.foxglove,
     "check": check.check,

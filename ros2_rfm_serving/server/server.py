@@ -31,7 +31,7 @@ from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.mailboxes import Mailboxes
 from ros2_rfm_serving.server.replies import reply_kind, reply_of
 from ros2_rfm_serving.server.sessions import Session, SessionKey, SessionRules, Sessions
-from ros2_rfm_serving.server.tiers import Lane, Tier, Work
+from ros2_rfm_serving.server.tiers import Drift, Lane, Tier, Work
 from ros2_rfm_serving.types import (
     EngineReply,
     ModelContract,
@@ -148,6 +148,17 @@ class ModelServer:
     def is_idle(self) -> bool:
         """Nothing waits and nothing runs."""
         return not self._mailboxes and all(lane.is_idle for lane in self._lanes)
+
+    @property
+    def drift(self) -> Drift | None:
+        """How far the engine is from its profile; None: nothing is known of that."""
+        return self._lanes[0].drift
+
+    @property
+    def over_quota(self) -> dict[str, int]:
+        """ "robot/component" -> requests refused as too many, of the sessions that are open; only those that have any."""
+        with self._lock:
+            return self._sessions.over_quota
 
     @property
     def given_up(self) -> str:

@@ -82,4 +82,4 @@ class Standing:
         return status_message(name, self.state, self.detail, self.following, self.refused, self._server(), clock())
 
     def _diagnosis(self) -> DiagnosticStatus:
-        return diagnosis(self._message(), self.following, clock())
+        return diagnosis(self._message(), self.following, clock(), self._server())
