@@ -33,8 +33,8 @@ def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: thr
         _find(board, wait_s, stop)
         node.heard.begun_s = time.monotonic()
         stop.wait(seconds)
+        found = node.finish()
     usage = disk_usage(disk)
-    found = node.finish()
     found.disk = Disk(folder=str(disk), size_bytes=usage.total, free_bytes=usage.free)
     return found
 

@@ -60,7 +60,7 @@ def hung(look: Look) -> Iterator[Finding]:
                 cause="hung engine",
                 about=server,
                 evidence=(evidence,),
-                mend=f"restart {server}; with `hung_after_s` it ends by itself, with its stacks in the log; `rfm up` starts it again",
+                mend=f"restart {server}; with `hung_after_s` it ends by itself, its stacks are in its log, and `rfm up` restarts it",
             )
 
 
@@ -101,7 +101,7 @@ def _greedy(server: str, session: str, more: int, seconds: float) -> Finding:
         concerns=(server,),
         evidence=(
             f"{server} refused {more} requests of {session} in {seconds:.1f} s (over_quota)",
-            "a robot may ask twice as often as its schedule says",
+            "a robot may ask twice as often as its schedule says, and nobody more than max_request_rate_hz",
         ),
         mend=f"end or mend what asks in the name of {robot}; to plan with more: its `action_period_ms`, then `rfm/replan`",
     )

@@ -21,7 +21,7 @@ SIMULATED_TIME = "/clock"
 
 
 class LookingNode(DiscoveringNode):
-    """`look` is what has been seen since `begin`. On the executor's thread; whoever reads it waits for the end of that."""
+    """`heard` is written on the executor's thread; `finish` may be called on another."""
 
     def __init__(self, board: Board, fleet_namespace: str = "") -> None:
         self.heard = Look(begun_s=clock(), ended_s=clock())
@@ -30,8 +30,8 @@ class LookingNode(DiscoveringNode):
 
     def finish(self) -> Look:
         """What has been seen; who was expected and silent is in it."""
-        heard, board = self.heard, self._board
-        heard.ended_s = clock()
+        heard, board, now_s = self.heard, self._board, clock()
+        self.heard, heard.ended_s = Look(begun_s=now_s, ended_s=now_s), now_s
         heard.robots = {robot: heard.robots.get(robot, []) for robot in board.robots}
         heard.servers = {server: heard.servers.get(server, []) for server in board.servers}
         if self.count_publishers(SIMULATED_TIME):
