@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sized
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -83,7 +84,7 @@ def _as_json(look: Look, found: list[Finding]) -> dict[str, object]:
 
 
 def _lines(look: Look, found: list[Finding]) -> list[str]:
-    seen = f"{len(look.robots)} robots and {len(look.servers)} servers, seen for {look.seconds:.1f} s"
+    seen = f"{_count(look.robots, 'robot')} and {_count(look.servers, 'server')}, seen for {look.seconds:.1f} s"
     if not found:
         return [f"nothing is wrong: {seen}"]
     lines: list[str] = []
@@ -95,3 +96,7 @@ def _lines(look: Look, found: list[Finding]) -> list[str]:
         if more := [one.about for one in told[MOST_ALIKE:]]:
             lines.append(f"   and {len(more)} more: {', '.join(more)}")
     return [*lines, f"{seen}; {RUNBOOK} has more on each"]
+
+
+def _count(named: Sized, noun: str) -> str:
+    return f"{len(named)} {noun}{'' if len(named) == 1 else 's'}"

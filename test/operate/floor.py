@@ -69,7 +69,7 @@ def write_profiles(folder: Path, model: str = MODEL) -> Path:
         "gpus": {"TEST": {"memory_gb": 1, "load_s": 0, "source": "chosen for tests; no model runs"}},
     }
     (folder / "models.yaml").write_text(yaml.safe_dump({"models": {model: entry}}))
-    rows = [f"{model},TEST,fixed,1,{rate},{ms},{ms},{ms},{ms},{4 * ms}\n" for rate in (1, 25)]
+    rows = [f"{model},TEST,fixed,1,{rate},{ms},{ms},{ms},{ms},{4 * ms}\n" for rate in (1, 33)]
     (folder / "arm.csv").write_text(HEADER + "".join(rows))
     return folder
 

@@ -38,11 +38,9 @@ class Diagnosis:
         except ValueError:
             return math.nan
 
-    def named(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """("front", "0.1") of the values that are called "<prefix> front"."""
-        for key, value in self.values.items():
-            if key.startswith(f"{prefix} "):
-                yield key.removeprefix(f"{prefix} "), value
+    def named(self, prefix: str) -> dict[str, float]:
+        """ "front" -> 0.1 of the values that are called "<prefix> front"."""
+        return {key.removeprefix(f"{prefix} "): self.number(key) for key in self.values if key.startswith(f"{prefix} ")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ def changed_model(look: Look) -> Iterator[Finding]:
 
 def dead_camera(look: Look) -> Iterator[Finding]:
     for robot, said in _sensing(look):
-        dead = [camera for camera, age_s in said.named("image_age_s") if _is_dead(said, float(age_s))]
+        dead = [camera for camera, age_s in said.named("image_age_s").items() if _is_dead(said, age_s)]
         for camera in dead:
             age_s, topic = said.number(f"image_age_s {camera}"), said.values.get(f"image_topic {camera}", "")
             yield Finding(

@@ -60,7 +60,7 @@ def hung(look: Look) -> Iterator[Finding]:
                 cause="hung engine",
                 about=server,
                 evidence=(evidence,),
-                mend=f"restart {server}; with `hung_after_s` it ends by itself, its stacks are in its log, and `rfm up` restarts it",
+                mend=f"restart {server}; with `hung_after_s` it ends by itself, its stacks in its log, and `rfm up` restarts it",
             )
 
 
@@ -87,20 +87,20 @@ def _predicted_s(look: Look, server: str) -> float:
 def greedy(look: Look) -> Iterator[Finding]:
     for server in look.servers:
         said = look.diagnoses.get(f"{server}: server", [])
-        for session, count in said[-1].named("over_quota") if said else ():
-            more = int(count) - int(dict(said[0].named("over_quota")).get(session, 0))
+        for session, count in said[-1].named("over_quota").items() if said else ():
+            more = count - said[0].named("over_quota").get(session, 0.0)
             if more >= GREEDY:
                 yield _greedy(server, session, more, look.seconds)
 
 
-def _greedy(server: str, session: str, more: int, seconds: float) -> Finding:
+def _greedy(server: str, session: str, more: float, seconds: float) -> Finding:
     robot = session.partition("/")[0]
     return Finding(
         cause="one robot asks too much",
         about=robot,
         concerns=(server,),
         evidence=(
-            f"{server} refused {more} requests of {session} in {seconds:.1f} s (over_quota)",
+            f"{server} refused {more:.0f} requests of {session} in {seconds:.1f} s (over_quota)",
             "a robot may ask twice as often as its schedule says, and nobody more than max_request_rate_hz",
         ),
         mend=f"end or mend what asks in the name of {robot}; to plan with more: its `action_period_ms`, then `rfm/replan`",
