@@ -68,7 +68,7 @@ def lossy_network(floor: Floor) -> Iterator[None]:
     _other_robot(floor, faults="drop=0.2", faults_seed=1)
     floor.client.robot = None
     floor.wait(lambda: floor.client.robot)
-    floor.client.send(time_budget_s=3000.0)
+    floor.give_task()
     floor.wait(lambda: floor.client.robot.state == RobotStatus.STREAMING)
     yield
     _right_robot(floor)

@@ -14,6 +14,7 @@ from typing import Any
 
 import rclpy
 import yaml
+from rfm_serving.action import ExecuteTask
 from rfm_serving.msg import RobotStatus
 from std_srvs.srv import Trigger
 
@@ -153,8 +154,16 @@ class Floor:
         """A task, until the robot executes."""
         self.client.robot = self.client.server = None
         self.client.wait(lambda: self.client.robot and self._idles(self.client.robot))
-        self.client.send(time_budget_s=3000.0)
+        self.give_task()
         self.streams()
+
+    def give_task(self) -> None:
+        """Again until it is taken: a robot that was killed a moment ago still seems to be there, and hears nothing."""
+        asked: list[Any] = []
+        while not any(sending.done() and sending.result().accepted for sending in asked):
+            asked.append(self.client.action.send_goal_async(ExecuteTask.Goal(time_budget_s=3000.0)))
+            self.watch(1.0)
+            assert len(asked) < 60, "no task is taken"
 
     def streams(self) -> None:
         self.client.robot = self.client.server = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from collections.abc import Iterator
 from statistics import median
@@ -16,6 +18,7 @@ APART_S = 1.0
 """Clocks of two machines that a time service keeps differ by far less."""
 FULL, FULL_BYTES = 0.05, 10 * 2**30
 """A disk with less left than this share of it, and this."""
+NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 def two_factories(look: Look) -> Iterator[Finding]:
@@ -80,23 +83,20 @@ def _apart(look: Look) -> Iterator[str]:
 
 
 def full_disk(look: Look) -> Iterator[Finding]:
-    disk = look.disk
+    """Of the machine that looks, and of any whose processes say so."""
+    disk, evidence = look.disk, [f"{said.name} says: {said.message}" for said in look.diagnosed if NO_SPACE in said.message]
     if disk and disk.free_bytes < min(FULL * disk.size_bytes, FULL_BYTES):
-        yield Finding(
-            cause="full disk",
-            about=FACTORY,
-            evidence=(
-                f"{disk.folder} has {disk.free_bytes / 1e6:.1f} MB of {disk.size_bytes / 1e6:.1f} MB left",
-                "logs and recordings stop there",
-            ),
-            mend="remove old logs and recordings there; the factory runs on meanwhile",
-        )
+        left, size = disk.free_bytes / 1e6, disk.size_bytes / 1e6
+        evidence = [f"{disk.folder} has {left:.1f} MB of {size:.1f} MB left", "logs and recordings stop there", *evidence]
+    if evidence:
+        mend = "remove old logs and recordings there; the factory runs on meanwhile"
+        yield Finding(cause="full disk", about=FACTORY, evidence=tuple(evidence), mend=mend)
 
 
 def reported(look: Look) -> Iterator[Finding]:
     """What a part says of itself all the time."""
     for said in look.diagnoses.values():
-        if said and all(word.level > OK for word in said):
+        if said and all(word.level > OK and NO_SPACE not in word.message for word in said):
             yield Finding(
                 cause="reported trouble",
                 about=said[-1].owner,

@@ -70,6 +70,8 @@ class Look:
     servers: dict[str, list[ServerRow]] = field(default_factory=dict)
     diagnoses: dict[str, list[Diagnosis]] = field(default_factory=dict)
     """By name, oldest first."""
+    expected_s: dict[str, float] = field(default_factory=dict)
+    """Since when each robot and server is listened to; none: from the beginning."""
     schedules: list[HeardSchedule] = field(default_factory=list)
     """Everybody's, oldest first."""
     clocks_s: dict[str, list[float]] = field(default_factory=dict)
@@ -94,9 +96,9 @@ class Look:
         said = self.diagnoses.get(name)
         return said[-1] if said else None
 
-    def silent_s(self, rows: Sequence[RobotRow] | Sequence[ServerRow]) -> float:
-        """Since the last word; all the look, where there was none."""
-        return self.ended_s - (rows[-1].seen_s if rows else self.begun_s)
+    def silent_s(self, name: str, rows: Sequence[RobotRow] | Sequence[ServerRow]) -> float:
+        """Since the last word of a robot or server; all the look, where there was none."""
+        return self.ended_s - (rows[-1].seen_s if rows else max(self.begun_s, self.expected_s.get(name, self.begun_s)))
 
     @cached_property
     def asked(self) -> dict[str, set[str]]:

@@ -23,7 +23,7 @@ ON_THE_WAY = 0.5
 
 def gone(look: Look) -> Iterator[Finding]:
     for robot, rows in look.robots.items():
-        if (silent_s := look.silent_s(rows)) > SILENT_AFTER_S:
+        if (silent_s := look.silent_s(robot, rows)) > SILENT_AFTER_S:
             yield Finding(
                 cause="robot gone",
                 about=robot,
@@ -79,7 +79,7 @@ def _sensing(look: Look) -> Iterator[tuple[str, Diagnosis]]:
     """Robots that speak, and whose readings are not just forgotten because they are reset."""
     for robot, rows in look.robots.items():
         said = look.diagnosis(f"{robot}: robot")
-        if said and look.silent_s(rows) <= SILENT_AFTER_S and rows[-1].phase != "resetting":
+        if said and rows and look.silent_s(robot, rows) <= SILENT_AFTER_S and rows[-1].phase != "resetting":
             yield robot, said
 
 

@@ -28,11 +28,10 @@ LATE, FEWEST_LATE = 0.05, 3
 
 def gone(look: Look) -> Iterator[Finding]:
     for server, rows in look.servers.items():
+        silent_s = look.silent_s(server, rows)
         again = sum(after.served < before.served for before, after in pairwise(rows))
-        if look.silent_s(rows) > SILENT_AFTER_S:
-            yield _gone(
-                server, f"nothing was heard of {server} for {look.silent_s(rows):.1f} s; a server says twice a second how it is"
-            )
+        if silent_s > SILENT_AFTER_S:
+            yield _gone(server, f"nothing was heard of {server} for {silent_s:.1f} s; a server says twice a second how it is")
         elif again:
             yield _gone(server, f"{server} began to count anew: its process was started again meanwhile")
 

@@ -17,6 +17,8 @@ from ros2_rfm_serving.ros.wire import convert
 
 DIAGNOSTICS_DEPTH = 1000
 """A large factory says a thousand statuses a second, in pieces."""
+OWNERS = ("scheduler", "recorder")
+"""Of diagnostics, beside robots and servers; what else is in the domain is none of ours."""
 SIMULATED_TIME = "/clock"
 
 
@@ -36,9 +38,17 @@ class LookingNode(DiscoveringNode):
         heard.servers = {server: heard.servers.get(server, []) for server in board.servers}
         if self.count_publishers(SIMULATED_TIME):
             heard.clocks_s.clear()
-        known = {*heard.robots, *heard.servers, "scheduler"}
+        known = {*heard.robots, *heard.servers, *OWNERS}
         heard.diagnoses = {name: said for name, said in heard.diagnoses.items() if name.rpartition(": ")[0] in known}
         return heard
+
+    def watch_robot(self, robot: str) -> None:
+        self.heard.expected_s[robot] = clock()
+        super().watch_robot(robot)
+
+    def watch_server(self, server: str) -> None:
+        self.heard.expected_s[server] = clock()
+        super().watch_server(server)
 
     def _on_schedule(self, message: Any) -> None:
         super()._on_schedule(message)

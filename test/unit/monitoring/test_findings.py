@@ -239,6 +239,10 @@ def disk(look: Look) -> None:
     look.disk = Disk(folder="logs", size_bytes=10**12, free_bytes=10**9)
 
 
+def disk_elsewhere(look: Look) -> None:
+    says(look, "recorder: recording", ERROR, "nothing can be written: No space left on device")
+
+
 def large_disk(look: Look) -> None:
     look.disk = Disk(folder="logs", size_bytes=10**15, free_bytes=10**13)
 
@@ -284,6 +288,12 @@ def failed_server(look: Look) -> None:
     says(look, f"{SERVER}: server", ERROR, "no such file")
 
 
+def met_late(look: Look) -> None:
+    """A robot that was found a second before the end."""
+    look.robots["arm_3"], look.expected_s["arm_3"] = [], SECONDS - 1.0
+    look.diagnoses["arm_3: robot"] = said("arm_3: robot", of_robot())
+
+
 def silent_robot(look: Look) -> None:
     look.robots["arm_2"] = [robot(0)]
 
@@ -322,6 +332,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (large_disk, []),
     (successor, []),
     (a_moment, []),
+    (met_late, []),
     (overloaded, [("overloaded server", SERVER)]),
     (lossy, [("lossy network", "arm_1")]),
     (slow_network, [("lossy network", "arm_1")]),
@@ -334,6 +345,7 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (camera_never, [("dead camera", "arm_1")]),
     (joints, [("dead joint states", "arm_1")]),
     (disk, [("full disk", "")]),
+    (disk_elsewhere, [("full disk", "")]),
     (no_schedule, [("scheduler gone", "")]),
     (step, [("clock step", "")]),
     (apart, [("clock step", "")]),
