@@ -95,7 +95,7 @@ def changed_model(floor: Floor) -> Iterator[None]:
 
 @contextmanager
 def drifted_profile(floor: Floor) -> Iterator[None]:
-    floor.pace(4 * PROFILED_S)
+    floor.pace(5 * PROFILED_S)
     floor.watch(SEEN_S)
     yield
     floor.pace(PROFILED_S)

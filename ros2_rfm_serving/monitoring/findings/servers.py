@@ -18,8 +18,8 @@ GREEDY = 5
 """Requests over quota, of one session: fewer are those that came at once."""
 DRIFT, PADDED, LEAST_DRIFT_S = 1.5, 1.2, 0.005
 """Times that an engine is slower than its profile says of a batch of that size, and of a full one; and by how much, s."""
-BUSY = 0.9
-"""Load from which on requests pile up."""
+BUSY, HALF_BUSY = 0.9, 0.5
+"""Load from which on requests pile up; from which on an engine's speed matters."""
 QUEUED = 1.5
 """Inferences that a request waits for on average; one is what remains of the batch that runs, half or all of it."""
 LATE, FEWEST_LATE = 0.05, 3
@@ -114,7 +114,8 @@ def drifted(look: Look) -> Iterator[Finding]:
         size, measured_s = said.values.get("drift_rows", ""), said.number("drift_measured_s")
         profiled_s, full_s = said.number("drift_profiled_s"), said.number("drift_full_s")
         if (
-            measured_s > max(DRIFT * profiled_s, PADDED * full_s, profiled_s + LEAST_DRIFT_S)
+            _matters(look, server, rows)
+            and measured_s > max(DRIFT * profiled_s, PADDED * full_s, profiled_s + LEAST_DRIFT_S)
             and mean(rows, "inference_s") > PADDED * profiled_s  # else it was so once
         ):
             yield Finding(
@@ -122,10 +123,17 @@ def drifted(look: Look) -> Iterator[Finding]:
                 about=server,
                 evidence=(
                     f"batches of {size} take {1e3 * measured_s:.0f} ms on {server}, by the profile {1e3 * profiled_s:.0f} ms",
+                    f"{server} is busy {rows[-1].load:.0%} of the time",
                     "the schedule is made from the profile: it promises what the engine does not keep",
                 ),
                 mend="what else runs on that machine or GPU? Then `rfm profile` anew, and `rfm/replan`",
             )
+
+
+def _matters(look: Look, server: str, rows: list[ServerRow]) -> bool:
+    """An engine that is slower, and has time to spare, keeps every promise."""
+    late, asked = late_answers([look.robots[robot] for robot in look.robots_of(server)])
+    return bool(rows) and (rows[-1].load > HALF_BUSY or late >= max(FEWEST_LATE, LATE * asked))
 
 
 def overloaded(look: Look) -> Iterator[Finding]:
