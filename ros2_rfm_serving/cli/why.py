@@ -28,7 +28,7 @@ MOST_ALIKE = 3
 def why(
     name: Annotated[str, typer.Argument(help="A robot or a server; none: the whole factory")] = "",
     seconds: Annotated[
-        float, typer.Option(min=3.0, max=3600.0, help="Look for so long, s; rare losses take longer to be seen")
+        float, typer.Option(min=4.0, max=3600.0, help="Look for so long, s; rare losses take longer to be seen")
     ] = 6.0,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON")] = False,
     disk: Annotated[Path, typer.Option(help="Look at the file system of this folder, too")] = Path("logs"),

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.monitoring.findings.look import Look
 
 PERIOD_S = 0.1
-LEAST_S, MOST_S = 3.0, 3600.0
 
 
 def look_at(namespace: str, seconds: float, wait_s: float, disk: Path, stop: threading.Event) -> Look:

@@ -28,13 +28,14 @@ def test_a_factory_that_is_there_healthy_and_without_its_server(floor: Floor) ->
     floor.open()
     healthy = floor.shell("rfm why --seconds 4")
     assert healthy.returncode == 0 and healthy.stdout.startswith("nothing is wrong: 1 robot and 1 server"), healthy.stdout
-    stranger = floor.shell("rfm why arm_9 --seconds 3")
-    assert stranger.returncode == 2 and f"one of {ROBOT}, {SERVER}" in stranger.stderr, stranger.stderr
+    stranger = floor.shell("rfm why arm_9 --seconds 4")
+    assert stranger.returncode == 2 and f"one of {ROBOT}, {SERVER}" in stranger.stderr, stranger.stdout + stranger.stderr
 
     floor.kill("model_server_node")
     floor.watch(2.5)
-    done = floor.shell(f"rfm why {ROBOT} --seconds 3 --json")
+    done = floor.shell(f"rfm why {ROBOT} --seconds 5 --json")
     found = json.loads(done.stdout)
-    assert done.returncode == 1 and not found["ok"] and found["looked_s"] >= 3.0
+    assert done.returncode == 1 and not found["ok"] and found["looked_s"] >= 5.0
     (finding,) = found["findings"]
-    assert (finding["cause"], finding["about"]) == ("server gone", SERVER) and finding["evidence"] and finding["mend"]
+    assert (finding["cause"], finding["about"]) == ("server gone", SERVER), finding
+    assert finding["evidence"] and finding["mend"]
