@@ -28,8 +28,6 @@ def test_a_factory_that_is_there_healthy_and_without_its_server(floor: Floor) ->
     floor.open()
     healthy = floor.shell("rfm why --seconds 4")
     assert healthy.returncode == 0 and healthy.stdout.startswith("nothing is wrong: 1 robot and 1 server"), healthy.stdout
-    stranger = floor.shell("rfm why arm_9 --seconds 4")
-    assert stranger.returncode == 2 and f"one of {ROBOT}, {SERVER}" in stranger.stderr, stranger.stdout + stranger.stderr
 
     floor.kill("model_server_node")
     floor.watch(2.5)
