@@ -41,5 +41,5 @@ def test_programs_get_all_of_it() -> None:
 
 def test_a_name_that_nobody_has_is_said_with_those_there_are() -> None:
     _check(LOOK, "server_2")
-    with pytest.raises(ConfigurationError, match="'arm_9'.*one of arm_1, server_1, server_2"):
+    with pytest.raises(ConfigurationError, match=r"'arm_9'.*one of arm_1, server_1, server_2"):
         _check(LOOK, "arm_9")
