@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -440,3 +441,31 @@ def test_thousands_that_are_silent_are_told_in_time() -> None:
     look = healthy()
     look.robots |= {f"gone_{i}": [] for i in range(3000)}
     assert len(findings(look)) == 3000
+
+
+ODD = (0.0, -1.0, 0.3, 1e-9, 7.0, 1e30, math.nan, math.inf, -math.inf)
+COUNTS = (0, 1, 5, 1000, 2**63)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_word_of_anybody_is_too_odd(seed: int) -> None:
+    """Statuses and diagnostics come from whoever may write to the graph."""
+    rng, look = random.Random(seed), healthy()
+    for rows in (*look.servers.values(), *look.robots.values()):
+        for row in rows:
+            row.refused = {"late_or_duplicate": rng.choice(COUNTS)}
+            row.histograms = {
+                name: {"": Histogram(counts=[rng.choice(COUNTS)] * 21, sum=rng.choice(ODD))}
+                for name in ("queue_wait_s", "inference_s", "round_trip_s")
+            }
+            row.state = rng.choice(["ready", "ready", "hung", "failed", "STREAMING", "DEAD", "9"])
+            if isinstance(row, ServerRow):
+                row.load, row.served, row.superseded = rng.choice(ODD), rng.choice(COUNTS), rng.choice(COUNTS)
+            else:
+                row.components = {"system1": ComponentRow(in_time=rng.choice(COUNTS), late=rng.choice(COUNTS))}
+                row.phase = rng.choice(["waiting", "executing", "resetting", ""])
+    for before in list(look.diagnosed):
+        values = {key: rng.choice([*map(str, ODD), "", "x"]) for key in before.values}
+        look.diagnoses[before.name] = said(before.name, values, rng.randrange(256))
+    look.clocks_s[SERVER] = [rng.choice(ODD) for _ in range(rng.randrange(3))]
+    assert all(one.evidence and one.mend for one in findings(look))
