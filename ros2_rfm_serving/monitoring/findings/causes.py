@@ -42,12 +42,12 @@ CAUSES = (
 
 def findings(look: Look) -> list[Finding]:
     """What the look speaks for, the most telling first; none: nothing is wrong."""
-    found = [(cause, finding) for cause in CAUSES for finding in cause.rule(look)]
-    return [one for _, one in found if not any(_explains(look, cause, other, one) for cause, other in found)]
-
-
-def _explains(look: Look, cause: Cause, finding: Finding, other: Finding) -> bool:
-    return other.cause in cause.explains and _concerns(look, finding, other.about)
+    found = {cause: list(cause.rule(look)) for cause in CAUSES}
+    told: list[Finding] = []
+    for cause, of_it in found.items():
+        others = [one for other in CAUSES if cause.name in other.explains for one in found[other]]
+        told += [one for one in of_it if not any(_concerns(look, other, one.about) for other in others)]
+    return told
 
 
 def _concerns(look: Look, finding: Finding, name: str) -> bool:
