@@ -28,6 +28,7 @@ from ros2_rfm_serving.cli import (
     status,
     train,
     up,
+    why,
 )
 from ros2_rfm_serving.errors import RfmError
 
@@ -41,6 +42,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "up": up.up,
     "robot": robot.robot,
     "status": status.status,
+    "why": why.why,
     "metrics": metrics.metrics,
     "foxglove": foxglove.foxglove,
     "record": record.record,

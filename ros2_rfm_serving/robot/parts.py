@@ -99,7 +99,7 @@ class RobotParts:
         return Facts(
             scheduled=scheduled,
             problem="" if link is not None and link.state is LinkState.OPEN else (link.problem if link else "no schedule yet"),
-            mismatch=self._links.mismatch,
+            mismatch=self.mismatch,
             executing=executing,
             connected=self._connected,
             served=self._served,
@@ -131,6 +131,11 @@ class RobotParts:
     def reason(self) -> str:
         """Why not STREAMING."""
         return self._failsafe.reason
+
+    @property
+    def mismatch(self) -> str:
+        """How a server's model differs from the one that the robot has worked with; empty: it does not."""
+        return self._links.mismatch
 
     @property
     def state_changes(self) -> Counter[tuple[RobotState, RobotState]]:

@@ -30,7 +30,7 @@ from ros2_rfm_serving.server.horizon import outlooks, without_updates
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.replies import reply_kind
 from ros2_rfm_serving.server.sessions import SessionKey
-from ros2_rfm_serving.server.tiers import Lane, Tier, Work
+from ros2_rfm_serving.server.tiers import Drift, Lane, Tier, Work
 from ros2_rfm_serving.types import (
     EngineReply,
     ModelContract,
@@ -154,6 +154,17 @@ class ModelServer:
     def is_idle(self) -> bool:
         """Nothing waits and nothing runs."""
         return not self._brain.mailboxes and all(lane.is_idle for lane in self._lanes)
+
+    @property
+    def drift(self) -> Drift | None:
+        """How far the engine is from its profile; None: nothing is known of that."""
+        return self._lanes[0].drift
+
+    @property
+    def over_quota(self) -> dict[str, int]:
+        """ "robot/component" -> requests refused as too many, of the sessions that are open; only those that have any."""
+        with self._lock:
+            return self._brain.sessions.over_quota
 
     @property
     def given_up(self) -> str:

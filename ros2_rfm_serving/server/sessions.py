@@ -66,6 +66,8 @@ class Session:
     """Highest seen in this episode or an earlier one."""
     superseded: int = 0
     """Since the last reply."""
+    over_quota: int = 0
+    """Requests refused as too many."""
     heard_s: float = math.nan
     """When it asked last, or was first looked at."""
     absent_s: float = math.inf
@@ -94,6 +96,11 @@ class Sessions:
 
     def names(self) -> list[SessionKey]:
         return list(self._open)
+
+    @property
+    def over_quota(self) -> dict[str, int]:
+        """ "robot/component" -> requests refused as too many; only those that have any."""
+        return {"/".join(session.key): session.over_quota for session in self._open.values() if session.over_quota}
 
     def histories(self) -> list[History]:
         return [session.history for session in self._open.values()]
@@ -206,6 +213,7 @@ class Sessions:
         """Raises: `BadMessageError` for a request beyond the session's quota."""
         session.heard_s = now_s
         if not session.quota.take(now_s):
+            session.over_quota += 1
             name, rate_hz = "/".join(session.key), session.quota.rate_hz
             raise BadMessageError("over_quota", f"{name} asks more than {rate_hz:g} times a second")
 

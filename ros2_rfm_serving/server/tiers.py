@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.server.dispatch import EngineView, ServiceTimes, Waiting
@@ -42,6 +43,16 @@ class Work:
     """Of all that began here."""
 
 
+class Drift(NamedTuple):
+    """Of the batches that take longest compared with the profile, s."""
+
+    rows: int
+    profiled_s: float
+    full_s: float
+    """By the profile, of a full batch: an engine that fills batches up takes this for any."""
+    measured_s: float
+
+
 class Lane:
     """A tier at work."""
 
@@ -51,7 +62,7 @@ class Lane:
         self.rests_until_s = -math.inf
         """An engine elsewhere that gives no answers is not asked before: it would seem quick, and be asked the more."""
         self.batch_size = 0
-        self.max_concurrent = tier.max_concurrent
+        self.max_concurrent, self._profile_s = tier.max_concurrent, tier.profile_s
         self._ends_s: dict[Work, float] = {}
         self.resize(self.prepare(tier.batch_size))
 
@@ -80,6 +91,15 @@ class Lane:
     @property
     def works(self) -> list[Work]:
         return list(self._ends_s)
+
+    @property
+    def drift(self) -> Drift | None:
+        """None: there is no profile to compare with, or requests share the engine, so that each takes as long as others let it."""
+        if self.max_concurrent > 1 or not self._profile_s:
+            return None
+        times, full_s = self.view.times, self._profile_s[-1]
+        sizes = [Drift(rows, s, full_s, times.seconds(rows)) for rows, s in enumerate(self._profile_s, start=1)]
+        return max(sizes, key=lambda size: size.measured_s / max(size.profiled_s, 1e-9))
 
     @property
     def since_s(self) -> float:

@@ -81,3 +81,6 @@ def test_every_status_has_its_place_and_says_whose_it_is(repository: Path, statu
     for name, status in statuses.items():
         assert status.hardware_id and status.message, name
         assert [value.key for value in status.values] and all(value.key for value in status.values)
+    robot = {value.key: value.value for value in statuses["arm_1: robot"].values}
+    assert robot["image_age_s front"] == robot["state_age_s"] == "inf", "no reading ever came"
+    assert (robot["image_topic front"], robot["state_topics"]) == ("/arm_1/camera/front/image/compressed", "/arm_1/state")

@@ -86,6 +86,7 @@ COMMANDS = [
     "bench scheduler",
     "robot",
     "status",
+    "why",
     "metrics",
     "foxglove",
     "record",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.monitoring.disk import disk_usage
 from ros2_rfm_serving.monitoring.metrics.families import BoardCollector
 from ros2_rfm_serving.monitoring.metrics.health import not_alive, not_ready
 
@@ -34,7 +34,7 @@ class DiskCollector(Collector):
         self._folder = folder
 
     def collect(self) -> Iterator[Metric]:
-        usage = shutil.disk_usage(next(folder for folder in (self._folder, *self._folder.parents) if folder.exists()))
+        usage = disk_usage(self._folder)
         for word, about, value in (("size", "Of the file system", usage.total), ("free", "Left on it", usage.free)):
             family = GaugeMetricFamily(f"rfm_disk_{word}_bytes", about, labels=["path"])
             family.add_metric([str(self._folder)], value)

@@ -11,6 +11,7 @@ from rclpy.node import Node
 
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.types.wall_clock import WallClock
 
 TOPIC = "/diagnostics"
 PERIOD_S = 1.0
@@ -31,10 +32,13 @@ class Diagnostics:
     def __init__(self, node: Node, parts: Callable[[], Sequence[Part]]) -> None:
         self._node, self._parts = node, parts
         self._publisher = node.create_publisher(DiagnosticArray, TOPIC, 10)
-        self._turn = 0
+        self._turn, self._wall_clock = 0, WallClock()
         self._timer = every(node, PERIOD_S / TURNS, self._take_turn)
 
     def publish(self, *statuses: DiagnosticStatus) -> None:
+        if stepped := key_values(self._wall_clock.figures(clock())):
+            for status in statuses:
+                status.values = [*status.values, *stepped]
         array = DiagnosticArray(status=list(statuses))
         array.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(array)
@@ -52,6 +56,7 @@ class Diagnostics:
         self._node.destroy_publisher(self._publisher)
 
     def _take_turn(self) -> None:
+        self._wall_clock.look(time.time(), clock())
         self._turn = (self._turn + 1) % TURNS
         told = (tell() for tell in turn_of(self._parts(), self._turn))
         statuses = [status for status in told if status is not None]

@@ -131,9 +131,23 @@ class RobotBody:
         return self._diagnosis(self._status_message(now_s), now_s)
 
     def _diagnosis(self, status: Any, now_s: float) -> DiagnosticStatus:
-        made = diagnosis(status, self.brain, self.punctuality, self.rhythm, self.errors, now_s)
+        made = diagnosis(status, self.brain, self.punctuality, self.rhythm, self.errors, self._readings(now_s), now_s)
         made.values = [*made.values, *key_values(self._audit.values())]
         return made
+
+    def _readings(self, now_s: float) -> dict[str, object]:
+        """For `/diagnostics`: how old each reading is, s (inf: there is none), and where it comes from."""
+        state, ages_s = self.settings.io.state, self._cameras.ages_s(now_s)
+        topics = [state.array_topic] * state.needs_array + [state.joint_topic] * state.needs_joints
+        found: dict[str, object] = {
+            "max_observation_age_s": self.settings.config.max_observation_age_s,
+            "state_age_s": now_s - self._reader.state_s,
+            "state_topics": " ".join(map(self._topic, topics)),
+        }
+        for camera in self.settings.io.cameras:
+            found[f"image_age_s {camera.name}"] = ages_s[camera.name]
+            found[f"image_topic {camera.name}"] = self._topic(camera.topic)
+        return found
 
     # --- what it is made of ---
 

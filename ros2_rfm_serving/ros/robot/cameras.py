@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import io
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,11 @@ class CameraSet:
     def received_s(self) -> tuple[float, ...]:
         """When `images` were received, for those there are."""
         return tuple(at_s for _, at_s in self._newest.values())
+
+    def ages_s(self, now_s: float) -> dict[str, float]:
+        """Of the newest image of each camera, s; inf: none came."""
+        never = (None, -math.inf)
+        return {camera: now_s - self._newest.get(camera, never)[1] for camera in self._cameras}
 
     def _frame(self, camera: CameraConfig, message: Any) -> EncodedImage:
         """Raises: `BadMessageError`."""

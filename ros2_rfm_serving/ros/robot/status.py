@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -180,9 +181,18 @@ def _figures_message(component: str, figures: ComponentFigures, slo_s: float) ->
 
 
 def diagnosis(
-    status: Any, brain: RobotBrain, punctuality: Punctuality, rhythm: Rhythm, errors: int, now_s: float
+    status: Any,
+    brain: RobotBrain,
+    punctuality: Punctuality,
+    rhythm: Rhythm,
+    errors: int,
+    readings: Mapping[str, object],
+    now_s: float,
 ) -> DiagnosticStatus:
-    """`<robot>: robot`: OK when it streams, WARN when it manages, ERROR when it stands still or waits for a person."""
+    """`<robot>: robot`: OK when it streams, WARN when it manages, ERROR when it stands still or waits for a person.
+
+    readings: what is to be said about its sensors.
+    """
     state, phase = RobotState(status.state), TaskPhase(status.phase)
     level, message = LEVELS[state], status.reason or state.name.lower()
     if phase is TaskPhase.WAITING:
@@ -205,6 +215,8 @@ def diagnosis(
         "state_rate_hz": rhythm.rate_hz,
         "state_rate_misfit": rhythm.misfit,
         "callback_errors": errors,
+        "model_mismatch": brain.mismatch,
+        **readings,
         **{_change(*change): count for change, count in sorted(brain.state_changes.items())},
         **{f"warned {name}": count for name, count in sorted(brain.gate_warnings.items())},
         **{f"{part.component} in time": part.in_time for part in status.components},

@@ -93,6 +93,6 @@ class Standing:
         return status_message(name, self.state, self.detail, self.following, self.refused, self._server(), clock())
 
     def _diagnosis(self) -> DiagnosticStatus:
-        made = diagnosis(self._message(), self.following, clock())
+        made = diagnosis(self._message(), self.following, clock(), self._server())
         made.values = [*made.values, *key_values(self._audit.values())]
         return made

@@ -53,7 +53,7 @@ def status_message(
     return status
 
 
-def diagnosis(status: Any, followed: Following, now_s: float) -> DiagnosticStatus:
+def diagnosis(status: Any, followed: Following, now_s: float, server: ModelServer | None = None) -> DiagnosticStatus:
     """`<server>: server`: OK when it serves, WARN when it does not yet or two schedulers tell it what to serve, else ERROR."""
     state, name = ServerState(status.state), status.header.frame_id
     level, message = LEVELS[state], status.detail or state.name.lower()
@@ -64,5 +64,13 @@ def diagnosis(status: Any, followed: Following, now_s: float) -> DiagnosticStatu
         **following.values(followed, now_s),
         **{field: getattr(status, field) for field in FIGURES},
         **{f"refused {counter.name}": counter.count for counter in status.refused},
+        **(_figures_of_engine(server) if server else {}),
     }
     return DiagnosticStatus(level=level, name=f"{name}: server", message=message, hardware_id=name, values=key_values(values))
+
+
+def _figures_of_engine(server: ModelServer) -> dict[str, object]:
+    """What no message of ours has: how far the engine is from its profile, and who asks too much."""
+    drift = server.drift
+    figures = {f"drift_{name}": value for name, value in drift._asdict().items()} if drift else {}
+    return figures | {f"over_quota {session}": count for session, count in server.over_quota.items()}

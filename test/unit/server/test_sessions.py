@@ -283,3 +283,15 @@ def test_an_engine_that_fails_to_forget_a_session_costs_nobody_anything() -> Non
     assert target.refused == {"engine_error": 1} and "no such pipeline" in target.problems["engine_error"]
     submit(target, observation(epoch))
     assert len(target.step(lambda: 1.0)) == 1
+
+
+def test_who_asks_too_much_is_known_by_name() -> None:
+    target = server(max_request_rate_hz=1.0, burst=2)
+    epochs = {robot: target.open_session(session_request(robot)).session_epoch for robot in ("r1", "r2")}
+    for sequence in range(1, 6):
+        with contextlib.suppress(BadMessageError):
+            submit(target, observation(epochs["r1"], sequence, robot="r1"))
+    submit(target, observation(epochs["r2"], robot="r2"))
+    assert target.over_quota == {"r1/system1": 3} and target.refused["over_quota"] == 3
+    target.close_session("r1", "system1", epochs["r1"])
+    assert target.over_quota == {}

@@ -1,0 +1,102 @@
+"""`rfm why`: what is wrong with a running factory."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sized
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.plain import plain
+from ros2_rfm_serving.operate.running import console, prepare_environment, stop_signals
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.monitoring.findings.finding import Finding
+    from ros2_rfm_serving.monitoring.findings.look import Look
+
+RUNBOOK = "docs/runbook.md"
+MOST_ALIKE = 3
+"""Findings of one cause that are told in full."""
+
+
+def why(
+    name: Annotated[str, typer.Argument(help="A robot or a server; none: the whole factory")] = "",
+    seconds: Annotated[
+        float, typer.Option(min=4.0, max=3600.0, help="Look for so long, s; rare losses take longer to be seen")
+    ] = 6.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON")] = False,
+    disk: Annotated[Path, typer.Option(help="Look at the file system of this folder, too")] = Path("logs"),
+    domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
+    namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
+    wait: Annotated[float, typer.Option(min=0, help="Look for a factory for so long, s")] = 5.0,
+) -> None:
+    """Says why a factory does not do as it should: looks at it for a few seconds, and names the causes, the most telling first.
+
+    Each with what was seen, with figures, and what mends it; docs/runbook.md has them all.
+
+    Examples:  rfm why   |   rfm why push_1 --seconds 20   |   rfm why --json --domain 7
+
+    Exit code: 0 nothing is wrong, 1 something is, 2 no factory is there, or no such robot or server.
+    """
+    prepare_environment(domain)
+    from ros2_rfm_serving.monitoring.findings.causes import concerning, findings
+    from ros2_rfm_serving.operate.looking import look_at
+
+    stop = threading.Event()
+    with stop_signals(stop):
+        look = look_at(namespace, seconds, wait, disk, stop)
+    found = findings(look)
+    if name:
+        _check(look, name)
+        found = concerning(look, found, name)
+    if as_json:
+        print(json.dumps(_as_json(look, found)))
+    else:
+        for line in _lines(look, found):
+            console.print(plain(line), soft_wrap=True)
+    if found:
+        raise typer.Exit(1)
+
+
+def _check(look: Look, name: str) -> None:
+    """Raises: `ConfigurationError` when nobody is called so."""
+    there = sorted({*look.robots, *look.servers})
+    if name not in there:
+        raise ConfigurationError(
+            f"no robot or server is called {name!r}", fix=f"one of {', '.join(there) or 'none: nobody is there'}"
+        )
+
+
+def _as_json(look: Look, found: list[Finding]) -> dict[str, object]:
+    return {
+        "ok": not found,
+        "looked_s": round(look.seconds, 1),
+        "robots": len(look.robots),
+        "servers": len(look.servers),
+        "findings": [asdict(one) for one in found],
+    }
+
+
+def _lines(look: Look, found: list[Finding]) -> list[str]:
+    seen = f"{_count(look.robots, 'robot')} and {_count(look.servers, 'server')}, seen for {look.seconds:.1f} s"
+    if not found:
+        return [f"nothing is wrong: {seen}"]
+    lines: list[str] = []
+    for place, (cause, alike) in enumerate(groupby(found, lambda one: one.cause), start=1):
+        told = list(alike)
+        for one in told[:MOST_ALIKE]:
+            lines += [f"{place}. {cause}{': ' if one.about else ''}{one.about}", *(f"   {words}" for words in one.evidence)]
+            lines.append(f"   mend: {one.mend}")
+        if more := [one.about for one in told[MOST_ALIKE:]]:
+            lines.append(f"   and {len(more)} more: {', '.join(more)}")
+    return [*lines, f"{seen}; {RUNBOOK} has more on each"]
+
+
+def _count(named: Sized, noun: str) -> str:
+    return f"{len(named)} {noun}{'' if len(named) == 1 else 's'}"

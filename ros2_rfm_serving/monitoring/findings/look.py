@@ -1,0 +1,150 @@
+"""What was seen of a factory for a few seconds: every word of every robot, server and scheduler, in the order in which it came."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeVar
+
+from ros2_rfm_serving.monitoring.board import ComponentRow, Histograms, RobotRow, ServerRow
+from ros2_rfm_serving.types import Schedule
+
+OK, WARN, ERROR = 0, 1, 2
+"""Levels of a diagnosis, as in `diagnostic_msgs/DiagnosticStatus`."""
+Row = TypeVar("Row", RobotRow, ServerRow)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """One status of `/diagnostics`."""
+
+    name: str
+    """As `arm_1: robot`."""
+    level: int = OK
+    message: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> str:
+        return self.name.rpartition(": ")[0]
+
+    def number(self, key: str) -> float:
+        """NaN: there is none."""
+        try:
+            return float(self.values.get(key, "nan"))
+        except ValueError:
+            return math.nan
+
+    def named(self, prefix: str) -> dict[str, float]:
+        """ "front" -> 0.1 of the values that are called "<prefix> front"."""
+        return {key.removeprefix(f"{prefix} "): self.number(key) for key in self.values if key.startswith(f"{prefix} ")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeardSchedule:
+    schedule: Schedule
+    factory: str
+    heard_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """That holds logs and recordings, on the machine that looks."""
+
+    folder: str
+    size_bytes: int
+    free_bytes: int
+
+
+@dataclass(kw_only=True)
+class Look:
+    """Times are of the looker's monotonic clock, s."""
+
+    begun_s: float
+    ended_s: float
+    robots: dict[str, list[RobotRow]] = field(default_factory=dict)
+    """What each said, oldest first; none: it is expected, and silent."""
+    servers: dict[str, list[ServerRow]] = field(default_factory=dict)
+    diagnoses: dict[str, list[Diagnosis]] = field(default_factory=dict)
+    """By name, oldest first."""
+    expected_s: dict[str, float] = field(default_factory=dict)
+    """Since when each robot and server is listened to; none: from the beginning."""
+    schedules: list[HeardSchedule] = field(default_factory=list)
+    """Everybody's, oldest first."""
+    clocks_s: dict[str, list[float]] = field(default_factory=dict)
+    """How far the wall clock behind the stamps of each is ahead of the looker's, s; none: stamps are of a simulation."""
+    disk: Disk | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_s - self.begun_s
+
+    @property
+    def schedule(self) -> HeardSchedule | None:
+        """The newest."""
+        return self.schedules[-1] if self.schedules else None
+
+    @property
+    def diagnosed(self) -> Iterator[Diagnosis]:
+        """The last word of each status."""
+        return (said[-1] for said in self.diagnoses.values())
+
+    def diagnosis(self, name: str) -> Diagnosis | None:
+        said = self.diagnoses.get(name)
+        return said[-1] if said else None
+
+    def silent_s(self, name: str, rows: Sequence[RobotRow] | Sequence[ServerRow]) -> float:
+        """Since the last word of a robot or server; all the look, where there was none."""
+        return self.ended_s - (rows[-1].seen_s if rows else max(self.begun_s, self.expected_s.get(name, self.begun_s)))
+
+    @cached_property
+    def asked(self) -> dict[str, set[str]]:
+        """Robot -> servers, by its own word and by the schedule."""
+        found = {robot: {rows[-1].server} - {""} for robot, rows in self.robots.items() if rows}
+        for route in self.schedule.schedule.routes if self.schedule else ():
+            found.setdefault(route.robot, set()).add(route.server)
+        return found
+
+    def servers_of(self, robot: str) -> set[str]:
+        return self.asked.get(robot, set())
+
+    def robots_of(self, server: str) -> list[str]:
+        return [robot for robot in self.robots if server in self.servers_of(robot)]
+
+    def are_related(self, one: str, other: str) -> bool:
+        """The same, or a robot and a server that it asks."""
+        return one == other or one in self.servers_of(other) or other in self.servers_of(one)
+
+
+def grown(rows: Sequence[Row], count: Callable[[Row], float]) -> float:
+    """By how much a counter has; a process that was started again counts from zero."""
+    return sum(after - before if after >= before else after for before, after in pairwise(map(count, rows)))
+
+
+def refused(*reasons: str) -> Callable[[RobotRow | ServerRow], float]:
+    return lambda row: sum(row.refused.get(reason, 0) for reason in reasons)
+
+
+def answers(count: Callable[[ComponentRow], float]) -> Callable[[RobotRow], float]:
+    """Of all components of a robot."""
+    return lambda row: sum(map(count, row.components.values()))
+
+
+def _all(histograms: Histograms, name: str) -> tuple[float, float]:
+    """(how many, their sum) of all components."""
+    found = list(histograms.get(name, {}).values())
+    return float(sum(sum(one.counts) for one in found)), sum(one.sum for one in found)
+
+
+def number(rows: Sequence[Row], name: str) -> float:
+    """Of values that a histogram has got meanwhile."""
+    return grown(rows, lambda row: _all(row.histograms, name)[0])
+
+
+def mean(rows: Sequence[Row], name: str) -> float:
+    """Of those values; NaN: there were none."""
+    count = number(rows, name)
+    return grown(rows, lambda row: _all(row.histograms, name)[1]) / count if count else math.nan

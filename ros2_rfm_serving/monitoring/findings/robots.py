@@ -1,0 +1,145 @@
+"""Causes that lie with a robot, or on the way to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ros2_rfm_serving.monitoring.board import RobotRow
+from ros2_rfm_serving.monitoring.findings.finding import Finding
+from ros2_rfm_serving.monitoring.findings.look import Diagnosis, Look, answers, grown, mean, number, refused
+from ros2_rfm_serving.monitoring.findings.servers import late_answers
+from ros2_rfm_serving.monitoring.metrics.health import SILENT_AFTER_S
+
+DEAD_AFTER_S = 2.0
+"""Of a sensor; or twice what the robot takes, if that is longer."""
+FEWEST_LOST, LOST = 3, 0.03
+"""Requests without an answer: number, and share."""
+FEWEST_LATE, LATE = 3, 0.05
+"""Answers beyond the SLO."""
+ON_THE_WAY = 0.5
+"""Of a round trip: more than this is the network's share, and not the server's."""
+
+
+def gone(look: Look) -> Iterator[Finding]:
+    for robot, rows in look.robots.items():
+        if (silent_s := look.silent_s(robot, rows)) > SILENT_AFTER_S:
+            yield Finding(
+                cause="robot gone",
+                about=robot,
+                evidence=(f"nothing was heard of {robot} for {silent_s:.1f} s; a robot says twice a second how it is",),
+                mend=f"look at its log and its machine; who only has left is released: `rfm/release_robot` with {robot}",
+            )
+
+
+def changed_model(look: Look) -> Iterator[Finding]:
+    for robot in look.robots:
+        said = look.diagnosis(f"{robot}: robot")
+        if said and (mismatch := said.values.get("model_mismatch")):
+            yield Finding(
+                cause="changed model",
+                about=robot,
+                evidence=(f"{robot} says: {mismatch}",),
+                mend=f"put the right model back; or, if the new one is meant, accept it: {_call(robot, 'resume')}, then a new task",
+            )
+
+
+def dead_camera(look: Look) -> Iterator[Finding]:
+    for robot, said in _sensing(look):
+        dead = [camera for camera, age_s in said.named("image_age_s").items() if _is_dead(said, age_s)]
+        for camera in dead:
+            age_s, topic = said.number(f"image_age_s {camera}"), said.values.get(f"image_topic {camera}", "")
+            yield Finding(
+                cause="dead camera",
+                about=robot,
+                evidence=(
+                    f"the newest image of camera {camera} is {_age(age_s)}, on {topic}",
+                    f"{robot} asks for nothing with one older than {_limit_s(said):g} s",
+                ),
+                mend=f"look at the camera and its driver: `ros2 topic hz {topic}`. {robot} goes on by itself when new images come",
+            )
+
+
+def dead_joints(look: Look) -> Iterator[Finding]:
+    for robot, said in _sensing(look):
+        if _is_dead(said, age_s := said.number("state_age_s")):
+            topics = said.values.get("state_topics", "")
+            yield Finding(
+                cause="dead joint states",
+                about=robot,
+                evidence=(
+                    f"the newest state of {robot} is {_age(age_s)}, on {topics}",
+                    f"{robot} stands with one older than {_limit_s(said):g} s",
+                ),
+                mend=f"look at the arm's driver and joint_state_broadcaster: `ros2 topic hz {topics.split(' ')[-1]}`",
+            )
+
+
+def _sensing(look: Look) -> Iterator[tuple[str, Diagnosis]]:
+    """Robots that speak, and whose readings are not just forgotten because they are reset."""
+    for robot, rows in look.robots.items():
+        said = look.diagnosis(f"{robot}: robot")
+        if said and rows and look.silent_s(robot, rows) <= SILENT_AFTER_S and rows[-1].phase != "resetting":
+            yield robot, said
+
+
+def _is_dead(said: Diagnosis, age_s: float) -> bool:
+    return age_s > max(DEAD_AFTER_S, 2.0 * _limit_s(said))
+
+
+def _limit_s(said: Diagnosis) -> float:
+    return said.number("max_observation_age_s")
+
+
+def _age(age_s: float) -> str:
+    return "missing: none ever came" if math.isinf(age_s) else f"{age_s:.1f} s old"
+
+
+def lossy_network(look: Look) -> Iterator[Finding]:
+    for robot, rows in look.robots.items():
+        late, asked = late_answers([rows])
+        lost, away_s = _lost(look, robot, rows), _on_the_way_s(look, robot, rows)
+        trip_s = mean(rows, "round_trip_s")
+        slow = late >= max(FEWEST_LATE, LATE * asked) and away_s > ON_THE_WAY * trip_s
+        if lost >= max(FEWEST_LOST, LOST * asked) or slow:
+            servers = ", ".join(sorted(look.servers_of(robot)))
+            yield Finding(
+                cause="lossy network",
+                about=robot,
+                evidence=(
+                    f"{lost:.0f} of {asked:.0f} requests of {robot} had no answer, although {servers} got on",
+                    f"of {1e3 * trip_s:.0f} ms from request to answer {1e3 * away_s:.0f} ms were spent on the way",
+                ),
+                mend="look at the radio or cable between them; the profiles of docs/networks.md bear loss (config/dds/)",
+            )
+
+
+def _lost(look: Look, robot: str, rows: list[RobotRow]) -> float:
+    """Requests that nobody answered, as far as that is not their server's doing: newer ones did not replace them."""
+    asked = grown(rows, answers(lambda one: one.in_time + one.late))
+    came = number(rows, "round_trip_s") + grown(rows, refused("late_or_duplicate", "stale_episode", "stale_epoch"))
+    replaced = sum(grown(look.servers.get(server, []), lambda row: row.superseded) for server in look.servers_of(robot))
+    return max(0.0, asked - came - replaced)
+
+
+def _on_the_way_s(look: Look, robot: str, rows: list[RobotRow]) -> float:
+    """Of a round trip, on average; NaN: not known."""
+    there = [look.servers.get(server, []) for server in look.servers_of(robot)]
+    inside = [mean(server, "queue_wait_s") + mean(server, "inference_s") for server in there]
+    return max(0.0, mean(rows, "round_trip_s") - max(inside, default=math.nan))
+
+
+def waits_for_a_person(look: Look) -> Iterator[Finding]:
+    for robot, rows in look.robots.items():
+        if rows and (rows[-1].phase == "waiting" or rows[-1].paused):
+            said = look.diagnosis(f"{robot}: robot")
+            yield Finding(
+                cause="robot waits for a person",
+                about=robot,
+                evidence=(f"{robot} says: {(said.message if said else '') or 'paused'}",),
+                mend=f"look at the robot; then {_call(robot, 'resume')}, or `abort`",
+            )
+
+
+def _call(robot: str, verb: str) -> str:
+    return f"`ros2 service call /{robot}/rfm/{verb} std_srvs/srv/Trigger`"

@@ -1,0 +1,161 @@
+"""Causes that lie with a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from ros2_rfm_serving.monitoring.board import RobotRow, ServerRow
+from ros2_rfm_serving.monitoring.findings.finding import Finding
+from ros2_rfm_serving.monitoring.findings.look import Look, answers, grown, mean
+from ros2_rfm_serving.monitoring.metrics.health import SILENT_AFTER_S
+
+READY = "ready"
+HUNG_AFTER_S = 3.0
+"""Without an answer, while requests wait; or so many times what the schedule predicts."""
+HUNG_FACTOR = 3.0
+GREEDY = 5
+"""Requests over quota, of one session: fewer are those that came at once."""
+DRIFT, PADDED, LEAST_DRIFT_S = 1.5, 1.2, 0.005
+"""Times that an engine is slower than its profile says of a batch of that size, and of a full one; and by how much, s."""
+BUSY, HALF_BUSY = 0.9, 0.5
+"""Load from which on requests pile up; from which on an engine's speed matters."""
+QUEUED = 1.5
+"""Inferences that a request waits for on average; one is what remains of the batch that runs, half or all of it."""
+LATE, FEWEST_LATE = 0.05, 3
+"""Share of answers, and number."""
+
+
+def gone(look: Look) -> Iterator[Finding]:
+    for server, rows in look.servers.items():
+        silent_s = look.silent_s(server, rows)
+        again = sum(after.served < before.served for before, after in pairwise(rows))
+        if silent_s > SILENT_AFTER_S:
+            yield _gone(server, f"nothing was heard of {server} for {silent_s:.1f} s; a server says twice a second how it is")
+        elif again:
+            yield _gone(server, f"{server} began to count anew: its process was started again meanwhile")
+
+
+def _gone(server: str, evidence: str) -> Finding:
+    mend = f"look at the end of {server}'s log and at its machine; start it again (`rfm up` does): its robots go on by themselves"
+    return Finding(cause="server gone", about=server, evidence=(evidence,), mend=mend)
+
+
+def not_loaded(look: Look) -> Iterator[Finding]:
+    for server, rows in look.servers.items():
+        if rows and rows[-1].state == "failed":
+            yield Finding(
+                cause="model not loaded",
+                about=server,
+                evidence=(f"{server} says: {rows[-1].detail}",),
+                mend="mend what it names, in models.yaml or in the model's folder; it is tried again every 10 s",
+            )
+
+
+def hung(look: Look) -> Iterator[Finding]:
+    for server, rows in look.servers.items():
+        if evidence := _hung(look, server, rows):
+            yield Finding(
+                cause="hung engine",
+                about=server,
+                evidence=(evidence,),
+                mend=f"restart {server}; with `hung_after_s` it ends by itself, its stacks in its log, and `rfm up` restarts it",
+            )
+
+
+def _hung(look: Look, server: str, rows: list[ServerRow]) -> str:
+    """What speaks for it; empty: nothing."""
+    if said := [row.detail for row in rows if row.state == "hung"]:
+        return f"{server} says: {said[-1]}"
+    if not rows or any(row.state != READY for row in rows) or grown(rows, lambda row: row.served):
+        return ""
+    unanswered_s, asked = rows[-1].seen_s - rows[0].seen_s, grown(rows, lambda row: row.superseded)
+    waits = sum(row.waiting > 0 for row in rows) > len(rows) / 2
+    if not (waits or asked) or unanswered_s < max(HUNG_AFTER_S, HUNG_FACTOR * _predicted_s(look, server)):
+        return ""
+    waiting = max(row.waiting for row in rows)
+    return f"{server} is ready, up to {waiting} requests wait, and none was answered for {unanswered_s:.1f} s"
+
+
+def _predicted_s(look: Look, server: str) -> float:
+    """Arrival to reply, 99th percentile; 0: nobody knows."""
+    placement = look.schedule.schedule.placement_of(server) if look.schedule else None
+    return placement.predicted_p99_s if placement else 0.0
+
+
+def greedy(look: Look) -> Iterator[Finding]:
+    for server in look.servers:
+        said = look.diagnoses.get(f"{server}: server", [])
+        for session, count in said[-1].named("over_quota").items() if said else ():
+            more = count - said[0].named("over_quota").get(session, 0.0)
+            if more >= GREEDY:
+                yield _greedy(server, session, more, look.seconds)
+
+
+def _greedy(server: str, session: str, more: float, seconds: float) -> Finding:
+    robot = session.partition("/")[0]
+    return Finding(
+        cause="one robot asks too much",
+        about=robot,
+        concerns=(server,),
+        evidence=(
+            f"{server} refused {more:.0f} requests of {session} in {seconds:.1f} s (over_quota)",
+            "a robot may ask twice as often as its schedule says, and nobody more than max_request_rate_hz",
+        ),
+        mend=f"end or mend what asks in the name of {robot}; to plan with more: its `action_period_ms`, then `rfm/replan`",
+    )
+
+
+def drifted(look: Look) -> Iterator[Finding]:
+    for server, rows in look.servers.items():
+        said = look.diagnosis(f"{server}: server")
+        if said is None:
+            continue
+        size, measured_s = said.values.get("drift_rows", ""), said.number("drift_measured_s")
+        profiled_s, full_s = said.number("drift_profiled_s"), said.number("drift_full_s")
+        if (
+            _matters(look, server, rows)
+            and measured_s > max(DRIFT * profiled_s, PADDED * full_s, profiled_s + LEAST_DRIFT_S)
+            and mean(rows, "inference_s") > PADDED * profiled_s  # else it was so once
+        ):
+            yield Finding(
+                cause="drifted profile",
+                about=server,
+                evidence=(
+                    f"batches of {size} take {1e3 * measured_s:.0f} ms on {server}, by the profile {1e3 * profiled_s:.0f} ms",
+                    f"{server} is busy {rows[-1].load:.0%} of the time",
+                    "the schedule is made from the profile: it promises what the engine does not keep",
+                ),
+                mend="what else runs on that machine or GPU? Then `rfm profile` anew, and `rfm/replan`",
+            )
+
+
+def _matters(look: Look, server: str, rows: list[ServerRow]) -> bool:
+    """An engine that is slower, and has time to spare, keeps every promise."""
+    late, asked = late_answers([look.robots[robot] for robot in look.robots_of(server)])
+    return bool(rows) and (rows[-1].load > HALF_BUSY or late >= max(FEWEST_LATE, LATE * asked))
+
+
+def overloaded(look: Look) -> Iterator[Finding]:
+    for server, rows in look.servers.items():
+        if not rows or rows[-1].load < BUSY:
+            continue
+        wait_s, inference_s = mean(rows, "queue_wait_s"), mean(rows, "inference_s")
+        late, asked = late_answers([look.robots[robot] for robot in look.robots_of(server)])
+        if wait_s > QUEUED * inference_s or late >= max(FEWEST_LATE, LATE * asked):
+            yield Finding(
+                cause="overloaded server",
+                about=server,
+                evidence=(
+                    f"{server} is busy {rows[-1].load:.0%} of the time, and answers {rows[-1].sessions} sessions",
+                    f"requests wait {1e3 * wait_s:.0f} ms for {1e3 * inference_s:.0f} ms of inference",
+                    f"of its robots' answers {late:.0f} of {asked:.0f} came late",
+                ),
+                mend="end what asks beyond the schedule; else more servers or fewer robots: `rfm capacity`, `rfm plan --compare`",
+            )
+
+
+def late_answers(robots: list[list[RobotRow]]) -> tuple[float, float]:
+    """(late or given up, all of them)"""
+    late = sum(grown(rows, answers(lambda one: one.late)) for rows in robots)
+    return late, late + sum(grown(rows, answers(lambda one: one.in_time)) for rows in robots)

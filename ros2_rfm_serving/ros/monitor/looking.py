@@ -1,0 +1,84 @@
+"""Notes every word of a factory while somebody looks at it: statuses, diagnostics, schedules."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.monitoring.findings.look import Diagnosis, HeardSchedule, Look
+from ros2_rfm_serving.ros.monitor.discovery import DiscoveringNode
+from ros2_rfm_serving.ros.node.diagnostics import TOPIC
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.wire import convert
+
+DIAGNOSTICS_DEPTH = 1000
+"""A large factory says a thousand statuses a second, in pieces."""
+OWNERS = ("scheduler", "recorder")
+"""Of diagnostics, beside robots and servers; what else is in the domain is none of ours."""
+SIMULATED_TIME = "/clock"
+
+
+class LookingNode(DiscoveringNode):
+    """`heard` is written on the executor's thread; `finish` may be called on another."""
+
+    def __init__(self, board: Board, fleet_namespace: str = "") -> None:
+        self.heard = Look(begun_s=clock(), ended_s=clock())
+        super().__init__(board, fleet_namespace)
+        self.create_subscription(DiagnosticArray, TOPIC, self._on_diagnostics, DIAGNOSTICS_DEPTH)
+
+    def finish(self) -> Look:
+        """What has been seen; who was expected and silent is in it."""
+        heard, board, now_s = self.heard, self._board, clock()
+        self.heard, heard.ended_s = Look(begun_s=now_s, ended_s=now_s), now_s
+        heard.robots = {robot: heard.robots.get(robot, []) for robot in board.robots}
+        heard.servers = {server: heard.servers.get(server, []) for server in board.servers}
+        if self.count_publishers(SIMULATED_TIME):
+            heard.clocks_s.clear()
+        known = {*heard.robots, *heard.servers, *OWNERS}
+        heard.diagnoses = {name: said for name, said in heard.diagnoses.items() if name.rpartition(": ")[0] in known}
+        return heard
+
+    def watch_robot(self, robot: str) -> None:
+        self.heard.expected_s[robot] = clock()
+        super().watch_robot(robot)
+
+    def watch_server(self, server: str) -> None:
+        self.heard.expected_s[server] = clock()
+        super().watch_server(server)
+
+    def _on_schedule(self, message: Any) -> None:
+        super()._on_schedule(message)
+        try:
+            schedule = convert.schedule_from(message)
+        except BadMessageError as error:
+            self._refuse(error)
+            return
+        self.heard.schedules.append(HeardSchedule(schedule=schedule, factory=message.factory, heard_s=clock()))
+
+    def _on_server(self, message: Any) -> None:
+        super()._on_server(message)
+        self._note(message, self._board.servers, self.heard.servers)
+
+    def _on_robot(self, message: Any) -> None:
+        super()._on_robot(message)
+        self._note(message, self._board.robots, self.heard.robots)
+
+    def _note(self, message: Any, rows: dict[str, Any], heard: dict[str, list[Any]]) -> None:
+        name, stamp = message.header.frame_id, message.header.stamp
+        if name not in rows:
+            return
+        heard.setdefault(name, []).append(copy.copy(rows[name]))
+        if stamp.sec:  # else its clock is a simulation's that has not begun
+            here = self.get_clock().now().to_msg()
+            apart_s = stamp.sec - here.sec + 1e-9 * (stamp.nanosec - here.nanosec)
+            self.heard.clocks_s.setdefault(name, []).append(apart_s)
+
+    def _on_diagnostics(self, message: Any) -> None:
+        for status in message.status:
+            values = {value.key: value.value for value in status.values}
+            said = Diagnosis(name=status.name, level=ord(status.level), message=status.message, values=values)
+            self.heard.diagnoses.setdefault(status.name, []).append(said)

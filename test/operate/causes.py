@@ -1,0 +1,230 @@
+"""Every cause of docs/runbook.md, made on a floor that works, and mended afterwards."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+from rfm_serving.msg import RobotStatus, ServerStatus
+
+from .floor import MODEL, PROFILED_S, SERVER, Floor, write_profiles
+
+GUESTS = [f"guest_{i}" for i in range(1, 8)]
+SEEN_S = 5.0
+"""Longer than the windows of statuses."""
+
+
+def _other_server(floor: Floor, profiles: Path, **parameters: object) -> None:
+    floor.kill("model_server_node")
+    floor.node("model_server_node", profiles_folder=str(profiles), **parameters)
+    floor.client.server = None
+    floor.wait(lambda: floor.client.server)
+
+
+def _right_server(floor: Floor) -> None:
+    _other_server(floor, floor.profiles)
+    floor.streams()
+
+
+def _other_robot(floor: Floor, **parameters: object) -> None:
+    floor.kill("robot_node")
+    floor.node("robot_node", **parameters)
+
+
+def _right_robot(floor: Floor) -> None:
+    _other_robot(floor)
+    floor.work()
+
+
+def _crowd_goes(floor: Floor) -> None:
+    floor.kill("crowd", signal.SIGINT)  # it takes leave of the graph: its sessions end soon
+    floor.wait(lambda: floor.client.server.sessions == 1)
+
+
+@contextmanager
+def overloaded_server(floor: Floor) -> Iterator[None]:
+    floor.start("crowd", "test.operate.crowd", SERVER, "10", *GUESTS)
+    floor.wait(lambda: floor.client.server.load > 0.95)
+    yield
+    _crowd_goes(floor)
+
+
+@contextmanager
+def one_robot_asks_too_much(floor: Floor) -> Iterator[None]:
+    floor.start("crowd", "test.operate.crowd", SERVER, "200", GUESTS[0])
+    floor.wait(lambda: any(counter.name == "over_quota" for counter in floor.client.server.refused))
+    floor.watch(SEEN_S)
+    yield
+    _crowd_goes(floor)
+
+
+@contextmanager
+def lossy_network(floor: Floor) -> Iterator[None]:
+    _other_robot(floor, faults="drop=0.2", faults_seed=1)
+    floor.client.robot = None
+    floor.wait(lambda: floor.client.robot)
+    floor.give_task()
+    floor.wait(lambda: floor.client.robot.state == RobotStatus.STREAMING)
+    yield
+    _right_robot(floor)
+
+
+@contextmanager
+def hung_engine(floor: Floor) -> Iterator[None]:
+    floor.pace(3600.0)
+    floor.wait(lambda: floor.client.server.waiting)
+    yield
+    floor.pace(PROFILED_S)
+    _right_server(floor)
+
+
+@contextmanager
+def changed_model(floor: Floor) -> Iterator[None]:
+    others = write_profiles(floor.folder / "others", f"{MODEL}-2")
+    _other_server(floor, others, model=f"{MODEL}-2", gpu_type="TEST")
+    floor.wait(lambda: floor.client.robot.state == RobotStatus.DEAD)
+    yield
+    _other_server(floor, floor.profiles)
+    floor.work()
+
+
+@contextmanager
+def drifted_profile(floor: Floor) -> Iterator[None]:
+    floor.pace(5 * PROFILED_S)
+    floor.watch(SEEN_S)
+    yield
+    floor.pace(PROFILED_S)
+    floor.watch(SEEN_S)
+
+
+def _stopped(process: str) -> Callable[[Floor], AbstractContextManager[None]]:
+    @contextmanager
+    def cause(floor: Floor) -> Iterator[None]:
+        floor.send(process, signal.SIGSTOP)
+        floor.wait(lambda: floor.client.robot.state == RobotStatus.STALLED)
+        yield
+        floor.send(process, signal.SIGCONT)
+        floor.streams()
+
+    return cause
+
+
+@contextmanager
+def full_disk(floor: Floor) -> Iterator[None]:
+    """A small file system for the logs, which are written until it is full. Needs root."""
+    logs = floor.folder / "logs"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "runbook", logs], check=True)
+    try:
+        with (logs / "robot.log").open("wb") as log:
+            try:
+                while True:
+                    log.write(b"a line of a log\n" * 1000)
+                    log.flush()
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+            os.truncate(log.fileno(), 2_000_000)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", logs], check=True)
+
+
+@contextmanager
+def scheduler_gone(floor: Floor) -> Iterator[None]:
+    followed = floor.client.robot.scheduler
+    floor.kill("scheduler_node")
+    yield
+    floor.node("scheduler_node")
+    floor.wait(lambda: followed not in (floor.client.robot.scheduler, floor.client.server.scheduler))
+    floor.streams()
+
+
+@contextmanager
+def clock_step(floor: Floor) -> Iterator[None]:
+    assert floor.wall_clock is not None
+    floor.wall_clock.step(-3600.0)
+    yield
+    floor.wall_clock.step(0.0)
+
+
+@contextmanager
+def two_factories(floor: Floor) -> Iterator[None]:
+    """Of the second one the scheduler runs; its server finds the name taken, and ends."""
+    floor.node("scheduler_node", "other_scheduler")
+    floor.node("model_server_node", "other_server")
+    floor.wait(lambda: floor.ended("other_server"))
+    floor.watch(SEEN_S)
+    yield
+    floor.kill("other_scheduler")
+
+
+@contextmanager
+def server_gone(floor: Floor) -> Iterator[None]:
+    floor.kill("model_server_node")
+    yield
+    floor.node("model_server_node")
+    floor.streams()
+
+
+@contextmanager
+def model_not_loaded(floor: Floor) -> Iterator[None]:
+    broken = write_profiles(floor.folder / "broken")
+    file = broken / "models.yaml"
+    file.write_text(file.read_text().replace("paced_engine", "missing_engine"))
+    _other_server(floor, broken)
+    floor.wait(lambda: floor.client.server.state == ServerStatus.FAILED)
+    yield
+    _right_server(floor)
+
+
+@contextmanager
+def robot_gone(floor: Floor) -> Iterator[None]:
+    floor.kill("robot_node")
+    yield
+    floor.node("robot_node")
+    floor.work()
+
+
+@contextmanager
+def robot_waits(floor: Floor) -> Iterator[None]:
+    floor.call("pause")
+    floor.wait(lambda: floor.client.robot.paused)
+    yield
+    floor.call("resume")
+    floor.streams()
+
+
+@contextmanager
+def reported_trouble(floor: Floor) -> Iterator[None]:
+    """A robot whose actions the model does not have."""
+    _other_robot(floor, action_names=["hand", "gripper"])
+    floor.client.robot = None
+    floor.wait(lambda: floor.client.robot and "refuses" in floor.client.robot.reason)
+    yield
+    _right_robot(floor)
+
+
+MAKES: dict[str, Callable[[Floor], AbstractContextManager[None]]] = {
+    "overloaded server": overloaded_server,
+    "lossy network": lossy_network,
+    "one robot asks too much": one_robot_asks_too_much,
+    "hung engine": hung_engine,
+    "changed model": changed_model,
+    "drifted profile": drifted_profile,
+    "dead camera": _stopped("camera"),
+    "dead joint states": _stopped("joints"),
+    "full disk": full_disk,
+    "scheduler gone": scheduler_gone,
+    "server gone": server_gone,
+    "model not loaded": model_not_loaded,
+    "robot gone": robot_gone,
+    "robot waits for a person": robot_waits,
+    "reported trouble": reported_trouble,
+    "clock step": clock_step,
+    "two factories in one domain": two_factories,
+}
+"""By the entry's heading. People are told of the last two for a while after they are over."""

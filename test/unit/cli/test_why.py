@@ -1,0 +1,45 @@
+"""What `rfm why` prints of what was found."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ros2_rfm_serving.cli.why import MOST_ALIKE, _as_json, _check, _lines
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.findings.finding import FACTORY, Finding
+from ros2_rfm_serving.monitoring.findings.look import Look
+
+LOOK = Look(begun_s=1.0, ended_s=7.0, robots={"arm_1": []}, servers={"server_1": [], "server_2": []})
+
+
+def finding(cause: str, about: str) -> Finding:
+    return Finding(cause=cause, about=about, evidence=(f"seen of {about}", "and more"), mend="mend it")
+
+
+def test_causes_are_numbered_with_what_was_seen_and_what_mends_them() -> None:
+    lines = _lines(LOOK, [finding("dead camera", "arm_1"), finding("full disk", FACTORY)])
+    assert lines[:4] == ["1. dead camera: arm_1", "   seen of arm_1", "   and more", "   mend: mend it"]
+    assert lines[4] == "2. full disk" and lines[-1].startswith("1 robot and 2 servers, seen for 6.0 s")
+
+
+def test_many_of_one_kind_are_told_once() -> None:
+    lines = _lines(LOOK, [finding("robot gone", f"arm_{i}") for i in range(300)])
+    assert len(lines) == 4 * MOST_ALIKE + 2 and f"   and {300 - MOST_ALIKE} more: arm_{MOST_ALIKE}, " in "\n".join(lines)
+
+
+def test_nothing_found_is_said() -> None:
+    assert _lines(LOOK, []) == ["nothing is wrong: 1 robot and 2 servers, seen for 6.0 s"]
+
+
+def test_programs_get_all_of_it() -> None:
+    found = json.loads(json.dumps(_as_json(LOOK, [finding("robot gone", f"arm_{i}") for i in range(300)])))
+    assert not found["ok"] and len(found["findings"]) == 300 and (found["robots"], found["servers"]) == (1, 2)
+    assert found["findings"][0].keys() == {"cause", "about", "evidence", "mend", "concerns"}
+
+
+def test_a_name_that_nobody_has_is_said_with_those_there_are() -> None:
+    _check(LOOK, "server_2")
+    with pytest.raises(ConfigurationError, match=r"'arm_9'.*one of arm_1, server_1, server_2"):
+        _check(LOOK, "arm_9")

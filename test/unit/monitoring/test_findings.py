@@ -1,0 +1,471 @@
+"""Which causes a look speaks for: a healthy factory for none, each trouble for its own alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ros2_rfm_serving.monitoring.board import ComponentRow, RobotRow, ServerRow
+from ros2_rfm_serving.monitoring.findings.causes import CAUSES, concerning, findings
+from ros2_rfm_serving.monitoring.findings.look import ERROR, OK, WARN, Diagnosis, Disk, HeardSchedule, Look, grown, mean
+from ros2_rfm_serving.types import Placement, Route, Schedule
+from ros2_rfm_serving.types.histogram import Histogram
+
+SECONDS, STATUS_S = 6.0, 0.5
+WORDS = round(SECONDS / STATUS_S)
+ROBOTS, SERVER, OTHER = ("arm_1", "arm_2"), "server_1", "server_2"
+RATE, INFERENCE_S, WAIT_S, TRIP_S = 5, 0.03, 0.005, 0.05
+"""RATE: requests of a robot per status period, of 2.5 s each: more than real, so that counts are whole."""
+
+
+def histogram(count: int, each_s: float) -> Histogram:
+    return Histogram(counts=[count] + [0] * 20, sum=count * each_s)
+
+
+def robot(word: int) -> RobotRow:
+    """What it says the so-manieth time."""
+    asked = 1000 + RATE * word
+    row = RobotRow(state="STREAMING", phase="executing", server=SERVER, scheduler=7, schedule_epoch=1)
+    row.seen_s = STATUS_S * (word + 1)
+    row.components = {"system1": ComponentRow(slo_s=0.4, in_time=asked)}
+    row.histograms = {"round_trip_s": {"system1": histogram(asked, TRIP_S)}}
+    row.refused = {"late_or_duplicate": 3, "request_timeout": 4}
+    return row
+
+
+def server(word: int) -> ServerRow:
+    served = 5000 + RATE * len(ROBOTS) * word
+    row = ServerRow(state="ready", load=0.3, served=served, superseded=2, scheduler=7, schedule_epoch=1, sessions=2)
+    row.seen_s = STATUS_S * (word + 1)
+    row.histograms = {"queue_wait_s": {"": histogram(served, WAIT_S)}, "inference_s": {"": histogram(served, INFERENCE_S)}}
+    return row
+
+
+def of_robot(**values: object) -> dict[str, str]:
+    found: dict[str, object] = {"max_observation_age_s": 0.5, "state_age_s": 0.02, "state_topics": "/j", "model_mismatch": ""}
+    found |= {"image_age_s front": 0.1, "image_topic front": "/i", "image_age_s side": 0.2, "image_topic side": "/k"}
+    return {key: str(value) for key, value in (found | values).items()}
+
+
+def of_server(**values: object) -> dict[str, str]:
+    found: dict[str, object] = {"drift_rows": 1, "drift_profiled_s": 0.03, "drift_full_s": 0.03, "drift_measured_s": 0.031}
+    return {key: str(value) for key, value in (found | values).items()}
+
+
+def said(name: str, values: dict[str, str] | None = None, level: int = OK, message: str = "") -> list[Diagnosis]:
+    return [Diagnosis(name=name, level=level, message=message, values=values or {}) for _ in range(6)]
+
+
+def heard(scheduler: int = 7, factory: str = "one.yaml", times: int = 3) -> list[HeardSchedule]:
+    placement = Placement(
+        server=SERVER,
+        model="m",
+        components=("system1",),
+        gpu_type="T",
+        batching="fixed",
+        batch_size=1,
+        max_sessions=8,
+        predicted_p99_s=0.1,
+    )
+    routes = tuple(Route(robot=r, component="system1", server=SERVER, max_rate_hz=5.0, slo_s=0.4) for r in ROBOTS)
+    schedule = Schedule(
+        epoch=1, placements=(placement,), routes=routes, predicted_actions_hz=10.0, policy="best", scheduler=scheduler
+    )
+    return [HeardSchedule(schedule=schedule, factory=factory, heard_s=2.0 * time) for time in range(1, times + 1)]
+
+
+def healthy() -> Look:
+    """Two robots of one server, over which the looker's clock went from 0 to 6 s."""
+    look = Look(begun_s=0.0, ended_s=SECONDS, schedules=heard())
+    look.robots = {name: [robot(word) for word in range(WORDS)] for name in ROBOTS}
+    look.servers = {SERVER: [server(word) for word in range(WORDS)]}
+    parts = {f"{name}: robot": of_robot() for name in ROBOTS} | {f"{SERVER}: server": of_server(), "scheduler: schedule": {}}
+    look.diagnoses = {name: said(name, values) for name, values in parts.items()}
+    look.clocks_s = {name: [0.001, -0.02] for name in (*ROBOTS, SERVER)}
+    look.disk = Disk(folder="logs", size_bytes=10**12, free_bytes=10**11)
+    return look
+
+
+def caused(look: Look) -> list[tuple[str, str]]:
+    return [(one.cause, one.about) for one in findings(look)]
+
+
+# --- each cause, as it shows ----------------------------------------------------------------------------------------------
+
+
+def each(look: Look, name: str, change: Callable[[int, ServerRow], object]) -> None:
+    for word, row in enumerate(look.servers[name]):
+        change(word, row)
+
+
+def says(look: Look, name: str, level: int = OK, message: str = "", **values: object) -> None:
+    before = look.diagnoses[name][-1].values if name in look.diagnoses else {}
+    look.diagnoses[name] = said(name, {**before, **{key.replace("__", " "): str(v) for key, v in values.items()}}, level, message)
+
+
+def nothing(look: Look) -> None:
+    pass
+
+
+def overloaded(look: Look) -> None:
+    def change(word: int, row: ServerRow) -> None:
+        row.load, row.superseded = 0.99, 10 * word
+        row.histograms["queue_wait_s"] = {"": histogram(row.served, 0.2)}
+
+    each(look, SERVER, change)
+    slow_answers(look)
+
+
+def slow_answers(look: Look) -> None:
+    for rows in look.robots.values():
+        for word, row in enumerate(rows):
+            row.components["system1"].late = 2 * word  # some are never answered: the server has replaced them
+            row.histograms["round_trip_s"] = {"system1": histogram(1000 + (RATE + 1) * word, 0.3)}
+
+
+def busy_and_in_time(look: Look) -> None:
+    """A server that is used to the full by whom the schedule sends: that is what it is for."""
+    each(look, SERVER, lambda word, row: setattr(row, "load", 0.97))
+
+
+def lossy(look: Look) -> None:
+    for word, row in enumerate(look.robots["arm_1"]):
+        row.components["system1"].late = word  # and not one more round trip
+
+
+def slow_network(look: Look) -> None:
+    for word, row in enumerate(look.robots["arm_1"]):
+        row.components["system1"].late = word
+        row.histograms["round_trip_s"] = {"system1": histogram(1000 + (RATE + 1) * word, 0.6)}
+
+
+def few_lost(look: Look) -> None:
+    for word, row in enumerate(look.robots["arm_1"]):
+        row.components["system1"].late = min(word, 2)
+
+
+def greedy(look: Look) -> None:
+    look.diagnoses[f"{SERVER}: server"] = [
+        Diagnosis(name=f"{SERVER}: server", values=of_server() | {"over_quota guest/system1": str(count)}) for count in (900, 1500)
+    ]
+    overloaded(look)
+
+
+def hung(look: Look) -> None:
+    each(look, SERVER, lambda word, row: (setattr(row, "served", 5000), setattr(row, "waiting", 1)))
+    for rows in look.robots.values():
+        for row in rows:
+            row.state, row.components = "RECONNECTING", {"system1": ComponentRow(in_time=1000, late=int(2 * row.seen_s))}
+    for name in ROBOTS:
+        says(look, f"{name}: robot", WARN, f"{SERVER} answered none of 2 requests")
+
+
+def hung_by_its_word(look: Look) -> None:
+    each(look, SERVER, lambda word, row: word > 3 and (setattr(row, "state", "hung"), setattr(row, "detail", "the engine hangs")))
+
+
+def slow_model(look: Look) -> None:
+    """Nothing was answered during the look, and nothing was to be."""
+    hung(look)
+    placement = replace(look.schedules[-1].schedule.placements[0], predicted_p99_s=4.0)
+    look.schedules = [replace(one, schedule=replace(one.schedule, placements=(placement,))) for one in look.schedules]
+    for rows in look.robots.values():
+        for row in rows:
+            row.state, row.components = "STREAMING", {"system1": ComponentRow(in_time=1000)}
+    for name in ROBOTS:
+        says(look, f"{name}: robot")
+
+
+def idle(look: Look) -> None:
+    each(look, SERVER, lambda word, row: (setattr(row, "served", 5000), setattr(row, "load", 0.0)))
+    for rows in look.robots.values():
+        for row in rows:
+            row.phase, row.components, row.histograms = "idle", {}, {}
+
+
+def drifted(look: Look) -> None:
+    def change(word: int, row: ServerRow) -> None:
+        row.load, row.histograms["inference_s"] = 0.99, {"": histogram(row.served, 0.12)}
+        row.histograms["queue_wait_s"] = {"": histogram(row.served, 0.4)}
+
+    each(look, SERVER, change)
+    says(look, f"{SERVER}: server", drift_measured_s=0.12)
+    slow_answers(look)
+
+
+def slower_with_time_to_spare(look: Look) -> None:
+    """As the quickstart on a machine that others use, too."""
+    says(look, f"{SERVER}: server", drift_measured_s=0.12)
+    each(look, SERVER, lambda word, row: row.histograms.update(inference_s={"": histogram(row.served, 0.12)}))
+
+
+def drifted_once(look: Look) -> None:
+    """Of a size of batch that has not run since."""
+    says(look, f"{SERVER}: server", drift_rows=3, drift_measured_s=0.12)
+
+
+def padded(look: Look) -> None:
+    """An engine that fills every batch up to 8 rows."""
+    says(look, f"{SERVER}: server", drift_measured_s=0.105, drift_full_s=0.1)
+    each(look, SERVER, lambda word, row: row.histograms.update(inference_s={"": histogram(row.served, 0.105)}))
+
+
+def changed(look: Look) -> None:
+    says(look, "arm_1: robot", ERROR, "server_1 serves another model", model_mismatch="server_1 serves another model: a, not b")
+    for row in look.robots["arm_1"]:
+        row.state = "DEAD"
+
+
+def camera(look: Look) -> None:
+    says(look, "arm_1: robot", ERROR, "sensor readings are 7.0 s old for 6.0 s", image_age_s__front=7.0)
+
+
+def camera_never(look: Look) -> None:
+    says(look, "arm_1: robot", OK, image_age_s__side=math.inf)
+
+
+def slow_camera(look: Look) -> None:
+    """As its robot was told that it is."""
+    says(look, "arm_1: robot", image_age_s__front=2.5, max_observation_age_s=3.0)
+
+
+def resetting(look: Look) -> None:
+    says(look, "arm_1: robot", image_age_s__front=math.inf, image_age_s__side=math.inf, state_age_s=math.inf)
+    look.robots["arm_1"][-1].phase = "resetting"
+
+
+def joints(look: Look) -> None:
+    says(look, "arm_1: robot", ERROR, "no state in time", state_age_s=9.0)
+
+
+def disk(look: Look) -> None:
+    look.disk = Disk(folder="logs", size_bytes=10**12, free_bytes=10**9)
+
+
+def disk_elsewhere(look: Look) -> None:
+    says(look, "recorder: recording", ERROR, "nothing can be written: No space left on device")
+
+
+def large_disk(look: Look) -> None:
+    look.disk = Disk(folder="logs", size_bytes=10**15, free_bytes=10**13)
+
+
+def no_schedule(look: Look) -> None:
+    look.schedules = []
+
+
+def step(look: Look) -> None:
+    says(look, "arm_2: robot", clock_step_s=-3600.0, clock_step_age_s=12)
+
+
+def apart(look: Look) -> None:
+    look.clocks_s[SERVER] = [5.0, 5.1, 4.9]
+
+
+def second_scheduler(look: Look) -> None:
+    look.schedules = [*look.schedules, *heard(9, "two.yaml")]
+
+
+def successor(look: Look) -> None:
+    """Of a scheduler that has just ended: its last word was still heard."""
+    look.schedules = [*heard(7, times=1), *heard(9, times=3)]
+
+
+def disputed(look: Look) -> None:
+    says(look, f"{SERVER}: name", WARN, f"another process wants to be server '{SERVER}' as well")
+
+
+def silent_server(look: Look) -> None:
+    look.servers[SERVER] = []
+    for name in ROBOTS:
+        says(look, f"{name}: robot", WARN, f"{SERVER} is lost")
+    lossy(look)
+
+
+def restarted_server(look: Look) -> None:
+    each(look, SERVER, lambda word, row: setattr(row, "served", 10 * word if word > 5 else 5000 + word))
+
+
+def failed_server(look: Look) -> None:
+    each(look, SERVER, lambda word, row: (setattr(row, "state", "failed"), setattr(row, "detail", "no such file")))
+    says(look, f"{SERVER}: server", ERROR, "no such file")
+
+
+def met_late(look: Look) -> None:
+    """A robot that was found a second before the end."""
+    look.robots["arm_3"], look.expected_s["arm_3"] = [], SECONDS - 1.0
+    look.diagnoses["arm_3: robot"] = said("arm_3: robot", of_robot())
+
+
+def silent_robot(look: Look) -> None:
+    look.robots["arm_2"] = [robot(0)]
+
+
+def paused(look: Look) -> None:
+    look.robots["arm_2"][-1].paused = True
+    says(look, "arm_2: robot", WARN, "paused")
+
+
+def waiting(look: Look) -> None:
+    look.robots["arm_2"][-1].phase = "waiting"
+    says(look, "arm_2: robot", ERROR, "waits for a person: unsafe")
+
+
+def misfit(look: Look) -> None:
+    says(look, "arm_2: robot", WARN, "server_1 refuses: other actions")
+
+
+def a_moment(look: Look) -> None:
+    """What is over by itself is no trouble."""
+    look.diagnoses["arm_2: robot"] = [
+        replace(one, level=level) for one, level in zip(look.diagnoses["arm_2: robot"], (OK, OK, WARN, OK, OK, WARN), strict=True)
+    ]
+
+
+SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
+    (nothing, []),
+    (idle, []),
+    (busy_and_in_time, []),
+    (few_lost, []),
+    (slow_model, []),
+    (drifted_once, []),
+    (slower_with_time_to_spare, []),
+    (padded, []),
+    (slow_camera, []),
+    (resetting, []),
+    (large_disk, []),
+    (successor, []),
+    (a_moment, []),
+    (met_late, []),
+    (overloaded, [("overloaded server", SERVER)]),
+    (lossy, [("lossy network", "arm_1")]),
+    (slow_network, [("lossy network", "arm_1")]),
+    (greedy, [("one robot asks too much", "guest")]),
+    (hung, [("hung engine", SERVER)]),
+    (hung_by_its_word, [("hung engine", SERVER)]),
+    (drifted, [("drifted profile", SERVER)]),
+    (changed, [("changed model", "arm_1")]),
+    (camera, [("dead camera", "arm_1")]),
+    (camera_never, [("dead camera", "arm_1")]),
+    (joints, [("dead joint states", "arm_1")]),
+    (disk, [("full disk", "")]),
+    (disk_elsewhere, [("full disk", "")]),
+    (no_schedule, [("scheduler gone", "")]),
+    (step, [("clock step", "")]),
+    (apart, [("clock step", "")]),
+    (second_scheduler, [("two factories in one domain", "")]),
+    (disputed, [("two factories in one domain", "")]),
+    (silent_server, [("server gone", SERVER)]),
+    (restarted_server, [("server gone", SERVER)]),
+    (failed_server, [("model not loaded", SERVER)]),
+    (silent_robot, [("robot gone", "arm_2")]),
+    (paused, [("robot waits for a person", "arm_2")]),
+    (waiting, [("robot waits for a person", "arm_2")]),
+    (misfit, [("reported trouble", "arm_2")]),
+]
+
+
+@pytest.mark.parametrize(("spoil", "expected"), SEEN, ids=[spoil.__name__ for spoil, _ in SEEN])
+def test_a_trouble_is_named_and_what_follows_from_it_is_not(spoil: Callable[[Look], None], expected: list[tuple[str, str]]) -> None:
+    look = healthy()
+    spoil(look)
+    found = findings(look)
+    assert [(one.cause, one.about) for one in found] == expected
+    assert all(one.evidence and all(one.evidence) and one.mend for one in found)
+
+
+def test_every_cause_is_seen_above() -> None:
+    assert {cause for _, expected in SEEN for cause, _ in expected} == {cause.name for cause in CAUSES}
+
+
+def test_a_rule_finds_its_own_cause_alone_and_explains_known_ones() -> None:
+    names = {cause.name for cause in CAUSES}
+    assert len(names) == len(CAUSES) and all(set(cause.explains) <= names - {cause.name} for cause in CAUSES)
+    for spoil, _ in SEEN:
+        look = healthy()
+        spoil(look)
+        for cause in CAUSES:
+            assert {one.cause for one in cause.rule(look)} <= {cause.name}
+
+
+TOGETHER = [(one, other) for one in (camera, disk, step, silent_robot) for other in (second_scheduler, overloaded, no_schedule)]
+
+
+@pytest.mark.parametrize(("one", "other"), TOGETHER, ids=[f"{one.__name__} {other.__name__}" for one, other in TOGETHER])
+def test_two_troubles_that_have_nothing_to_do_with_each_other_are_both_told(
+    one: Callable[[Look], None], other: Callable[[Look], None]
+) -> None:
+    look, alone, beside = healthy(), healthy(), healthy()
+    one(alone), other(beside)
+    one(look), other(look)
+    assert set(caused(look)) == {*caused(alone), *caused(beside)}
+
+
+def test_nothing_is_known_of_whom_nobody_has_heard() -> None:
+    assert caused(Look(begun_s=0.0, ended_s=3.0)) == []
+    look = Look(begun_s=0.0, ended_s=6.0, schedules=heard())
+    look.robots, look.servers = {name: [] for name in ROBOTS}, {SERVER: []}
+    assert caused(look) == [("server gone", SERVER), ("robot gone", "arm_1"), ("robot gone", "arm_2")]
+
+
+def test_of_one_robot_what_concerns_it() -> None:
+    look = healthy()
+    camera(look), disk(look)
+    look.servers[OTHER] = []
+    found = findings(look)
+    assert {one.about for one in found} == {"arm_1", "", OTHER}
+    assert {one.about for one in concerning(look, found, "arm_1")} == {"arm_1", ""}
+    assert {one.about for one in concerning(look, found, SERVER)} == {"arm_1", ""}
+    assert {one.about for one in concerning(look, found, "arm_2")} == {""}
+
+
+def test_values_that_are_no_numbers_say_nothing() -> None:
+    """Anybody may publish diagnostics."""
+    look = healthy()
+    says(look, f"{SERVER}: server", over_quota__x="many", drift_measured_s="long", drift_rows="")
+    says(look, "arm_1: robot", image_age_s__front="", state_age_s="old", max_observation_age_s="none", clock_step_s="a lot")
+    assert [one.cause for one in findings(look)] == ["clock step"]
+
+
+def test_counters_of_a_process_that_was_started_again() -> None:
+    rows = [ServerRow(served=count) for count in (100, 110, 3, 8)]
+    assert grown(rows, lambda row: row.served) == 10 + 3 + 5
+    assert math.isnan(mean(rows, "inference_s")) and grown(rows[:1], lambda row: row.served) == 0
+
+
+def test_thousands_that_are_silent_are_told_in_time() -> None:
+    look = healthy()
+    look.robots |= {f"gone_{i}": [] for i in range(3000)}
+    assert len(findings(look)) == 3000
+
+
+ODD = (0.0, -1.0, 0.3, 1e-9, 7.0, 1e30, math.nan, math.inf, -math.inf)
+COUNTS = (0, 1, 5, 1000, 2**63)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_word_of_anybody_is_too_odd(seed: int) -> None:
+    """Statuses and diagnostics come from whoever may write to the graph."""
+    rng, look = random.Random(seed), healthy()
+    for rows in (*look.servers.values(), *look.robots.values()):
+        for row in rows:
+            row.refused = {"late_or_duplicate": rng.choice(COUNTS)}
+            row.histograms = {
+                name: {"": Histogram(counts=[rng.choice(COUNTS)] * 21, sum=rng.choice(ODD))}
+                for name in ("queue_wait_s", "inference_s", "round_trip_s")
+            }
+            row.state = rng.choice(["ready", "ready", "hung", "failed", "STREAMING", "DEAD", "9"])
+            if isinstance(row, ServerRow):
+                row.load, row.served, row.superseded = rng.choice(ODD), rng.choice(COUNTS), rng.choice(COUNTS)
+            else:
+                row.components = {"system1": ComponentRow(in_time=rng.choice(COUNTS), late=rng.choice(COUNTS))}
+                row.phase = rng.choice(["waiting", "executing", "resetting", ""])
+    for before in list(look.diagnosed):
+        values = {key: rng.choice([*map(str, ODD), "", "x"]) for key in before.values}
+        look.diagnoses[before.name] = said(before.name, values, rng.randrange(256))
+    look.clocks_s[SERVER] = [rng.choice(ODD) for _ in range(rng.randrange(3))]
+    assert all(one.evidence and one.mend for one in findings(look))

@@ -1,0 +1,30 @@
+"""docs/runbook.md, its tests and what `rfm why` knows are of the same causes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ros2_rfm_serving.monitoring.findings.causes import CAUSES
+from test.operate.causes import MAKES
+from test.operate.entries import entries
+
+PARTS = ("**Symptom.**", "**Cause.**", "**Mend.**")
+
+
+def test_every_entry_has_its_test_and_its_rule_and_the_other_way_round() -> None:
+    headings = set(entries()) - {""}
+    assert headings == set(MAKES) == {cause.name for cause in CAUSES}
+
+
+def test_every_entry_says_what_is_seen_what_is_typed_and_what_mends_it() -> None:
+    for heading, entry in entries().items():
+        assert entry.command.startswith("rfm why"), heading
+        if heading:
+            assert all(part in entry.text for part in PARTS), heading
+            assert re.match(rf"1\. {heading}(: |$)", entry.says[0]), entry.says
+
+
+def test_the_runbook_is_found(repository: Path) -> None:
+    for file in ("README.md", "docs/operate.md"):
+        assert "runbook.md" in (repository / file).read_text(), file
