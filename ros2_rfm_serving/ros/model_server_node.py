@@ -112,7 +112,7 @@ class ModelServerNode(LifecycleNode):
         if sizes and self._loading:
             raise ConfigurationError("cannot change while a model is being loaded", key=min(sizes), fix="try again in a while")
         if sizes and self._work:
-            check_sizes(params, sizes, self._work.engine)
+            check_sizes(params, sizes, self._work.server.max_batch_size)
         return functools.partial(self._take, params, resize=bool(sizes))
 
     def _take(self, params: ServerParams, *, resize: bool) -> None:

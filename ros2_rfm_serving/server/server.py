@@ -25,7 +25,7 @@ from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server.dispatch import Dispatcher, DispatchPolicy, Guarded, Waiting
 from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
-from ros2_rfm_serving.server.figures import Figures, ServerSnapshot, quantile
+from ros2_rfm_serving.server.figures import Figures, Occupancy, ServerSnapshot, quantile
 from ros2_rfm_serving.server.horizon import Outlook, outlooks, without_updates
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.mailboxes import Mailboxes
@@ -89,7 +89,7 @@ class ModelServer:
         """When the last `begin` of tier 0 that gave None wants to be called again, even if nothing new arrives."""
         edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
         self._lanes = [Lane(tier, self.mishap) for tier in (edge, *overflow)]
-        self.takes_encoded = engine.takes_encoded
+        self.takes_encoded, self.max_batch_size = engine.takes_encoded, engine.max_batch_size
         self._sessions = Sessions(engine.contract, config.max_sessions, config.first_epoch, config.sessions)
         dispatcher = Dispatcher(Guarded(policy or dispatch_policy(config.dispatch), self.mishap), config.batching)
         self._mailboxes = Mailboxes(dispatcher, self._sessions.histories)
@@ -219,6 +219,11 @@ class ModelServer:
         with self._lock:
             self._sessions.declare(rates_hz)
 
+    @property
+    def occupancy(self) -> Occupancy:
+        with self._lock:
+            return Occupancy(len(self._sessions), self._sessions.limit, self._figures.load)
+
     def reply_kind(self, component: str) -> type[Reply]:
         return reply_kind(self.contract, component)
 
@@ -236,9 +241,23 @@ class ModelServer:
 
         Raises: `BadMessageError`; nothing else is affected. Count it with `counting_refusals`.
         """
+        self.charge(observation.id, now_s)
+        self.deposit(observation, now_s)
+
+    def check_admission(self, request: RequestId) -> None:
+        """Before anything is kept for it, or thrown away. Raises: `BadMessageError`."""
+        with self._lock:
+            self._admitted(request)
+
+    def charge(self, request: RequestId, now_s: float) -> None:
+        """Whether it is within the quota of its session. Raises: `BadMessageError`."""
+        with self._lock:
+            self._sessions.charge(self._admitted(request), now_s)
+
+    def deposit(self, observation: ObservationRequest, now_s: float) -> None:
+        """What `charge` has let pass. Raises: `BadMessageError`."""
         with self._lock:
             session = self._admitted(observation.id)
-            self._sessions.charge(session, now_s)
         request = row_of(observation, session, self.contract, takes_encoded=self.takes_encoded)
         with self._lock:
             session = self._sessions.admit(observation.id)  # again: it may have closed meanwhile
@@ -248,11 +267,6 @@ class ModelServer:
             if self._mailboxes.deposit(session, request, observation, now_s):
                 session.superseded += 1
                 self._superseded += 1
-
-    def check_admission(self, request: RequestId) -> None:
-        """Before anything is kept for it, or thrown away. Raises: `BadMessageError`."""
-        with self._lock:
-            self._admitted(request)
 
     def _admitted(self, request: RequestId) -> Session:
         if self._sessions.draining:

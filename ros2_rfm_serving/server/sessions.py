@@ -28,6 +28,8 @@ DECLARED_FACTOR = 2.0
 a while after the rate has fallen."""
 LEAST_QUOTA_HZ = 5.0
 """Of a session whose schedule allows it little: what it asks anew after a loss must not be refused."""
+DECLARED_BURST = 4
+"""Requests that such a session may send at once: it has one under way, or the few of a pipeline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +111,18 @@ class Sessions:
         """How often the schedule lets these ask. Whoever is not among them may ask as often as the rules say."""
         self._declared_hz = rates_hz
         for session in self._open.values():
-            session.quota.rate_hz = self._quota(session.key).rate_hz
+            session.quota.become(*self._limits(session.key))
 
     def _quota(self, key: SessionKey) -> Quota:
-        declared_hz = DECLARED_FACTOR * self._declared_hz.get(key, math.inf)
-        return Quota(min(self.rules.max_request_rate_hz, max(declared_hz, LEAST_QUOTA_HZ)), self.rules.burst)
+        return Quota(*self._limits(key))
+
+    def _limits(self, key: SessionKey) -> tuple[float, int]:
+        """(rate in Hz, at once)"""
+        rules, declared_hz = self.rules, self._declared_hz.get(key, math.inf)
+        if declared_hz == math.inf:
+            return rules.max_request_rate_hz, rules.burst
+        quota_hz = max(DECLARED_FACTOR * declared_hz, LEAST_QUOTA_HZ)
+        return min(rules.max_request_rate_hz, quota_hz), min(rules.burst, DECLARED_BURST)
 
     def open(self, request: SessionRequest, load: float) -> SessionGrant:
         """A second open by the same robot and component replaces the first (it has restarted, or lost its way).

@@ -268,8 +268,8 @@ def test_a_late_observation_of_the_former_session_takes_nobodys_place(intake: An
     former = server.open_session(session_request()).session_epoch
     late = message(former, 7)
     epoch = server.open_session(session_request()).session_epoch
-    go, decode = threading.Event(), server.submit
-    monkeypatch.setattr(server, "submit", lambda *arguments: go.wait(20) and decode(*arguments))
+    go, decode = threading.Event(), server.deposit
+    monkeypatch.setattr(server, "deposit", lambda *arguments: go.wait(20) and decode(*arguments))
     server.open_session(session_request("r2"))
     taking.take(message(server.open_session(session_request("r2")).session_epoch, 1, "r2"))  # keeps the only decoder busy
     assert eventually(lambda: not taking.is_idle and not len(taking._light))
@@ -435,7 +435,7 @@ def wedge(what):
     dog.watch(limit_s, {"the engine": threads.stalled_s, "a decoder": intake.stalled_s})
     epoch = server.open_session(session_request()).session_epoch
     if what == "decoder":
-        server.submit = never
+        server.deposit = never
     intake.take(bytes(serialize_message(convert.observation_to(observation(epoch)))))
     while True:
         time.sleep(0.1)

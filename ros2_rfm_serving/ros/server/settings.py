@@ -192,15 +192,18 @@ def hung_limit_s(hung_after_s: float, engine: Engine) -> float:
     return max(hung_after_s, engine.timeout_s + ENGINE_MARGIN_S) if hung_after_s and engine.timeout_s else hung_after_s
 
 
-def check_sizes(params: ServerParams, sizes: Set[str], engine: Engine) -> None:
-    """Of what is served. sizes: those of `batch_size` and `max_sessions` that would change. Raises: `ConfigurationError`."""
+def check_sizes(params: ServerParams, sizes: Set[str], max_batch_size: int) -> None:
+    """Of what is served. sizes: those of `batch_size` and `max_sessions` that would change; max_batch_size: the engine's.
+
+    Raises: `ConfigurationError`.
+    """
     if not params.model:
         raise ConfigurationError("counts only with `model`: the schedule says it", key=min(sizes), fix="call /rfm/replan")
     if "max_sessions" in sizes and not params.max_sessions:
         problem, fix = "0 needs the speed to be measured anew", "give a number, or deactivate the node and clean it up first"
         raise ConfigurationError(problem, key="max_sessions", fix=fix)
-    if params.batch_size > engine.max_batch_size:
-        problem = f"{params.batch_size} is more than the {engine.max_batch_size} that the engine can run"
+    if params.batch_size > max_batch_size:
+        problem = f"{params.batch_size} is more than the {max_batch_size} that the engine can run"
         raise ConfigurationError(problem, key="batch_size", fix="give fewer")
 
 

@@ -131,24 +131,34 @@ def test_a_flood_is_refused_before_it_is_decoded_and_the_others_are_served() -> 
 
 @pytest.mark.parametrize("schedule_first", [True, False])
 def test_a_robot_of_the_schedule_may_ask_twice_its_rate_and_others_what_the_rules_allow(schedule_first: bool) -> None:
-    target = server(max_request_rate_hz=50.0, burst=5)
+    target = server(max_request_rate_hz=50.0, burst=20)
     declared = {("r1", "system1"): 10.0, ("r2", "system1"): 0.5, ("r3", "system1"): 40.0, ("r4", "system1"): math.inf}
     if schedule_first:
         target.declare(declared)
     epochs = {robot: target.open_session(session_request(robot)).session_epoch for robot in ("r1", "r2", "r3", "r4", "guest")}
     target.declare(declared)
 
-    def taken(robot: str, from_s: float) -> int:
-        """Of 1000 in ten seconds."""
-        for at in range(1, 1001):
-            with contextlib.suppress(BadMessageError):
-                submit(target, observation(epochs[robot], int(from_s * 100) + at, robot), from_s + at * 0.01)
-        return 1000 - target.refused.pop("over_quota", 0)
+    starts_s = dict.fromkeys(epochs, 0.0)
 
-    allowed = {robot: taken(robot, 0.0) for robot in epochs}
-    assert allowed == pytest.approx({"r1": 200, "r2": 50, "r3": 500, "r4": 500, "guest": 500}, abs=6)
+    def share_of(robot: str, rate_hz: float) -> float:
+        """That is taken of what it asks within ten seconds."""
+        begin_s, num_asked = starts_s[robot] + 10.0, round(10.0 * rate_hz)
+        starts_s[robot] = begin_s + 10.0
+        for i in range(num_asked):
+            with contextlib.suppress(BadMessageError):
+                submit(target, observation(epochs[robot], int(begin_s * 200) + i, robot), begin_s + i / rate_hz)
+        return 1.0 - target.refused.pop("over_quota", 0) / num_asked
+
+    def check(quotas: dict[str, tuple[float, int]]) -> None:
+        for robot, (quota_hz, burst) in quotas.items():
+            assert share_of(robot, quota_hz) == 1.0, "within its quota"
+            assert share_of(robot, 1.5 * quota_hz) == pytest.approx(1 / 3, abs=0.12), "the less, the more it asks for"
+            assert share_of(robot, 2.5 * quota_hz) <= 2 * burst / (25 * quota_hz), "what its burst allows"
+            assert share_of(robot, 0.9 * quota_hz) == 1.0, "nothing is held against it"
+
+    check({"r1": (20, 4), "r2": (5, 4), "r3": (50, 4), "r4": (50, 20), "guest": (50, 20)})
     target.declare({("r2", "system1"): 20.0})
-    assert [taken(robot, 10.0) for robot in ("r1", "r2")] == pytest.approx([500, 400], abs=6)
+    check({"r1": (50, 20), "r2": (40, 4)})
 
 
 @given(st.lists(st.floats(0, 2), max_size=60), st.integers(1, 10))
