@@ -105,7 +105,7 @@ class ModelServer:
         """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
         with self._lock:
             grant = self._sessions.open(request, self._figures.load)
-            self._mailboxes.discard((request.robot, request.component))
+            self._forget((request.robot, request.component))
         self._tell_engines()
         unable = without_updates(request.horizon, self.config.num_updates)
         return replace(grant, warnings=(*grant.warnings, unable)) if unable else grant
@@ -114,7 +114,7 @@ class ModelServer:
         with self._lock:
             session = self._sessions.get((robot, component), epoch)
             if session and self._sessions.close(session.key, epoch):
-                self._mailboxes.discard(session.key)
+                self._forget(session.key)
                 self._mailboxes.task_ended(session.history)
         self._tell_engines()
 
@@ -168,10 +168,15 @@ class ModelServer:
         with self._lock:
             gone = self._sessions.collect(absent, now_s)
             for key, why in gone:
-                self._mailboxes.discard(key)
+                self._forget(key)
                 self.count(why)
         self._tell_engines()
         return gone
+
+    def _forget(self, key: SessionKey) -> None:
+        """What waits of a session that is over."""
+        if self._mailboxes.discard(key):
+            self.count("session_ended")
 
     def _tell_engines(self) -> None:
         """What they keep for sessions that have ended may go."""
@@ -353,7 +358,10 @@ class ModelServer:
         """None: there is no answer, or nobody for it any more."""
         request = waiting.request.id
         session = self._sessions.get((request.robot, request.component), request.session_epoch)
-        if answer is None or session is None:
+        if answer is None:
+            return None
+        if session is None:
+            self.count("session_ended")
             return None
         waiting.history.generated(work.begun_s, now_s)
         served = Served(
