@@ -1,6 +1,6 @@
-"""rclpy hands out no raw bytes of services and actions: only the generated code keeps malformed requests from doing harm. The bound
-that holds (docs/networks.md): a request with a body is read or dropped, takes no memory for what a count claims, and the next one is
-answered.
+"""rclpy hands out no raw bytes of services and actions: only the generated code keeps malformed requests from doing harm. What
+holds (docs/networks.md): one that ends anywhere, is of another encoding or announces padding that is not there is read or dropped,
+and the next one is answered.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from .mirror_engine import NAMES
 from .server_fleet import serving
 
 OTHER = "other"
-CLAIMS = (b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\x00\x00\x00\x10")
 MOST_MB = 64.0
-"""More than any request here takes, less than the smallest of the counts claims."""
+"""More than any request here takes."""
 
 
 def opening(robot: str) -> Any:
@@ -53,11 +52,8 @@ def malformed(message: Any) -> Iterator[bytes]:
         yield whole[:3] + bytes([padding]) + whole[4:]
     for representation in range(2, 12):
         yield bytes((0, representation)) + whole[2:]
-    step = max(1, len(whole) // 60)
-    for at in range(5, len(whole) - 3, step):
+    for at in range(5, len(whole)):
         yield whole[:at]
-        yield from (whole[:at] + claim + whole[at + 4 :] for claim in CLAIMS)
-    yield whole[:4] + b"\xff" * 64
 
 
 @contextmanager
