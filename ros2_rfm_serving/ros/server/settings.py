@@ -63,6 +63,7 @@ class ServerParams:
     infer_rate_hz: float
     infer_waiting: int
     hung_after_s: float
+    load_timeout_s: float
     drain_timeout_s: float
     max_engine_errors: int
 
@@ -175,6 +176,7 @@ SPECS = {
     "instruction": _live("", "The only instruction that is served, in sessions that open from then on; empty: any"),
     "strict_rate": _live(False, "Refuse robots with another control rate than the demonstrations'; else warn"),
     "hung_after_s": _live(10.0, "The process ends, to be started again, when a batch takes longer; 0: never", 0.0, 1e6),
+    "load_timeout_s": _live(1800.0, "The process ends, to be started again, when a model takes longer to load; 0: never", 0.0, 1e6),
     "drain_timeout_s": _live(5.0, "For what runs and waits to be answered before the process or the model goes", 0.0, 1e6),
     "max_engine_errors": _live(10, "Batches without an answer in a row that end the process; 0: never", 0, 1_000_000),
 }
@@ -188,8 +190,9 @@ ENGINE_MARGIN_S = 1.0
 
 
 def hung_limit_s(hung_after_s: float, engine: Engine) -> float:
-    """0: never. An engine that gives up by itself is given the time that it takes for that."""
-    return max(hung_after_s, engine.timeout_s + ENGINE_MARGIN_S) if hung_after_s and engine.timeout_s else hung_after_s
+    """0: never. An engine that gives up by itself is given the time that it takes for that twice: one that has given up what a robot
+    asked for is asked a blank request in the same breath."""
+    return max(hung_after_s, 2.0 * engine.timeout_s + ENGINE_MARGIN_S) if hung_after_s and engine.timeout_s else hung_after_s
 
 
 def check_sizes(params: ServerParams, sizes: Set[str], max_batch_size: int) -> None:
