@@ -190,8 +190,8 @@ ENGINE_MARGIN_S = 1.0
 
 
 def hung_limit_s(hung_after_s: float, engine: Engine) -> float:
-    """0: never. An engine that gives up by itself is given the time that it takes for that twice: one that has given up what a robot
-    asked for is asked a blank request in the same breath."""
+    """0: never. An engine that gives up by itself is given the time that it takes for that twice: when it has given up what a robot
+    asked for, it may be asked a blank request in the same breath."""
     return max(hung_after_s, 2.0 * engine.timeout_s + ENGINE_MARGIN_S) if hung_after_s and engine.timeout_s else hung_after_s
 
 
