@@ -28,6 +28,8 @@ DECLARED_FACTOR = 2.0
 a while after the rate has fallen."""
 LEAST_QUOTA_HZ = 5.0
 """Of a session whose schedule allows it little: what it asks anew after a loss must not be refused."""
+MAX_QUOTAS = 4096
+"""That are remembered; then those of sessions that are not open are forgotten."""
 DECLARED_BURST = 4
 """Requests that such a session may send at once: it has one under way, or the few of a pipeline."""
 
@@ -85,6 +87,7 @@ class Sessions:
     draining: bool = False
     _declared_hz: Mapping[SessionKey, float] = field(default_factory=dict)
     _open: dict[SessionKey, Session] = field(default_factory=dict)
+    _quotas: dict[SessionKey, Quota] = field(default_factory=dict)
     _ended: list[Session] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -111,10 +114,15 @@ class Sessions:
         """How often the schedule lets these ask. Whoever is not among them may ask as often as the rules say."""
         self._declared_hz = rates_hz
         for session in self._open.values():
-            session.quota.become(*self._limits(session.key))
+            session.quota = self._quota(session.key)
 
     def _quota(self, key: SessionKey) -> Quota:
-        return Quota(*self._limits(key))
+        """What is left of it outlives the session: a new one is no new quota."""
+        if key not in self._quotas and len(self._quotas) >= MAX_QUOTAS:
+            self._quotas = {key: quota for key, quota in self._quotas.items() if key in self._open}
+        quota = self._quotas.setdefault(key, Quota(*self._limits(key)))
+        quota.become(*self._limits(key))
+        return quota
 
     def _limits(self, key: SessionKey) -> tuple[float, int]:
         """(rate in Hz, at once)"""

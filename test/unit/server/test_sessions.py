@@ -15,7 +15,7 @@ from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server import server as server_module
 from ros2_rfm_serving.server.capacity import max_sessions
 from ros2_rfm_serving.server.quota import Quota
-from ros2_rfm_serving.server.sessions import SessionRules
+from ros2_rfm_serving.server.sessions import MAX_QUOTAS, SessionRules
 from ros2_rfm_serving.types import EncodedImage, Serving
 from test.unit.fakes import CONTRACT, JPEG, FakeEngine, observation, session_request
 
@@ -159,6 +159,21 @@ def test_a_robot_of_the_schedule_may_ask_twice_its_rate_and_others_what_the_rule
     check({"r1": (20, 4), "r2": (5, 4), "r3": (50, 4), "r4": (50, 20), "guest": (50, 20)})
     target.declare({("r2", "system1"): 20.0})
     check({"r1": (50, 20), "r2": (40, 4)})
+
+
+def test_another_session_is_no_new_quota() -> None:
+    target, taken = server(max_request_rate_hz=1.0, burst=2), 0
+    for i in range(1000):
+        epoch = target.open_session(session_request("r1")).session_epoch
+        with contextlib.suppress(BadMessageError):
+            submit(target, observation(epoch), 0.001 * i)
+            taken += 1
+        target.close_session("r1", "system1", epoch)
+        target.close_session("r2", "system1", target.open_session(session_request("r2")).session_epoch)
+    assert 2 <= taken <= 3 and len(target._sessions._quotas) == 2
+    for i in range(2 * MAX_QUOTAS):
+        target.close_session(f"x{i}", "system1", target.open_session(session_request(f"x{i}")).session_epoch)
+    assert len(target._sessions._quotas) <= MAX_QUOTAS
 
 
 @given(st.lists(st.floats(0, 2), max_size=60), st.integers(1, 10))
