@@ -145,7 +145,7 @@ class Sessions:
             raise ContractError(found)
         key = (request.robot, request.component)
         if key not in self._open:
-            self._check_capacity(load)
+            self._check_capacity(key, load)
         else:
             self._ended.append(self._open[key])
         self._open[key] = Session(
@@ -162,14 +162,17 @@ class Sessions:
         warning = contracts.other_rate(self.contract, request)
         return SessionGrant(session_epoch=self._open[key].epoch, contract=self.contract, warnings=(warning,) if warning else ())
 
-    def _check_capacity(self, load: float) -> None:
+    def _check_capacity(self, key: SessionKey, load: float) -> None:
+        """Whoever is not in the schedule takes no place of those who are."""
         if self.contract.serving is Serving.EXCLUSIVE and self._open:
             robot = next(iter(self._open))[0]
             raise CapacityError(
                 f"{self.contract.model} keeps state between chunks and serves one session, {robot}'s; try another server"
             )
-        if len(self._open) >= self.max_sessions:
-            open_now = f"{len(self._open)} of {self.max_sessions} sessions are open"
+        num_kept = len(self._declared_hz.keys() - self._open.keys()) if key not in self._declared_hz else 0
+        if len(self._open) + num_kept >= self.max_sessions:
+            kept = f", {num_kept} are kept for robots of the schedule" if num_kept else ""
+            open_now = f"{len(self._open)} of {self.max_sessions} sessions are open{kept}"
             raise CapacityError(f"{open_now}, the engine is busy {load:.0%} of the time; try another server")
 
     def close(self, key: SessionKey, epoch: int) -> bool:

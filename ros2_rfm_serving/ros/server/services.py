@@ -19,7 +19,7 @@ from ros2_rfm_serving.server.quota import Quotas
 from ros2_rfm_serving.types import SessionGrant, SessionRequest
 
 OPENINGS_HZ, OPENINGS_AT_ONCE = 2.0, 10
-"""Sessions that one robot may ask for, for one component."""
+"""Sessions that one robot may ask for, of all its components."""
 REFUSAL_SAID_S = 1.0
 """Between two words in the log on refused sessions: robots say it as well, and whoever asks in a loop must not fill the disk."""
 
@@ -50,7 +50,7 @@ class Services:
         server = serving.server
         response.sessions, response.max_sessions, response.load = server.occupancy
         try:
-            self._check_quota(server, request.robot, request.component)
+            self._check_quota(server, request.robot)
             with server.counting_refusals():
                 grant = self._granted(server, session_request_from(request))
         except RfmError as error:
@@ -61,11 +61,11 @@ class Services:
         response.sessions = server.occupancy.sessions
         return contract_to(grant.contract, response)
 
-    def _check_quota(self, server: ModelServer, robot: str, component: str) -> None:
+    def _check_quota(self, server: ModelServer, robot: str) -> None:
         """Raises: `CapacityError`; counted."""
-        if not self._openings.take((robot, component), OPENINGS_HZ, clock()):
+        if not self._openings.take(robot, OPENINGS_HZ, clock()):
             server.count("opens_over_quota")
-            raise CapacityError(f"{robot}/{component} asks for sessions more than {OPENINGS_HZ:g} times a second")
+            raise CapacityError(f"{robot} asks for sessions more than {OPENINGS_HZ:g} times a second")
 
     def _granted(self, server: ModelServer, request: SessionRequest) -> SessionGrant:
         """With a topic for its replies. Raises: `RfmError`."""

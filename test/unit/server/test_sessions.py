@@ -161,6 +161,22 @@ def test_a_robot_of_the_schedule_may_ask_twice_its_rate_and_others_what_the_rule
     check({"r1": (50, 20), "r2": (40, 4)})
 
 
+def test_nobody_takes_the_place_of_a_robot_of_the_schedule() -> None:
+    target = server(max_sessions=4)
+    target.declare({("r1", "system1"): 5.0, ("r2", "system1"): 5.0})
+    for guest in ("g1", "g2"):
+        target.open_session(session_request(guest))
+    with pytest.raises(CapacityError, match="2 of 4 sessions are open, 2 are kept"):
+        target.open_session(session_request("g3"))
+    for robot in ("r1", "r2", "g1"):  # one of them anew
+        target.open_session(session_request(robot))
+    with pytest.raises(CapacityError, match="4 of 4 sessions are open, the engine"):
+        target.open_session(session_request("g3"))
+    target.declare({})
+    target.close_session("r1", "system1", 3)
+    target.open_session(session_request("g3"))
+
+
 def test_another_session_is_no_new_quota() -> None:
     target, taken = server(max_request_rate_hz=1.0, burst=2), 0
     for i in range(1000):
