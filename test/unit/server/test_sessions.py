@@ -161,6 +161,18 @@ def test_a_robot_of_the_schedule_may_ask_twice_its_rate_and_others_what_the_rule
     check({"r1": (50, 20), "r2": (40, 4)})
 
 
+def test_what_a_session_leaves_behind_is_counted() -> None:
+    """While it waits and while it runs."""
+    target = server()
+    epoch = target.open_session(session_request()).session_epoch
+    submit(target, observation(epoch))
+    work = target.begin(0.0)
+    assert work is not None
+    submit(target, observation(epoch, 2))
+    target.close_session("r1", "system1", epoch)
+    assert target.complete(work, target.run(work), 0.1) == [] and target.refused == {"session_ended": 2}
+
+
 def test_nobody_takes_the_place_of_a_robot_of_the_schedule() -> None:
     target = server(max_sessions=4)
     target.declare({("r1", "system1"): 5.0, ("r2", "system1"): 5.0})
