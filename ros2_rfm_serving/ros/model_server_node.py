@@ -115,7 +115,7 @@ class ModelServerNode(LifecycleNode):
         if sizes and self._loading:
             raise ConfigurationError("cannot change while a model is being loaded", key=min(sizes), fix="try again in a while")
         if sizes and self._work:
-            check_sizes(params, sizes, self._work.engine)
+            check_sizes(params, sizes, self._work.server.max_batch_size)
         return functools.partial(self._take, params, resize=bool(sizes))
 
     def _take(self, params: ServerParams, *, resize: bool) -> None:
@@ -151,6 +151,8 @@ class ModelServerNode(LifecycleNode):
         self._watchdog.rest()
         loading = self._loading if self._loading and _same_model(self._loading.placement, placement) else self._load(placement)
         while not loading.wait(qos.STATUS_PERIOD_S):
+            if self._overdue(loading):
+                return FAILURE
             self._standing.publish()
         self._loading = None
         if not isinstance(loading.outcome, Loaded):
@@ -265,11 +267,21 @@ class ModelServerNode(LifecycleNode):
         if self._turning and not self._draining:
             self._turning = False
             self._turn()
-        elif self._loading and self._loading.outcome is not None:
+        elif self._loading and self._loading.outcome is None:
+            self._overdue(self._loading)
+        elif self._loading:
             if self.trigger_configure() == SUCCESS:
                 self.trigger_activate()
         elif self._standing.state == ServerState.FAILED and self._work is None and clock() - self._failed_s > RETRY_PERIOD_S:
             self._turning = True
+
+    def _overdue(self, loading: Loading) -> bool:
+        """Nobody can stop what it does: the process ends."""
+        limit_s = self._params.load_timeout_s
+        if not 0.0 < limit_s < loading.takes_s(clock()):
+            return False
+        self._fail(f"{loading.placement.model} is not loaded after {limit_s:g} s (`load_timeout_s`)", ends_process=True)
+        return True
 
     def _turn(self) -> None:
         """What was served has ended: the model that is placed here is loaded beside the executor, then served."""

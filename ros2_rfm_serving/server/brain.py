@@ -15,7 +15,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server.config import ServerConfig
 from ros2_rfm_serving.server.dispatch import Dispatcher, DispatchPolicy, Guarded
 from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
-from ros2_rfm_serving.server.figures import Figures, ServerSnapshot, quantile
+from ros2_rfm_serving.server.figures import Figures, Occupancy, ServerSnapshot, quantile
 from ros2_rfm_serving.server.horizon import Outlook
 from ros2_rfm_serving.server.mailboxes import Mailboxes
 from ros2_rfm_serving.server.replies import reply_of
@@ -32,6 +32,9 @@ from ros2_rfm_serving.types import (
     SessionGrant,
     SessionRequest,
 )
+
+SESSION_ENDED = ("session_ended", "")
+"""A request that nobody waits for any more."""
 
 
 class _Ended(NamedTuple):
@@ -50,7 +53,7 @@ class ServerBrain:
         """`policy`: in place of the one that the configuration names. Raises: `ConfigurationError` for a name that is not known."""
         self.config, self.contract, self.lanes = config, contract, tuple(lanes)
         self.mishaps: list[tuple[str, str]] = []
-        """(counter, what happened): of foreign policies, until somebody takes them."""
+        """(counter, what happened; empty: nothing to be said): until somebody takes them."""
         self.look_again_s = math.inf
         """When the last `begin` of tier 0 that gave None wants to be called again, even if nothing new arrives."""
         self.sessions = Sessions(contract, config.max_sessions, config.first_epoch, config.sessions)
@@ -70,13 +73,13 @@ class ServerBrain:
     def open_session(self, request: SessionRequest) -> SessionGrant:
         """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
         grant = self.sessions.open(request, self._figures.load)
-        self.mailboxes.discard((request.robot, request.component))
+        self._forget((request.robot, request.component))
         return grant
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         session = self.sessions.get((robot, component), epoch)
         if session and self.sessions.close(session.key, epoch):
-            self.mailboxes.discard(session.key)
+            self._forget(session.key)
             self.mailboxes.task_ended(session.history)
 
     def take_new(self, takes: bool) -> None:
@@ -89,8 +92,13 @@ class ServerBrain:
     def collect_sessions(self, absent: Collection[SessionKey], now_s: float) -> list[tuple[SessionKey, str]]:
         gone = self.sessions.collect(absent, now_s)
         for key, _ in gone:
-            self.mailboxes.discard(key)
+            self._forget(key)
         return gone
+
+    def _forget(self, key: SessionKey) -> None:
+        """What waits of a session that is over."""
+        if self.mailboxes.discard(key):
+            self.mishaps.append(SESSION_ENDED)
 
     def reset_episode(self, robot: str, component: str, epoch: int, episode: int) -> bool:
         """True: a request of an earlier one waited. Raises: `SessionError`."""
@@ -191,7 +199,10 @@ class ServerBrain:
         waiting = work.batch[row]
         request = waiting.request.id
         session = self.sessions.get((request.robot, request.component), request.session_epoch)
-        if answer is None or session is None:
+        if answer is None:
+            return None
+        if session is None:
+            self.mishaps.append(SESSION_ENDED)
             return None
         waiting.history.generated(work.begun_s, ended.at_s)
         served = Served(
@@ -207,6 +218,10 @@ class ServerBrain:
         return reply_of(self.config.name, self.contract, waiting, answer, served, outlook)
 
     # --- how it is ---
+
+    @property
+    def occupancy(self) -> Occupancy:
+        return Occupancy(len(self.sessions), self.sessions.limit, self._figures.load)
 
     @property
     def works(self) -> list[Work]:

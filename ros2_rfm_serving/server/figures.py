@@ -13,6 +13,15 @@ from ros2_rfm_serving.types import Served
 from ros2_rfm_serving.types.histogram import Histogram
 
 
+class Occupancy(NamedTuple):
+    """What somebody who asks for a session is told."""
+
+    sessions: int
+    max_sessions: int
+    load: float
+    """Share of the window that the engine was busy, [0, 1]."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerSnapshot:
     """Figures for the status message; names as there."""

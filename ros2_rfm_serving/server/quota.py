@@ -5,26 +5,45 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
+REFUSED_COST = 0.5
+"""Of a try that is refused, in tries that are not. Whoever asks for more than its rate gets the less, the more it asks for, and
+nothing from twice the rate on: what it is given would come when others are due, and take longer than to refuse it."""
+
 
 class Quota:
     """`rate_hz` in the long run (inf: no limit), `burst` at once."""
 
-    __slots__ = ("_burst", "_left", "_since_s", "rate_hz")
+    __slots__ = ("_burst", "_left", "_since_s", "num_refused", "rate_hz")
 
     def __init__(self, rate_hz: float, burst: int) -> None:
         self.rate_hz, self._burst = rate_hz, float(burst)
         self._left, self._since_s = self._burst, -math.inf
+        self.num_refused = 0
+        """In a row."""
+
+    def become(self, rate_hz: float, burst: int) -> None:
+        """From now on; what is left of the former burst stays."""
+        self.rate_hz, self._burst = rate_hz, float(burst)
 
     def take(self, now_s: float) -> bool:
         """False: too many."""
         if self.rate_hz == math.inf:
             return True
-        self._left = min(self._burst, self._left + (now_s - self._since_s) * self.rate_hz)
-        self._since_s = now_s
+        self._left, self._since_s = self._left_at(now_s), now_s
         if self._left < 1.0:
+            self._left = max(0.0, self._left - REFUSED_COST)
+            self.num_refused += 1
             return False
         self._left -= 1.0
+        self.num_refused = 0
         return True
+
+    def allows(self, now_s: float) -> bool:
+        """What `take` would say."""
+        return self.rate_hz == math.inf or self._left_at(now_s) >= 1.0
+
+    def _left_at(self, now_s: float) -> float:
+        return min(self._burst, self._left + (now_s - self._since_s) * self.rate_hz)
 
 
 MAX_KEYS = 1024
@@ -43,3 +62,8 @@ class Quotas:
         if rate_hz != self._rate_hz or (key not in self._of and len(self._of) >= MAX_KEYS):
             self._rate_hz, self._of = rate_hz, {}
         return self._of.setdefault(key, Quota(rate_hz, self._burst)).take(now_s)
+
+    def insists(self, key: Hashable, times: int, now_s: float) -> bool:
+        """It has been refused so often in a row, and would be once more."""
+        quota = self._of.get(key)
+        return quota is not None and quota.num_refused >= times and not quota.allows(now_s)

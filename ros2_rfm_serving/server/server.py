@@ -25,7 +25,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server.brain import ServerBrain
 from ros2_rfm_serving.server.config import ServerConfig
 from ros2_rfm_serving.server.dispatch import DispatchPolicy
-from ros2_rfm_serving.server.figures import ServerSnapshot
+from ros2_rfm_serving.server.figures import Occupancy, ServerSnapshot
 from ros2_rfm_serving.server.horizon import outlooks, without_updates
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.replies import reply_kind
@@ -78,7 +78,7 @@ class ModelServer:
         """When the last `begin` of tier 0 that gave None wants to be called again, even if nothing new arrives."""
         edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
         self._lanes = [Lane(tier, self.mishap) for tier in (edge, *overflow)]
-        self.takes_encoded = engine.takes_encoded
+        self.takes_encoded, self.max_batch_size = engine.takes_encoded, engine.max_batch_size
         self._brain = ServerBrain(config, engine.contract, self._lanes, policy)
         self._lock, self._counting = threading.Lock(), threading.Lock()
         self._deciding = _Deciding(self, self._lock)
@@ -97,10 +97,11 @@ class ModelServer:
         return self._deciding
 
     def take_mishaps(self) -> None:
-        """Of foreign policies, whoever called them."""
+        """What was counted while it decided: of foreign policies, whoever called them, and of requests that nobody waits for."""
         mishaps = self._brain.mishaps
         while mishaps:
-            self.mishap(*mishaps.pop(0))
+            kind, problem = mishaps.pop(0)
+            self.mishap(kind, problem) if problem else self.count(kind)
 
     def witness(self, witnessed: Callable[[ServerBrain], ServerBrain]) -> None:
         """From now on calls go to what this makes of the brain: between two decisions, whatever threads do."""
@@ -228,6 +229,11 @@ class ModelServer:
         with self.deciding() as brain:
             brain.declare(rates_hz)
 
+    @property
+    def occupancy(self) -> Occupancy:
+        with self.deciding() as brain:
+            return brain.occupancy
+
     def reply_kind(self, component: str) -> type[Reply]:
         return reply_kind(self.contract, component)
 
@@ -245,8 +251,23 @@ class ModelServer:
 
         Raises: `BadMessageError`; nothing else is affected. Count it with `counting_refusals`.
         """
+        self.charge(observation.id, now_s)
+        self.deposit(observation, now_s)
+
+    def check_admission(self, request: RequestId) -> None:
+        """Before anything is kept for it, or thrown away. Raises: `BadMessageError`."""
         with self.deciding() as brain:
-            session = brain.charge(observation.id, now_s)
+            brain.admitted(request)
+
+    def charge(self, request: RequestId, now_s: float) -> None:
+        """Whether it is within the quota of its session. Raises: `BadMessageError`."""
+        with self.deciding() as brain:
+            brain.charge(request, now_s)
+
+    def deposit(self, observation: ObservationRequest, now_s: float) -> None:
+        """What `charge` has let pass. Raises: `BadMessageError`."""
+        with self.deciding() as brain:
+            session = brain.admitted(observation.id)
         try:
             request = row_of(observation, session, self.contract, takes_encoded=self.takes_encoded)
         except BadMessageError as error:
@@ -255,11 +276,6 @@ class ModelServer:
             raise
         with self.deciding() as brain:
             brain.deposit(request, observation, now_s)
-
-    def check_admission(self, request: RequestId) -> None:
-        """Before anything is kept for it, or thrown away. Raises: `BadMessageError`."""
-        with self.deciding() as brain:
-            brain.admitted(request)
 
     def superseded_early(self, request: RequestId) -> None:
         """A newer one of its session arrived before anybody looked at it."""

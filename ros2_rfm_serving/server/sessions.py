@@ -28,6 +28,10 @@ DECLARED_FACTOR = 2.0
 a while after the rate has fallen."""
 LEAST_QUOTA_HZ = 5.0
 """Of a session whose schedule allows it little: what it asks anew after a loss must not be refused."""
+MAX_QUOTAS = 4096
+"""That are remembered; then those of sessions that are not open are forgotten."""
+DECLARED_BURST = 4
+"""Requests that such a session may send at once: it has one under way, or the few of a pipeline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,7 @@ class Sessions:
     draining: bool = False
     _declared_hz: Mapping[SessionKey, float] = field(default_factory=dict)
     _open: dict[SessionKey, Session] = field(default_factory=dict)
+    _quotas: dict[SessionKey, Quota] = field(default_factory=dict)
     _ended: list[Session] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -116,11 +121,23 @@ class Sessions:
         """How often the schedule lets these ask. Whoever is not among them may ask as often as the rules say."""
         self._declared_hz = rates_hz
         for session in self._open.values():
-            session.quota.rate_hz = self._quota(session.key).rate_hz
+            session.quota = self._quota(session.key)
 
     def _quota(self, key: SessionKey) -> Quota:
-        declared_hz = DECLARED_FACTOR * self._declared_hz.get(key, math.inf)
-        return Quota(min(self.rules.max_request_rate_hz, max(declared_hz, LEAST_QUOTA_HZ)), self.rules.burst)
+        """What is left of it outlives the session: a new one is no new quota."""
+        if key not in self._quotas and len(self._quotas) >= MAX_QUOTAS:
+            self._quotas = {key: quota for key, quota in self._quotas.items() if key in self._open}
+        quota = self._quotas.setdefault(key, Quota(*self._limits(key)))
+        quota.become(*self._limits(key))
+        return quota
+
+    def _limits(self, key: SessionKey) -> tuple[float, int]:
+        """(rate in Hz, at once)"""
+        rules, declared_hz = self.rules, self._declared_hz.get(key, math.inf)
+        if declared_hz == math.inf:
+            return rules.max_request_rate_hz, rules.burst
+        quota_hz = max(DECLARED_FACTOR * declared_hz, LEAST_QUOTA_HZ)
+        return min(rules.max_request_rate_hz, quota_hz), min(rules.burst, DECLARED_BURST)
 
     def open(self, request: SessionRequest, load: float) -> SessionGrant:
         """A second open by the same robot and component replaces the first (it has restarted, or lost its way).
@@ -135,7 +152,7 @@ class Sessions:
             raise ContractError(found)
         key = (request.robot, request.component)
         if key not in self._open:
-            self._check_capacity(load)
+            self._check_capacity(key, load)
         else:
             self._ended.append(self._open[key])
         self._open[key] = Session(
@@ -152,14 +169,17 @@ class Sessions:
         warning = contracts.other_rate(self.contract, request)
         return SessionGrant(session_epoch=self._open[key].epoch, contract=self.contract, warnings=(warning,) if warning else ())
 
-    def _check_capacity(self, load: float) -> None:
+    def _check_capacity(self, key: SessionKey, load: float) -> None:
+        """Whoever is not in the schedule takes no place of those who are."""
         if self.contract.serving is Serving.EXCLUSIVE and self._open:
             robot = next(iter(self._open))[0]
             raise CapacityError(
                 f"{self.contract.model} keeps state between chunks and serves one session, {robot}'s; try another server"
             )
-        if len(self._open) >= self.max_sessions:
-            open_now = f"{len(self._open)} of {self.max_sessions} sessions are open"
+        num_kept = len(self._declared_hz.keys() - self._open.keys()) if key not in self._declared_hz else 0
+        if len(self._open) + num_kept >= self.max_sessions:
+            kept = f", {num_kept} are kept for robots of the schedule" if num_kept else ""
+            open_now = f"{len(self._open)} of {self.max_sessions} sessions are open{kept}"
             raise CapacityError(f"{open_now}, the engine is busy {load:.0%} of the time; try another server")
 
     def close(self, key: SessionKey, epoch: int) -> bool:

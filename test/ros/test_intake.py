@@ -89,6 +89,13 @@ def test_requests_that_did_not_arrive_are_counted(rig: Rig) -> None:
     assert rig.server.refused["lost_on_the_way"] == 4
 
 
+def test_a_flood_is_refused_before_it_waits_for_a_decoder_and_none_of_it_counts_as_lost(rig: Rig) -> None:
+    rig.server.declare({("small", "system1"): 1.0})
+    for sequence in range(1, 101):
+        rig.send("small", sequence, SMALL)
+    assert rig.server.refused["over_quota"] == len(rig.complaints) >= 90 and not rig.server.refused["lost_on_the_way"]
+
+
 def test_a_newer_light_request_replaces_a_heavy_one_that_waits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     go, begun, decode = threading.Event(), threading.Event(), images.decode
 

@@ -269,6 +269,14 @@ SLOW = Placement(
 )
 
 
+def test_a_model_that_does_not_end_loading_ends_the_process(
+    ros_domain: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with started(tmp_path, model="slow", load_timeout_s=0.5) as process:
+        assert process.wait(timeout=60) == EXIT_HUNG
+    assert "slow is not loaded after 0.5 s (`load_timeout_s`)" in capfd.readouterr().err
+
+
 def test_a_model_that_is_replaced_twice_while_it_loads_is_loaded_after_what_was_there(ros_domain: int, tmp_path: Path) -> None:
     """The one that nobody wants any more when its turn comes is never loaded. A robot may ask as often as its schedule says."""
     with launched(tmp_path, "r1", model="''", request_burst=1) as (fleet, _):

@@ -13,7 +13,7 @@ from rclpy.action import ActionClient
 from rclpy.node import Node
 from rfm_serving import action, msg, srv
 
-from ros2_rfm_serving.benchmarks.neighbour.robots import IMAGE_PX, request, session
+from ros2_rfm_serving.benchmarks.neighbour.robots import IMAGE_PX, PEST, request, session
 from ros2_rfm_serving.benchmarks.path.sides import CAMERAS, photograph
 from ros2_rfm_serving.ros.node.runtime import parameter, run_node
 from ros2_rfm_serving.ros.node.timers import every
@@ -21,7 +21,6 @@ from ros2_rfm_serving.ros.wire import cdr, convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import grant_from
 from ros2_rfm_serving.types import Conditioning, Guidance
 
-NAME = "pest"
 RATES_HZ = {"flood": 500.0, "huge": 20.0, "progressive": 20.0, "jacobian": 50.0, "sessions": 200.0, "infer": 50.0}
 """Tries of each kind per second; of sessions and goals only while less than `IN_FLIGHT` are open."""
 IN_FLIGHT = 8
@@ -41,7 +40,7 @@ class Pest(Node):
         self._out = self.create_publisher(msg.Observation, names.server(server, "observation"), qos.OBSERVATION_SENT)
         self._open = self.create_client(srv.OpenSession, names.server(server, "open_session"))
         self._infer = ActionClient(self, action.Infer, names.server(server, "infer"))
-        self.create_subscription(msg.ActionChunk, names.robot(NAME, "rfm/action_chunk"), lambda data: None, qos.REPLY, raw=True)
+        self.create_subscription(msg.ActionChunk, names.robot(PEST, "rfm/action_chunk"), lambda data: None, qos.REPLY, raw=True)
         self._epoch = self._sequence = self._open_calls = 0
         every(self, 1.0 / RATES_HZ[self._does], self._pester)
 
@@ -52,14 +51,14 @@ class Pest(Node):
             self._open_one()
         else:
             self._sequence += 1
-            self._out.publish(cdr.observation_to(request(NAME, self._epoch, self._sequence, self._images)))
+            self._out.publish(cdr.observation_to(request(PEST, self._epoch, self._sequence, self._images)))
 
     def _open_one(self) -> None:
         if self._open_calls >= (IN_FLIGHT if self._does == "sessions" else 1) or not self._open.service_is_ready():
             return
         self._open_calls += 1
         hard: dict[str, Any] = {"conditioning": Conditioning.GUIDED, "guidance": Guidance(true_jacobian=True)}
-        call = self._open.call_async(session(NAME, **(hard if self._does == "jacobian" else {})))
+        call = self._open.call_async(session(PEST, **(hard if self._does == "jacobian" else {})))
         call.add_done_callback(lambda done: self._on_open(done.result()))
 
     def _on_open(self, answer: Any) -> None:
@@ -71,7 +70,7 @@ class Pest(Node):
         if self._open_calls >= IN_FLIGHT or not self._infer.server_is_ready():
             return
         self._open_calls += 1
-        goal = action.Infer.Goal(observation=convert.observation_to(request(NAME, 0, 0, self._images)))
+        goal = action.Infer.Goal(observation=convert.observation_to(request(PEST, 0, 0, self._images)))
         self._infer.send_goal_async(goal).add_done_callback(lambda done: self._on_goal(done.result()))
 
     def _on_goal(self, handle: Any) -> None:

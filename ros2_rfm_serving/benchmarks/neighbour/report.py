@@ -28,8 +28,6 @@ NEIGHBOURS = {
     "jacobian": "asks for the true Jacobian, fifty times a second",
     "infer": "goals of infer, eight at a time",
 }
-QUOTA = 2.0
-"""`max_request_rate_hz`, of what the robots ask."""
 START_LIMIT_S, SETTLE_S = 60.0, 3.0
 TURN_S, SWITCH_S = 2.0, 0.5
 """Of the robots alone or not alone, and before each: what was under way is finished."""
@@ -46,6 +44,7 @@ class Side(NamedTuple):
     answered: float
     """Share."""
     p50_ms: float
+    """Median of the turns', as is the next: the machine's own moods are some turns'."""
     p99_ms: float
 
 
@@ -53,11 +52,15 @@ class Row(NamedTuple):
     neighbour: str
     alone: Side
     beside: Side
+    change: tuple[float, float, float]
+    """Quartiles of (p99 beside / p99 alone - 1) of two turns that follow each other."""
+    counted: dict[str, int]
+    """What the server has refused or not seen, by reason."""
 
 
 def neighbour(
     robots: Annotated[int, typer.Option(min=1, help="Robots, each with five requests per second and two images of 640 x 480")] = 8,
-    seconds: Annotated[float, typer.Option(min=1, help="Alone and beside each neighbour")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Alone and beside each neighbour, by turns")] = 20.0,
     model: Annotated[str, typer.Option(help="What the server runs")] = "emulated/arm-policy",
     gpu_type: Annotated[str, typer.Option(help="Of the server")] = "EMULATED",
     only: Annotated[str, typer.Option(help="Neighbours, by name and separated by commas; empty: all")] = "",
@@ -86,11 +89,10 @@ def neighbour(
 def _measure(name: str, robots: int, seconds: float, model: str, gpu_type: str) -> Row:
     """A server of its own each time: nothing of one neighbour is left for the next. It is stopped and goes on by turns, so that the
     machine's own moods come to both sides."""
-    from ros2_rfm_serving.benchmarks.neighbour.robots import REQUESTS_HZ
+    from ros2_rfm_serving.benchmarks.neighbour.robots import Record
     from ros2_rfm_serving.benchmarks.processes import process
 
-    limits = {"max_sessions": 2 * robots, "max_request_rate_hz": QUOTA * REQUESTS_HZ, "request_burst": 4}
-    server = {"server": SERVER, "model": model, "gpu_type": gpu_type, "batch_size": 8, **limits}
+    server = {"server": SERVER, "model": model, "gpu_type": gpu_type, "batch_size": 8, "max_sessions": 2 * robots}
     turns: list[Turn] = []
     with TemporaryDirectory() as folder, ExitStack() as running:
         record = Path(folder) / "answers.json"
@@ -109,13 +111,23 @@ def _measure(name: str, robots: int, seconds: float, model: str, gpu_type: str) 
             turns.append(Turn(begun_s, time.monotonic(), bool(i % 2)))
         os.kill(pid, signal.SIGCONT)
         time.sleep(SETTLE_S)
-        sent = json.loads(record.read_text(encoding="utf-8"))
-    sides = [_side([answer_s for sent_s, answer_s in sent if _in(turns, sent_s, beside)]) for beside in (False, True)]
-    return Row(name, *sides)
+        told = Record(*json.loads(record.read_text(encoding="utf-8")))
+    alone, beside = ([_of_turn(turn, told.sent) for turn in turns if turn.beside is side] for side in (False, True))
+    changes = [two.p99_ms / one.p99_ms - 1.0 for one, two in zip(alone, beside, strict=True)]
+    return Row(name, _typical(alone), _typical(beside), _quartiles(changes), told.counted)
 
 
-def _in(turns: list[Turn], sent_s: float, beside: bool) -> bool:
-    return any(turn.begun_s <= sent_s <= turn.ended_s for turn in turns if turn.beside is beside)
+def _of_turn(turn: Turn, sent: list[tuple[float, float | None]]) -> Side:
+    answers_s = [answer_s for sent_s, answer_s in sent if turn.begun_s <= sent_s <= turn.ended_s]
+    latencies_ms = sorted(1e3 * answer_s for answer_s in answers_s if answer_s is not None)
+    share = len(latencies_ms) / len(answers_s) if answers_s else math.nan
+    return Side(len(answers_s), share, _quantile(latencies_ms, 0.5), _quantile(latencies_ms, 0.99))
+
+
+def _typical(turns: list[Side]) -> Side:
+    requests = sum(turn.requests for turn in turns)
+    answered = sum(turn.answered * turn.requests for turn in turns) / max(1, requests)
+    return Side(requests, answered, _median([turn.p50_ms for turn in turns]), _median([turn.p99_ms for turn in turns]))
 
 
 def _arguments(parameters: Mapping[str, object]) -> list[str]:
@@ -130,15 +142,17 @@ def _wait_for(record: Path) -> None:
         time.sleep(0.1)
 
 
-def _side(answers_s: list[float | None]) -> Side:
-    """`answers_s`: how long each request took; None: it was not answered."""
-    latencies_ms = sorted(1e3 * answer_s for answer_s in answers_s if answer_s is not None)
-    share = len(latencies_ms) / len(answers_s) if answers_s else math.nan
-    return Side(len(answers_s), share, _quantile(latencies_ms, 0.5), _quantile(latencies_ms, 0.99))
-
-
 def _plain(row: Row) -> dict[str, object]:
-    return {"neighbour": row.neighbour, "alone": row.alone._asdict(), "beside": row.beside._asdict()}
+    return {**row._asdict(), "alone": row.alone._asdict(), "beside": row.beside._asdict()}
+
+
+def _median(values: list[float]) -> float:
+    return _quantile(sorted(values), 0.5)
+
+
+def _quartiles(values: list[float]) -> tuple[float, float, float]:
+    ordered = sorted(values)
+    return _quantile(ordered, 0.25), _quantile(ordered, 0.5), _quantile(ordered, 0.75)
 
 
 def _quantile(ordered: list[float], quantile: float) -> float:
@@ -146,12 +160,16 @@ def _quantile(ordered: list[float], quantile: float) -> float:
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table(title="robots of one server, alone and beside a neighbour", title_justify="left")
+    title = "robots of one server, alone and beside a neighbour; medians of turns of 2 s, change with quartiles"
+    table = Table(title=title, title_justify="left")
     words = ("neighbour", "what it does")
-    for heading in (*words, "requests", "answered", "p50 alone (ms)", "beside", "p99 alone (ms)", "beside", "change"):
+    headings = (*words, "requests", "answered", "lost on the way", "p50 alone (ms)", "beside", "p99 alone (ms)", "beside", "change")
+    for heading in headings:
         table.add_column(heading, justify="left" if heading in words else "right")
-    for name, alone, beside in rows:
-        change = f"{beside.p99_ms / alone.p99_ms - 1.0:+.0%}"
+    for name, alone, beside, change, counted in rows:
         p50, p99 = ((f"{one:.1f}", f"{two:.1f}") for one, two in ((alone.p50_ms, beside.p50_ms), (alone.p99_ms, beside.p99_ms)))
-        table.add_row(name, NEIGHBOURS[name], str(beside.requests), f"{beside.answered:.1%}", *p50, *p99, change)
+        low, middle, high = (f"{share:+.0%}" for share in change)
+        lost = str(counted.get("lost_on_the_way", 0))
+        shown = f"{middle} ({low}, {high})"
+        table.add_row(name, NEIGHBOURS[name], str(beside.requests), f"{beside.answered:.1%}", lost, *p50, *p99, shown)
     return table

@@ -1,11 +1,12 @@
-"""The robots of `rfm bench neighbour`: each asks at a fixed rate, spread over the period, and notes how long its answers take."""
+"""The robots of `rfm bench neighbour`: each asks at a fixed rate, spread over the period, and notes how long its answers take. They
+stand in a schedule, and so does their neighbour, at the same rate."""
 
 from __future__ import annotations
 
 import functools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rclpy.node import Node
 from rfm_serving import msg, srv
@@ -13,13 +14,32 @@ from rfm_serving import msg, srv
 from ros2_rfm_serving.benchmarks.path.sides import ACTION_NAMES, CAMERAS, STATE_SIZE, photograph
 from ros2_rfm_serving.ros.node.runtime import clock, parameter, run_node
 from ros2_rfm_serving.ros.node.timers import every
-from ros2_rfm_serving.ros.wire import cdr, qos
+from ros2_rfm_serving.ros.wire import cdr, convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import grant_from, session_request_to
-from ros2_rfm_serving.types import NO_VALUES, SYSTEM1, EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
+from ros2_rfm_serving.types import (
+    NO_VALUES,
+    SYSTEM1,
+    EncodedImage,
+    ObservationRequest,
+    RequestId,
+    Route,
+    Schedule,
+    SessionRequest,
+    empty,
+)
 
+PEST = "pest"
+"""The neighbour's name."""
 REQUESTS_HZ = 5.0
 IMAGE_PX = (640, 480)
 RECORD_PERIOD_S = 1.0
+
+
+class Record(NamedTuple):
+    sent: list[tuple[float, float | None]]
+    """When, and how long its answer took (None: there was none), s: of each request."""
+    counted: dict[str, int]
+    """What the server has refused or not seen, by reason, of these robots and their neighbour."""
 
 
 def session(robot: str, **more: Any) -> Any:
@@ -40,8 +60,14 @@ def request(robot: str, epoch: int, sequence: int, images: tuple[bytes, ...]) ->
     )
 
 
+def schedule(robots: list[str], server: str) -> Any:
+    """As a scheduler's: each of them may ask this server as often as these robots do."""
+    routes = tuple(Route(robot=robot, component=SYSTEM1, server=server, max_rate_hz=REQUESTS_HZ, slo_s=1.0) for robot in robots)
+    return convert.schedule_to(Schedule(epoch=1, placements=(), routes=routes, predicted_actions_hz=0.0, policy="bench"), "bench")
+
+
 class Robots(Node):
-    """Writes [[when, latency or null], ...] in s, one entry per request that was sent, to the file `record`."""
+    """Writes a `Record` to the file `record`, once a second."""
 
     def __init__(self) -> None:
         super().__init__("bench_robots")
@@ -52,6 +78,10 @@ class Robots(Node):
         self._out = self.create_publisher(msg.Observation, names.server(server, "observation"), qos.OBSERVATION_SENT)
         self._open = self.create_client(srv.OpenSession, names.server(server, "open_session"))
         self._names = [f"polite_{i}" for i in range(num_robots)]
+        self._counted: dict[str, int] = {}
+        self.create_subscription(msg.ServerStatus, names.server(server, "status"), self._on_status, qos.SERVER_STATUS)
+        self._schedules = self.create_publisher(msg.Schedule, names.schedule, qos.SCHEDULE)
+        self._schedules.publish(schedule([*self._names, PEST], server))
         self._epochs: dict[str, int] = {}
         self._asked: set[str] = set()
         self._sent: dict[RequestId, tuple[float, float | None]] = {}
@@ -85,10 +115,13 @@ class Robots(Node):
         if answered_s is None:
             self._sent[identity] = (sent_s, clock() - sent_s)
 
+    def _on_status(self, status: Any) -> None:
+        self._counted = {count.name: count.count for count in status.refused}
+
     def _write(self) -> None:
         if len(self._epochs) == len(self._names):
             partial = self._record.with_suffix(".part")
-            partial.write_text(json.dumps(list(self._sent.values())), encoding="utf-8")
+            partial.write_text(json.dumps(Record(list(self._sent.values()), self._counted)), encoding="utf-8")
             partial.rename(self._record)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from rclpy.action import CancelResponse
+from rclpy.action import CancelResponse, GoalResponse
 from rclpy.node import Node
 from rfm_serving import action
 
@@ -30,6 +30,8 @@ FAILED = "the model could not answer; the server's log says why"
 
 BURST = 8
 """Goals of one client that may come at once."""
+TOLD = 8
+"""Refusals in a row of which a client is told why: what comes after them costs the server next to nothing."""
 Deposit = Callable[[ObservationRequest, Callable[[RfmError], None]], None]
 """Of a request, and who is told, on any thread, that it is refused."""
 
@@ -76,7 +78,12 @@ class InferDoor:
         self._waiting: dict[str, _Waiting] = {}
         """By the robot name of the goal."""
         self._action = PatientActionServer(
-            node, action.Infer, action_name, begin=self._begin, cancel_callback=lambda goal: CancelResponse.ACCEPT
+            node,
+            action.Infer,
+            action_name,
+            begin=self._begin,
+            goal_callback=self._listen,
+            cancel_callback=lambda goal: CancelResponse.ACCEPT,
         )
         every(node, TEND_PERIOD_S, self._tend)
 
@@ -104,6 +111,16 @@ class InferDoor:
                 self._finish(robot, SessionError("canceled"))
             elif clock() - waiting.since_s > TIMEOUT_S:
                 self._finish(robot, SessionError("the request was not answered"))
+
+    def _listen(self, asked: Any) -> GoalResponse:
+        """Whoever was told often enough that it asks too often is rejected without a word, until it asks less often."""
+        client, now_s = asked.observation.id.robot, clock()
+        serving = self._serving()
+        if serving is None or not self._quotas.insists(client, TOLD, now_s):
+            return GoalResponse.ACCEPT
+        self._quotas.take(client, self._limits().rate_hz or math.inf, now_s)
+        serving[0].count("infer_over_quota")
+        return GoalResponse.REJECT
 
     def _begin(self, goal: Any) -> None:
         robot = f"infer-{uuid.uuid4().hex[:12]}"  # the hyphen: no robot on the graph can have that name

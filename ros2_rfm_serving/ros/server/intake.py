@@ -61,21 +61,26 @@ class Intake:
         arrived_s = clock()
         try:
             with self._server.counting_refusals():
-                request = cdr.observation_from(data)
-                if self._threads:  # before it takes the place of one that may run
-                    self._server.check_admission(request.id)
+                request = self._admitted(data, arrived_s)
         except BadMessageError as error:
             self._complain(error)
             return
         except Exception as error:  # nothing that arrives may end more than itself
             self._server.mishap("intake_error", f"{type(error).__name__}: {error}")
             return
-        if lost := self._arrivals.lost_before(request.id):
-            self._server.count("lost_on_the_way", lost)
         self.put(request, arrived_s, self._complain)
 
+    def _admitted(self, data: bytes, arrived_s: float) -> ObservationRequest:
+        """Before it takes the place of one that may run. Raises: `BadMessageError`."""
+        request = cdr.observation_from(data)
+        self._server.check_admission(request.id)
+        if lost := self._arrivals.lost_before(request.id):
+            self._server.count("lost_on_the_way", lost)
+        self._server.charge(request.id, arrived_s)
+        return request
+
     def put(self, request: ObservationRequest, arrived_s: float, refused: Refused) -> None:
-        """`refused` is called on any thread."""
+        """One that is within its quota. `refused` is called on any thread."""
         item = _Item(request, arrived_s, refused)
         if not self._threads:
             self._submit(item)
@@ -135,7 +140,7 @@ class Intake:
     def _submit(self, item: _Item) -> None:
         try:
             with self._server.counting_refusals():
-                self._server.submit(item.request, item.arrived_s)
+                self._server.deposit(item.request, item.arrived_s)
         except BadMessageError as error:
             item.refused(error)
         except (Exception, SystemExit) as error:  # a decoder is foreign code: it costs this message and nothing else

@@ -50,6 +50,7 @@ class Loading:
 
     def __init__(self, params: ServerParams, placement: Placement, log: Callable[[str], None], former: Former = NOTHING) -> None:
         self.placement, self._former = placement, former
+        self._began_s = clock()
         self._unwanted = False
         self.wedged = False
         """The one before does not end: only a new process helps."""
@@ -63,6 +64,11 @@ class Loading:
         """True when it is over."""
         self._thread.join(seconds)
         return self.outcome is not None
+
+    def takes_s(self, now_s: float) -> float:
+        """For how long it, or what it waits for, has been going on."""
+        before = self._former.loading
+        return max(now_s - self._began_s, before.takes_s(now_s) if before and before.outcome is None else 0.0)
 
     def undo(self) -> None:
         """It is not wanted any more; when this returns its memory is free."""

@@ -19,7 +19,9 @@ from ros2_rfm_serving.server.quota import Quotas
 from ros2_rfm_serving.types import SessionGrant, SessionRequest
 
 OPENINGS_HZ, OPENINGS_AT_ONCE = 2.0, 10
-"""Sessions that one robot may ask for, for one component."""
+"""Sessions that one robot may ask for, of all its components."""
+REFUSAL_SAID_S = 1.0
+"""Between two words in the log on refused sessions: robots say it as well, and whoever asks in a loop must not fill the disk."""
 
 
 class Services:
@@ -45,24 +47,25 @@ class Services:
         serving, refusal = self._serving(), self._refusal()
         if serving is None or refusal:
             return _refused(response, refusal or RfmError("not ready"))
-        server, snapshot = serving.server, serving.server.snapshot(clock())
-        response.sessions, response.max_sessions, response.load = snapshot.sessions, snapshot.max_sessions, snapshot.load
+        server = serving.server
+        response.sessions, response.max_sessions, response.load = server.occupancy
         try:
-            self._check_quota(server, request.robot, request.component)
+            self._check_quota(server, request.robot)
             with server.counting_refusals():
                 grant = self._granted(server, session_request_from(request))
         except RfmError as error:
-            self._node.get_logger().warning(f"session of {request.robot}/{request.component} refused: {error}")
+            said = f"session of {request.robot}/{request.component} refused: {error}"
+            self._node.get_logger().warning(said, throttle_duration_sec=REFUSAL_SAID_S)
             return _refused(response, error)
         response.success, response.session_epoch, response.warnings = True, grant.session_epoch, list(grant.warnings)
-        response.sessions = len(server.session_names())
+        response.sessions = server.occupancy.sessions
         return contract_to(grant.contract, response)
 
-    def _check_quota(self, server: ModelServer, robot: str, component: str) -> None:
+    def _check_quota(self, server: ModelServer, robot: str) -> None:
         """Raises: `CapacityError`; counted."""
-        if not self._openings.take((robot, component), OPENINGS_HZ, clock()):
+        if not self._openings.take(robot, OPENINGS_HZ, clock()):
             server.count("opens_over_quota")
-            raise CapacityError(f"{robot}/{component} asks for sessions more than {OPENINGS_HZ:g} times a second")
+            raise CapacityError(f"{robot} asks for sessions more than {OPENINGS_HZ:g} times a second")
 
     def _granted(self, server: ModelServer, request: SessionRequest) -> SessionGrant:
         """With a topic for its replies. Raises: `RfmError`."""
@@ -94,10 +97,11 @@ class Services:
 
     def _on_describe(self, request: Any, response: Any) -> Any:
         if serving := self._serving():
-            contract_to(serving.server.contract, response)
-            response.max_batch_size = serving.engine.max_batch_size
-            response.sessions = serving.server.session_names()
-            response.max_sessions = serving.server.snapshot(clock()).max_sessions
+            server = serving.server
+            contract_to(server.contract, response)
+            response.max_batch_size = server.max_batch_size
+            response.sessions = server.session_names()
+            response.max_sessions = server.occupancy.max_sessions
         return response
 
 

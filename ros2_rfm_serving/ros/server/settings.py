@@ -63,6 +63,7 @@ class ServerParams:
     infer_rate_hz: float
     infer_waiting: int
     hung_after_s: float
+    load_timeout_s: float
     drain_timeout_s: float
     max_engine_errors: int
 
@@ -175,6 +176,7 @@ SPECS = {
     "instruction": _live("", "The only instruction that is served, in sessions that open from then on; empty: any"),
     "strict_rate": _live(False, "Refuse robots with another control rate than the demonstrations'; else warn"),
     "hung_after_s": _live(10.0, "The process ends, to be started again, when a batch takes longer; 0: never", 0.0, 1e6),
+    "load_timeout_s": _live(1800.0, "The process ends, to be started again, when a model takes longer to load; 0: never", 0.0, 1e6),
     "drain_timeout_s": _live(5.0, "For what runs and waits to be answered before the process or the model goes", 0.0, 1e6),
     "max_engine_errors": _live(10, "Batches without an answer in a row that end the process; 0: never", 0, 1_000_000),
 }
@@ -188,19 +190,23 @@ ENGINE_MARGIN_S = 1.0
 
 
 def hung_limit_s(hung_after_s: float, engine: Engine) -> float:
-    """0: never. An engine that gives up by itself is given the time that it takes for that."""
-    return max(hung_after_s, engine.timeout_s + ENGINE_MARGIN_S) if hung_after_s and engine.timeout_s else hung_after_s
+    """0: never. An engine that gives up by itself is given the time that it takes for that twice: when it has given up what a robot
+    asked for, it may be asked a blank request in the same breath."""
+    return max(hung_after_s, 2.0 * engine.timeout_s + ENGINE_MARGIN_S) if hung_after_s and engine.timeout_s else hung_after_s
 
 
-def check_sizes(params: ServerParams, sizes: Set[str], engine: Engine) -> None:
-    """Of what is served. sizes: those of `batch_size` and `max_sessions` that would change. Raises: `ConfigurationError`."""
+def check_sizes(params: ServerParams, sizes: Set[str], max_batch_size: int) -> None:
+    """Of what is served. sizes: those of `batch_size` and `max_sessions` that would change; max_batch_size: the engine's.
+
+    Raises: `ConfigurationError`.
+    """
     if not params.model:
         raise ConfigurationError("counts only with `model`: the schedule says it", key=min(sizes), fix="call /rfm/replan")
     if "max_sessions" in sizes and not params.max_sessions:
         problem, fix = "0 needs the speed to be measured anew", "give a number, or deactivate the node and clean it up first"
         raise ConfigurationError(problem, key="max_sessions", fix=fix)
-    if params.batch_size > engine.max_batch_size:
-        problem = f"{params.batch_size} is more than the {engine.max_batch_size} that the engine can run"
+    if params.batch_size > max_batch_size:
+        problem = f"{params.batch_size} is more than the {max_batch_size} that the engine can run"
         raise ConfigurationError(problem, key="batch_size", fix="give fewer")
 
 

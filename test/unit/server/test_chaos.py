@@ -458,3 +458,22 @@ def test_a_session_request_is_what_it_was() -> None:
     asked = Horizon(policy="static", steps=3)
     assert isinstance(session_request(), SessionRequest) and Robot(server, horizon=asked).ask()
     assert engine.batches[0][0].horizon == asked
+
+
+def test_what_is_told_of_an_engine_while_it_serves_is_not_asked_of_it() -> None:
+    """On the executor's thread nothing foreign runs."""
+
+    class Fickle(FakeEngine):
+        asked = 0
+
+        @property
+        def max_batch_size(self) -> int:  # type: ignore[override]
+            self.asked += 1
+            if self.asked > 3:
+                raise ValueError("x")
+            return 4
+
+    target = ModelServer(ServerConfig(name="s1", max_sessions=3), Fickle())
+    target.open_session(session_request())
+    assert [target.max_batch_size for _ in range(9)] == [4] * 9
+    assert target.occupancy == (1, 3, 0.0)

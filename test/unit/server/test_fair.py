@@ -64,6 +64,9 @@ def test_each_has_a_quota_and_another_rate_counts_at_once() -> None:
     assert [quotas.take("a", 1.0, 0.0) for _ in range(3)] == [True, True, False]
     assert quotas.take("b", 1.0, 0.0) and quotas.take("a", 1.0, 1.0) and not quotas.take("a", 1.0, 1.5)
     assert quotas.take("a", 5.0, 1.5)
+    assert not quotas.insists("a", 1, 1.5) and not quotas.insists("nobody", 0, 1.5)
+    assert [quotas.take("a", 5.0, 1.5) for _ in range(4)] == [True, False, False, False]
+    assert quotas.insists("a", 3, 1.5) and not quotas.insists("a", 4, 1.5) and not quotas.insists("a", 3, 2.0)
     for i in range(2 * MAX_KEYS):
         quotas.take(i, 5.0, 2.0)
     assert len(quotas._of) <= MAX_KEYS

@@ -15,7 +15,7 @@ from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server import server as server_module
 from ros2_rfm_serving.server.capacity import max_sessions
 from ros2_rfm_serving.server.quota import Quota
-from ros2_rfm_serving.server.sessions import SessionRules
+from ros2_rfm_serving.server.sessions import MAX_QUOTAS, SessionRules
 from ros2_rfm_serving.types import EncodedImage, Serving
 from test.unit.fakes import CONTRACT, JPEG, FakeEngine, observation, session_request
 
@@ -131,24 +131,77 @@ def test_a_flood_is_refused_before_it_is_decoded_and_the_others_are_served() -> 
 
 @pytest.mark.parametrize("schedule_first", [True, False])
 def test_a_robot_of_the_schedule_may_ask_twice_its_rate_and_others_what_the_rules_allow(schedule_first: bool) -> None:
-    target = server(max_request_rate_hz=50.0, burst=5)
+    target = server(max_request_rate_hz=50.0, burst=20)
     declared = {("r1", "system1"): 10.0, ("r2", "system1"): 0.5, ("r3", "system1"): 40.0, ("r4", "system1"): math.inf}
     if schedule_first:
         target.declare(declared)
     epochs = {robot: target.open_session(session_request(robot)).session_epoch for robot in ("r1", "r2", "r3", "r4", "guest")}
     target.declare(declared)
 
-    def taken(robot: str, from_s: float) -> int:
-        """Of 1000 in ten seconds."""
-        for at in range(1, 1001):
-            with contextlib.suppress(BadMessageError):
-                submit(target, observation(epochs[robot], int(from_s * 100) + at, robot), from_s + at * 0.01)
-        return 1000 - target.refused.pop("over_quota", 0)
+    starts_s = dict.fromkeys(epochs, 0.0)
 
-    allowed = {robot: taken(robot, 0.0) for robot in epochs}
-    assert allowed == pytest.approx({"r1": 200, "r2": 50, "r3": 500, "r4": 500, "guest": 500}, abs=6)
+    def share_of(robot: str, rate_hz: float) -> float:
+        """That is taken of what it asks within ten seconds."""
+        begin_s, num_asked = starts_s[robot] + 10.0, round(10.0 * rate_hz)
+        starts_s[robot] = begin_s + 10.0
+        for i in range(num_asked):
+            with contextlib.suppress(BadMessageError):
+                submit(target, observation(epochs[robot], int(begin_s * 200) + i, robot), begin_s + i / rate_hz)
+        return 1.0 - target.refused.pop("over_quota", 0) / num_asked
+
+    def check(quotas: dict[str, tuple[float, int]]) -> None:
+        for robot, (quota_hz, burst) in quotas.items():
+            assert share_of(robot, quota_hz) == 1.0, "within its quota"
+            assert share_of(robot, 1.5 * quota_hz) == pytest.approx(1 / 3, abs=0.12), "the less, the more it asks for"
+            assert share_of(robot, 2.5 * quota_hz) <= 2 * burst / (25 * quota_hz), "what its burst allows"
+            assert share_of(robot, 0.9 * quota_hz) == 1.0, "nothing is held against it"
+
+    check({"r1": (20, 4), "r2": (5, 4), "r3": (50, 4), "r4": (50, 20), "guest": (50, 20)})
     target.declare({("r2", "system1"): 20.0})
-    assert [taken(robot, 10.0) for robot in ("r1", "r2")] == pytest.approx([500, 400], abs=6)
+    check({"r1": (50, 20), "r2": (40, 4)})
+
+
+def test_what_a_session_leaves_behind_is_counted() -> None:
+    """While it waits and while it runs."""
+    target = server()
+    epoch = target.open_session(session_request()).session_epoch
+    submit(target, observation(epoch))
+    work = target.begin(0.0)
+    assert work is not None
+    submit(target, observation(epoch, 2))
+    target.close_session("r1", "system1", epoch)
+    assert target.complete(work, target.run(work), 0.1) == [] and target.refused == {"session_ended": 2}
+
+
+def test_nobody_takes_the_place_of_a_robot_of_the_schedule() -> None:
+    target = server(max_sessions=4)
+    target.declare({("r1", "system1"): 5.0, ("r2", "system1"): 5.0})
+    for guest in ("g1", "g2"):
+        target.open_session(session_request(guest))
+    with pytest.raises(CapacityError, match="2 of 4 sessions are open, 2 are kept"):
+        target.open_session(session_request("g3"))
+    for robot in ("r1", "r2", "g1"):  # one of them anew
+        target.open_session(session_request(robot))
+    with pytest.raises(CapacityError, match="4 of 4 sessions are open, the engine"):
+        target.open_session(session_request("g3"))
+    target.declare({})
+    target.close_session("r1", "system1", 3)
+    target.open_session(session_request("g3"))
+
+
+def test_another_session_is_no_new_quota() -> None:
+    target, taken = server(max_request_rate_hz=1.0, burst=2), 0
+    for i in range(1000):
+        epoch = target.open_session(session_request("r1")).session_epoch
+        with contextlib.suppress(BadMessageError):
+            submit(target, observation(epoch), 0.001 * i)
+            taken += 1
+        target.close_session("r1", "system1", epoch)
+        target.close_session("r2", "system1", target.open_session(session_request("r2")).session_epoch)
+    assert 2 <= taken <= 3 and len(target.brain.sessions._quotas) == 2
+    for i in range(2 * MAX_QUOTAS):
+        target.close_session(f"x{i}", "system1", target.open_session(session_request(f"x{i}")).session_epoch)
+    assert len(target.brain.sessions._quotas) <= MAX_QUOTAS
 
 
 @given(st.lists(st.floats(0, 2), max_size=60), st.integers(1, 10))
