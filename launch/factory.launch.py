@@ -61,7 +61,10 @@ def nodes(context):
     factory = load_factory(Path(value["factory"]))
     listed = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
     warned = [LogInfo(msg=f"warning: {text}") for text in check_nodes(listed, factory.file)]
-    specs = [*recorder_node(value["record"], value["namespace"]), *(spec for spec in listed if simulated or not spec.simulated)]
+    specs = [
+        *recorder_node(value["record"], value["namespace"], factory),
+        *(spec for spec in listed if simulated or not spec.simulated),
+    ]
     folder = HeldFolder("rfm_serving_launch_")  # removed at shutdown, or when this process ends, or by the next launch
     actions = [RegisterEventHandler(OnShutdown(on_shutdown=lambda event, context: folder.cleanup())), *warned, *profile_of(specs)]
     for spec in specs:

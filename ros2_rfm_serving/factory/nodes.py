@@ -212,12 +212,13 @@ LINGER_S = 8.0
 """`ros2 launch` tells all nodes at once to end; the recorder waits for the others."""
 
 
-def recorder_node(folder: Path | str | None, fleet_namespace: str) -> list[NodeSpec]:
+def recorder_node(folder: Path | str | None, fleet_namespace: str, factory: Factory) -> list[NodeSpec]:
     """That records all others, so that it is the first to start. None where `folder` names none."""
     if not folder:
         return []
     fleet = {"fleet_namespace": fleet_namespace} if fleet_namespace else {}
     parameters = {"folder": str(Path(folder).absolute()), "linger_s": LINGER_S, **fleet}
+    parameters |= {"robots": [robot.name for robot in factory.robots], "servers": list(factory.servers)}
     return [NodeSpec(name="recorder", executable="recorder_node", namespace="rfm", parameters=parameters)]
 
 

@@ -71,7 +71,7 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     if options.markers:
         nodes.append(_markers(factory, share() / "config", options.namespace))
     choose_profile(nodes)
-    recorder = _recorder(options.record, options.namespace)
+    recorder = _recorder(options.record, options.namespace, factory)
     supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level, around=recorder)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()
@@ -101,13 +101,13 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     return Outcome(board=board, failed=failed, duration_s=duration_s)
 
 
-def _recorder(folder: Path | None, namespace: str) -> list[NodeSpec]:
+def _recorder(folder: Path | None, namespace: str, factory: Factory) -> list[NodeSpec]:
     from ros2_rfm_serving.factory.nodes import recorder_node
 
     if folder is not None:
         with needing("audit", "--record"):
             from ros2_rfm_serving.audit.recording import recorder as _  # noqa: F401
-    return recorder_node(folder, namespace)
+    return recorder_node(folder, namespace, factory)
 
 
 def _await_recorder(observer: ObserverNode, supervisor: Supervisor, wanted: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,7 +19,7 @@ DEPTH, LARGE_DEPTH = 512, 64
 """So many messages may come while the interpreter is busy."""
 WORDS = ("rfm_serving/", "diagnostic_msgs/", "action_msgs/", "lifecycle_msgs/", "tf2_msgs/")
 """Packages of what is said once: sent again where it was lost."""
-SWEEP = 24
+SWEEP = 16
 """Looks."""
 REST_NS = 5_000_000
 """To be woken for every single message costs more than to take it: after one that came alone, those of the next 5 ms are taken
@@ -38,6 +39,8 @@ class Hearing:
         self._node, self._choose, self._put = node, choose, put
         self._ears: dict[str, _Ear] = {}
         self._looks = self._rested_ns = 0
+        self.changed_s = -math.inf
+        """When the graph was another one than before; somebody else may be about to come."""
         self._graph: list[tuple[str, list[str]]] = []
         self._chosen: dict[str, str] = {}
         self._unknown: set[str] = set()
@@ -56,10 +59,14 @@ class Hearing:
         self._looks += 1
         graph = self._node.get_topic_names_and_types()
         if graph != self._graph:
-            self._graph, self._chosen = graph, self._choose(graph)
+            self._graph, self._chosen, self.changed_s = graph, self._choose(graph), time.monotonic()
         known = self._unknown if self._looks % SWEEP == 0 else self._unknown | self._ears.keys()
         for topic in self._chosen.keys() - known:
             self._hear(topic, self._chosen[topic])
+
+    def expect(self, topic: str, kind: str, offered: QoSProfile) -> None:
+        """Somebody will be there soon: whatever it says first is heard."""
+        self._begin(topic, kind, [offered])
 
     def _rest(self, now_ns: int) -> None:
         if now_ns - self._rested_ns > REST_NS:
@@ -68,9 +75,13 @@ class Hearing:
 
     def _hear(self, topic: str, kind: str) -> None:
         offered = [one.qos_profile for one in self._node.get_publishers_info_by_topic(topic)]
+        if offered:
+            self._begin(topic, kind, offered)
+
+    def _begin(self, topic: str, kind: str, offered: list[QoSProfile]) -> None:
         profile = _profile(offered, kind)
         before = self._ears.get(topic)
-        if not offered or (before is not None and before.profile == profile):
+        if before is not None and before.profile == profile:
             return
         try:
             message, text = definitions.any_class(kind), definitions.text(kind)

@@ -13,7 +13,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
-from ros2_rfm_serving.audit.bag import PAGE
+from ros2_rfm_serving.audit.bag import OBSERVATION, PAGE
 from ros2_rfm_serving.audit.bag_writer import free
 from ros2_rfm_serving.audit.recording.flight import Flight, FlightLimits
 from ros2_rfm_serving.audit.recording.intake import Intake, Topic
@@ -33,7 +33,9 @@ from ros2_rfm_serving.ros.wire import qos
 
 LAST_WORDS = frozenset({"rfm_serving/msg/RobotStatus", "rfm_serving/msg/ServerStatus", "rfm_serving/msg/Schedule"})
 """Types whose publishers come and go with the factory's nodes."""
-LOOK_PERIOD_S, COMPLAIN_PERIOD_S = 0.25, 5.0
+LOOK_PERIOD_S, QUIET_PERIOD_S, BUSY_S = 0.1, 0.5, 10.0
+"""Of looks at the graph, after it has changed and when nothing has changed for so long."""
+COMPLAIN_PERIOD_S = 5.0
 RECENT_S = 60.0
 """That a loss is warned of."""
 
@@ -55,9 +57,11 @@ class RecorderNode(Node):
         self._diagnostics = Diagnostics(self, lambda: [self._status])
         self._linger_s, self._drain_s = values.number("linger_s"), 0.0
         self._lost, self._lost_s, self._complained_s = 0, -RECENT_S, -COMPLAIN_PERIOD_S
+        self._looked_s = 0.0
         every(self, LOOK_PERIOD_S, self._look)
         if self._flight is not None:
             self.create_service(Trigger, f"{self._root}/rfm/recorder/save", self._save)
+        self._expect(*(tuple(filter(None, values.texts(name))) for name in ("robots", "servers")))
         self._hearing.look()
         self._writing.start()
 
@@ -123,9 +127,26 @@ class RecorderNode(Node):
     def _num_lost(self) -> int:
         return sum(self.told.lost.values()) + self._intake.num_unsaid
 
+    def _expect(self, robots: tuple[str, ...], servers: tuple[str, ...]) -> None:
+        names, hear = qos.Names(self._root), self._hearing.expect
+        for robot in robots:
+            hear(names.robot(robot, "rfm/status"), "rfm_serving/msg/RobotStatus", qos.ROBOT_STATUS)
+            hear(names.robot(robot, "rfm/action_chunk"), "rfm_serving/msg/ActionChunk", qos.REPLY_SENT)
+            hear(names.robot(robot, "rfm/audit"), PAGE, qos.AUDIT)
+        for server in servers:
+            hear(names.server(server, "status"), "rfm_serving/msg/ServerStatus", qos.SERVER_STATUS)
+            hear(names.server(server, "observation"), OBSERVATION, qos.OBSERVATION_SENT)
+            hear(names.server(server, "audit"), PAGE, qos.AUDIT)
+
     def _look(self) -> None:
-        self._hearing.look()
-        now_s, lost, problem = clock(), self._num_lost, self.told.problem
+        now_s = clock()
+        if now_s - self._hearing.changed_s < BUSY_S or now_s - self._looked_s >= QUIET_PERIOD_S:
+            self._looked_s = now_s
+            self._hearing.look()
+        self._complain(now_s)
+
+    def _complain(self, now_s: float) -> None:
+        lost, problem = self._num_lost, self.told.problem
         if lost > self._lost:
             self._lost, self._lost_s = lost, now_s
         if (problem or now_s - self._lost_s < COMPLAIN_PERIOD_S) and now_s - self._complained_s >= COMPLAIN_PERIOD_S:

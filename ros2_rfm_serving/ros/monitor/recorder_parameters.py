@@ -12,6 +12,8 @@ SPECS = {
     "cameras": Spec(False, "Camera topics too; what the models were shown is in the observations"),
     "topics": Spec([""], "Patterns of further topics, such as `/cell_3/*`"),
     "exclude": Spec([""], "Patterns of topics that are left out"),
+    "robots": Spec([""], "Robots that will be there soon, whose first words are not to be missed; the others are found"),
+    "servers": Spec([""], "Servers that will be there soon"),
     "split_mb": Spec(1024.0, "Another file from this size on, MB; 0: never", 0.0, 1e7),
     "split_minutes": Spec(15.0, "Another file after this time, min; 0: never", 0.0, 1e6),
     "keep_gb": Spec(0.0, "The oldest files are removed beyond this, GB; 0: never", 0.0, 1e6),
