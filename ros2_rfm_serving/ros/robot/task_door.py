@@ -74,7 +74,7 @@ class TaskDoor:
         self._fed_back_s = -1.0
         self._reset = node.create_client(Trigger, reset_name)
         self._action = PatientActionServer(
-            node, action.ExecuteTask, action_name, begin=self._begin, cancel_callback=self._on_cancel
+            node, action.ExecuteTask, action_name, begin=self._receive, cancel_callback=self._on_cancel
         )
 
     def destroy(self) -> None:
@@ -112,19 +112,23 @@ class TaskDoor:
 
     # --- goals come and go ---
 
-    def _begin(self, goal: Any) -> None:
-        self.tend(clock())  # the goal before may be over, and its end not told before the next control period
-        outcome, problem = self._refusal(goal.request)
+    def _receive(self, goal: Any) -> None:
+        problem = self._begin(goal)
         if not goal.request.requester:
             self._heard(f"execute_task: {goal.request.instruction}", problem or "accepted", not problem)
+
+    def _begin(self, goal: Any) -> str:
+        """Why not; empty: it begins, now or when the robot's reset is over."""
+        self.tend(clock())  # the goal before may be over, and its end not told before the next control period
+        outcome, problem = self._refusal(goal.request)
         if problem:
             self._refuse(goal, outcome, problem)
-            return
+            return problem
         if self._goal is not None:
             self._preempt(f"preempted by a goal of {_who(goal.request)}", clock())
         if self._goal is not None or self._is_being_reset(clock()):
             self._next = goal
-            return
+            return ""
         wanted = TaskGoal(
             task=self._task,
             instruction=goal.request.instruction or self.instruction,
@@ -132,6 +136,7 @@ class TaskDoor:
             reset=goal.request.reset,
         )
         self._goal, self._resetting = (goal, self._brain.start(wanted, clock())), -1
+        return ""
 
     def _begin_next(self, now_s: float) -> None:
         """The goal that waits, if nobody else moves the robot any more; a closed door tells it so at once."""
