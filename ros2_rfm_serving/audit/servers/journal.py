@@ -13,7 +13,8 @@ from ros2_rfm_serving.audit.servers.snapshots import UNRECORDED, copied, written
 from ros2_rfm_serving.audit.servers.witness import Note, unwitnessed, witnessed
 from ros2_rfm_serving.server import ModelServer, ServerBrain
 
-NO_MODEL = {UNRECORDED: "no model is loaded"}
+NO_MODEL = None
+"""In place of a brain: nothing decides, and nothing is to be decided again."""
 URGENT = frozenset({"open_session", "close_session", "take_new", "resize", "reconfigure", "collect_sessions"})
 """Calls that somebody will ask about."""
 MAX_NOTES = 20_000

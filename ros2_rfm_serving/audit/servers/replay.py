@@ -23,12 +23,16 @@ class ServerReplay:
     """See `audit.replay.Replayer`."""
 
     def __init__(self) -> None:
-        self.brain: ServerBrain
+        self.brain: ServerBrain | None = None
+        """None: no model was loaded."""
         self._works: dict[int, Work] = {}
         """By number."""
         self._notes: list[Note] = []
 
     def restore(self, brain: Any) -> None:
+        self.brain, self._works = None, {}
+        if brain is None:
+            return
         if isinstance(brain, dict) and UNRECORDED in brain:
             raise RfmError(str(brain[UNRECORDED]))
         restored = codec.value(brain)
@@ -38,27 +42,27 @@ class ServerReplay:
         self._works = {work.number: work for work in restored.works}
 
     def whole(self) -> Any:
-        return written(copied(self.brain))
+        return None if self.brain is None else written(copied(self.brain))
 
     def work(self, number: int) -> Work:
         """One that has begun. Raises: `KeyError`."""
         return self._works[number]
 
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        call = call_of(record, self.brain, self._works)
-        if call is None:
+        call = None if self.brain is None else call_of(record, self.brain, self._works)
+        if self.brain is None or call is None:
             return {}
-        answers = {key: value for key, value in self._decided(call).items() if key not in NOT_DECIDED}
+        answers = {key: value for key, value in self._decided(call, self.brain).items() if key not in NOT_DECIDED}
         for key in record.keys() & {"refused", "result", "supersedes"} - answers.keys():
             answers[key] = UNDECIDED
         return answers
 
-    def _decided(self, call: Call) -> Mapping[str, Any]:
+    def _decided(self, call: Call, brain: ServerBrain) -> Mapping[str, Any]:
         """As it would be recorded. Raises: what the brain does where the record is none that it could have made."""
         do, args = call
         with contextlib.suppress(RfmError):  # it is in the note
-            getattr(witnessed(self.brain, lambda: 0.0, self._notes.append), do)(*args)
-        self.brain.mishaps.clear()
+            getattr(witnessed(brain, lambda: 0.0, self._notes.append), do)(*args)
+        brain.mishaps.clear()
         if not self._notes:  # it was refused then, and is not now
             return {"refused": UNDECIDED}
         note = self._notes.pop()

@@ -85,8 +85,8 @@ class Rerun:
         return self._engines[key]
 
     def _say(self, result: Inferred, record: Mapping[str, Any]) -> None:
-        if record.get("kind") == "begin":
-            for difference in differences((record.get("made_of") or {}).get("engine") or {}):
+        if record.get("kind") == "begin" and record.get("made_of"):
+            for difference in differences(record["made_of"].get("engine") or {}):
                 result.say(difference)
 
     def _measure(self) -> None:

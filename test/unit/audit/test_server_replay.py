@@ -301,6 +301,18 @@ def test_what_is_decided_faster_than_it_is_written_begins_another_chain(monkeypa
     assert again(records[second:]).difference is None and any(record["kind"] == "reply" for record in records[second:])
 
 
+def test_before_a_model_is_loaded_there_is_nothing_to_decide_again() -> None:
+    kept = Kept(ModelServer(ServerConfig(name="s"), FakeEngine()))
+    kept.written.follow(None, {})
+    kept.journal.anew(1e6, "another model")
+    kept.journal.note("transition", 1e6, lambda: {"from": "loading", "to": "ready", "reason": ""})
+    kept.snapshot()
+    records = kept.records()
+    second = max(number for number, record in enumerate(records) if record["kind"] == "begin")
+    result = again(records[second:])
+    assert not result.refused and result.difference is None and not result.notes and result.snapshots == 1
+
+
 def test_another_model_begins_another_chain() -> None:
     kept = Kept(ModelServer(ServerConfig(name="s"), FakeEngine()))
     kept.written.follow(ModelServer(ServerConfig(name="s", batch_size=3), FakeEngine()), {"model": "other"})
