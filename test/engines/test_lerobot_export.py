@@ -5,19 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import simplejpeg
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 from ros2_rfm_serving.audit.export.frames import Camera, Episode, Frame, Shape, Source
 from ros2_rfm_serving.audit.export.lerobot import write
+from ros2_rfm_serving.cli.train import train
+from ros2_rfm_serving.engines.embedded import bundle
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import EncodedImage
+from ros2_rfm_serving.worlds.recorded import demonstrations, opened
 
 NAMES = ("x", "y", "gripper")
 SHAPE = Shape(action_names=NAMES, state_size=5, cameras=(Camera("front", 24, 32), Camera("side", 24, 32)), rate_hz=20)
 
 
-def picture(camera: str, level: int) -> EncodedImage:
-    data = simplejpeg.encode_jpeg(np.full((24, 32, 3), level, np.uint8), quality=95)
+CAMERAS = (Camera("front", 96, 96), Camera("side", 96, 96))
+
+
+def picture(camera: str, level: int, height: int = 24, width: int = 32) -> EncodedImage:
+    data = simplejpeg.encode_jpeg(np.full((height, width, 3), level, np.uint8), quality=95)
     return EncodedImage(camera=camera, format="jpeg", data=data)
 
 
@@ -59,3 +68,49 @@ def test_lerobot_reads_frames_with_their_source_success_and_interventions(tmp_pa
     assert [int(data[at]["success"]) for at in (0, 4)] == [1, -1]
     assert float(data[5]["next.reward"]) == 0.0 and bool(data[5]["intervention.person"])
     assert not (tmp_path / "set.partial").exists()
+
+
+# --- what it trains --------------------------------------------------------------------------------------------------------
+
+ARM = Shape(action_names=("delta_x", "delta_y", "delta_z", "gripper"), state_size=39, cameras=CAMERAS, rate_hz=20)
+
+
+def arm_frame(step: int, **more: object) -> Frame:
+    images = tuple(picture(camera.name, 40 * (step // 4), 96, 96) for camera in CAMERAS)
+    state = np.linspace(0, 1, 39, dtype=np.float32) + step
+    return frame(step, state=state, images=images, action=np.full(4, 0.1 * (step % 7), np.float32), **more)
+
+
+def recorded(folder: Path) -> Path:
+    frames = [arm_frame(step, **({"source": None, "fallback": "hold"} if step == 9 else {})) for step in range(16)]
+    names = ARM.action_names
+    write([Episode(robot="push_1", number=1, task="push", action_names=names, rate_hz=20.0, frames=frames)], ARM, folder, "set")
+    return folder
+
+
+def test_the_shipped_policy_goes_on_with_what_robots_lived_through(tmp_path: Path) -> None:
+    train("policy", out=tmp_path / "models", dataset=recorded(tmp_path / "set"), steps=3, seed=0, threads=1)
+    network, content_hash = bundle.load(tmp_path / "models" / "metaworld_flow_recorded")
+    shipped_network, shipped_hash = bundle.load(shipped("models", "metaworld_flow"))
+    assert content_hash != shipped_hash and network.config == shipped_network.config
+
+
+def test_an_episode_is_cut_where_the_ladder_spoke(tmp_path: Path) -> None:
+    found = demonstrations(opened(recorded(tmp_path / "set")), ("front", "side"))
+    assert found.texts == ("push it",)
+    assert found.demonstrations.episode.tolist() == [0] * 9 + [1] * 6
+    assert found.demonstrations.frame.tolist() == [0] * 4 + [1] * 4 + [2] + [3] * 2 + [4] * 4
+    assert abs(int(found.demonstrations.images[1, 0].mean()) - 40) <= 1
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    write(
+        [Episode(robot="a", number=1, task="t", action_names=NAMES, rate_hz=20.0, frames=[frame(0)])], SHAPE, tmp_path / "set", "s"
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        train("policy", out=tmp_path / "models", dataset=tmp_path / "set", steps=1, seed=0, threads=1)
+    assert "its actions are x, y, gripper, the policy's delta_x, delta_y, delta_z, gripper" in str(refused.value)
+    assert "its state has 5 values, the policy's 39" in str(refused.value)
+    assert "camera front has 32x24 px, the policy's 96x96" in str(refused.value)
+    with pytest.raises(ConfigurationError, match="no LeRobotDataset"):
+        train("policy", out=tmp_path / "models", dataset=tmp_path, steps=1, seed=0, threads=1)

@@ -1,4 +1,4 @@
-"""Examples for training, one per executed action: policies learn from actions at the control rate, whatever the rate of requests."""
+"""Examples for training, one per command: policies learn from actions at the control rate, whatever the rate of requests."""
 
 from __future__ import annotations
 

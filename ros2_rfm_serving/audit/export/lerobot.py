@@ -16,7 +16,7 @@ import numpy as np
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 from lerobot.datasets.utils import SuppressProgressBars
 
-from ros2_rfm_serving.audit.export.frames import Episode, Frame, Shape, Source
+from ros2_rfm_serving.audit.export.frames import Episode, Shape, Source
 from ros2_rfm_serving.server.images import decode
 from ros2_rfm_serving.types import EncodedImage, Image
 
