@@ -1,7 +1,7 @@
 """What robots lived through (`rfm export`), as demonstrations for `rfm train`.
 
-An action is an example of what to do only where a policy chose it: where the fallback ladder spoke, the episode is cut in two, so that
-no chunk is learnt across it.
+An action is an example of what to do only where a policy chose it: where the fallback ladder spoke, the episode is cut in two, so
+that no chunk is learnt across it.
 """
 
 from __future__ import annotations
@@ -55,14 +55,13 @@ def differences(features: Mapping[str, Any], config: FlowPolicyConfig) -> list[s
         found.append(f"its actions are {', '.join(names)}, the policy's {', '.join(config.action_names)}")
     if size != config.state_size:
         found.append(f"its state has {size} values, the policy's {config.state_size}")
+    side = config.image_size_px
     for camera in config.cameras:
         shape = tuple(features.get(CAMERA + camera, {}).get("shape", ()))
         if not shape:
             found.append(f"it has no camera {camera}")
-        elif shape[:2] != (config.image_size_px,) * 2:
-            found.append(
-                f"camera {camera} has {shape[1]}x{shape[0]} px, the policy's {config.image_size_px}x{config.image_size_px}"
-            )
+        elif shape[:2] != (side, side):
+            found.append(f"camera {camera} has {shape[1]}x{shape[0]} px, the policy's {side}x{side}")
     return found
 
 
@@ -95,9 +94,8 @@ class _Rows:
             self._episode += new
             task = self.texts.setdefault(item["task"], len(self.texts))
             self._look(item, task, new=new)
-            self.steps.append(
-                (item["observation.state"].numpy(), item["action"].numpy(), self._episode, task, len(self._frames) - 1)
-            )
+            state, action = item["observation.state"].numpy(), item["action"].numpy()
+            self.steps.append((state, action, self._episode, task, len(self._frames) - 1))
         self._last = here
 
     def _look(self, item: Mapping[str, Any], task: int, *, new: bool) -> None:
