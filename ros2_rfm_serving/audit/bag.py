@@ -1,0 +1,210 @@
+"""A recording, read: a rosbag2 folder of MCAP files, or one such file, also one that was cut off (`rfm record` writes them)."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import re
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ros2_rfm_serving.audit import mcap_scan
+from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.codec import digest
+from ros2_rfm_serving.audit.mcap_scan import ChunkAt, Scanned
+from ros2_rfm_serving.audit.message_types import MessageTypes
+from ros2_rfm_serving.errors import RfmError
+
+PAGE, OBSERVATION, PICTURE = "rfm_serving/msg/AuditPage", "rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"
+CHUNKS_KEPT = 8
+
+
+class Message(NamedTuple):
+    """One message, as it was recorded."""
+
+    topic: str
+    type: str
+    """"rfm_serving/msg/AuditPage"."""
+    time_ns: int
+    """When it was recorded, by the recorder's clock (ROS time)."""
+    data: bytes
+    """CDR."""
+
+
+class Bag:
+    """What stands in it is found when it is opened; messages are read when they are asked for."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Raises: `RfmError`: there is none, or it is of another kind."""
+        self.path = Path(path)
+        self.files: tuple[Scanned, ...] = tuple(mcap_scan.scan(file) for file in files_of(self.path))
+        self.damages: dict[str, None] = {}
+        """What could not be read, in words, as far as it was come across."""
+        for one in self.files:
+            self.damages |= dict.fromkeys(one.problems)
+            if not one.closed:
+                self.damages[f"{one.path.name}: cut off behind {one.end} bytes"] = None
+        self._types = MessageTypes()
+        self._chunk = functools.lru_cache(maxsize=CHUNKS_KEPT)(mcap_scan.records)
+        self._where: dict[str, tuple[Scanned, ChunkAt, int, int]] | None = None
+        """SHA-256 of an image -> its message in its chunk, and its number in there."""
+
+    @functools.cached_property
+    def topics(self) -> Mapping[str, str]:
+        """Topic -> type."""
+        return {channel.topic: channel.type for one in self.files for channel in one.channels.values()}
+
+    @property
+    def begins_ns(self) -> int:
+        """0: it is empty."""
+        return min((chunk.begins_ns for one in self.files for chunk in one.chunks), default=0)
+
+    @property
+    def ends_ns(self) -> int:
+        return max((chunk.ends_ns for one in self.files for chunk in one.chunks), default=0)
+
+    def messages(
+        self, *types: str, topics: Collection[str] | None = None, since_ns: int | None = None, until_ns: int | None = None
+    ) -> Iterator[Message]:
+        """In the order in which they came, both times included. types: none: all; topics: none: all."""
+        since, until = since_ns or 0, 1 << 63 if until_ns is None else until_ns
+        wanted = {one.path: _wanted(one, types, topics) for one in self.files}
+        chunks = [
+            (chunk.begins_ns, number, one, chunk)
+            for number, (one, chunk) in enumerate((one, chunk) for one in self.files for chunk in one.chunks)
+            if chunk.begins_ns <= until and chunk.ends_ns >= since and chunk.channels & wanted[one.path]
+        ]
+        for time_ns, _, _, one, channel, data in self._merged(sorted(chunks, key=lambda one: one[:2]), wanted):
+            if since <= time_ns <= until:
+                yield Message(one.channels[channel].topic, one.channels[channel].type, time_ns, data)
+
+    def read(self, message: Message) -> Any:
+        """An object with the message's fields, by the definitions in the bag. Raises: `RfmError`."""
+        self._types.add(message.type, self._definitions.get(message.type, ""))
+        return self._types.read(message.type, message.data)
+
+    def pages(self) -> Iterator[Page]:
+        """In the order in which they lie in the file. One that is none stands in `damages`."""
+        for one in self.files:
+            wanted = _wanted(one, (PAGE,), None)
+            for chunk in one.chunks:
+                if not chunk.channels & wanted:
+                    continue
+                for channel, _, data in self._read_chunk(chunk):
+                    if channel in wanted and (page := self._page(data, chunk)) is not None:
+                        yield page
+
+    def blob(self, sha256: str) -> bytes | None:
+        """Bytes of an image that was recorded. None: it is not there."""
+        if self._where is None:
+            self._where = dict(self._images())
+        found = self._where.get(sha256)
+        if found is None:
+            return None
+        one, chunk, number, image = found
+        channel, time_ns, data = self._read_chunk(chunk)[number]
+        kept = one.channels[channel]
+        return self._images_in(Message(kept.topic, kept.type, time_ns, data))[image]
+
+    @functools.cached_property
+    def _definitions(self) -> dict[str, str]:
+        return {channel.type: channel.definition for one in self.files for channel in one.channels.values() if channel.definition}
+
+    def _merged(
+        self, chunks: list[tuple[int, int, Scanned, ChunkAt]], wanted: Mapping[Path, frozenset[int]]
+    ) -> Iterator[tuple[int, int, int, Scanned, int, bytes]]:
+        """Messages of chunks whose times overlap, each unpacked when its time has come."""
+        heap: list[tuple[int, int, int, Scanned, int, bytes]] = []
+        for begins_ns, number, one, chunk in chunks:
+            while heap and heap[0][0] < begins_ns:
+                yield heapq.heappop(heap)
+            for place, (channel, time_ns, data) in enumerate(self._read_chunk(chunk)):
+                if channel in wanted[one.path]:
+                    heapq.heappush(heap, (time_ns, number, place, one, channel, data))
+        while heap:
+            yield heapq.heappop(heap)
+
+    def _read_chunk(self, chunk: ChunkAt) -> list[tuple[int, int, bytes]]:
+        found, problem = self._chunk(chunk)
+        if problem:
+            self.damages[problem] = None
+        return found
+
+    def _page(self, data: bytes, chunk: ChunkAt) -> Page | None:
+        try:
+            return page_of(data)
+        except RfmError as error:
+            self.damages[f"{chunk.path.name}: {error}"] = None
+            return None
+
+    def _images(self) -> Iterator[tuple[str, tuple[Scanned, ChunkAt, int, int]]]:
+        for one in self.files:
+            wanted = _wanted(one, (OBSERVATION, PICTURE), None)
+            for chunk in (chunk for chunk in one.chunks if chunk.channels & wanted):
+                for number, (channel, time_ns, data) in enumerate(self._read_chunk(chunk)):
+                    if channel in wanted:
+                        kept = one.channels[channel]
+                        for image, found in enumerate(self._images_in(Message(kept.topic, kept.type, time_ns, data))):
+                            yield digest(found), (one, chunk, number, image)
+
+    def _images_in(self, message: Message) -> list[bytes]:
+        """Empty: it is damaged."""
+        try:
+            found = self.read(message)
+        except RfmError as error:
+            self.damages[str(error)] = None
+            return []
+        return [bytes(one.data) for one in (found.images if message.type == OBSERVATION else [found])]
+
+
+def files_of(path: Path) -> list[Path]:
+    """In the order in which they were written, those that `metadata.yaml` does not know yet included. Raises: `RfmError`."""
+    if path.is_file():
+        return [path]
+    found = sorted(path.glob("*.mcap"), key=_number)
+    if not found:
+        what = "it has files of another kind; `ros2 bag convert` to mcap" if any(path.glob("*.db3")) else "no *.mcap is in it"
+        raise RfmError(f"{path}: no recording: {what if path.is_dir() else 'there is no such folder or file'}")
+    return found
+
+
+def page_of(data: bytes) -> Page:
+    """An `AuditPage`, from its bytes: a text that was damaged is still one here. Raises: `RfmError`."""
+    try:
+        at = 4 + 8  # how they are encoded, stamp
+        _, at = _text(data, at)
+        writer, at = _text(data, at)
+        at = 4 + (at - 4 + 7) // 8 * 8
+        run, first = struct.unpack_from("<QQ", data, at)
+        previous, at = _text(data, at + 16)
+        records, _ = _text(data, at)
+    except struct.error as error:
+        raise RfmError(f"a page of records is damaged: {error}") from None
+    lines = tuple(line for line in records.split(b"\n") if line)
+    return Page(
+        writer=writer.decode(errors="replace"), run=run, first=first, previous=previous.decode(errors="replace"), lines=lines
+    )
+
+
+def _text(data: bytes, at: int) -> tuple[bytes, int]:
+    """And where the next field begins, which is of 4 bytes."""
+    (size,) = struct.unpack_from("<I", data, at)
+    if at + 4 + size > len(data):
+        raise struct.error("a text is longer than its message")
+    return data[at + 4 : at + 4 + max(0, size - 1)], at + 4 + (size + 3) // 4 * 4
+
+
+def _wanted(one: Scanned, types: Collection[str], topics: Collection[str] | None) -> frozenset[int]:
+    return frozenset(
+        number
+        for number, channel in one.channels.items()
+        if (not types or channel.type in types) and (topics is None or channel.topic in topics)
+    )
+
+
+def _number(path: Path) -> tuple[int, str]:
+    """Of `name_12.mcap`."""
+    found = re.search(r"(\d+)$", path.stem)
+    return int(found[1]) if found else 0, path.name

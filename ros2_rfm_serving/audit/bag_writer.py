@@ -1,0 +1,248 @@
+"""A rosbag2 folder as it is written: MCAP files one after the other, and `metadata.yaml`, always of the files that are whole.
+
+rosbag2 writes that file at the end alone; here it is replaced, at once, whenever a file was begun, ended or removed, so that the
+folder is a bag at any time. What cannot be written is handed to `lost`, and tried again with the next chunk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+from ros2_rfm_serving.audit.mcap_file import Channel, Chunk, McapFile, Output
+from ros2_rfm_serving.audit.message_types import MessageTypes
+from ros2_rfm_serving.errors import RfmError
+
+VERSION, METADATA = 9, "metadata.yaml"
+CHUNK_BYTES, CHUNK_S = 2 << 20, 1.0
+"""A chunk is written when it has so much, or is so old: as much is lost with a recorder that is killed."""
+IMAGES = frozenset({"rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"})
+"""Compressed already: their chunks are left as they are."""
+Lost = Callable[[Mapping[str, int], OSError], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A file that is whole."""
+
+    name: str
+    size: int
+    begins_ns: int
+    ends_ns: int
+    counts: Mapping[int, int]
+    """Channel -> messages."""
+
+
+def _raise(counts: Mapping[str, int], error: OSError) -> None:
+    raise error
+
+
+class BagWriter:
+    """Of one thread. `write`, and now and then `flush`; `close` at the end."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        split_bytes: int = 0,
+        split_s: float = 0.0,
+        lost: Lost = _raise,
+        open_file: Callable[[Path], Output] | None = None,
+    ) -> None:
+        """split: 0: never. lost: told what could not be written, by topic, and why.
+
+        Raises: `RfmError`: the folder has a recording already.
+        """
+        self.folder, self._lost = folder, lost
+        self._split_bytes, self._split_ns = split_bytes, int(split_s * 1e9)
+        self._open_file = open_file or _open
+        self._channels: dict[int, Channel] = {}
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._chunks = {True: Chunk(compressed=True), False: Chunk(compressed=False)}
+        self._file: McapFile | None = None
+        self._name = ""
+        self._begun = 0
+        self.ended: deque[Ended] = deque()
+        """Oldest first, without those that were removed."""
+        self.counts: Counter[str] = Counter()
+        """Topic -> messages that were written."""
+        self._types = MessageTypes()
+        self._stale = False
+        _make(folder)
+        self._write_metadata()
+
+    def write(
+        self, topic: str, kind: str, definition: str, data: bytes, time_ns: int, *, qos: str = "", published_ns: int = 0
+    ) -> None:
+        """definition: `ros2msg`, with all that it is made of; time_ns: when it came, since 1970."""
+        number = self._numbers.get((topic, kind))
+        if number is None:
+            number = self._numbers[topic, kind] = len(self._numbers) + 1
+            self._channels[number] = Channel(topic, kind, definition, qos)
+        chunk = self._chunks[kind not in IMAGES]
+        chunk.add(number, time_ns, data, published_ns or time_ns)
+        if chunk.size >= CHUNK_BYTES or time_ns - chunk.begins_ns >= CHUNK_S * 1e9:
+            self._put(chunk)
+
+    def flush(self) -> None:
+        """Whatever waits goes to the file."""
+        for chunk in list(self._chunks.values()):
+            self._put(chunk)
+        if self._stale:
+            self._write_metadata()
+
+    def split(self) -> None:
+        """What comes next goes to another file."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        with self._counting({}):
+            file.close()
+        self.ended.append(
+            Ended(name=self._name, size=file.size, begins_ns=file.begins_ns, ends_ns=file.ends_ns, counts=file.counts)
+        )
+        self._write_metadata()
+
+    def close(self) -> None:
+        self.flush()
+        self.split()
+        self._write_metadata()
+
+    def remove_oldest(self) -> Ended:
+        """Of the files that are whole. Raises: `IndexError`: there is none."""
+        oldest = self.ended.popleft()
+        self._write_metadata()
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / oldest.name).unlink()
+        if self._stale:  # there was no room for it
+            self._write_metadata()
+        return oldest
+
+    @property
+    def size(self) -> int:
+        """In bytes, of all files."""
+        return sum(one.size for one in self.ended) + (self._file.size if self._file is not None else 0)
+
+    def __enter__(self) -> BagWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _put(self, chunk: Chunk) -> None:
+        if not chunk.index:
+            return
+        self._chunks[chunk.compressed] = Chunk(compressed=chunk.compressed)
+        counts = Counter({self._channels[number].topic: count for number, count in chunk.counts().items()})
+        if self._full(chunk):
+            self.split()
+        with self._counting(counts):
+            self._file = self._file or self._next()
+            self._file.write(chunk, self._channels)
+            self.counts += counts
+
+    def _full(self, chunk: Chunk) -> bool:
+        file = self._file
+        if file is None or not file.counts:
+            return False
+        too_large = 0 < self._split_bytes < file.size + chunk.size
+        return too_large or 0 < self._split_ns < chunk.ends_ns - file.begins_ns
+
+    def _next(self) -> McapFile:
+        self._name = f"{self.folder.name}_{self._begun}.mcap"
+        output = self._open_file(self.folder / self._name)
+        try:
+            file = McapFile(output)
+        except OSError:
+            output.close()
+            raise
+        self._begun += 1
+        return file
+
+    @contextlib.contextmanager
+    def _counting(self, counts: Mapping[str, int]) -> Any:
+        try:
+            yield
+        except OSError as error:
+            self._lost(counts, error)
+
+    def _write_metadata(self) -> None:
+        self._stale = True
+        with self._counting({}):
+            replace_text(self.folder / METADATA, self.metadata())
+            self._stale = False
+
+    def metadata(self) -> str:
+        return metadata(self.ended, self._channels, self._types)
+
+
+def metadata(files: deque[Ended] | list[Ended], channels: Mapping[int, Channel], types: MessageTypes) -> str:
+    """`metadata.yaml` as rosbag2 has it since version 9 (Jazzy)."""
+    counts: Counter[int] = sum((Counter(one.counts) for one in files), Counter())
+    begins, ends = min((one.begins_ns for one in files), default=0), max((one.ends_ns for one in files), default=0)
+    information = {
+        "version": VERSION,
+        "storage_identifier": "mcap",
+        **_times(begins, ends, counts.total()),
+        "topics_with_message_count": [_topic(channels[number], count, types) for number, count in sorted(counts.items())],
+        "compression_format": "",
+        "compression_mode": "",
+        "relative_file_paths": [one.name for one in files],
+        "files": [{"path": one.name, **_times(one.begins_ns, one.ends_ns, sum(one.counts.values()))} for one in files],
+        "custom_data": None,
+        "ros_distro": os.environ.get("ROS_DISTRO", "unknown"),
+    }
+    return yaml.safe_dump({"rosbag2_bagfile_information": information}, sort_keys=False)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """At once: whoever reads it finds the old one or the new one."""
+    new = path.with_name(path.name + ".new")
+    try:
+        new.write_text(text, encoding="utf-8")
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _times(begins_ns: int, ends_ns: int, count: int) -> dict[str, Any]:
+    return {
+        "starting_time": {"nanoseconds_since_epoch": begins_ns},
+        "duration": {"nanoseconds": ends_ns - begins_ns},
+        "message_count": count,
+    }
+
+
+def _topic(channel: Channel, count: int, types: MessageTypes) -> dict[str, Any]:
+    return {
+        "topic_metadata": {
+            "name": channel.topic,
+            "type": channel.type,
+            "serialization_format": "cdr",
+            "offered_qos_profiles": yaml.safe_load(channel.qos) if channel.qos else [],
+            "type_description_hash": types.hash(channel.type, channel.definition),
+        },
+        "message_count": count,
+    }
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = any(folder.glob("*.mcap"))
+    except OSError as error:
+        raise RfmError(f"{folder}: no folder for a recording: {error.strerror or error}") from None
+    if taken:
+        raise RfmError(f"{folder}: a recording is in it already; name another folder")
+
+
+def _open(path: Path) -> Output:
+    return path.open("xb", buffering=0)

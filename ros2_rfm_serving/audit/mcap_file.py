@@ -1,0 +1,222 @@
+"""One MCAP file as it is written: chunk by chunk, each whole or not at all, so that it is readable whenever writing ends.
+
+Our own writer, as the library's neither takes back half a chunk when the disk is full, nor leaves images, which are compressed
+already, as they are. Definitions of messages stand before the first chunk that needs them.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import zstandard
+from mcap.data_stream import RecordBuilder
+from mcap.opcode import Opcode
+from mcap.records import Channel as ChannelRecord
+from mcap.records import ChunkIndex, DataEnd, Footer, Header, McapRecord, Schema, Statistics, SummaryOffset
+
+MAGIC = b"\x89MCAP0\r\n"
+PROFILE, LIBRARY = "ros2", "rfm_serving"
+ENCODING, SCHEMA, QOS = "cdr", "ros2msg", "offered_qos_profiles"
+LEVEL = 1
+"""Of zstd: the recorder must not cost a core."""
+MESSAGE = struct.Struct("<BQHIQQ")
+HEADER_BYTES = MESSAGE.size - 9
+"""Of a message, that its length counts: without operation code and length."""
+CHUNK = struct.Struct("<BQQQQII")
+INDEX = struct.Struct("<BQHI")
+
+
+class Channel(NamedTuple):
+    """A topic, with one type."""
+
+    topic: str
+    type: str
+    """"rfm_serving/msg/AuditPage"."""
+    definition: str
+    """`ros2msg`: its text, and those of all that it is made of."""
+    qos: str = ""
+    """What its publishers offer, as rosbag2 has it in YAML."""
+
+
+class Output(Protocol):
+    """What a file opened unbuffered has."""
+
+    def write(self, data: bytes, /) -> int | None: ...
+    def seek(self, offset: int, /) -> int: ...
+    def truncate(self, size: int, /) -> int: ...
+    def close(self) -> None: ...
+
+
+class Chunk:
+    """Messages that are written at once."""
+
+    def __init__(self, *, compressed: bool) -> None:
+        self.compressed = compressed
+        self.begins_ns = self.ends_ns = 0
+        self.size = 0
+        self.index: dict[int, list[int]] = {}
+        """Channel -> time, offset, time, offset, ..."""
+        self._parts: list[bytes] = []
+
+    def add(self, channel: int, time_ns: int, data: bytes, published_ns: int) -> None:
+        entries = self.index.setdefault(channel, [])
+        number = len(entries) // 2
+        entries += time_ns, self.size
+        self.begins_ns = min(self.begins_ns or time_ns, time_ns)
+        self.ends_ns = max(self.ends_ns, time_ns)
+        self._parts += MESSAGE.pack(Opcode.MESSAGE, HEADER_BYTES + len(data), channel, number, time_ns, published_ns), data
+        self.size += MESSAGE.size + len(data)
+
+    def counts(self) -> Counter[int]:
+        """Channel -> messages."""
+        return Counter({channel: len(entries) // 2 for channel, entries in self.index.items()})
+
+    def record(self) -> tuple[bytes, int, str]:
+        """As it stands in the file, the bytes of its messages in there, and how they are compressed."""
+        plain = b"".join(self._parts)
+        name = b"zstd" if self.compressed else b""
+        data = zstandard.compress(plain, LEVEL) if self.compressed else plain
+        length = CHUNK.size - 9 + len(name) + 8 + len(data)
+        head = CHUNK.pack(Opcode.CHUNK, length, self.begins_ns, self.ends_ns, len(plain), zlib.crc32(plain), len(name))
+        return head + name + struct.pack("<Q", len(data)) + data, len(data), name.decode()
+
+    def indexes(self) -> tuple[bytes, dict[int, int]]:
+        """The records that stand behind it, and where each channel's begins among them."""
+        records, offsets, size = [], {}, 0
+        for channel, entries in self.index.items():
+            offsets[channel] = size
+            body = struct.pack(f"<{len(entries)}Q", *entries)
+            records.append(INDEX.pack(Opcode.MESSAGE_INDEX, 6 + len(body), channel, len(body)) + body)
+            size += len(records[-1])
+        return b"".join(records), offsets
+
+
+class McapFile:
+    """Of one thread. Raises `OSError` when nothing can be written; what was in the file before is as it was."""
+
+    def __init__(self, output: Output) -> None:
+        self.size = 0
+        self.counts: Counter[int] = Counter()
+        self.begins_ns = self.ends_ns = 0
+        self._output = output
+        self._channels: dict[int, Channel] = {}
+        self._schemas: dict[str, int] = {}
+        """Type -> number, from 1; 0 is none."""
+        self._chunks: list[ChunkIndex] = []
+        self._put(MAGIC + _built(Header(profile=PROFILE, library=LIBRARY)))
+
+    def write(self, chunk: Chunk, channels: Mapping[int, Channel]) -> None:
+        """channels: by the numbers that the chunk uses."""
+        new = {number: channels[number] for number in chunk.index if number not in self._channels}
+        before = self._definitions(new)
+        record, stored, compression = chunk.record()
+        indexes, offsets = chunk.indexes()
+        begins = self.size + len(before)
+        self._put(before + record + indexes)
+        self._channels |= new
+        self._schemas |= self._new_schemas(new)
+        self.counts += chunk.counts()
+        self.begins_ns = min(self.begins_ns or chunk.begins_ns, chunk.begins_ns)
+        self.ends_ns = max(self.ends_ns, chunk.ends_ns)
+        self._chunks.append(
+            ChunkIndex(
+                chunk_length=len(record),
+                chunk_start_offset=begins,
+                compression=compression,
+                compressed_size=stored,
+                message_end_time=chunk.ends_ns,
+                message_index_length=len(indexes),
+                message_index_offsets={channel: begins + len(record) + at for channel, at in offsets.items()},
+                message_start_time=chunk.begins_ns,
+                uncompressed_size=chunk.size,
+            )
+        )
+
+    def close(self) -> None:
+        """With its index, if there is room for it."""
+        try:
+            self._put(_built(DataEnd(0)) + self._summary(self.size + 13))
+        finally:
+            self._output.close()
+
+    def _new_schemas(self, new: Mapping[int, Channel]) -> dict[str, int]:
+        kinds = dict.fromkeys(one.type for one in new.values() if one.type not in self._schemas)
+        return {kind: number for number, kind in enumerate(kinds, len(self._schemas) + 1)}
+
+    def _definitions(self, new: Mapping[int, Channel]) -> bytes:
+        schemas = self._new_schemas(new)
+        return _schema_records(new, schemas) + _channel_records(new, self._schemas | schemas)
+
+    def _summary(self, begins: int) -> bytes:
+        """begins: its offset in the file."""
+        parts = [
+            (Opcode.SCHEMA, _schema_records(self._channels, self._schemas)),
+            (Opcode.CHANNEL, _channel_records(self._channels, self._schemas)),
+            (Opcode.STATISTICS, _built(self._statistics())),
+            (Opcode.CHUNK_INDEX, b"".join(_built(one) for one in self._chunks)),
+        ]
+        at, offsets = begins, []
+        for code, part in parts:
+            if part:
+                offsets.append(_built(SummaryOffset(group_opcode=code, group_start=at, group_length=len(part))))
+            at += len(part)
+        body = b"".join([*(part for _, part in parts), *offsets])
+        footer = _built(Footer(summary_start=begins, summary_offset_start=at, summary_crc=0))
+        crc = zlib.crc32(body + footer[:-4])
+        return body + footer[:-4] + struct.pack("<I", crc) + MAGIC
+
+    def _statistics(self) -> Statistics:
+        return Statistics(
+            attachment_count=0,
+            channel_count=len(self._channels),
+            channel_message_counts=dict(self.counts),
+            chunk_count=len(self._chunks),
+            message_count=self.counts.total(),
+            message_end_time=self.ends_ns,
+            message_start_time=self.begins_ns,
+            metadata_count=0,
+            schema_count=len(self._schemas),
+        )
+
+    def _put(self, data: bytes) -> None:
+        """All of it, or nothing."""
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[self._output.write(left) or 0 :]  # type: ignore[arg-type]
+        except OSError:
+            self._take_back()
+            raise
+        self.size += len(data)
+
+    def _take_back(self) -> None:
+        self._output.seek(self.size)
+        self._output.truncate(self.size)
+
+
+def _built(record: McapRecord) -> bytes:
+    builder = RecordBuilder()
+    record.write(builder)
+    return bytes(builder.end())  # type: ignore[no-untyped-call]
+
+
+def _schema_records(channels: Mapping[int, Channel], schemas: Mapping[str, int]) -> bytes:
+    texts = {one.type: one.definition for one in channels.values() if one.type in schemas}
+    return b"".join(
+        _built(Schema(id=schemas[kind], data=text.encode(), encoding=SCHEMA, name=kind)) for kind, text in texts.items()
+    )
+
+
+def _channel_records(channels: Mapping[int, Channel], schemas: Mapping[str, int]) -> bytes:
+    return b"".join(
+        _built(
+            ChannelRecord(
+                id=number, topic=one.topic, message_encoding=ENCODING, metadata={QOS: one.qos}, schema_id=schemas[one.type]
+            )
+        )
+        for number, one in channels.items()
+    )

@@ -1,0 +1,187 @@
+"""Where everything lies in an MCAP file, also in one whose end is missing: found by going through it, not from its index."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import zstandard
+from mcap.data_stream import ReadDataStream
+from mcap.exceptions import McapError
+from mcap.opcode import Opcode
+from mcap.records import Channel as ChannelRecord
+from mcap.records import Schema
+
+from ros2_rfm_serving.audit.mcap_file import CHUNK, HEADER_BYTES, MAGIC, MESSAGE, QOS, Channel
+from ros2_rfm_serving.errors import RfmError
+
+HEAD = struct.Struct("<BQ")
+TOPLEVEL = frozenset({*range(Opcode.HEADER, Opcode.DATA_END + 1)})
+LARGEST_CHUNK_BYTES = 1 << 31
+
+
+class ChunkAt(NamedTuple):
+    """Some messages of a file."""
+
+    path: Path
+    offset: int
+    """Of its messages, compressed or not."""
+    stored: int
+    size: int
+    """In bytes: in the file, and when it is unpacked."""
+    compression: str
+    crc: int
+    begins_ns: int
+    ends_ns: int
+    channels: frozenset[int]
+    """Empty: not known."""
+
+
+@dataclass
+class Scanned:
+    """What a file has."""
+
+    path: Path
+    channels: dict[int, Channel] = field(default_factory=dict)
+    chunks: list[ChunkAt] = field(default_factory=list)
+    end: int = 0
+    """Offset behind the last thing that is whole, before its index."""
+    closed: bool = False
+    """Its end is there."""
+    problems: list[str] = field(default_factory=list)
+    _schemas: dict[int, Schema] = field(default_factory=dict)
+
+    def define(self, code: int, body: bytes) -> None:
+        """A record of a type or of a topic."""
+        try:
+            self._define(code, body)
+        except (McapError, struct.error, UnicodeDecodeError) as error:
+            self.problems.append(f"{self.path.name}: what a topic is, is damaged: {error}")
+
+    def _define(self, code: int, body: bytes) -> None:
+        if code == Opcode.SCHEMA:
+            schema = Schema.read(ReadDataStream(BytesIO(body)))
+            self._schemas[schema.id] = schema
+            return
+        one = ChannelRecord.read(ReadDataStream(BytesIO(body)))
+        kind = self._schemas.get(one.schema_id)
+        name, text = (kind.name, kind.data.decode(errors="replace")) if kind is not None else ("", "")
+        self.channels[one.id] = Channel(one.topic, name, text, one.metadata.get(QOS, ""))
+
+
+def scan(path: Path) -> Scanned:
+    """Raises: `RfmError`: it is no MCAP file, or one of a kind that nobody here writes."""
+    found = Scanned(path)
+    try:
+        with path.open("rb") as file:
+            _through(file, found)
+    except struct.error:
+        found.problems.append(f"{path.name}: damaged behind {found.end} bytes")
+    except OSError as error:
+        raise RfmError(f"{path}: cannot be read: {error.strerror or error}") from None
+    for number, chunk in enumerate(found.chunks):
+        if not chunk.channels or not chunk.channels <= found.channels.keys():  # the last one before a cut, or another's writer
+            found.chunks[number] = chunk._replace(channels=_channels_inside(chunk, found))
+    return found
+
+
+def records(chunk: ChunkAt) -> tuple[list[tuple[int, int, bytes]], str]:
+    """Channel, time (ns) and CDR of its messages; and what is wrong with it. Empty: nothing."""
+    data, problem = unpacked(chunk)
+    found = []
+    for code, begins, ends in _inside(data):
+        if code == Opcode.MESSAGE and ends - begins >= HEADER_BYTES:
+            _, _, channel, _, time_ns, _ = MESSAGE.unpack_from(data, begins - HEAD.size)
+            found.append((channel, time_ns, data[begins + HEADER_BYTES : ends]))
+    return found, problem
+
+
+def unpacked(chunk: ChunkAt) -> tuple[bytes, str]:
+    """What is in it, and what is wrong with it."""
+    where = f"{chunk.path.name}, {chunk.stored} bytes from {chunk.offset}"
+    with chunk.path.open("rb") as file:
+        file.seek(chunk.offset)
+        data = file.read(chunk.stored)
+    try:
+        if chunk.compression == "zstd":
+            data = zstandard.ZstdDecompressor().decompress(data, max_output_size=chunk.size)
+        elif chunk.compression:
+            return b"", f"{where}: compressed with {chunk.compression}, which is not read here; `ros2 bag convert` to zstd"
+    except (zstandard.ZstdError, MemoryError) as error:
+        return b"", f"{where}: cannot be unpacked, so its messages are lost: {error}"
+    damaged = len(data) != chunk.size or (chunk.crc and zlib.crc32(data) != chunk.crc)
+    return data, f"{where}: not as it was written" if damaged else ""
+
+
+def _through(file: BinaryIO, found: Scanned) -> None:
+    total = os.fstat(file.fileno()).st_size
+    if file.read(len(MAGIC)) != MAGIC:
+        raise RfmError(f"{found.path}: no MCAP file; its first bytes are not MCAP's")
+    at, data = len(MAGIC), True
+    found.end = at
+    while at + HEAD.size <= total:
+        file.seek(at)
+        code, length = HEAD.unpack(file.read(HEAD.size))
+        if code not in TOPLEVEL or at + HEAD.size + length > total:
+            break
+        _take(file, found, code, at + HEAD.size, length)
+        at += HEAD.size + length
+        data = data and code != Opcode.DATA_END
+        found.end = at if data else found.end
+        if code == Opcode.FOOTER:
+            found.closed = file.seek(at) == at and file.read(len(MAGIC)) == MAGIC
+            break
+
+
+def _take(file: BinaryIO, found: Scanned, code: int, at: int, length: int) -> None:
+    if code in {Opcode.SCHEMA, Opcode.CHANNEL}:
+        found.define(code, file.read(length))
+    elif code == Opcode.CHUNK:
+        found.chunks.append(_chunk(file, found.path, at, length))
+    elif code == Opcode.MESSAGE_INDEX and found.chunks and length >= 2:
+        (channel,) = struct.unpack("<H", file.read(2))
+        last = found.chunks[-1]
+        found.chunks[-1] = last._replace(channels=last.channels | {channel})
+    elif code == Opcode.MESSAGE:
+        raise RfmError(f"{found.path}: its messages are in no chunks; `ros2 bag convert` writes it with them")
+
+
+def _chunk(file: BinaryIO, path: Path, at: int, length: int) -> ChunkAt:
+    head = CHUNK.size - HEAD.size
+    begins_ns, ends_ns, size, crc, named = struct.unpack("<QQQII", file.read(head))
+    name = file.read(min(named, 64)).decode(errors="replace")
+    (stored,) = struct.unpack("<Q", file.read(8))
+    whole = head + named + 8 + stored == length and size <= LARGEST_CHUNK_BYTES
+    offset = at + head + named + 8
+    stored = stored if whole else max(0, length - (offset - at))
+    return ChunkAt(path, offset, stored, min(size, LARGEST_CHUNK_BYTES), name, crc, begins_ns, ends_ns, frozenset())
+
+
+def _channels_inside(chunk: ChunkAt, found: Scanned) -> frozenset[int]:
+    """Defines them, if they are defined in there."""
+    data, _ = unpacked(chunk)
+    channels = set()
+    for code, begins, ends in _inside(data):
+        if code in {Opcode.SCHEMA, Opcode.CHANNEL}:
+            found.define(code, data[begins:ends])
+        elif code == Opcode.MESSAGE and ends - begins >= HEADER_BYTES:
+            channels.add(int.from_bytes(data[begins : begins + 2], "little"))
+    return frozenset(channels & found.channels.keys())
+
+
+def _inside(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Kind, begin and end of the records of a chunk."""
+    at = 0
+    while at + HEAD.size <= len(data):
+        code, length = HEAD.unpack_from(data, at)
+        at += HEAD.size
+        if at + length > len(data):
+            return
+        yield code, at, at + length
+        at += length
