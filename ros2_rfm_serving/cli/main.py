@@ -14,6 +14,7 @@ from ros2_rfm_serving.cli import (
     capacity,
     check,
     doctor,
+    export,
     foxglove,
     metrics,
     parity,
@@ -48,6 +49,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "profile": profile.profile,
     "parity": parity.parity,
     "train": train.train,
+    "export": export.export,
 }
 for name, command in COMMANDS.items():
     app.command(name)(command)

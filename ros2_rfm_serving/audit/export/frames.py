@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.server.images import decode
 from ros2_rfm_serving.types import Array, EncodedImage
 
 
@@ -96,13 +97,23 @@ class Skipped:
     episodes: Counter[str] = field(default_factory=Counter)
 
 
-def one_shape(shapes: Mapping[str, Shape]) -> Shape:
-    """`shapes`: of each robot. Raises: `ConfigurationError` naming the groups of robots that do not fit in one data set."""
-    groups: dict[Shape, list[str]] = {}
-    for robot, shape in shapes.items():
-        groups.setdefault(shape, []).append(robot)
-    if len(groups) > 1:
-        parts = "; ".join(f"{', '.join(robots)}: {shape}" for shape, robots in groups.items())
-        fix = "export each group for itself, with --robot or --task"
-        raise ConfigurationError(f"these robots do not fit in one data set: {parts}", key="export", fix=fix)
-    return next(iter(groups))
+def shape_of(episode: Episode) -> Shape:
+    first = episode.frames[0]
+    cameras = (Camera(image.camera, *decode(image).shape[:2]) for image in first.images)
+    return Shape(
+        action_names=episode.action_names,
+        state_size=len(first.state),
+        cameras=tuple(sorted(cameras)),
+        rate_hz=max(1, round(episode.rate_hz)),
+    )
+
+
+def same_shape(found: Iterable[Episode], first: Episode) -> Iterator[Episode]:
+    """Raises: `ConfigurationError` at the first that does not fit in one data set with `first`."""
+    shape = shape_of(first)
+    for episode in found:
+        if (other := shape_of(episode)) != shape:
+            parts = f"{first.robot}: {shape}; {episode.robot}: {other}"
+            fix = "export each kind of robot for itself, with --robot or --task"
+            raise ConfigurationError(f"these robots do not fit in one data set: {parts}", key="export", fix=fix)
+        yield episode

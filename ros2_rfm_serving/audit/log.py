@@ -1,0 +1,145 @@
+"""The audit log of a recording, as people ask for it: by time, by writer, and by what belongs together.
+
+Writers' clocks are put beside each other by the ROS time that they say now and then (`stamp`), for people alone. What belongs
+together is found by the key of a request, never by time.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ros2_rfm_serving.audit.chain import Page, records
+from ros2_rfm_serving.errors import RfmError
+
+ROBOT, SERVER, SCHEDULER = "robot/", "server/", "scheduler"
+FREQUENT = frozenset({"tick", "call", "request", "batch", "reply", "snapshot"})
+"""Kinds of which there are thousands: kept where somebody looks."""
+Windows = Iterable[tuple[float, float]]
+"""ROS time, s."""
+
+
+class Key(NamedTuple):
+    """Of a request, and of all that came of it."""
+
+    robot: str
+    component: str
+    session_epoch: int
+    episode: int
+    sequence: int
+
+
+class Entry(NamedTuple):
+    """A record."""
+
+    writer: str
+    run: int
+    stamp_s: float
+    """ROS time, by the clock of its writer; NaN: not known."""
+    t_s: float
+    """The writer's monotonic clock."""
+    kind: str
+    body: Mapping[str, Any]
+
+
+class AuditLog:
+    """Entries of every writer in the order in which it wrote them."""
+
+    def __init__(self, pages: Iterable[Page], windows: Windows | None = None) -> None:
+        """windows: of frequent kinds only what is in one of them; None: all. Pages that hold no records stand in `damaged`."""
+        self.by_writer: dict[str, list[Entry]] = defaultdict(list)
+        self.damaged: list[str] = []
+        self._windows = None if windows is None else sorted(windows)
+        for writer, run, chain in _chains(pages, self.damaged):
+            for entry in _stamped(writer, run, chain):
+                if self._is_wanted(entry):
+                    self.by_writer[writer].append(entry)
+        for entries in self.by_writer.values():
+            entries.sort(key=lambda one: (math.isnan(one.stamp_s), one.stamp_s))  # stable: within a chain as it was written
+        self.requests, self.replies = _asked(self), _answered(self)
+
+    def _is_wanted(self, entry: Entry) -> bool:
+        if self._windows is None or entry.kind not in FREQUENT:
+            return True
+        return any(since <= entry.stamp_s <= until for since, until in self._windows)
+
+    @property
+    def robots(self) -> list[str]:
+        return sorted(name.removeprefix(ROBOT) for name in self.by_writer if name.startswith(ROBOT))
+
+    def of(self, writer: str, *kinds: str) -> list[Entry]:
+        """kinds: none: all."""
+        return [entry for entry in self.by_writer.get(writer, []) if not kinds or entry.kind in kinds]
+
+    def last(self, writer: str, until_s: float, *kinds: str) -> Entry | None:
+        """Up to then, that time included."""
+        found = self.of(writer, *kinds)
+        at = bisect_right([one.stamp_s for one in found], until_s)
+        return found[at - 1] if at else None
+
+    def between(self, since_s: float, until_s: float, *kinds: str) -> list[Entry]:
+        """Of everybody, by time."""
+        found = [
+            entry
+            for entries in self.by_writer.values()
+            for entry in entries
+            if entry.kind in kinds and since_s <= entry.stamp_s <= until_s
+        ]
+        return sorted(found, key=lambda one: one.stamp_s)
+
+
+def key_of(found: Mapping[str, Any], robot: str = "") -> Key:
+    """Of anything that names a request. `robot`: where it does not say whose."""
+    numbers = (int(found.get(name) or 0) for name in ("session_epoch", "episode", "sequence"))
+    return Key(str(found.get("robot") or robot), str(found.get("component") or "system1"), *numbers)
+
+
+def _chains(pages: Iterable[Page], damaged: list[str]) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
+    chains: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    for page in pages:
+        try:
+            chains[page.writer, page.run] += list(records(page))
+        except RfmError as error:
+            damaged.append(str(error))
+    for (writer, run), found in chains.items():
+        yield writer, run, found
+
+
+def _stamped(writer: str, run: int, chain: list[dict[str, Any]]) -> Iterator[Entry]:
+    """By the last word on ROS time before a record; by the first one for those before it."""
+    anchors = [(one["t"], one["stamp"] - one["t"]) for one in chain if "stamp" in one and "t" in one]
+    times = [t for t, _ in anchors]
+    for one in chain:
+        t_s = float(one.get("t", math.nan))
+        offset_s = anchors[max(0, bisect_right(times, t_s) - 1)][1] if anchors else math.nan
+        body = {name: value for name, value in one.items() if name not in ("t", "kind", "hash", "brain")}
+        yield Entry(writer, run, t_s + offset_s, t_s, str(one.get("kind", "")), body)
+
+
+def _asked(log: AuditLog) -> dict[Key, tuple[Entry, Mapping[str, Any]]]:
+    """Request -> the control period that sent it, and what it says of it."""
+    return {
+        key_of(request, robot): (entry, request)
+        for robot in log.robots
+        for entry in log.of(ROBOT + robot, "tick")
+        for request in entry.body.get("requests") or ()
+    }
+
+
+def _answered(log: AuditLog) -> dict[Key, Entry]:
+    """Request -> when its answer reached the robot: the first, which counts."""
+    found: dict[Key, Entry] = {}
+    for robot in log.robots:
+        for entry in log.of(ROBOT + robot, "call"):
+            if entry.body.get("do") == "reply":
+                found.setdefault(key_of(reply_of(entry).get("id") or {}, robot), entry)
+    return found
+
+
+def reply_of(entry: Entry) -> Mapping[str, Any]:
+    """What a robot was answered, as it was recorded."""
+    found = (entry.body.get("args") or {}).get("reply")
+    return found if isinstance(found, Mapping) else {}
