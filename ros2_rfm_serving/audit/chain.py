@@ -43,6 +43,8 @@ class Chain:
         self.writer, self.run = writer, run
         self.number, self.hash = 0, NOTHING
         """Of the next record, and of the last one."""
+        self.size = 0
+        """Bytes since the last page."""
         self._lines: list[bytes] = []
         self._first, self._previous = 0, NOTHING
 
@@ -59,17 +61,18 @@ class Chain:
         self.hash = chained(self.hash, plain)
         self._lines.append(plain + HASH_KEY + self.hash.encode() + b'"}')
         self.number += 1
+        self.size += len(self._lines[-1])
 
-    def seal(self, now_s: float, *, closed: bool = False) -> None:
-        """Says how many there are. closed: nothing comes after it."""
-        self.note(CLOSED if closed else SEALED, now_s, {"records": self.number})
+    def seal(self, now_s: float, *, closed: bool = False, **more: Any) -> None:
+        """Says how many there are, and `more`. closed: nothing comes after it."""
+        self.note(CLOSED if closed else SEALED, now_s, {"records": self.number, **more})
 
     def page(self) -> Page | None:
         """None: nothing was noted since the last one."""
         if not self._lines:
             return None
         page = Page(writer=self.writer, run=self.run, first=self._first, previous=self._previous, lines=tuple(self._lines))
-        self._lines, self._first, self._previous = [], self.number, self.hash
+        self._lines, self._first, self._previous, self.size = [], self.number, self.hash, 0
         return page
 
 

@@ -9,6 +9,7 @@ else is a map whose key `~` says what it is:
     {"~": "bytes", "sha256": "...", "size": 81234}                what lies elsewhere in the recording; short ones have "base64"
     {"~": "list" / "deque" / "set" / "frozenset" / "Counter" / "dict" / "defaultdict", "items": [...]}
     {"~": "float", "is": "inf"}                                   also -inf and nan
+    {"~": "scalar", "of": {"~": "float64", "rows": [0.5]}}        of numpy, whose arithmetic rounds otherwise than Python's
     {"~": "method" / "function" / "partial" / "Random", ...}
 
 `whole` keeps that two attributes are one object: the first place has "@", a number, every further one is {"~": "@", "@": number}.
@@ -29,6 +30,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import orjson
 
 from ros2_rfm_serving.errors import RfmError
 
@@ -83,14 +85,14 @@ class _Writing:
     def plain(self, value: Any) -> Any:
         if value is None or type(value) in (bool, int, str):
             return value
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else {"~": "float", "is": repr(float(value))}
+        if type(value) is float:
+            return value if math.isfinite(value) else {"~": "float", "is": repr(value)}
         if type(value) is tuple:
             return [self.plain(one) for one in value]
         if isinstance(value, enum.Enum):
             return {"~": _name(type(value)), "member": value.name}
         if isinstance(value, np.generic):
-            return self.plain(value.item())
+            return {"~": "scalar", "of": _array(np.array([value]))}
         if isinstance(value, (bytes, bytearray, memoryview)):
             return _bytes(value)
         if isinstance(value, np.ndarray):
@@ -112,14 +114,17 @@ class _Writing:
         kind = type(value)
         if kind.__name__ in CONTAINERS and kind is CONTAINERS[kind.__name__]:
             more = {"maxlen": value.maxlen} if isinstance(value, deque) else {}
-            return {"~": kind.__name__, "items": [self.plain(one) for one in value], **more}
+            items = [self.plain(one) for one in value]
+            unordered = kind in (set, frozenset)  # their order is another one in each process
+            return {"~": kind.__name__, "items": sorted(items, key=_order) if unordered else items, **more}
         if kind.__name__ in MAPS and kind is MAPS[kind.__name__]:
             more = {"of": _factory(value.default_factory)} if isinstance(value, defaultdict) else {}
             return {"~": kind.__name__, "items": [[self.plain(key), self.plain(one)] for key, one in value.items()], **more}
         if isinstance(value, types.MappingProxyType):
             return {"~": "dict", "items": [[self.plain(key), self.plain(one)] for key, one in value.items()]}
         if kind is random.Random:
-            return {"~": "Random", "state": self.plain(value.getstate())}
+            version, (*words, index), gauss = value.getstate()
+            return {"~": "Random", "version": version, "words": _packed(words), "index": index, "gauss": gauss}
         if isinstance(value, types.MethodType):
             return {"~": "method", "of": self.plain(value.__self__), "name": value.__name__}
         if isinstance(value, types.FunctionType):
@@ -176,9 +181,13 @@ class _Reading:
 
     def _random(self, found: Mapping[str, Any]) -> random.Random:
         generator = random.Random()
-        generator.setstate(self.value(found["state"]))
+        words = np.frombuffer(base64.b64decode(found["words"]), "<u4").tolist()
+        generator.setstate((found["version"], (*words, found["index"]), found["gauss"]))
         self._keep(found, generator)
         return generator
+
+    def _scalar(self, found: Mapping[str, Any]) -> Any:
+        return _array_of(found["of"])[0]
 
     def _keep(self, found: Mapping[str, Any], made: Any) -> Any:
         if "@" in found:
@@ -221,7 +230,7 @@ class _Reading:
         return made
 
 
-_KNOWN = frozenset({"float", "bytes", "method", "function", "partial", "Random"})
+_KNOWN = frozenset({"float", "scalar", "bytes", "method", "function", "partial", "Random"})
 
 
 def attributes(value: Any) -> dict[str, Any]:
@@ -259,6 +268,14 @@ def _named(name: str) -> Any:
     if not isinstance(found, (type, types.FunctionType)) or not found.__module__.startswith(PACKAGE):
         raise TypeError(f"{name!r} is nothing that is recorded")
     return found
+
+
+def _order(item: Any) -> bytes:
+    return orjson.dumps(item, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _packed(words: list[int]) -> str:
+    return base64.b64encode(np.array(words, "<u4").tobytes()).decode()
 
 
 def _factory(factory: Any) -> Any:

@@ -14,6 +14,7 @@ from ros2_rfm_serving.robot.conversation.conversation import Instructions, Reque
 from ros2_rfm_serving.robot.conversation.link import InFlight, LinkState, ModelIdentity, Overdue, steps_of
 from ros2_rfm_serving.robot.parts import RobotParts
 from ros2_rfm_serving.robot.task import DONE, FAILED, SPENT, TaskGoal, TaskRun
+from ros2_rfm_serving.robot.why import By, Why
 from ros2_rfm_serving.types import (
     MONITOR,
     SAFETY,
@@ -35,6 +36,9 @@ from ros2_rfm_serving.types import (
 )
 
 __all__ = ["RobotBrain", "RobotConfig", "Sensors", "Tick"]
+
+STOPPED, NO_ACTION, NO_STATE = "stopped", "no action", "no state in time"
+"""What a control period without an action is for."""
 
 
 class RobotBrain(RobotParts):
@@ -154,7 +158,7 @@ class RobotBrain(RobotParts):
         problem = self._motor.take(chunk, answered.mark, answered.observed_s, real_delay=real_delay)
         if problem:
             return problem
-        self._merged.append(now_s)
+        self._note_time(self._merged, now_s)
         self._served = self._had_chunk = True
         self._needs_chunk_since_s = math.inf
         return ""
@@ -214,6 +218,16 @@ class RobotBrain(RobotParts):
             self.task.end(outcome, message, now_s)
             self._motor.discard()
 
+    def reset_begins(self) -> None:
+        """Whoever resets the robot was asked to."""
+        if self.task:
+            self.task.reset_begins()
+
+    def reset_done(self, ok: bool, problem: str, now_s: float) -> None:
+        """It has, or it was given up."""
+        if self.task:
+            self.task.reset_done(ok, problem, now_s)
+
     def stop_command(self) -> Array | None:
         """[A] what must be sent so that the robot stands; None: it stands when nothing is sent, or is somebody else's to stop."""
         return None if self.task is not None and self.task.being_reset else self._motor.stop_command()
@@ -269,6 +283,8 @@ class RobotBrain(RobotParts):
         may_act: False when no new state came in time: everything goes on, but nothing is commanded blindly, except a stand once the
         last state is older than `max_observation_age_s`.
         """
+        self._motor.looks()
+        self._holds_for = ""
         self._watch(now_s)
         self._opened = False
         opens = self._links.opens(now_s)
@@ -283,10 +299,29 @@ class RobotBrain(RobotParts):
                 if task.phase is not TaskPhase.WAITING and not between:
                     told = Instructions(self.instruction, task.goal.instruction, partial(self._history, task, now_s))
                     requests = self._talk.ask(sensors, told, self.episode, self._motor.step_ends_s, now_s)
+        if between:
+            self._holds_for = "no control period yet"
         command = None if between else self._command(sensors, now_s, may_act=may_act)
         self._judge(now_s)
         resets, self._resets = self._resets, ()
         return Tick(command, requests, opens, resets)
+
+    @property
+    def why(self) -> Why:
+        """What the last tick commanded, and why that."""
+        motor = self._motor
+        if motor.by in (By.ROW, By.PART):
+            return Why(motor.by, *motor.queue.executed, motor.staleness_s, motor.limited_from)
+        rung = motor.ladder.motion if motor.by is By.RUNG else None
+        return Why(motor.by, limited_from=motor.limited_from, rung=rung, reason=self._why_not())
+
+    def _why_not(self) -> str:
+        """Why no action was begun."""
+        if self._holds_for == STOPPED:
+            return "paused by a person" if self.paused else self._supervision.stopped
+        if self._holds_for == NO_ACTION:
+            return self._motor.obstacle or self._talk.no_request or self._failsafe.reason or "waits for its chunk"
+        return self._holds_for
 
     def next_tick_s(self, now_s: float) -> float:
         """The earliest time at which `tick` does anything new if nothing else happens before; up to `now_s`: at once."""
@@ -402,8 +437,10 @@ class RobotBrain(RobotParts):
         if task is None or not task.active:
             return self._rest(task, positions, now_s)
         if task.phase is not TaskPhase.EXECUTING or self.paused:
+            self._holds_for = STOPPED
             return motor.fall_back(positions, now_s, to_pose=self._supervision.to_safe_pose and not self.paused)
         if not may_act:
+            self._holds_for = "no new state"
             return None
         if not motor.is_between_steps(now_s):
             return motor.go_on(now_s)
@@ -411,12 +448,13 @@ class RobotBrain(RobotParts):
 
     def _stand_blind(self, now_s: float) -> Array | None:
         """Nobody knows where the robot is: it stands, at once, and nothing of what was planned is executed after that."""
+        self._holds_for = NO_STATE
         if self.executing:
             self._count_held(now_s)
             waits_since_s = min(self._needs_chunk_since_s, now_s)
             self._interrupt()
             self._needs_chunk_since_s = waits_since_s
-            self._talk.no_request = self._talk.no_request or "no state in time"
+            self._talk.no_request = self._talk.no_request or NO_STATE
         return self._motor.stand(now_s) if self._motor.ladder.moved else None
 
     def _count_held(self, now_s: float) -> None:
@@ -430,6 +468,7 @@ class RobotBrain(RobotParts):
 
     def _step(self, task: TaskRun, positions: Array | None, now_s: float) -> Array | None:
         motor, due = self._motor, self._talk.due
+        self._holds_for = NO_ACTION
         if not due.may_pop():
             self._count_held(now_s)
             self._needs_chunk_since_s = min(self._needs_chunk_since_s, now_s)
@@ -441,12 +480,13 @@ class RobotBrain(RobotParts):
             task.held_steps += 1
             return motor.fall_back(positions, now_s)
         task.executed_steps += 1
-        self._executed.append(now_s)
+        self._note_time(self._executed, now_s)
         return action
 
     def _rest(self, task: TaskRun | None, positions: Array | None, now_s: float) -> Array | None:
         """Without a task: down the ladder from the last action until the robot stands. Who resets the robot moves it alone."""
         ladder = self._motor.ladder
+        self._holds_for = f"the task is {task.phase.name.lower()}" if task is not None else "no task"
         if not ladder.moved:
             return None
         if task is not None and task.phase is TaskPhase.RESETTING:

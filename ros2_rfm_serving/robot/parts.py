@@ -22,6 +22,10 @@ from ros2_rfm_serving.types import NOT_ADMITTED, Following, RobotState, TaskPhas
 from ros2_rfm_serving.types.histogram import Histogram
 
 
+RATES_WINDOW_S = 5.0
+"""Over which actions and chunks per second are counted."""
+
+
 class RobotParts:
     """State and figures; `RobotBrain` is what happens."""
 
@@ -60,8 +64,11 @@ class RobotParts:
         self._had_chunk = False
         """Of this attempt, since the last stop: from then on an asynchronous robot should never be without an action."""
         self._resets: tuple[EpisodeReset, ...] = ()
+        self._holds_for = ""
+        """Why the last tick began no action, in a word."""
         self._executed: deque[float] = deque()
         self._merged: deque[float] = deque()
+        """When, within the last `RATES_WINDOW_S` before the newest."""
 
     def prepared(self, config: RobotConfig) -> Callable[[], None]:
         """What makes another configuration count from the next tick on. It differs in what may change of a robot at work: its name,
@@ -210,9 +217,13 @@ class RobotParts:
         link = self._links.get(component)
         return link.slo_s if link else math.inf
 
-    def rates(self, window_s: float, now_s: float) -> tuple[float, float]:
-        """(actions executed, chunks merged) per second over the window."""
-        for times in (self._executed, self._merged):
-            while times and times[0] < now_s - window_s:
-                times.popleft()
-        return len(self._executed) / window_s, len(self._merged) / window_s
+    def rates(self, now_s: float) -> tuple[float, float]:
+        """(actions executed, chunks merged) per second over the last `RATES_WINDOW_S`. Changes nothing: whoever looks is no input."""
+        since_s = now_s - RATES_WINDOW_S
+        executed, merged = (sum(at_s >= since_s for at_s in times) for times in (self._executed, self._merged))
+        return executed / RATES_WINDOW_S, merged / RATES_WINDOW_S
+
+    def _note_time(self, times: deque[float], now_s: float) -> None:
+        times.append(now_s)
+        while times[0] < now_s - RATES_WINDOW_S:
+            times.popleft()

@@ -1,6 +1,6 @@
 """Episodes out of the audit log: a frame per command of a robot at work, with the newest images that it had sent by then.
 
-One per command, not one per request: policies learn chunks of consecutive actions at the control rate, whatever the rate of requests.
+One per command, not one per request: policies learn chunks of consecutive actions at the control rate, whatever they were asked at.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ class _Story:
             self.skipped.frames["of damaged pages of the audit log"] += 1
             return
         for record in found:
-            yield from self._take(record)
+            try:
+                yield from self._take(record)
+            except (KeyError, TypeError, ValueError, AttributeError, RfmError):
+                self.skipped.frames["of records that cannot be read"] += 1
 
     def _take(self, record: Mapping[str, Any]) -> Iterator[Episode]:
         if "stamp" in record:
@@ -113,7 +116,8 @@ class _Story:
         for request in record.get("requests") or ():
             if request["component"] == SYSTEM1:
                 yield from self._episode(request["episode"])
-                self._look(record["sensors"], request)
+                self.instruction = request["instruction"]
+            self._look(record["sensors"], required=request["component"] == SYSTEM1)
         if "chunk" in why:
             yield from self._episode(why["chunk"]["episode"])
         if record.get("command") is not None and self.state.get("phase", "EXECUTING").upper() in AT_WORK:
@@ -121,14 +125,17 @@ class _Story:
         self.person = False
 
     def _episode(self, number: int) -> Iterator[Episode]:
-        if number != self.number:
+        if number > self.number:  # robots count them
             yield from filter(None, [self.end()])
             self.number = number
 
-    def _look(self, sensors: Mapping[str, Any], request: Mapping[str, Any]) -> None:
+    def _look(self, sensors: Mapping[str, Any], *, required: bool) -> None:
+        """Images that a request took along. required: without them the policy saw something else than what is known here."""
         images = tuple(codec.value(image, self.blob) for image in sensors.get("images") or ())
-        self.images = images if all(len(image.data) for image in images) else ()
-        self.images_s, self.instruction = sensors["images_s"], request["instruction"]
+        if images and all(len(image.data) for image in images):
+            self.images, self.images_s = images, sensors["images_s"]
+        elif required:
+            self.images = ()
 
     def _frame(self, record: Mapping[str, Any], why: Mapping[str, Any]) -> None:
         if not self.number or not self.images:

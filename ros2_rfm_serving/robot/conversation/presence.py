@@ -74,7 +74,8 @@ class Presence:
     def silent(self, now_s: float) -> list[str]:
         """Servers that must be counted as lost now; then call `lose`."""
         if self._expected:
-            self._silent_at_s.update(dict.fromkeys(self._expected, now_s + self._timeout_s))
+            # Who is lost first decides who fails over where: never by the order of a set, which is another one in each process.
+            self._silent_at_s.update(dict.fromkeys(sorted(self._expected), now_s + self._timeout_s))
             self._expected.clear()
         silent = [server for server, at_s in self._silent_at_s.items() if now_s >= at_s]
         self.check_s = min((at_s for at_s in self._silent_at_s.values() if at_s > now_s), default=math.inf)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.robot.config import Compatibility
+from ros2_rfm_serving.robot.why import Origin
 from ros2_rfm_serving.types import Array, empty
 
 
@@ -26,11 +27,15 @@ class ActionQueue:
         self._replace, self._compatibility = replace, compatibility
         self._popped = 0
         self.clear()
+        self._row, self._row_origins = -1, self._origins
+        """Of the last row that was popped."""
 
     def clear(self) -> None:
         self._model = self._robot = self._nothing
         self._unfit: npt.NDArray[np.bool_] | None = None
         self._next = self.depth = self.behind = 0
+        self._origins: tuple[tuple[int, Origin | None], ...] = ()
+        """Where the first row of each chunk lies, or would, ascending, and whose chunk that is."""
         self._older_rows = 0
         """Rows from `_next` on that come from chunks before the newest."""
         self._older_observed_s = math.nan
@@ -49,27 +54,47 @@ class ActionQueue:
         """When the observation behind the next row was taken, on the robot's clock; NaN: there is no row."""
         return self._older_observed_s if self._older_rows > 0 else self._newest_observed_s
 
-    def merge(self, model: Array, robot: Array, mark: int, observed_s: float, *, real_delay: int = 0, horizon: int = 0) -> int:
+    @property
+    def executed(self) -> tuple[Origin | None, int]:
+        """Whose chunk the row was that was popped last, and which of it; (None, -1): none was."""
+        begin, origin = max((found for found in self._row_origins if found[0] <= self._row), default=(0, None), key=lambda f: f[0])
+        return origin, self._row - begin
+
+    def merge(
+        self,
+        model: Array,
+        robot: Array,
+        mark: int,
+        observed_s: float,
+        *,
+        real_delay: int = 0,
+        horizon: int = 0,
+        origin: Origin | None = None,
+    ) -> int:
         """Takes a chunk, [T, A] each; returns the rows that were skipped.
 
         mark: of its request. real_delay: steps from its request until now, by the clock; a mark from the future is an error.
+        origin: whose chunk it is, for `executed`.
         """
         executed = self._popped - mark
         assert executed >= 0, "the mark was not taken from this queue"
         self.horizon = min(horizon, len(robot))
         if not self._replace:
-            return self._append(model, robot, observed_s)
+            return self._append(model, robot, observed_s, origin)
         wanted = real_delay if self._compatibility is Compatibility.OLDER else min(real_delay, executed)
         skip = min(max(0, wanted), len(robot))
         self._older_rows = 0
-        self._model, self._robot, self._unfit = model, robot, None
+        self._model, self._robot, self._unfit, self._origins = model, robot, None, ((0, origin),)
         self._next = self.behind = skip
         self.depth = len(robot) - skip
         self.executed_of_chunk = 0
         self._newest_observed_s = observed_s
         return skip
 
-    def _append(self, model: Array, robot: Array, observed_s: float) -> int:
+    def _append(self, model: Array, robot: Array, observed_s: float, origin: Origin | None) -> int:
+        older = tuple((begin - self._next, whose) for begin, whose in self._origins)
+        begun = max((begin for begin, _ in older if begin <= 0), default=0)  # whose rows are over is not remembered
+        self._origins = (*(one for one in older if one[0] >= begun and self.depth), (self.depth, origin))
         self._older_rows, self._older_observed_s = self.depth, self.observed_s
         rest = np.s_[self._next :]
         self._model = np.concatenate([self._model[rest], model])
@@ -103,6 +128,7 @@ class ActionQueue:
         rows = min(rows, self.depth)
         self._skip(rows)
         row = self._next - 1
+        self._row, self._row_origins = row, self._origins
         self._older_rows -= rows
         self._popped += rows
         self.executed_of_chunk += rows

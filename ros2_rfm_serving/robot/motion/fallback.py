@@ -106,7 +106,8 @@ class FallbackLadder:
         self._before: Array | None = None
         self._step = np.zeros(1, np.float32)
         """[A] what the last two commands before this rung differ by: the motion that position commands run on with"""
-        self._active: tuple[Rung, ...] | None = None
+        self._to_pose: bool | None = None
+        """Which rungs are gone down: those to the pose, or the ladder's; None: none are."""
         self._rung: Rung | None = None
         self.entered: Counter[Motion] = Counter()
         """How often each motion was begun."""
@@ -117,6 +118,11 @@ class FallbackLadder:
     def moved(self) -> bool:
         """Something was commanded since it last stood."""
         return self._now is not None
+
+    @property
+    def motion(self) -> Motion | None:
+        """Of the rung that it is on; None: on none."""
+        return self._rung.motion if self._to_pose is not None and self._rung is not None else None
 
     def go_on_from(self, before: FallbackLadder) -> None:
         """Takes the place of another one: a robot that is going down that begins this one anew, from where it is."""
@@ -130,9 +136,9 @@ class FallbackLadder:
     def commanded(self, command: Array) -> None:
         """An action was executed: the ladder begins anew from there. The way to it from where a rung had led is no motion to run
         on with: of one action after each stall it would make an ever larger one."""
-        self._before = self._last if self._active is None else None
+        self._before = self._last if self._to_pose is None else None
         self._last = self._now = command
-        self._active = self._rung = None
+        self._to_pose = self._rung = None
 
     def forget_motion(self) -> None:
         """It sets out anew: how it moved before says nothing about how it runs on."""
@@ -140,16 +146,17 @@ class FallbackLadder:
 
     def rest(self) -> None:
         """The robot stands: nothing more is to be said."""
-        self._before = self._last = self._now = self._active = self._rung = None
+        self._before = self._last = self._now = self._to_pose = self._rung = None
 
     def command(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
         """[A] for this control period; None: nothing. positions: [A] measured, for the safe pose."""
         if self._now is None and not to_pose:
-            self._active = None
+            self._to_pose = None
             return self._stop  # it stands: no rung makes it move
+        to_pose = to_pose and self.has_pose
         rungs = self._pose_rungs if to_pose else self._rungs
-        if self._active is not rungs:
-            self._active, self._began_s, self._reached, self._rung = rungs, now_s, False, None
+        if self._to_pose is not to_pose:
+            self._to_pose, self._began_s, self._reached, self._rung = to_pose, now_s, False, None
             self._last = self._now
         elapsed_s = now_s - self._began_s
         for rung in rungs[:-1]:
@@ -160,7 +167,7 @@ class FallbackLadder:
 
     def went(self, command: Array | None) -> None:
         """What became of `command`'s answer within the limits; None: nothing was commanded."""
-        if self._active is None:
+        if self._to_pose is None:
             return
         if self._kind is CommandType.POSITION:
             self._now = self._now if command is None else command
@@ -170,8 +177,9 @@ class FallbackLadder:
 
     def stands(self, now_s: float, *, to_pose: bool = False) -> bool:
         """The last rung has been reached, and the pose where there is one: the robot is in its safe state."""
+        to_pose = to_pose and self.has_pose
         rungs = self._pose_rungs if to_pose else self._rungs
-        if self._active is not rungs:
+        if self._to_pose is not to_pose:
             return False
         last = rungs[-1]
         lasts_s = last.duration_s if last.duration_s < math.inf else AT_REST_AFTER_S

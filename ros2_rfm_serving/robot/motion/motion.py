@@ -16,6 +16,7 @@ from ros2_rfm_serving.robot.motion.gate import ChunkGate
 from ros2_rfm_serving.robot.motion.pace import Pace
 from ros2_rfm_serving.robot.motion.shaping import CommandShaper, Interpolator
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
+from ros2_rfm_serving.robot.why import By, Origin
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
 from ros2_rfm_serving.types.histogram import Histogram
 
@@ -48,6 +49,12 @@ class Motor:
         """When the first action of the newest chunk began to be executed; inf: none has."""
         self._began_s = -math.inf
         """When the last action began to be executed."""
+        self.by = By.NOTHING
+        """What the command of this control period comes from, since `looks`."""
+        self.obstacle = ""
+        """Why the action that was there was not begun in it, as the name of a counter; empty: it was, or none was there."""
+        self._wanted: Array | None = None
+        """The last command, before the limits."""
         self._config, self._refused = config, refused
         self._period_s = 1.0 / config.control_rate_hz
         self.pace = Pace(self._period_s)
@@ -132,7 +139,9 @@ class Motor:
         self.gate_warnings.update(warned)
         if refused:
             return refused
-        self.queue.merge(model, robot, mark, observed_s, real_delay=real_delay, horizon=chunk.execution_horizon)
+        origin = Origin(chunk.id, chunk.server, chunk.model_hash)
+        horizon = chunk.execution_horizon
+        self.queue.merge(model, robot, mark, observed_s, real_delay=real_delay, horizon=horizon, origin=origin)
         self._at_seam = True
         if self._shaper:
             self.queue.refuse(self._shaper.unfit(self.queue.rows))
@@ -184,6 +193,16 @@ class Motor:
 
     # --- control periods ---
 
+    def looks(self) -> None:
+        """Somebody asks what to do now."""
+        self.by, self.obstacle, self._wanted = By.NOTHING, "", None
+
+    @property
+    def limited_from(self) -> Array | None:
+        """[A] what was wanted in this control period; None: nothing was commanded, or the limits changed nothing."""
+        wanted = self._wanted
+        return None if wanted is None or self._last is None or np.array_equal(wanted, self._last) else wanted
+
     def is_between_steps(self, now_s: float) -> bool:
         """The last action is over, the next may begin."""
         return not self._interpolator.pending and (self._config.tick_is_step or now_s >= self.step_ends_s)
@@ -198,6 +217,7 @@ class Motor:
             return None
         part = self._interpolator.next(self._periods(now_s, self._period_s))
         assert part is not None
+        self.by = By.PART
         return self._shaped(part, now_s)
 
     def step(self, positions: Array | None, now_s: float) -> Array | None:
@@ -214,8 +234,10 @@ class Motor:
         if self.queue.executed_of_chunk == 1:
             self.chunk_began_s = now_s
         if action is None:
+            self.obstacle = "out_of_limits"
             self._refused["out_of_limits"] += 1
             return None
+        self.by = By.ROW
         self._interrupted = False
         self._observed_s, self.staleness_s = observed_s, now_s - observed_s
         self.stalenesses.add(self.staleness_s)
@@ -256,6 +278,7 @@ class Motor:
         """[A] what the ladder says for this period; None: nothing."""
         self._interpolator.clear()
         command = self.ladder.command(self._known(positions), now_s, to_pose=to_pose)
+        self.by = By.RUNG if self.ladder.motion else By.STAND if command is not None else By.NOTHING
         if command is not None and not self._set_out(positions, now_s):
             command = None
         if command is not None:
@@ -280,6 +303,7 @@ class Motor:
     def stand(self, now_s: float) -> Array | None:
         """[A] the same, as the command of this period: limits count from it. Where nothing is said, nothing was commanded now."""
         command = self.stop_command()
+        self.by = By.STAND
         if command is not None:
             self.pace.began(now_s)
         return command
@@ -327,6 +351,7 @@ class Motor:
         known = self._known(positions) if moves else None
         if self._shaper.needs_position and (problem := self._unfit_start(known)):
             self._refused[problem] += 1
+            self.obstacle = problem
             return False
         self._shaper.start(known)
         self.ladder.forget_motion()
@@ -356,6 +381,7 @@ class Motor:
 
     def _limited(self, command: Array, now_s: float) -> Array:
         self._at_rest = self._held = False
+        self._wanted = command
         self._last = self._shaper.shape(command, self.pace.elapsed_s(now_s)) if self._shaper else command
         self.pace.began(now_s)
         return self._last

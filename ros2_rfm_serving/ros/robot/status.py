@@ -12,6 +12,7 @@ from rfm_serving import msg
 
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.robot.figures import ComponentFigures
+from ros2_rfm_serving.robot.parts import RATES_WINDOW_S
 from ros2_rfm_serving.ros import following
 from ros2_rfm_serving.ros.following import TWO_SCHEDULERS
 from ros2_rfm_serving.ros.node.diagnostics import key_values
@@ -19,8 +20,6 @@ from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.types import RobotState, TaskPhase
 from ros2_rfm_serving.types.histogram import TICK_BOUNDS_S, Histogram
 
-WINDOW_S = 5.0
-"""Of the rates."""
 WINDOW_STATES = 40
 """Intervals between states of which the rate is the median's."""
 FITS = 1.25
@@ -124,7 +123,7 @@ class Rhythm:
 
 def status_message(brain: RobotBrain, task: str, punctuality: Punctuality, now_s: float) -> Any:
     run = brain.task
-    actions_hz, chunks_hz = brain.rates(WINDOW_S, now_s)
+    actions_hz, chunks_hz = brain.rates(now_s)
     p50_s, p99_s = np.quantile(brain.round_trips_s or [np.nan], (0.5, 0.99))
     state, reason = brain.state, brain.reason
     status = msg.RobotStatus(
@@ -142,7 +141,7 @@ def status_message(brain: RobotBrain, task: str, punctuality: Punctuality, now_s
         staleness_s=brain.staleness_s,
         action_rate_hz=actions_hz,
         chunk_rate_hz=chunks_hz,
-        window_s=WINDOW_S,
+        window_s=RATES_WINDOW_S,
         round_trip_p50_s=float(p50_s),
         round_trip_p99_s=float(p99_s),
         retries=brain.retries,

@@ -235,13 +235,13 @@ class TaskDoor:
         if now_s - self._reset_since_s > self._reset_patience_s:
             last = self._reset_asks == RESET_ASKS or self._reset_patience_s > RESET_TIMEOUT_S
             if not self._reset_asked or last or run.ends_after_reset:
-                run.reset_done(False, self._no_answer(), now_s)
+                self._brain.reset_done(False, self._no_answer(), now_s)
                 return
             self._node.get_logger().warning(f"{self._brain.config.name}: {self._no_answer()} to a reset; it is asked for again")
             self._reset_since_s, self._reset_asked = now_s, False
         if not self._reset_asked and self._brain.is_handed_over and self._reset.service_is_ready():
             self._reset_asked, self._reset_asks = True, self._reset_asks + 1
-            run.reset_begins()
+            self._brain.reset_begins()
             asked = run.attempt, self._reset_asks
             self._asked_s = self._reset_since_s = now_s
             self._answer = self._reset.call_async(Trigger.Request())
@@ -259,7 +259,7 @@ class TaskDoor:
         if ask != self._reset_asks:  # it was asked again, and that may still move the robot
             self._reset_since_s, self._reset_patience_s = clock(), RESET_LIMIT_S
             return
-        run.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
+        self._brain.reset_done(bool(answer and answer.success), answer.message if answer else "no answer", clock())
 
     def _feedback(self, run: TaskRun, now_s: float) -> Any:
         return action.ExecuteTask.Feedback(

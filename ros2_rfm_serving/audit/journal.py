@@ -1,0 +1,164 @@
+"""What one writer notes while somebody listens: chains of records, in pages.
+
+    journal = Journal("robot/push_1", "robot", send=publish, stamp_s=ros_time_s, draw=random_run)
+    journal.describes(made_of=lambda: codec.plain(config), whole=lambda: codec.whole(brain))
+    journal.listeners(count, now_s)                  # whenever that was looked at
+    if journal.on: journal.note("tick", now_s, describe, tick)
+    journal.tend(now_s)                              # after whatever happened, and every PAGE_PERIOD_S; never within a decision
+    journal.close(now_s, "the end of the process")
+
+A journal that fails harms nobody: what cannot be written or sent ends the chain, is counted, and another chain begins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ros2_rfm_serving.audit.chain import Chain, Page
+from ros2_rfm_serving.audit.versions import versions
+
+PAGE_PERIOD_S = 0.25
+SEAL_PERIOD_S = 5.0
+SNAPSHOT_PERIOD_S = 10.0
+RETRY_S = 1.0
+"""After something failed."""
+SPREAD_S = 0.5
+"""Writers that hear of a listener together begin within this: a snapshot takes milliseconds."""
+MAX_PAGE_BYTES = 256 * 1024
+NOBODY_LISTENS = "nobody listens"
+
+Describe = Callable[..., Mapping[str, Any]]
+
+
+class Journal:
+    """Of one writer, and of one thread at a time. Nothing here raises, whatever is noted. `on`: somebody listens, notes count."""
+
+    def __init__(
+        self, writer: str, role: str, *, send: Callable[[Page], object], stamp_s: Callable[[], float], draw: Callable[[], int]
+    ) -> None:
+        """send: takes a page. stamp_s: ROS time now, s. draw: a random identity of 1 to 2**63 - 1."""
+        self.writer = writer
+        self.on = False
+        self.failures, self.problem = 0, ""
+        """Chains that ended because of one, and the last one's."""
+        self.records = 0
+        """Noted since the start."""
+        self._role, self._send, self._stamp_s, self._draw = role, send, stamp_s, draw
+        self._made_of: Callable[[], Any] = lambda: None
+        self._whole: Callable[[], Any] = lambda: None
+        self._chain: Chain | None = None
+        self._after: dict[str, Any] | None = None
+        self._listeners = 0
+        self._begins_s = self._page_s = self._seal_s = self._snapshot_s = math.inf
+        self._joined = False
+
+    def describes(self, *, made_of: Callable[[], Any], whole: Callable[[], Any]) -> None:
+        """made_of: what the brain was constructed with. whole: all that it holds, for replay to begin with. Both for JSON."""
+        self._made_of, self._whole = made_of, whole
+
+    # --- who listens ---
+
+    def listeners(self, num: int, now_s: float) -> None:
+        """So many subscribe now."""
+        before, self._listeners = self._listeners, num
+        if not num:
+            self.close(now_s, NOBODY_LISTENS)
+        elif not before:  # the reader may not have matched yet: its first page is the one that it must not miss
+            self._begins_s = now_s + PAGE_PERIOD_S + SPREAD_S * (self._draw() % 1000) / 1000.0
+        elif num > before:
+            self._joined = True
+
+    def close(self, now_s: float, why: str) -> None:
+        """Nothing is noted until somebody listens anew."""
+        self._begins_s = math.inf
+        if self._chain is not None:
+            self._guarded(now_s, lambda: self._close(now_s, why))
+        self._listeners = 0
+
+    # --- what happens ---
+
+    def note(self, kind: str, now_s: float, describe: Describe, *args: Any, urgent: bool = False) -> None:
+        """`describe(*args)`: what the record says, in JSON's terms and arrays; not called while nobody listens. urgent: somebody
+        will ask about it."""
+        if self._chain is not None:
+            self._guarded(now_s, lambda: self._note(kind, now_s, describe(*args)))
+            self._page_s = now_s if urgent else self._page_s
+
+    def tend(self, now_s: float) -> None:
+        """Pages, seals and snapshots whose time has come. Between two decisions alone: a snapshot is of what is decided."""
+        if now_s >= min(self._page_s, self._begins_s):
+            self._guarded(now_s, lambda: self._tend(now_s))
+
+    def _tend(self, now_s: float) -> None:
+        if self._chain is None:
+            self._begin(now_s)
+        if self._joined or now_s >= self._snapshot_s:
+            self._snapshot("listener" if self._joined else "period", now_s)
+        if now_s >= self._seal_s:
+            self._seal(now_s, closed=False)
+        self._page(now_s)
+
+    # --- chains ---
+
+    def _begin(self, now_s: float) -> None:
+        self._chain, self._begins_s = Chain(self.writer, self._draw()), math.inf
+        begun = {"role": self._role, "stamp": self._stamp_s(), "versions": versions(), "made_of": self._made_of()}
+        self._note("begin", now_s, {**begun, "after": self._after})
+        self._snapshot("begin", now_s)
+        self._seal_s, self.on = now_s + SEAL_PERIOD_S, True
+
+    def _snapshot(self, why: str, now_s: float) -> None:
+        self._note("snapshot", now_s, {"why": why, "brain": self._whole()})
+        self._snapshot_s, self._joined = now_s + SNAPSHOT_PERIOD_S, False
+
+    def _note(self, kind: str, now_s: float, body: Mapping[str, Any]) -> None:
+        assert self._chain is not None
+        self._chain.note(kind, now_s, body)
+        self.records += 1
+        if self._chain.size >= MAX_PAGE_BYTES:
+            self._page(now_s)
+
+    def _seal(self, now_s: float, *, closed: bool, **more: Any) -> None:
+        assert self._chain is not None
+        self._chain.seal(now_s, closed=closed, stamp=self._stamp_s(), **more)
+        self._seal_s = now_s + SEAL_PERIOD_S
+
+    def _page(self, now_s: float) -> None:
+        assert self._chain is not None
+        page = self._chain.page()
+        self._page_s = now_s + PAGE_PERIOD_S
+        if page is not None:
+            self._send(page)
+
+    def _close(self, now_s: float, why: str) -> None:
+        assert self._chain is not None
+        self._seal(now_s, closed=True, why=why)
+        self._page(now_s)
+        self._forget()
+
+    def _forget(self) -> None:
+        chain, self._chain, self.on = self._chain, None, False
+        self._page_s = self._seal_s = self._snapshot_s = math.inf
+        if chain is not None:
+            self._after = {"run": chain.run, "records": chain.number, "hash": chain.hash}
+
+    # --- failures ---
+
+    def _guarded(self, now_s: float, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # whatever it is, nobody's decisions hang on it
+            self._failed(error, now_s)
+
+    def _failed(self, error: Exception, now_s: float) -> None:
+        self.failures += 1
+        self.problem = f"{type(error).__name__}: {error}"[:200]
+        try:
+            if self._chain is not None:
+                self._close(now_s, f"it could not go on: {self.problem}")
+        except Exception as again:
+            self.problem = f"{self.problem}; {type(again).__name__}: {again}"[:400]
+        self._forget()
+        self._begins_s = now_s + RETRY_S if self._listeners else math.inf

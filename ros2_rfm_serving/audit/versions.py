@@ -1,0 +1,30 @@
+"""Which software this is: arithmetic that is repeated bit by bit is that of the same versions."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import platform
+
+import numpy as np
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    try:
+        package = importlib.metadata.version("ros2-rfm-serving")
+    except importlib.metadata.PackageNotFoundError:  # a checkout, run as it lies there
+        package = "unknown"
+    return {
+        "package": package,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+    }
+
+
+def differences(recorded: dict[str, str]) -> list[str]:
+    """What is another one here, for people."""
+    here = versions()
+    names = {**recorded, **here}
+    return [f"{name} {recorded.get(name, '?')}, here {here.get(name, '?')}" for name in names if recorded.get(name) != here.get(name)]
