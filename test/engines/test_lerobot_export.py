@@ -9,14 +9,18 @@ import pytest
 import simplejpeg
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
+from ros2_rfm_serving.audit.bag_writer import BagWriter
 from ros2_rfm_serving.audit.export.frames import Camera, Episode, Frame, Shape, Source
 from ros2_rfm_serving.audit.export.lerobot import write
+from ros2_rfm_serving.cli.export import export
 from ros2_rfm_serving.cli.train import train
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import EncodedImage
 from ros2_rfm_serving.worlds.recorded import demonstrations, opened
+from test.unit.audit import recorded as recorded_bag
+from test.unit.audit import story
 
 NAMES = ("x", "y", "gripper")
 SHAPE = Shape(action_names=NAMES, state_size=5, cameras=(Camera("front", 24, 32), Camera("side", 24, 32)), rate_hz=20)
@@ -68,6 +72,49 @@ def test_lerobot_reads_frames_with_their_source_success_and_interventions(tmp_pa
     assert [int(data[at]["success"]) for at in (0, 4)] == [1, -1]
     assert float(data[5]["next.reward"]) == 0.0 and bool(data[5]["intervention.person"])
     assert not (tmp_path / "set.partial").exists()
+
+
+# --- out of a recording ----------------------------------------------------------------------------------------------------
+
+
+def recording(folder: Path) -> Path:
+    """Two short episodes of a robot; the second one succeeds."""
+    log, images = story.robot(), (picture("front", 100), picture("side", 50))
+    with BagWriter(folder) as bag:
+        for episode in (1, 2):
+            for step in range(6):
+                t_s = episode + step / 10
+                asked = {"sensors": story.sensors(t_s, t_s, images), "requests": [story.request(1, episode)]}
+                story.tick(log, t_s, [t_s, 0.0], story.row(step, 1, episode), **(asked if step == 0 else {}))
+        sent = [("sensor_msgs/msg/CompressedImage", np.frombuffer(one.data, np.uint8)) for one in images]
+        messages = [recorded_bag.made(kind, format="jpeg", data=data) for kind, data in sent]
+        recorded_bag.write(bag, "/rfm/servers/server_1/observation", "rfm_serving/msg/Observation", 1, images=messages)
+        for episode, verdict in ((1, "failed"), (2, "done")):
+            header = recorded_bag.made("std_msgs/msg/Header", frame_id="push_1")
+            told = {"header": header, "task": "push", "episode": episode, "verdict": verdict}
+            recorded_bag.write(bag, "/push_1/rfm/status", "rfm_serving/msg/RobotStatus", episode, **told)
+        data = recorded_bag.page(log.page())
+        bag.write("/push_1/rfm/audit", "rfm_serving/msg/AuditPage", recorded_bag.definition("rfm_serving/msg/AuditPage"), data, 5)
+    return folder
+
+
+def test_a_recording_becomes_a_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bag = recording(tmp_path / "shift")
+    export(bag, tmp_path / "all")
+    assert "12 frames in 2 episodes of push_1: 1 succeeded, 1 failed" in capsys.readouterr().out
+    data = LeRobotDataset("all", root=tmp_path / "all")
+    assert (data.meta.total_episodes, len(data), data.fps) == (2, 12, 10)
+    assert [int(data[at]["success"]) for at in (0, 6)] == [0, 1]
+    assert (data[7]["robot"], data[7]["robot_task"], int(data[7]["robot_episode"])) == ("push_1", "push", 2)
+    assert int(data[7]["source.row"]) == 1 and abs(float(data[7]["observation.images.side"].mean()) - 50 / 255) < 0.01
+
+    export(bag, tmp_path / "won", only="success")
+    assert LeRobotDataset("won", root=tmp_path / "won").meta.total_episodes == 1
+    assert "skipped: 1 episodes, without success" in capsys.readouterr().out
+    with pytest.raises(ConfigurationError, match="it is there already"):
+        export(bag, tmp_path / "won")
+    with pytest.raises(ConfigurationError, match="no episode of a robot"):
+        export(bag, tmp_path / "none", robot=["nobody"])
 
 
 # --- what it trains --------------------------------------------------------------------------------------------------------

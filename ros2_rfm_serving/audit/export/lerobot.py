@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,9 @@ def features(shape: Shape, *, videos: bool) -> dict[str, Any]:
 
 
 def write(episodes: Iterable[Episode], shape: Shape, folder: Path, name: str, *, videos: bool = False) -> int:
-    """Into `folder`, which is not there yet; returns the number of frames. An interrupted run leaves `<folder>.partial`."""
+    """Into `folder`, which is not there yet; returns the number of frames. One that is killed leaves `<folder>.partial`."""
     partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
     columns = features(shape, videos=videos)
     data = LeRobotDataset.create(name, shape.rate_hz, columns, root=partial, robot_type="", use_videos=videos)
     pictures = _Pictures()
@@ -56,8 +58,10 @@ def write(episodes: Iterable[Episode], shape: Shape, folder: Path, name: str, *,
             _flatten(data.episode_buffer)
             with SuppressProgressBars():
                 data.save_episode()
-    finally:
         data.finalize()
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     partial.rename(folder)
     return int(data.meta.total_frames)
 
