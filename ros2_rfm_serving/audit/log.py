@@ -18,6 +18,8 @@ from ros2_rfm_serving.errors import RfmError
 ROBOT, SERVER, SCHEDULER = "robot/", "server/", "scheduler"
 FREQUENT = frozenset({"tick", "call", "request", "batch", "reply", "snapshot"})
 """Kinds of which there are thousands: kept where somebody looks."""
+MILESTONES = frozenset({"start", "finish", "cancel", "pause", "resume", "abort", "server_lost", "session_opened", "reconfigure"})
+"""Calls of a robot that are asked for long after: kept as transitions are."""
 Windows = Iterable[tuple[float, float]]
 """ROS time, s."""
 
@@ -62,7 +64,7 @@ class AuditLog:
         self.requests, self.replies = _asked(self), _answered(self)
 
     def _is_wanted(self, entry: Entry) -> bool:
-        if self._windows is None or entry.kind not in FREQUENT:
+        if self._windows is None or entry.kind not in FREQUENT or entry.body.get("do") in MILESTONES:
             return True
         return any(since <= entry.stamp_s <= until for since, until in self._windows)
 
@@ -95,6 +97,16 @@ def key_of(found: Mapping[str, Any], robot: str = "") -> Key:
     """Of anything that names a request. `robot`: where it does not say whose."""
     numbers = (int(found.get(name) or 0) for name in ("session_epoch", "episode", "sequence"))
     return Key(str(found.get("robot") or robot), str(found.get("component") or "system1"), *numbers)
+
+
+def real(found: Any) -> float:
+    """A number of a record. NaN: it is none."""
+    if isinstance(found, Mapping) and found.get("~") == "float":
+        found = found.get("is")
+    try:
+        return float(found)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def _chains(pages: Iterable[Page], damaged: list[str]) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:

@@ -27,4 +27,6 @@ def differences(recorded: dict[str, str]) -> list[str]:
     """What is another one here, for people."""
     here = versions()
     names = {**recorded, **here}
-    return [f"{name} {recorded.get(name, '?')}, here {here.get(name, '?')}" for name in names if recorded.get(name) != here.get(name)]
+    return [
+        f"{name} {recorded.get(name, '?')}, here {here.get(name, '?')}" for name in names if recorded.get(name) != here.get(name)
+    ]

@@ -16,7 +16,7 @@ from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.chain import Page, records
 from ros2_rfm_serving.audit.export.frames import Episode, Frame, Skipped, Source
 from ros2_rfm_serving.audit.export.labels import Labels
-from ros2_rfm_serving.audit.log import ROBOT
+from ros2_rfm_serving.audit.log import ROBOT, real
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.types import SYSTEM1, EncodedImage
 
@@ -133,7 +133,7 @@ class _Story:
         """Images that a request took along. required: without them the policy saw something else than what is known here."""
         images = tuple(codec.value(image, self.blob) for image in sensors.get("images") or ())
         if images and all(len(image.data) for image in images):
-            self.images, self.images_s = images, sensors["images_s"]
+            self.images, self.images_s = images, real(sensors.get("images_s"))
         elif required:
             self.images = ()
 

@@ -1,0 +1,89 @@
+"""What a control period's command hangs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ros2_rfm_serving.audit.log import ROBOT, SERVER, AuditLog, Entry, Key, key_of, reply_of
+from ros2_rfm_serving.types import SYSTEM1
+
+NONE: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """A control period of a robot, and where to find what led to it."""
+
+    log: AuditLog
+    robot: str
+    tick: Entry
+    why: Mapping[str, Any]
+    key: Key | None
+    """Of the request whose chunk is executed; without one, of the last request of System 1; None: none is known."""
+    sent: Entry | None
+    """The control period that sent it."""
+    request: Mapping[str, Any]
+    answered: Entry | None
+    """When its answer came."""
+
+    @property
+    def executes(self) -> bool:
+        return self.why.get("by") in ("row", "part")
+
+    @property
+    def server(self) -> str:
+        """Empty: nobody was asked."""
+        return str((self.why.get("chunk") or NONE).get("server") or self.request.get("server") or "")
+
+    @property
+    def reply(self) -> Mapping[str, Any]:
+        return reply_of(self.answered) if self.answered else NONE
+
+    def of_server(self, kind: str) -> Entry | None:
+        """What the server says about the request, or about the batch that it was in."""
+        return next((one for one in self.log.of(SERVER + self.server, kind) if self.key in keys_in(one)), None)
+
+
+def keys_in(entry: Entry) -> tuple[Key, ...]:
+    """Requests that a server's record speaks of."""
+    if entry.kind == "batch":
+        return tuple(key_of(one) for one in entry.body.get("ids") or ())
+    found = entry.body.get("id")
+    return (key_of(found),) if isinstance(found, Mapping) else ()
+
+
+def moment(log: AuditLog, robot: str, tick: Entry) -> Moment:
+    why = tick.body.get("why") or NONE
+    key = key_of(why["chunk"], robot) if why.get("chunk") else _last_asked(log, robot, tick)
+    sent, request = log.requests.get(key, (None, NONE)) if key else (None, NONE)
+    answered = log.replies.get(key) if key else None
+    if answered is not None and answered.stamp_s > tick.stamp_s:
+        answered = None  # not yet
+    return Moment(log=log, robot=robot, tick=tick, why=why, key=key, sent=sent, request=request, answered=answered)
+
+
+def since(found: Moment) -> tuple[float, int]:
+    """ROS time since when the same reason has held without a break, as far as it was recorded, and how many control periods."""
+    ticks = found.log.of(ROBOT + found.robot, "tick")
+    same, begin = 0, found.tick
+    for one in reversed(ticks[: ticks.index(found.tick) + 1]):
+        if _grounds(one) != _grounds(found.tick):
+            break
+        same, begin = same + 1, one
+    return begin.stamp_s, same
+
+
+def _grounds(tick: Entry) -> tuple[Any, ...]:
+    why = tick.body.get("why") or NONE
+    return why.get("by") in ("row", "part"), why.get("reason")
+
+
+def _last_asked(log: AuditLog, robot: str, tick: Entry) -> Key | None:
+    asked = [
+        (entry.stamp_s, key)
+        for key, (entry, _) in log.requests.items()
+        if key.robot == robot and key.component == SYSTEM1 and entry.stamp_s <= tick.stamp_s
+    ]
+    return max(asked)[1] if asked else None
