@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import heapq
 import re
-import struct
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.codec import digest
 from ros2_rfm_serving.audit.mcap_scan import ChunkAt, Scanned
 from ros2_rfm_serving.audit.message_types import MessageTypes
+from ros2_rfm_serving.audit.page_bytes import page_of
 from ros2_rfm_serving.errors import RfmError
 
 PAGE, OBSERVATION, PICTURE = "rfm_serving/msg/AuditPage", "rfm_serving/msg/Observation", "sensor_msgs/msg/CompressedImage"
@@ -168,32 +168,6 @@ def files_of(path: Path) -> list[Path]:
         what = "it has files of another kind; `ros2 bag convert` to mcap" if any(path.glob("*.db3")) else "no *.mcap is in it"
         raise RfmError(f"{path}: no recording: {what if path.is_dir() else 'there is no such folder or file'}")
     return found
-
-
-def page_of(data: bytes) -> Page:
-    """An `AuditPage`, from its bytes: a text that was damaged is still one here. Raises: `RfmError`."""
-    try:
-        at = 4 + 8  # how they are encoded, stamp
-        _, at = _text(data, at)
-        writer, at = _text(data, at)
-        at = 4 + (at - 4 + 7) // 8 * 8
-        run, first = struct.unpack_from("<QQ", data, at)
-        previous, at = _text(data, at + 16)
-        records, _ = _text(data, at)
-    except struct.error as error:
-        raise RfmError(f"a page of records is damaged: {error}") from None
-    lines = tuple(line for line in records.split(b"\n") if line)
-    return Page(
-        writer=writer.decode(errors="replace"), run=run, first=first, previous=previous.decode(errors="replace"), lines=lines
-    )
-
-
-def _text(data: bytes, at: int) -> tuple[bytes, int]:
-    """And where the next field begins, which is of 4 bytes."""
-    (size,) = struct.unpack_from("<I", data, at)
-    if at + 4 + size > len(data):
-        raise struct.error("a text is longer than its message")
-    return data[at + 4 : at + 4 + max(0, size - 1)], at + 4 + (size + 3) // 4 * 4
 
 
 def _wanted(one: Scanned, types: Collection[str], topics: Collection[str] | None) -> frozenset[int]:

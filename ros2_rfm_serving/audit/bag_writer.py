@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -68,8 +68,14 @@ class BagWriter:
         self._numbers: dict[tuple[str, str], int] = {}
         self._chunks = {True: Chunk(compressed=True), False: Chunk(compressed=False)}
         self._file: McapFile | None = None
-        self._name = ""
-        self._begun = 0
+        self.name = ""
+        """Of the file that is written."""
+        self._unfinished: list[tuple[Ended, McapFile]] = []
+        """There was no room for their index."""
+        self.begun = 0
+        """Files."""
+        self.writable = True
+        """What was tried last succeeded."""
         self.ended: deque[Ended] = deque()
         """Oldest first, without those that were removed."""
         self.counts: Counter[str] = Counter()
@@ -104,17 +110,29 @@ class BagWriter:
         file, self._file = self._file, None
         if file is None:
             return
-        with self._counting({}):
-            file.close()
-        self.ended.append(
-            Ended(name=self._name, size=file.size, begins_ns=file.begins_ns, ends_ns=file.ends_ns, counts=file.counts)
-        )
-        self._write_metadata()
+        size, counts = file.size, file.counts
+        ended = Ended(name=self.name, size=size, begins_ns=file.begins_ns, ends_ns=file.ends_ns, counts=counts)
+        self._unfinished.append((ended, file))
+        self._finish()
+
+    def flush_older(self, now_ns: int) -> None:
+        """What is old enough goes to the file; what was not possible before is tried again."""
+        for chunk in list(self._chunks.values()):
+            if chunk.index and now_ns - chunk.begins_ns >= CHUNK_S * 1e9:
+                self._put(chunk)
+        if self._unfinished:
+            self._finish()
+        if self._stale:
+            self._write_metadata()
 
     def close(self) -> None:
+        """A file for whose index there is no room stays readable without, for us (`rfm record --recover`)."""
         self.flush()
         self.split()
-        self._write_metadata()
+        for _, file in self._unfinished:
+            file.abandon()
+        if self._stale:
+            self._write_metadata()
 
     def remove_oldest(self) -> Ended:
         """Of the files that are whole. Raises: `IndexError`: there is none."""
@@ -144,10 +162,13 @@ class BagWriter:
         counts = Counter({self._channels[number].topic: count for number, count in chunk.counts().items()})
         if self._full(chunk):
             self.split()
-        with self._counting(counts):
+        try:
             self._file = self._file or self._next()
             self._file.write(chunk, self._channels)
+            self.writable = True
             self.counts += counts
+        except OSError as error:
+            self._lose(counts, error)
 
     def _full(self, chunk: Chunk) -> bool:
         file = self._file
@@ -157,35 +178,45 @@ class BagWriter:
         return too_large or 0 < self._split_ns < chunk.ends_ns - file.begins_ns
 
     def _next(self) -> McapFile:
-        self._name = f"{self.folder.name}_{self._begun}.mcap"
-        output = self._open_file(self.folder / self._name)
+        self.name = f"{self.folder.name}_{self.begun}.mcap"
+        output = self._open_file(self.folder / self.name)
         try:
             file = McapFile(output)
         except OSError:
             output.close()
+            (self.folder / self.name).unlink(missing_ok=True)
             raise
-        self._begun += 1
+        self.begun += 1
         return file
 
-    @contextlib.contextmanager
-    def _counting(self, counts: Mapping[str, int]) -> Any:
-        try:
-            yield
-        except OSError as error:
-            self._lost(counts, error)
+    def _finish(self) -> None:
+        while self._unfinished:
+            ended, file = self._unfinished[0]
+            try:
+                file.finish()
+            except OSError as error:
+                self._lose({}, error)
+                return
+            del self._unfinished[0]
+            self.ended.append(ended)
+            self._write_metadata()
+
+    def _lose(self, counts: Mapping[str, int], error: OSError) -> None:
+        self.writable = False
+        self._lost(counts, error)
 
     def _write_metadata(self) -> None:
-        self._stale = True
-        with self._counting({}):
-            replace_text(self.folder / METADATA, self.metadata())
+        try:
+            replace_text(self.folder / METADATA, metadata(self.ended, self._channels, self._types))
             self._stale = False
+        except OSError as error:
+            self._stale = True
+            self._lose({}, error)
 
-    def metadata(self) -> str:
-        return metadata(self.ended, self._channels, self._types)
 
-
-def metadata(files: deque[Ended] | list[Ended], channels: Mapping[int, Channel], types: MessageTypes) -> str:
+def metadata(files: Iterable[Ended], channels: Mapping[int, Channel], types: MessageTypes) -> str:
     """`metadata.yaml` as rosbag2 has it since version 9 (Jazzy)."""
+    files = list(files)
     counts: Counter[int] = sum((Counter(one.counts) for one in files), Counter())
     begins, ends = min((one.begins_ns for one in files), default=0), max((one.ends_ns for one in files), default=0)
     information = {

@@ -27,6 +27,7 @@ MESSAGE = struct.Struct("<BQHIQQ")
 HEADER_BYTES = MESSAGE.size - 9
 """Of a message, that its length counts: without operation code and length."""
 CHUNK = struct.Struct("<BQQQQII")
+DATA_END_BYTES = 13
 INDEX = struct.Struct("<BQHI")
 
 
@@ -136,12 +137,14 @@ class McapFile:
             )
         )
 
-    def close(self) -> None:
-        """With its index, if there is room for it."""
-        try:
-            self._put(_built(DataEnd(0)) + self._summary(self.size + 13))
-        finally:
-            self._output.close()
+    def finish(self) -> None:
+        """Its index, and its end. When there is no room for it, it is readable without, and this may be tried again."""
+        self._put(_built(DataEnd(0)) + self._summary(self.size + DATA_END_BYTES))
+        self._output.close()
+
+    def abandon(self) -> None:
+        """It ends without an index."""
+        self._output.close()
 
     def _new_schemas(self, new: Mapping[int, Channel]) -> dict[str, int]:
         kinds = dict.fromkeys(one.type for one in new.values() if one.type not in self._schemas)

@@ -23,6 +23,7 @@ from ros2_rfm_serving.errors import RfmError
 
 HEAD = struct.Struct("<BQ")
 TOPLEVEL = frozenset({*range(Opcode.HEADER, Opcode.DATA_END + 1)})
+SMALLEST_BYTES = len(MAGIC)
 LARGEST_CHUNK_BYTES = 1 << 31
 
 
@@ -52,6 +53,8 @@ class Scanned:
     chunks: list[ChunkAt] = field(default_factory=list)
     end: int = 0
     """Offset behind the last thing that is whole, before its index."""
+    size: int = 0
+    """Bytes of the file."""
     closed: bool = False
     """Its end is there."""
     problems: list[str] = field(default_factory=list)
@@ -120,7 +123,7 @@ def unpacked(chunk: ChunkAt) -> tuple[bytes, str]:
 
 
 def _through(file: BinaryIO, found: Scanned) -> None:
-    total = os.fstat(file.fileno()).st_size
+    total = found.size = os.fstat(file.fileno()).st_size
     if file.read(len(MAGIC)) != MAGIC:
         raise RfmError(f"{found.path}: no MCAP file; its first bytes are not MCAP's")
     at, data = len(MAGIC), True

@@ -40,6 +40,10 @@ def markers_node() -> None:
     _run("markers_node")
 
 
+def recorder_node() -> None:
+    _run("recorder_node")
+
+
 def _run(name: str) -> None:
     Ending()
     importlib.import_module(f"ros2_rfm_serving.ros.{name}").main()

@@ -28,6 +28,7 @@ FEATURES = {
     "engine remote": f"{HOUSE}.engines.remote.engine",
     "rfm metrics": f"{HOUSE}.monitoring.metrics.exporter",
     "rfm foxglove": f"{HOUSE}.ros.foxglove_bridge",
+    "rfm record": f"{HOUSE}.ros.monitor.recorder",
     "websocket door": f"{HOUSE}.ros.server.websocket_door",
 }
 """What is imported only by who uses it -> its module. Nothing here is imported, so that this works where much is missing."""

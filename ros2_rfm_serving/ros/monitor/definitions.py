@@ -16,6 +16,8 @@ PRIMITIVES = {
     *("bool", "byte", "char", "float32", "float64", "string", "wstring"),
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
 }
+FEEDBACK = "_FeedbackMessage"
+UUID, UUID_FILE = "unique_identifier_msgs/UUID", ("unique_identifier_msgs", "msg", "UUID")
 SEPARATOR = "=" * 80
 FIELD = re.compile(r"^\s*([A-Za-z][\w/]*)(?:<=\d+)?(?:\[[^\]]*\])?\s+[A-Za-z]\w*", re.ASCII)
 
@@ -35,6 +37,25 @@ def service(kind: str) -> tuple[str, str]:
     return _with_parts(request, package), _with_parts(response, package)
 
 
+def text(kind: str) -> str:
+    """Of a message, or of an action's feedback. Raises: `KeyError` when it is not installed."""
+    package, folder, name = kind.split("/")
+    if folder != "action":
+        return message(kind)
+    action = name.removesuffix(FEEDBACK)
+    feedback = re.split(r"^---\s*$", _file(package, "action", action), flags=re.MULTILINE)[2]
+    parts = {f"{package}/{action}_Feedback": feedback}
+    _collect(feedback, package, parts)
+    return _joined(f"unique_identifier_msgs/UUID goal_id\n{package}/{action}_Feedback feedback", parts | {UUID: _file(*UUID_FILE)})
+
+
+def any_class(kind: str) -> Any:
+    """Also of an action's feedback, `rfm_serving/action/ExecuteTask_FeedbackMessage`. Raises: as `python_class`."""
+    if not kind.endswith(FEEDBACK):
+        return python_class(kind)
+    return python_class(kind.removesuffix(FEEDBACK)).Impl.FeedbackMessage
+
+
 def python_class(kind: str) -> Any:
     """Raises: `ImportError` or `AttributeError` when it is not installed."""
     package, folder, name = kind.split("/")
@@ -44,6 +65,10 @@ def python_class(kind: str) -> Any:
 def _with_parts(text: str, package: str) -> str:
     parts: dict[str, str] = {}
     _collect(text, package, parts)
+    return _joined(text, parts)
+
+
+def _joined(text: str, parts: dict[str, str]) -> str:
     return "\n".join([text.rstrip("\n"), *(f"{SEPARATOR}\nMSG: {name}\n{part.rstrip()}" for name, part in parts.items())]) + "\n"
 
 

@@ -1,0 +1,161 @@
+"""What the writing thread does with what was heard: bag, splits, retention; what is lost is counted and said, in the bag too."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ros2_rfm_serving.audit.bag import PAGE
+from ros2_rfm_serving.audit.bag_writer import BagWriter
+from ros2_rfm_serving.audit.mcap_file import Output
+from ros2_rfm_serving.audit.page_bytes import page_bytes, page_of
+from ros2_rfm_serving.audit.recording.intake import Sample, Topic
+from ros2_rfm_serving.audit.recording.ledger import Ledger
+from ros2_rfm_serving.audit.recording.told import Told
+from ros2_rfm_serving.errors import RfmError
+
+PAGE_PERIOD_S = 1.0
+DAY_S, MB, GB = 86_400.0, 1 << 20, 1 << 30
+KEPT_SPLITS = 4
+"""At least so many fit into what is kept: retention removes whole files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """0: none."""
+
+    split_bytes: int = 1 * GB
+    split_s: float = 900.0
+    keep_bytes: int = 0
+    keep_s: float = 0.0
+
+    @property
+    def file_bytes(self) -> int:
+        bounds = [bound for bound in (self.split_bytes, self.keep_bytes // KEPT_SPLITS) if bound > 0]
+        return min(bounds, default=0)
+
+    @property
+    def file_s(self) -> float:
+        return min([bound for bound in (self.split_s, self.keep_s / KEPT_SPLITS) if bound > 0], default=0.0)
+
+
+class Recorder:
+    """`work` now and then with what was heard, `close` at the end; of one thread. Nothing that the disk does raises here."""
+
+    def __init__(
+        self,
+        folder: Path,
+        limits: Limits,
+        ledger: Ledger,
+        page_topic: Topic,
+        open_file: Callable[[Path], Output] | None = None,
+    ) -> None:
+        """page_topic: of the recorder's own records. Raises: `RfmError`: the folder cannot be used."""
+        self._ledger, self._limits, self._page_topic = ledger, limits, page_topic
+        self._lost: Counter[str] = Counter()
+        self._unsaid: dict[str, Counter[str]] = {}
+        """Why -> topic -> what was lost since it was noted last."""
+        self._page_failed, self._tried_s = False, -math.inf
+        self._problem = self._said = ""
+        self._pages: list[tuple[int, bytes]] = []
+        """Of our own, not on the disk yet."""
+        self._bag = BagWriter(folder, split_bytes=limits.file_bytes, split_s=limits.file_s, lost=self._lose, open_file=open_file)
+        self._begun = 0
+        self.told = Told(folder=folder)
+
+    def work(self, samples: list[Sample], overflowed: Mapping[str, int], now_s: float, now_ns: int) -> None:
+        """samples: heard since the last time. overflowed: by topic, what the queue had no room for. now_s: monotonic."""
+        for sample in samples:
+            self._write(sample, now_s)
+        self._bag.flush_older(now_ns)
+        if overflowed:
+            self._count(overflowed, "the disk is too slow")
+        self._retain(now_s, now_ns)
+        self._note_changes(now_s)
+        self._write_pages(now_s, now_ns)
+        self._tell()
+
+    def note(self, kind: str, now_s: float, body: Mapping[str, Any]) -> None:
+        """Of the recorder's own records."""
+        self._ledger.note(kind, now_s, body)
+
+    def close(self, now_s: float, now_ns: int) -> Told:
+        self._bag.flush()
+        self._write_pages(now_s, now_ns, closed=True)
+        self._bag.close()
+        self._tell()
+        return self.told
+
+    def _write(self, sample: Sample, now_s: float) -> None:
+        topic = sample.topic
+        self._bag.write(
+            topic.name, topic.type, topic.definition, sample.data, sample.time_ns, qos=topic.qos, published_ns=sample.published_ns
+        )
+        if topic.type == PAGE:
+            try:
+                self._ledger.hear(page_of(sample.data), now_s)
+            except RfmError as error:  # it is in the bag as it came
+                self._ledger.note("damaged", now_s, {"topic": topic.name, "why": str(error)})
+
+    def _lose(self, counts: Mapping[str, int], error: OSError) -> None:
+        """Of the bag: nothing could be written."""
+        self._problem = error.strerror or str(error)
+        self._page_failed |= self._page_topic.name in counts
+        self._count({topic: count for topic, count in counts.items() if topic != self._page_topic.name}, self._problem)
+
+    def _count(self, topics: Mapping[str, int], why: str) -> None:
+        self._lost.update(topics)
+        self._unsaid.setdefault(why, Counter()).update(topics)
+
+    def _note_losses(self, now_s: float) -> None:
+        for why, topics in self._unsaid.items():
+            self._ledger.lost(topics, why, now_s)
+        self._unsaid.clear()
+
+    def _retain(self, now_s: float, now_ns: int) -> None:
+        bag, limits = self._bag, self._limits
+        while bag.ended and (0 < limits.keep_bytes < bag.size or 0 < limits.keep_s < (now_ns - bag.ended[0].ends_ns) / 1e9):
+            self._ledger.note("removed", now_s, {"file": bag.remove_oldest().name})
+
+    def _note_changes(self, now_s: float) -> None:
+        if self._bag.writable:
+            self._problem = ""
+        if self._problem != self._said:
+            self._ledger.note("disk", now_s, {"problem": self._problem})
+            self._said = self._problem
+        if self._bag.begun != self._begun:
+            self._begun = self._bag.begun
+            self._ledger.note("split", now_s, {"file": self._bag.name})
+
+    def _write_pages(self, now_s: float, now_ns: int, *, closed: bool = False) -> None:
+        """Each until it is on the disk, so that this chain has no gaps; the next one not before."""
+        if not closed and now_s - self._tried_s < PAGE_PERIOD_S:
+            return
+        self._tried_s = now_s
+        if not self._pages or closed:
+            self._note_losses(now_s)
+            page = self._ledger.page(now_s, now_ns / 1e9, closed=closed)
+            self._pages += [(now_ns, page_bytes(page, now_ns))] if page is not None else []
+        topic, self._page_failed = self._page_topic, False
+        for time_ns, data in self._pages:
+            self._bag.write(topic.name, topic.type, topic.definition, data, time_ns, qos=topic.qos)
+        if self._pages:
+            self._bag.flush()
+        if not self._page_failed:
+            self._pages.clear()
+
+    def _tell(self) -> None:
+        bag = self._bag
+        self.told = Told(
+            folder=bag.folder,
+            topics=len(bag.counts),
+            messages=bag.counts.total(),
+            size=bag.size,
+            lost=dict(self._lost),
+            problem=self._problem,
+            files=len(bag.ended) + (bag.begun > 0),
+        )

@@ -1,0 +1,115 @@
+"""Mends a recording that was cut off: its last file gets an index, the folder its `metadata.yaml`. Messages stay as they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ros2_rfm_serving.audit import mcap_scan
+from ros2_rfm_serving.audit.bag import files_of
+from ros2_rfm_serving.audit.bag_writer import METADATA, Ended, metadata, replace_text
+from ros2_rfm_serving.audit.mcap_file import Channel, Chunk, McapFile
+from ros2_rfm_serving.audit.mcap_scan import Scanned
+from ros2_rfm_serving.audit.message_types import MessageTypes
+from ros2_rfm_serving.errors import RfmError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mended:
+    """One file."""
+
+    name: str
+    messages: int
+    mended: bool
+    """It had no end."""
+    lost_bytes: int
+    """Behind the last thing that was whole."""
+    problems: tuple[str, ...]
+    """Of chunks that could not be read."""
+
+
+def recover(folder: Path) -> list[Mended]:
+    """Raises: `RfmError`: it is no recording, or it cannot be written to."""
+    if not folder.is_dir():
+        raise RfmError(f"{folder}: no folder of a recording")
+    try:
+        found = [_mend(file) for file in _with_begin(folder)]
+        _describe(folder)
+    except OSError as error:
+        raise RfmError(f"{folder}: cannot be mended: {error.strerror or error}") from None
+    return found
+
+
+def _with_begin(folder: Path) -> Iterator[Path]:
+    """A file of which not even the first bytes were written is removed."""
+    for file in files_of(folder):
+        if file.stat().st_size < mcap_scan.SMALLEST_BYTES:
+            file.unlink()
+        else:
+            yield file
+
+
+def _mend(file: Path) -> Mended:
+    scanned = mcap_scan.scan(file)
+    counts, problems = _counts(scanned)
+    if not scanned.closed:
+        _rewrite(scanned)
+    return Mended(
+        name=file.name,
+        messages=counts.total(),
+        mended=not scanned.closed,
+        lost_bytes=0 if scanned.closed else scanned.size - scanned.end,
+        problems=tuple(problems),
+    )
+
+
+def _rewrite(scanned: Scanned) -> None:
+    """Beside it, and then in its place: whatever happens meanwhile, one of the two is whole."""
+    new = scanned.path.with_name(scanned.path.name + ".mending")
+    try:
+        with new.open("wb", buffering=0) as output:
+            file = McapFile(output)
+            for at in scanned.chunks:
+                chunk = Chunk(compressed=at.compression == "zstd")
+                for channel, time_ns, data in mcap_scan.records(at)[0]:
+                    chunk.add(channel, time_ns, data, time_ns)
+                if chunk.index:
+                    file.write(chunk, scanned.channels)
+            file.finish()
+        new.replace(scanned.path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _counts(scanned: Scanned) -> tuple[Counter[int], list[str]]:
+    counts: Counter[int] = Counter()
+    problems = list(scanned.problems)
+    for chunk in scanned.chunks:
+        found, problem = mcap_scan.records(chunk)
+        counts.update(channel for channel, _, _ in found)
+        problems += [problem] if problem else []
+    return counts, problems
+
+
+def _describe(folder: Path) -> None:
+    """Channels are numbered by file; in the folder they are one per topic and type."""
+    numbers: dict[Channel, int] = {}
+    ended = []
+    for file in files_of(folder):
+        scanned = mcap_scan.scan(file)
+        counts, _ = _counts(scanned)
+        mine = {number: numbers.setdefault(channel, len(numbers)) for number, channel in scanned.channels.items()}
+        chunks = scanned.chunks
+        ended.append(
+            Ended(
+                name=file.name,
+                size=file.stat().st_size,
+                begins_ns=min((chunk.begins_ns for chunk in chunks), default=0),
+                ends_ns=max((chunk.ends_ns for chunk in chunks), default=0),
+                counts={mine[number]: count for number, count in counts.items()},
+            )
+        )
+    channels = {number: channel for channel, number in numbers.items()}
+    replace_text(folder / METADATA, metadata([one for one in ended if one.counts], channels, MessageTypes()))

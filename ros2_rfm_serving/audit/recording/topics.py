@@ -1,0 +1,68 @@
+"""What of the graph belongs to the recording of a factory: all that decisions depended on, and what was decided."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+OURS = "rfm_serving/"
+ROBOT_STATUS, OBSERVATION = "rfm_serving/msg/RobotStatus", "rfm_serving/msg/Observation"
+CAMERAS = frozenset({"sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image", "sensor_msgs/msg/CameraInfo"})
+FOR_EYES = frozenset({"visualization_msgs/msg/MarkerArray", "visualization_msgs/msg/Marker"})
+"""Made from the rest."""
+EVERYBODYS = frozenset({"/diagnostics", "/tf", "/tf_static"})
+TASK = re.compile(r"/_action/(status|feedback)$")
+OWN = "rfm/recorder/audit"
+"""The recorder writes it itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which topics are recorded. Patterns are those of file names: `/push_*/state`."""
+
+    namespace: str = ""
+    """Of the factory."""
+    cameras: bool = False
+    """Camera topics too; what the models were shown is in the observations."""
+    topics: tuple[str, ...] = field(default_factory=tuple)
+    """Beside those of the factory."""
+    exclude: tuple[str, ...] = field(default_factory=tuple)
+
+    def of(self, graph: Iterable[tuple[str, list[str]]]) -> dict[str, str]:
+        """Topic -> type. graph: (topic, types); one with several types is not recorded."""
+        there = {topic: types[0] for topic, types in graph if len(types) == 1}
+        robots = self._robots(there)
+        return {topic: kind for topic, kind in there.items() if self._wants(topic, kind, robots)}
+
+    def _wants(self, topic: str, kind: str, robots: frozenset[str]) -> bool:
+        if topic == f"{self._root}/{OWN}" or _fits(topic, self.exclude):
+            return False
+        return _fits(topic, self.topics) or topic in EVERYBODYS or self._factorys(topic, kind, robots)
+
+    def _factorys(self, topic: str, kind: str, robots: frozenset[str]) -> bool:
+        if not topic.startswith(f"{self._root}/"):
+            return False
+        owner, _, leaf = topic.removeprefix(f"{self._root}/").partition("/")
+        if kind.startswith(OURS):
+            return True
+        if owner not in robots or kind in FOR_EYES or (kind in CAMERAS and not self.cameras):
+            return False
+        return "_action/" not in leaf or TASK.search(leaf) is not None
+
+    def _robots(self, there: Mapping[str, str]) -> frozenset[str]:
+        begin, end = f"{self._root}/", "/rfm/status"
+        return frozenset(
+            topic.removeprefix(begin).removesuffix(end)
+            for topic, kind in there.items()
+            if kind == ROBOT_STATUS and topic.startswith(begin) and topic.endswith(end)
+        )
+
+    @property
+    def _root(self) -> str:
+        return f"/{self.namespace.strip('/')}" if self.namespace.strip("/") else ""
+
+
+def _fits(topic: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(topic, pattern) for pattern in patterns)

@@ -1,0 +1,146 @@
+"""The recorder as a node: what it is told, what it hears, what it says of itself."""
+
+from __future__ import annotations
+
+import socket
+import time
+from datetime import datetime
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.node import Node
+from std_srvs.srv import Trigger
+
+from ros2_rfm_serving.audit.bag import PAGE
+from ros2_rfm_serving.audit.recording.flight import Flight, FlightLimits
+from ros2_rfm_serving.audit.recording.intake import Intake, Topic
+from ros2_rfm_serving.audit.recording.ledger import Ledger
+from ros2_rfm_serving.audit.recording.recorder import DAY_S, GB, MB, Limits, Recorder
+from ros2_rfm_serving.audit.recording.told import Told
+from ros2_rfm_serving.audit.recording.topics import OWN, Selection
+from ros2_rfm_serving.audit.recording.writing import Sink, Writing
+from ros2_rfm_serving.ros.monitor import definitions
+from ros2_rfm_serving.ros.monitor.hearing import Hearing, written
+from ros2_rfm_serving.ros.monitor.recorder_parameters import SPECS
+from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
+from ros2_rfm_serving.ros.node.parameters import Values, declare
+from ros2_rfm_serving.ros.node.runtime import clock, fleet_names
+from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.wire import qos
+
+LOOK_PERIOD_S, COMPLAIN_PERIOD_S = 0.5, 5.0
+RECENT_S = 60.0
+"""That a loss is warned of."""
+
+
+class RecorderNode(Node):
+    """Raises: `RfmError`: the folder cannot be used."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("recorder", enable_rosout=False, **options)
+        declare(self, SPECS)
+        values = Values(self, SPECS)
+        self._root = fleet_names(self).schedule.removesuffix("/rfm/schedule")
+        self._about = {"namespace": self._root, "host": socket.gethostname()}
+        self._intake = Intake(int(values.number("queue_mb") * MB))
+        sink = self._sink(values)
+        self._flight = sink if isinstance(sink, Flight) else None
+        self._writing = Writing(self._intake, sink, self._failed)
+        self._hearing = Hearing(self, self._selection(values).of, self._intake.put)
+        self._diagnostics = Diagnostics(self, lambda: [self._status])
+        self._lost, self._lost_s, self._complained_s = 0, -RECENT_S, -COMPLAIN_PERIOD_S
+        every(self, LOOK_PERIOD_S, self._look)
+        if self._flight is not None:
+            self.create_service(Trigger, f"{self._root}/rfm/recorder/save", self._save)
+        self._hearing.look()
+        self._writing.start()
+
+    @property
+    def told(self) -> Told:
+        return self._writing.told
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """That are recorded."""
+        return self._hearing.topics
+
+    def stop(self) -> None:
+        """What was heard is written, and the bag is closed."""
+        if not self._writing.stop():
+            self.get_logger().error(f"the disk does not come back: {self.told.words()}")
+
+    def _sink(self, values: Values) -> Sink:
+        folder = Path(values.text("folder") or f"recordings/{datetime.now().astimezone():%Y%m%d-%H%M%S}")
+        limits = Limits(
+            split_bytes=int(values.number("split_mb") * MB),
+            split_s=values.number("split_minutes") * 60.0,
+            keep_bytes=int(values.number("keep_gb") * GB),
+            keep_s=values.number("keep_days") * DAY_S,
+        )
+        name = values.text("name") or socket.gethostname()
+        page = Topic(f"{self._root}/{OWN}", PAGE, definitions.message(PAGE), written([qos.AUDIT]))
+        random = SystemRandom()
+
+        def begin(folder: Path, limits: Limits, more: dict[str, Any]) -> Recorder:
+            about = {**self._about, "stamp": time.time(), "folder": str(folder), **more}
+            return Recorder(folder, limits, Ledger(name, random.randrange(1, 1 << 63), clock(), about), page)
+
+        if not (flight_s := values.number("flight_s")):
+            return begin(folder, limits, {})
+        bounds = FlightLimits(
+            before_s=flight_s,
+            after_s=values.number("after_s"),
+            memory_bytes=int(values.number("flight_mb") * MB),
+            per_hour=values.integer("incidents_per_hour"),
+        )
+        return Flight(folder, bounds, limits, begin)
+
+    def _selection(self, values: Values) -> Selection:
+        return Selection(
+            namespace=self._root,
+            cameras=values.flag("cameras"),
+            topics=tuple(filter(None, values.texts("topics"))),
+            exclude=tuple(filter(None, values.texts("exclude"))),
+        )
+
+    def _look(self) -> None:
+        self._hearing.look()
+        told, now_s = self.told, clock()
+        lost = sum(told.lost.values())
+        if lost > self._lost:
+            self._lost, self._lost_s = lost, now_s
+        if (told.problem or now_s - self._lost_s < COMPLAIN_PERIOD_S) and now_s - self._complained_s >= COMPLAIN_PERIOD_S:
+            self._complained_s = now_s
+            self.get_logger().warning(f"{told.problem or 'the disk is too slow'}: {told.words()}")
+
+    def _save(self, request: Any, response: Any) -> Any:
+        assert self._flight is not None
+        self._flight.ask()
+        response.success, response.message = True, f"the last seconds are written to a folder in {self.told.folder}"
+        return response
+
+    def _failed(self, trace: str) -> None:
+        self.get_logger().error(f"recording failed, and goes on:\n{trace}", throttle_duration_sec=COMPLAIN_PERIOD_S)
+
+    def _status(self) -> DiagnosticStatus:
+        told = self.told
+        level, message = DiagnosticStatus.OK, "recording"
+        if clock() - self._lost_s < RECENT_S:
+            level, message = DiagnosticStatus.WARN, f"{sum(told.lost.values())} messages were lost"
+        if told.problem:
+            level, message = DiagnosticStatus.ERROR, f"nothing can be written: {told.problem}"
+        values = {
+            "folder": told.folder,
+            "topics": len(self.topics),
+            "messages": told.messages,
+            "size_mb": told.size / 1e6,
+            "files": told.files,
+            "lost": sum(told.lost.values()),
+            "waiting_mb": self._intake.waiting / 1e6,
+            **({"held_s": told.held_s, "incidents": told.incidents} if self._flight is not None else {}),
+        }
+        return DiagnosticStatus(
+            level=level, name="recorder: recording", message=message, hardware_id="recorder", values=key_values(values)
+        )
