@@ -38,6 +38,8 @@ class Work:
     batch: tuple[Waiting, ...]
     begun_s: float
     tier: int = 0
+    number: int = 0
+    """Of all that began here."""
 
 
 class Lane:
@@ -51,15 +53,21 @@ class Lane:
         self.batch_size = 0
         self.max_concurrent = tier.max_concurrent
         self._ends_s: dict[Work, float] = {}
-        self.resize(tier.batch_size)
+        self.resize(self.prepare(tier.batch_size))
+
+    def prepare(self, batch_size: int) -> int:
+        """Of those that were asked for, what the engine runs, ready for it. Raises: `ModelError` when it cannot."""
+        batch_size = min(batch_size, self.engine.max_batch_size)
+        if self._rows(batch_size) != self.view.batch_size:
+            self.engine.prepare(self._rows(batch_size))
+        return batch_size
 
     def resize(self, batch_size: int) -> None:
-        """Raises: `ModelError` when the engine cannot run such batches."""
-        batch_size = min(batch_size, self.engine.max_batch_size)
-        rows = 1 if self.max_concurrent > 1 else batch_size
-        if rows != self.view.batch_size:
-            self.engine.prepare(rows)
-        self.batch_size, self.view.batch_size = batch_size, rows
+        """To what was prepared."""
+        self.batch_size, self.view.batch_size = batch_size, self._rows(batch_size)
+
+    def _rows(self, batch_size: int) -> int:
+        return 1 if self.max_concurrent > 1 else batch_size
 
     @property
     def is_idle(self) -> bool:
@@ -70,6 +78,10 @@ class Lane:
         return len(self._ends_s) >= self.max_concurrent
 
     @property
+    def works(self) -> list[Work]:
+        return list(self._ends_s)
+
+    @property
     def since_s(self) -> float:
         """When the oldest of what runs began; inf: nothing runs. Takes no lock."""
         return min((work.begun_s for work in tuple(self._ends_s)), default=math.inf)
@@ -78,13 +90,13 @@ class Lane:
         self._ends_s[work] = work.begun_s + self.view.latency_s(len(work.batch))
         self._expect()
 
-    def ended(self, work: Work, now_s: float, *, failed: bool) -> None:
-        """failed: nobody got an answer."""
+    def ended(self, work: Work, now_s: float, *, failed: bool, num_failed: int) -> None:
+        """failed: nobody got an answer, for the `num_failed`th time in a row."""
         del self._ends_s[work]
         for waiting in () if work.tier else work.batch:
             waiting.history.suspect = failed and (len(work.batch) > 1 or waiting.history.suspect)
         if failed and work.tier:
-            self.rests_until_s = now_s + rest_s(self.running.num_failed)
+            self.rests_until_s = now_s + rest_s(num_failed)
         elif not failed:
             self.view.times.observe(len(work.batch), now_s - work.begun_s - self.view.round_trip_s)
         self._expect()

@@ -29,7 +29,7 @@ from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import ConfigurationError, ContractError, ModelError, OutOfMemoryError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.server.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import Conditioning, Guidance, InferenceRequest, SessionRequest
 
 from .test_engines import request, small_policy

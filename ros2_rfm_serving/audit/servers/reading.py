@@ -1,0 +1,116 @@
+"""Records of a server as calls of a brain, and the brain as it stood in a snapshot."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers.records import ARGS, BATCH, CALL, REPLY, REQUEST
+from ros2_rfm_serving.audit.servers.snapshots import bare
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.server import ServerBrain, Work
+from ros2_rfm_serving.server.horizon import Outlook, policy
+from ros2_rfm_serving.types import (
+    Conditioning,
+    EngineReply,
+    Guidance,
+    Horizon,
+    ObservationRequest,
+    RequestId,
+)
+
+Call = tuple[str, tuple[Any, ...]]
+"""What is called, and with what"""
+Works = Mapping[int, Work]
+"""Under way, by number"""
+
+
+def brain_of(snapshot: Mapping[str, Any]) -> ServerBrain:
+    """Raises: `RfmError` when it is none, or could not be recorded."""
+    found = codec.value(snapshot.get("brain"))
+    if not isinstance(found, ServerBrain):
+        raise RfmError(str(snapshot.get("problem") or "the snapshot holds no server"))
+    return found
+
+
+def call_of(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call | None:
+    """None: a record that is no decision. Raises: `RfmError` for one that cannot be read."""
+    read = READ.get(record.get("kind", ""))
+    if read is None:
+        return None
+    try:
+        return read(record, brain, works)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise RfmError(f"record {record.get('n')} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _call(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call:
+    do, args = record["do"], record["args"]
+    if do == "ended":
+        return do, (works[args["batch"]], args["answered"], args["num_failed"], args["now_s"])
+    return do, tuple(codec.value(args[name]) for name in ARGS[do])
+
+
+def _request(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call:
+    do, request = record["do"], codec.value(record["id"])
+    if do == "deposit":
+        return do, _deposited(record, request, brain)
+    if do == "unfit":
+        return do, (request, record["refused"], record["problem"])
+    return do, (request, record["now_s"]) if do == "charge" else (request,)
+
+
+def _deposited(record: Mapping[str, Any], request: RequestId, brain: ServerBrain) -> tuple[Any, ...]:
+    session = brain.sessions.get((request.robot, request.component), request.session_epoch)
+    how = (session.conditioning, session.guidance, session.horizon) if session else (Conditioning.NONE, Guidance(), Horizon())
+    delay, rows = record["inference_delay_steps"], record["prefix_rows"]
+    row = bare(request, record["instruction"], delay, rows, *how)
+    observation = ObservationRequest(
+        id=request,
+        stamp_ns=record["stamp_ns"],
+        instruction=record["instruction"],
+        state=row.state,
+        report=codec.value(record["report"]),
+    )
+    return row, observation, record["now_s"]
+
+
+def _batch(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call:
+    return "begin", (record["tier"], record["now_s"])
+
+
+def _reply(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call:
+    work, row = works[record["batch"]], record["row"]
+    if record["outcome"] != "answered":
+        answer = None if record["outcome"] == "failed" else EngineReply()
+        return "reply", (work, row, answer, Outlook(0, EngineReply().confidence))
+    if "chunk" not in record:
+        answer = EngineReply(verdict=record["verdict"], text=record["text"], score=codec.value(record["score"]))
+        return "reply", (work, row, answer, Outlook(0, answer.confidence))
+    rows = np.empty((record["chunk_rows"], 0), np.float32)
+    confidence = codec.value(record["confidence"])
+    outlook = Outlook(_execution_horizon(record, work.batch[row].request.horizon, confidence), confidence)
+    return "reply", (work, row, EngineReply(chunk_model=rows, chunk_robot=rows), outlook)
+
+
+def _execution_horizon(record: Mapping[str, Any], horizon: Horizon, confidence: Any) -> int:
+    """Decided once more by the policy, from the confidence that was recorded. What another server said, or nobody could, stands."""
+    recorded: int = record["execution_horizon"]
+    if record["by"] == "engine" or not horizon.policy or (record["by"] == "updates" and not confidence.size):
+        return recorded
+    with contextlib.suppress(Exception):  # a policy may be foreign code: the server served on without it, too
+        return min(operator.index(policy(horizon.policy).rows(confidence, horizon)), record["chunk_rows"])
+    return recorded
+
+
+READ: dict[str, Callable[[Mapping[str, Any], ServerBrain, Works], Call]] = {
+    CALL: _call,
+    REQUEST: _request,
+    BATCH: _batch,
+    REPLY: _reply,
+}

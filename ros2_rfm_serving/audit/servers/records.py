@@ -1,0 +1,176 @@
+"""Notes of a server's decisions as records (docs/audit.md). Nothing of it is done while the server's lock is held."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers.witness import Note
+from ros2_rfm_serving.server import ServerSnapshot, Work
+from ros2_rfm_serving.server.horizon import Outlook
+from ros2_rfm_serving.types import (
+    Array,
+    Chunk,
+    EngineReply,
+    InferenceRequest,
+    ObservationRequest,
+    Reply,
+    RequestId,
+    SessionGrant,
+)
+
+CALL, REQUEST, BATCH, REPLY = "call", "request", "batch", "reply"
+Record = tuple[str, dict[str, Any]]
+"""Kind and body"""
+ARGS: dict[str, tuple[str, ...]] = {
+    "open_session": ("request",),
+    "close_session": ("robot", "component", "epoch"),
+    "take_new": ("takes",),
+    "refuse_waiting": (),
+    "collect_sessions": ("absent", "now_s"),
+    "reset_episode": ("robot", "component", "epoch", "episode"),
+    "resize": ("batch_size", "max_sessions"),
+    "reconfigure": ("config",),
+    "declare": ("rates_hz",),
+    "charge": ("request", "now_s"),
+    "superseded_early": ("request",),
+    "refetches": ("now_s",),
+    "snapshot": ("now_s",),
+}
+"""Names of the arguments of what is written as a `call`."""
+
+
+def record_of(note: Note, padded: Callable[[int, int], int] = lambda tier, rows: rows) -> Record:
+    """`padded`: (tier, rows) -> rows that its engine computes for a batch of so many."""
+    if note.do in ("deposit", "unfit", "admitted") or (note.do == "charge" and isinstance(note.gave, Exception)):
+        return REQUEST, _request(note)
+    if note.do == "begin":
+        return BATCH, _batch(note, padded)
+    if note.do == "reply":
+        return REPLY, _reply(*note.args, note.gave)
+    if note.do == "ended":
+        work, answered, num_failed, now_s = note.args
+        args = {"batch": work.number, "answered": list(answered), "num_failed": num_failed, "now_s": now_s}
+        return CALL, {"do": note.do, "args": args, "result": note.gave}
+    return CALL, _call(note)
+
+
+def _call(note: Note) -> dict[str, Any]:
+    args = {name: _arg(value) for name, value in zip(ARGS[note.do], note.args, strict=True)}
+    if isinstance(note.gave, Exception):
+        return {"do": note.do, "args": args, "raised": words(note.gave)}
+    return {"do": note.do, "args": args, "result": _result(note)}
+
+
+def _arg(value: Any) -> Any:
+    return codec.plain(dict(value) if isinstance(value, dict) else value)
+
+
+def _result(note: Note) -> Any:
+    if isinstance(note.gave, SessionGrant):
+        return {"session_epoch": note.gave.session_epoch, "warnings": list(note.gave.warnings)}
+    if isinstance(note.gave, ServerSnapshot):
+        return {name: getattr(note.gave, name) for name in ("sessions", "waiting", "load")}
+    return None if note.do == "charge" else codec.plain(tuple(note.gave) if isinstance(note.gave, list) else note.gave)
+
+
+def words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+# --- what comes ---
+
+
+def _request(note: Note) -> dict[str, Any]:
+    body: dict[str, Any] = {"do": note.do}
+    if note.do == "deposit":
+        body |= _deposited(*note.args)
+    else:
+        body |= {"id": codec.plain(note.args[0])}
+        body |= {"now_s": note.args[1]} if note.do == "charge" else {}
+    if note.do == "unfit":
+        return body | {"refused": note.args[1], "problem": note.args[2]}
+    if isinstance(note.gave, Exception):
+        return body | {"refused": getattr(note.gave, "kind", ""), "problem": words(note.gave)}
+    return body | {"supersedes": note.gave}
+
+
+def _deposited(request: InferenceRequest, observation: ObservationRequest, now_s: float) -> dict[str, Any]:
+    return {
+        "id": codec.plain(request.id),
+        "now_s": now_s,
+        "stamp_ns": observation.stamp_ns,
+        "instruction": request.instruction,
+        "inference_delay_steps": request.inference_delay_steps,
+        "prefix_rows": len(request.prefix_model),
+        "report": codec.plain(observation.report),
+        "noise": noise_of(request.id),
+        "images": {image.camera: _image(image.data) for image in observation.images},
+        "inputs": inputs_of(observation),
+    }
+
+
+def _image(data: bytes | memoryview) -> dict[str, Any]:
+    return {"sha256": codec.digest(data), "size": len(data)}
+
+
+def noise_of(request: RequestId) -> list[int]:
+    """What its noise is drawn from, together with the model's seed (`engines/flow/sampling.py`)."""
+    return [zlib.crc32(f"{request.robot}/{request.component}".encode()), request.episode, request.sequence]
+
+
+def inputs_of(observation: ObservationRequest) -> str:
+    """Digest of what the model is given beside images and words."""
+    return digest_of(observation.state, observation.prefix_model, observation.prefix_robot)
+
+
+def digest_of(*arrays: Array) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(repr(array.shape).encode())
+        digest.update(np.ascontiguousarray(array, np.float32).tobytes())
+    return digest.hexdigest()[:32]
+
+
+# --- what runs ---
+
+
+def _batch(note: Note, padded: Callable[[int, int], int]) -> dict[str, Any]:
+    (tier, now_s), work = note.args, note.gave
+    ids = [codec.plain(waiting.request.id) for waiting in work.batch] if work else []
+    body = {"batch": work.number if work else 0, "tier": tier, "now_s": now_s, "ids": ids}
+    return body | {"padded": padded(tier, len(ids)) if ids else 0, "look_again_s": codec.plain(note.look_again_s)}
+
+
+def _reply(work: Work, row: int, answer: EngineReply | None, outlook: Outlook, reply: Reply | None) -> dict[str, Any]:
+    body: dict[str, Any] = {"batch": work.number, "row": row, "id": codec.plain(work.batch[row].request.id)}
+    if reply is None:
+        return body | {"outcome": "nobody is there any more" if answer else "failed"}
+    body |= {"outcome": "answered", "server": reply.server, "model_hash": reply.model_hash, "stamp_ns": reply.stamp_ns}
+    body |= {name: getattr(reply.served, name) for name in reply.served.__slots__}
+    assert answer is not None
+    return body | (_chunk(reply, answer) if isinstance(reply, Chunk) else _text(answer, reply))
+
+
+def _chunk(reply: Chunk, answer: EngineReply) -> dict[str, Any]:
+    elsewhere = bool(answer.execution_horizon or answer.confidence.size)
+    return {
+        "execution_horizon": reply.execution_horizon,
+        "confidence": codec.plain(reply.confidence),
+        "by": "engine" if elsewhere else "updates" if answer.updates.size else "nothing",
+        "updates": digest_of(answer.updates) if answer.updates.size else "",
+        "inference_delay_steps": reply.inference_delay_steps,
+        "chunk": digest_of(reply.chunk_model, reply.chunk_robot),
+        "chunk_rows": len(reply.chunk_robot),
+    }
+
+
+def _text(answer: EngineReply, reply: Reply) -> dict[str, Any]:
+    said = {"verdict": answer.verdict, "text": answer.text, "score": codec.plain(answer.score)}
+    subgoals: Sequence[str] = getattr(reply, "subgoals", ())
+    return said | ({"subgoals": list(subgoals)} if subgoals else {})

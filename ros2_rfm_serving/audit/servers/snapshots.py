@@ -1,0 +1,72 @@
+"""All that a server's brain holds, at one instant. Who asks holds the server's lock for the time that a copy in memory takes."""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.server import ServerBrain
+from ros2_rfm_serving.server.sessions import Sessions
+from ros2_rfm_serving.server.tiers import Lane
+from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, Conditioning, Guidance, Horizon, InferenceRequest, RequestId
+
+
+def copied(brain: ServerBrain) -> bytes:
+    """For `written`: of no use to anybody else. Raises: whatever a policy does that cannot be copied."""
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, protocol=pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = {**copyreg.dispatch_table, InferenceRequest: _of_request, Lane: _of_lane, Sessions: _of_sessions}
+    pickler.dump(brain)
+    return file.getvalue()
+
+
+def written(copy: bytes) -> Any:
+    """A copy that was made in this process, as `audit/codec.py` writes it. Raises: `TypeError` for a policy that is not ours."""
+    return codec.whole(pickle.loads(copy))
+
+
+def bare(
+    request: RequestId,
+    instruction: str,
+    inference_delay_steps: int,
+    prefix_rows: int,
+    conditioning: Conditioning,
+    guidance: Guidance,
+    horizon: Horizon,
+) -> InferenceRequest:
+    """As much of a request as decides when it runs."""
+    return InferenceRequest(
+        id=request,
+        instruction=instruction,
+        state=NO_VALUES,
+        images={},
+        inference_delay_steps=inference_delay_steps,
+        prefix_model=np.empty((prefix_rows, 0), np.float32) if prefix_rows else NO_ROWS,
+        conditioning=conditioning,
+        guidance=guidance,
+        horizon=horizon,
+    )
+
+
+def _of_request(request: InferenceRequest) -> Any:
+    how = (request.conditioning, request.guidance, request.horizon)
+    return bare, (request.id, request.instruction, request.inference_delay_steps, len(request.prefix_model), *how)
+
+
+def _of_lane(lane: Lane) -> Any:
+    """Without its engine."""
+    return _object(Lane, {name: one for name, one in vars(lane).items() if name not in ("engine", "running")})
+
+
+def _of_sessions(sessions: Sessions) -> Any:
+    """Without those that have ended and of which engines are not told yet."""
+    return _object(Sessions, {**vars(sessions), "_ended": []})
+
+
+def _object(kind: type, state: dict[str, Any]) -> Any:
+    return object.__new__, (kind,), state

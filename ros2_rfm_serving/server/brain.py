@@ -1,0 +1,241 @@
+"""What a server decides: who has a session, what waits, what runs next and what is told. No lock, no clock, no engine.
+
+`ModelServer` is the threads and engines around it and makes one call at a time, under its lock. All that decides is in here and in
+what the calls are given, so that whoever keeps the calls can have every decision made once more (`audit/`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
+from typing import NamedTuple
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.server.config import ServerConfig
+from ros2_rfm_serving.server.dispatch import Dispatcher, DispatchPolicy, Guarded
+from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
+from ros2_rfm_serving.server.figures import Figures, ServerSnapshot, quantile
+from ros2_rfm_serving.server.horizon import Outlook
+from ros2_rfm_serving.server.mailboxes import Mailboxes
+from ros2_rfm_serving.server.replies import reply_of
+from ros2_rfm_serving.server.sessions import Session, SessionKey, Sessions
+from ros2_rfm_serving.server.tiers import Lane, Work
+from ros2_rfm_serving.types import (
+    EngineReply,
+    InferenceRequest,
+    ModelContract,
+    ObservationRequest,
+    Reply,
+    RequestId,
+    Served,
+    SessionGrant,
+    SessionRequest,
+)
+
+
+class _Ended(NamedTuple):
+    """A work that the engine is done with, while its replies are made."""
+
+    at_s: float
+    load: float
+
+
+class ServerBrain:
+    """One call at a time."""
+
+    def __init__(
+        self, config: ServerConfig, contract: ModelContract, lanes: Sequence[Lane], policy: DispatchPolicy | None = None
+    ) -> None:
+        """`policy`: in place of the one that the configuration names. Raises: `ConfigurationError` for a name that is not known."""
+        self.config, self.contract, self.lanes = config, contract, tuple(lanes)
+        self.mishaps: list[tuple[str, str]] = []
+        """(counter, what happened): of foreign policies, until somebody takes them."""
+        self.look_again_s = math.inf
+        """When the last `begin` of tier 0 that gave None wants to be called again, even if nothing new arrives."""
+        self.sessions = Sessions(contract, config.max_sessions, config.first_epoch, config.sessions)
+        dispatcher = Dispatcher(Guarded(policy or dispatch_policy(config.dispatch), self._mishap), config.batching)
+        self.mailboxes = Mailboxes(dispatcher, self.sessions.histories)
+        self._figures = Figures(config.window_s)
+        self._served = self._superseded = self._refetched = self._begun = 0
+        self._ended: dict[Work, _Ended] = {}
+        self._moved_s = -math.inf
+        """When something last came, began or ended while requests waited."""
+
+    def _mishap(self, kind: str, problem: str) -> None:
+        self.mishaps.append((kind, problem))
+
+    # --- control plane ---
+
+    def open_session(self, request: SessionRequest) -> SessionGrant:
+        """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
+        grant = self.sessions.open(request, self._figures.load)
+        self.mailboxes.discard((request.robot, request.component))
+        return grant
+
+    def close_session(self, robot: str, component: str, epoch: int) -> None:
+        session = self.sessions.get((robot, component), epoch)
+        if session and self.sessions.close(session.key, epoch):
+            self.mailboxes.discard(session.key)
+            self.mailboxes.task_ended(session.history)
+
+    def take_new(self, takes: bool) -> None:
+        """Sessions and requests; False: those that are here are finished."""
+        self.sessions.draining = not takes
+
+    def refuse_waiting(self) -> list[RequestId]:
+        return self.mailboxes.empty()
+
+    def collect_sessions(self, absent: Collection[SessionKey], now_s: float) -> list[tuple[SessionKey, str]]:
+        gone = self.sessions.collect(absent, now_s)
+        for key, _ in gone:
+            self.mailboxes.discard(key)
+        return gone
+
+    def reset_episode(self, robot: str, component: str, epoch: int, episode: int) -> bool:
+        """True: a request of an earlier one waited. Raises: `SessionError`."""
+        self.sessions.reset_episode((robot, component), epoch, episode)
+        return self.mailboxes.discard((robot, component), before_episode=episode)
+
+    def resize(self, batch_size: int, max_sessions: int) -> None:
+        """`batch_size`: one that the engine runs; 0 sessions: as many as before."""
+        self.lanes[0].resize(batch_size)
+        self.sessions.max_sessions = max_sessions or self.sessions.max_sessions
+
+    def reconfigure(self, config: ServerConfig) -> None:
+        """Raises: `ConfigurationError` for a name that is not known; then nothing has changed."""
+        changes = config.dispatch != self.config.dispatch
+        policy = Guarded(dispatch_policy(config.dispatch), self._mishap) if changes else None
+        self.mailboxes.dispatch_by(policy, config.batching)
+        self.sessions.govern(config.sessions)
+        self.config = config
+
+    def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
+        self.sessions.declare(rates_hz)
+
+    # --- what comes ---
+
+    def admitted(self, request: RequestId) -> Session:
+        """Changes nothing. Raises: `BadMessageError`."""
+        if self.sessions.draining:
+            raise BadMessageError("draining", "this server is about to end")
+        return self.sessions.admit(request)
+
+    def charge(self, request: RequestId, now_s: float) -> Session:
+        """Raises: `BadMessageError` for one that may not run, or beyond its session's quota."""
+        session = self.admitted(request)
+        self.sessions.charge(session, now_s)
+        return session
+
+    def unfit(self, request: RequestId, kind: str, problem: str) -> None:
+        """It was charged, and cannot be read. Changes nothing: for whoever keeps the calls."""
+
+    def deposit(self, request: InferenceRequest, observation: ObservationRequest, now_s: float) -> bool:
+        """True: it replaces an older one. Raises: `BadMessageError`: its session may have closed since it was charged."""
+        session = self.sessions.admit(request.id)
+        session.sequence, session.episode = request.id.sequence, request.id.episode
+        if not self.mailboxes:
+            self._moved_s = now_s
+        replaces = self.mailboxes.deposit(session, request, observation, now_s)
+        self._supersede(session, replaces)
+        return replaces
+
+    def superseded_early(self, request: RequestId) -> None:
+        """A newer one of its session arrived before anybody looked at it."""
+        if session := self.sessions.get((request.robot, request.component), request.session_epoch):
+            self._supersede(session, True)
+
+    def _supersede(self, session: Session, replaces: bool) -> None:
+        session.superseded += replaces
+        self._superseded += replaces
+
+    # --- what runs ---
+
+    def may_begin(self, tier: int, now_s: float) -> bool:
+        """Whether it is worth asking `begin`. Changes nothing, and needs no lock."""
+        lane = self.lanes[tier]
+        return bool(self.mailboxes) and not lane.is_full and lane.rests_until_s <= now_s
+
+    def begin(self, tier: int, now_s: float) -> Work | None:
+        """What a tier runs next; None: nothing now (`look_again_s`)."""
+        selection = self.mailboxes.take(self.lanes, tier, now_s)
+        if not tier:
+            self.look_again_s = selection.look_again_s
+        if not selection.batch:
+            return None
+        if all(lane.is_idle for lane in self.lanes):
+            self._figures.begun(now_s)
+        self._begun += 1
+        work = Work(tuple(selection.batch), now_s, tier, self._begun)
+        self.lanes[tier].begun(work)
+        self._moved_s = now_s
+        return work
+
+    def refetches(self, now_s: float) -> list[RequestId]:
+        stale = self.mailboxes.stale(self.lanes[0], self.config.refetch_after_s, now_s)
+        self._refetched += len(stale)
+        return stale
+
+    def ended(self, work: Work, answered: Sequence[bool], num_failed: int, now_s: float) -> float:
+        """Who of it got an answer; `num_failed` batches in a row gave none to anybody. Returns the load; `reply` to each follows."""
+        self.lanes[work.tier].ended(work, now_s, failed=not any(answered), num_failed=num_failed)
+        self._moved_s = now_s
+        latencies_s = [now_s - waiting.arrived_s for waiting, got in zip(work.batch, answered, strict=True) if got]
+        load = self._figures.ended(now_s, tuple(latencies_s))
+        self._ended[work] = _Ended(now_s, load)
+        return load
+
+    def reply(self, work: Work, row: int, answer: EngineReply | None, outlook: Outlook) -> Reply | None:
+        """To the one in this row, one after the other. None: there is no answer, or nobody for it any more."""
+        ended = self._ended[work] if row < len(work.batch) - 1 else self._ended.pop(work)
+        waiting = work.batch[row]
+        request = waiting.request.id
+        session = self.sessions.get((request.robot, request.component), request.session_epoch)
+        if answer is None or session is None:
+            return None
+        waiting.history.generated(work.begun_s, ended.at_s)
+        served = Served(
+            queue_wait_s=work.begun_s - waiting.arrived_s,
+            inference_s=ended.at_s - work.begun_s,
+            batch_size=len(work.batch),
+            superseded=session.superseded,
+            server_load=ended.load,
+        )
+        session.superseded = 0
+        self._served += 1
+        self._figures.replied(served)
+        return reply_of(self.config.name, self.contract, waiting, answer, served, outlook)
+
+    # --- how it is ---
+
+    @property
+    def works(self) -> list[Work]:
+        """That run, or whose replies are made."""
+        return [work for lane in self.lanes for work in lane.works] + list(self._ended)
+
+    def stalled_s(self, now_s: float) -> float:
+        """For how long something has been waiting or running and nothing began or ended. Needs no lock."""
+        waiting_s = self._moved_s if len(self.mailboxes) else math.inf
+        return max(0.0, now_s - min(self.lanes[0].since_s, waiting_s))
+
+    def snapshot(self, now_s: float) -> ServerSnapshot:
+        """What was refused is counted elsewhere. Forgets what is older than the window."""
+        latencies = self._figures.latencies_s(now_s)
+        return ServerSnapshot(
+            sessions=len(self.sessions),
+            max_sessions=self.sessions.limit,
+            waiting=len(self.mailboxes),
+            dispatch=self.config.dispatch,
+            batch_size=self.lanes[0].batch_size,
+            mean_batch_size=self._figures.mean_batch_size(),
+            window_s=self.config.window_s,
+            request_rate_hz=len(latencies) / self.config.window_s,
+            latency_p50_s=quantile(latencies, 0.5),
+            latency_p99_s=quantile(latencies, 0.99),
+            load=self._figures.load,
+            served=self._served,
+            superseded=self._superseded,
+            refetched=self._refetched,
+            refused={},
+            histograms=deepcopy(self._figures.histograms),
+        )
