@@ -21,7 +21,7 @@ from launch import LaunchDescription
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.factory.dds import dds_profile
-from ros2_rfm_serving.factory.nodes import node_list, write_parameters
+from ros2_rfm_serving.factory.nodes import node_list, recorder_node, write_parameters
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.operate.held_folder import HeldFolder
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_profile
@@ -37,6 +37,7 @@ ARGUMENTS = {
     "log_level": ("info", "Of every node"),
     "simulated_robots": ("true", "Start the simulated robots of the descriptor; false: real ones are there"),
     "foreman": ("true", "Give every robot its task over and over"),
+    "record": ("", "Folder to record to, as `rfm record` does; empty: nothing is recorded"),
 }
 CHOICES = {"log_level": [level.value for level in LogLevel]}
 TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -60,7 +61,7 @@ def nodes(context):
     factory = load_factory(Path(value["factory"]))
     listed = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
     warned = [LogInfo(msg=f"warning: {text}") for text in check_nodes(listed, factory.file)]
-    specs = [spec for spec in listed if simulated or not spec.simulated]
+    specs = [*recorder_node(value["record"], value["namespace"]), *(spec for spec in listed if simulated or not spec.simulated)]
     folder = HeldFolder("rfm_serving_launch_")  # removed at shutdown, or when this process ends, or by the next launch
     actions = [RegisterEventHandler(OnShutdown(on_shutdown=lambda event, context: folder.cleanup())), *warned, *profile_of(specs)]
     for spec in specs:

@@ -7,6 +7,7 @@ folder is a bag at any time. What cannot be written is handed to `lost`, and tri
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -149,6 +150,11 @@ class BagWriter:
         """In bytes, of all files."""
         return sum(one.size for one in self.ended) + (self._file.size if self._file is not None else 0)
 
+    @property
+    def files(self) -> int:
+        """That are there."""
+        return len(self.ended) + len(self._unfinished) + (self._file is not None)
+
     def __enter__(self) -> BagWriter:
         return self
 
@@ -212,6 +218,15 @@ class BagWriter:
         except OSError as error:
             self._stale = True
             self._lose({}, error)
+
+
+def free(folder: Path) -> Path:
+    """It, or `<folder>_2` and so on: the first that has no recording in it."""
+    for number in itertools.count(1):
+        found = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
+        if not any(found.glob("*.mcap")):
+            return found
+    raise AssertionError("they do not end")
 
 
 def metadata(files: Iterable[Ended], channels: Mapping[int, Channel], types: MessageTypes) -> str:

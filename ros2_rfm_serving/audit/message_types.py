@@ -36,7 +36,9 @@ class MessageTypes:
             raise RfmError(f"{kind}: {len(data)} bytes are no such message: {type(error).__name__}: {error}") from None
 
     def hash(self, kind: str, definition: str) -> str:
-        """As ROS 2 has it (REP 2016); empty: the definition is none."""
+        """As ROS 2 has it (REP 2016); empty: the definition is none, or an action's, parts of which the library names otherwise."""
+        if "/action/" in kind:
+            return ""
         try:
             self.add(kind, definition)
             return str(self._store.hash_rihs01(kind))

@@ -12,6 +12,7 @@ from ros2_rfm_serving.operate.running import (
     Options,
     console,
     new_logs,
+    new_recording,
     quickstart,
 )
 from ros2_rfm_serving.ros.node.process import LogLevel, ignore_signals
@@ -35,6 +36,8 @@ def up(
     ] = -1,
     metrics_address: Annotated[str, typer.Option(help="To listen on")] = "127.0.0.1",
     markers: Annotated[bool, typer.Option(help="Offer markers for rviz, <robot>/rfm/markers")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Record it all, as `rfm record` does")] = False,
+    record_to: Annotated[Path | None, typer.Option(help="Folder of the recording; default: recordings/<time>")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary's figures there")] = None,
     svg_file: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the last view there")] = None,
 ) -> None:
@@ -60,6 +63,7 @@ def up(
         metrics=metrics,
         metrics_address=metrics_address,
         markers=markers,
+        record=record_to or (new_recording() if record else None),
     )
     outcome = run_factory(load_factory(file or quickstart()), options)
     ignore_signals()  # all that is left is to say how it went

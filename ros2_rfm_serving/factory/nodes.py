@@ -208,6 +208,19 @@ def params_file(factory: Factory, task: str, config_folder: Path) -> Path:
     )
 
 
+LINGER_S = 8.0
+"""`ros2 launch` tells all nodes at once to end; the recorder waits for the others."""
+
+
+def recorder_node(folder: Path | str | None, fleet_namespace: str) -> list[NodeSpec]:
+    """That records all others, so that it is the first to start. None where `folder` names none."""
+    if not folder:
+        return []
+    fleet = {"fleet_namespace": fleet_namespace} if fleet_namespace else {}
+    parameters = {"folder": str(Path(folder).absolute()), "linger_s": LINGER_S, **fleet}
+    return [NodeSpec(name="recorder", executable="recorder_node", namespace="rfm", parameters=parameters)]
+
+
 def write_parameters(node: NodeSpec, file: Path) -> None:
     """A ROS parameter file with all of a node's parameters. Raises: `ConfigurationError` for a file of its own that is none."""
     file.write_text(parameter_file(merged_parameters(node)), encoding="utf-8")

@@ -34,7 +34,11 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.factory import Factory
     from ros2_rfm_serving.factory.nodes import NodeSpec
     from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.ros.observer_node import ObserverNode
+
+RECORDER_S = 10.0
+"""That the others wait for the recorder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,8 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     if options.markers:
         nodes.append(_markers(factory, share() / "config", options.namespace))
     choose_profile(nodes)
-    supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level)
+    recorder = _recorder(options.record, options.namespace)
+    supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level, around=recorder)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()
     console.print(plain(f"{factory.file}: {len(board.robots)} robots, {len(board.servers)} servers; logs in {options.logs}"))
@@ -76,6 +81,8 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
         with observing(board, options.namespace, discover=options.metrics >= 0) as observer, _metrics(board, options):
             _refuse_a_second_factory(observer)
             try:
+                supervisor.start_around()
+                _await_recorder(observer, supervisor, bool(recorder))
                 supervisor.start()
                 show_until_end(factory.name, supervisor, board, options, stop, until)
                 if options.svg_file:
@@ -92,6 +99,24 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
         duration_s = time.monotonic() - started_s
         console.print(*render(board, duration_s, options.logs, ended_s=ended_s))
     return Outcome(board=board, failed=failed, duration_s=duration_s)
+
+
+def _recorder(folder: Path | None, namespace: str) -> list[NodeSpec]:
+    from ros2_rfm_serving.factory.nodes import recorder_node
+
+    if folder is not None:
+        with needing("audit", "--record"):
+            from ros2_rfm_serving.audit.recording import recorder as _  # noqa: F401
+    return recorder_node(folder, namespace)
+
+
+def _await_recorder(observer: ObserverNode, supervisor: Supervisor, wanted: bool) -> None:
+    """Until it is there, so that the first tick of every robot is recorded; a factory is worth more than its recording."""
+    end_s = time.monotonic() + RECORDER_S
+    while wanted and time.monotonic() < end_s and supervisor.is_around:
+        if any(name == "recorder" for name in observer.get_node_names()):
+            return
+        time.sleep(0.05)
 
 
 def _markers(factory: Factory, config: Path, namespace: str) -> NodeSpec:

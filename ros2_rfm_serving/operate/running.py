@@ -54,6 +54,8 @@ class Options:
     """Port of /metrics; -1: none."""
     metrics_address: str = "127.0.0.1"
     markers: bool = False
+    record: Path | None = None
+    """Folder of a recording; None: none."""
 
 
 def quickstart() -> Path:
@@ -64,6 +66,10 @@ def quickstart() -> Path:
 
 def new_logs() -> Path:
     return Path("logs") / datetime.now(tz=timezone.utc).strftime("%Y%m%d-%H%M%S")
+
+
+def new_recording() -> Path:
+    return Path("recordings") / datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
 
 
 def prepare_environment(domain: int) -> None:

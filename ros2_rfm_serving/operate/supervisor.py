@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,9 +42,19 @@ class Process:
 class Supervisor:
     """Start it, call `watch` now and then, and `stop` at the end (also after an exception)."""
 
-    def __init__(self, nodes: list[NodeSpec], folder: Path, *, fleet_namespace: str = "", log_level: str = "info") -> None:
+    def __init__(
+        self,
+        nodes: list[NodeSpec],
+        folder: Path,
+        *,
+        fleet_namespace: str = "",
+        log_level: str = "info",
+        around: Sequence[NodeSpec] = (),
+    ) -> None:
+        """around: those that are there before all others (`start_around`), and end when the others have."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.processes = [self._prepare(node, folder, fleet_namespace, log_level) for node in nodes]
+        self.processes = [self._prepare(node, folder, fleet_namespace, log_level) for node in [*around, *nodes]]
+        self._around = self.processes[: len(around)]
         self._environment = {
             **os.environ,
             "ROS_LOG_DIR": str(folder / "ros"),
@@ -55,9 +66,19 @@ class Supervisor:
             "OMP_WAIT_POLICY": "PASSIVE",
         }
 
+    def start_around(self) -> None:
+        for process in self._around:
+            self._launch(process)
+
+    @property
+    def is_around(self) -> bool:
+        """Those that were started before all others still run."""
+        return all(process.running is not None and process.running.poll() is None for process in self._around)
+
     def start(self) -> None:
         for process in self.processes:
-            self._launch(process)
+            if process.running is None:
+                self._launch(process)
 
     def watch(self) -> list[str]:
         """Restarts what has ended; returns what happened, in words."""
@@ -94,7 +115,10 @@ class Supervisor:
 
     def stop(self) -> list[str]:
         """SIGINT, then SIGTERM, then SIGKILL to those that remain. Returns the names of the killed."""
-        running = [p for p in self.processes if p.running is not None and p.running.poll() is None]
+        return self._stop([p for p in self.processes if p not in self._around]) + self._stop(self._around)
+
+    def _stop(self, processes: list[Process]) -> list[str]:
+        running = [p for p in processes if p.running is not None and p.running.poll() is None]
         for number, patience_s in ((signal.SIGINT, STOP_TIMEOUT_S), (signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
             deadline_s = time.monotonic() + patience_s
             for process in running:

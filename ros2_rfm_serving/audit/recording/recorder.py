@@ -157,5 +157,5 @@ class Recorder:
             size=bag.size,
             lost=dict(self._lost),
             problem=self._problem,
-            files=len(bag.ended) + (bag.begun > 0),
+            files=bag.files,
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, HistoryPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 
 from ros2_rfm_serving.audit.recording.intake import Sample, Topic
 from ros2_rfm_serving.audit.recording.topics import CAMERAS, OBSERVATION
@@ -16,16 +16,6 @@ from ros2_rfm_serving.ros.monitor import definitions
 
 DEPTH, LARGE_DEPTH = 512, 64
 """So many messages may come while the interpreter is busy."""
-NAMES: dict[Any, str] = {
-    HistoryPolicy.KEEP_LAST: "keep_last",
-    HistoryPolicy.KEEP_ALL: "keep_all",
-    ReliabilityPolicy.RELIABLE: "reliable",
-    ReliabilityPolicy.BEST_EFFORT: "best_effort",
-    DurabilityPolicy.TRANSIENT_LOCAL: "transient_local",
-    DurabilityPolicy.VOLATILE: "volatile",
-    LivelinessPolicy.AUTOMATIC: "automatic",
-    LivelinessPolicy.MANUAL_BY_TOPIC: "manual_by_topic",
-}
 
 
 class Hearing:
@@ -46,6 +36,10 @@ class Hearing:
     @property
     def topics(self) -> frozenset[str]:
         return frozenset(self._ears)
+
+    def of(self, kinds: frozenset[str]) -> list[str]:
+        """Topics of these types that were heard."""
+        return [name for name, ear in self._ears.items() if ear.topic.type in kinds]
 
     def look(self) -> None:
         graph = ((topic, kinds) for topic, kinds in self._node.get_topic_names_and_types() if topic not in self._unknown)
@@ -74,11 +68,12 @@ class _Ear:
     def __init__(self, topic: Topic, profile: QoSProfile, put: Callable[[Sample], None]) -> None:
         self.profile, self.deaf = profile, False
         self.subscription: Any = None
-        self._topic, self._put = topic, put
+        self.topic, self._put = topic, put
 
-    def take(self, data: bytes, about: Any) -> None:
+    def take(self, data: bytes) -> None:
+        """Not when it was sent, too: rclpy's events executor cannot tell that of bytes."""
         if not self.deaf:
-            self._put(Sample(self._topic, time.time_ns(), data, about["source_timestamp"]))
+            self._put(Sample(self.topic, time.time_ns(), data))
 
 
 def _profile(offered: Iterable[QoSProfile], kind: str) -> QoSProfile:
@@ -102,13 +97,13 @@ def written(offered: Iterable[QoSProfile]) -> str:
 
 def _plain(profile: QoSProfile) -> dict[str, Any]:
     return {
-        "history": NAMES.get(profile.history, "unknown"),
+        "history": profile.history.name.lower(),
         "depth": profile.depth,
-        "reliability": NAMES.get(profile.reliability, "unknown"),
-        "durability": NAMES.get(profile.durability, "unknown"),
+        "reliability": profile.reliability.name.lower(),
+        "durability": profile.durability.name.lower(),
         "deadline": _duration(profile.deadline),
         "lifespan": _duration(profile.lifespan),
-        "liveliness": NAMES.get(profile.liveliness, "unknown"),
+        "liveliness": profile.liveliness.name.lower(),
         "liveliness_lease_duration": _duration(profile.liveliness_lease_duration),
         "avoid_ros_namespace_conventions": profile.avoid_ros_namespace_conventions,
     }

@@ -14,6 +14,7 @@ from rclpy.node import Node
 from std_srvs.srv import Trigger
 
 from ros2_rfm_serving.audit.bag import PAGE
+from ros2_rfm_serving.audit.bag_writer import free
 from ros2_rfm_serving.audit.recording.flight import Flight, FlightLimits
 from ros2_rfm_serving.audit.recording.intake import Intake, Topic
 from ros2_rfm_serving.audit.recording.ledger import Ledger
@@ -30,7 +31,9 @@ from ros2_rfm_serving.ros.node.runtime import clock, fleet_names
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import qos
 
-LOOK_PERIOD_S, COMPLAIN_PERIOD_S = 0.5, 5.0
+LAST_WORDS = frozenset({"rfm_serving/msg/RobotStatus", "rfm_serving/msg/ServerStatus", "rfm_serving/msg/Schedule"})
+"""Types whose publishers come and go with the factory's nodes."""
+LOOK_PERIOD_S, COMPLAIN_PERIOD_S = 0.25, 5.0
 RECENT_S = 60.0
 """That a loss is warned of."""
 
@@ -50,6 +53,7 @@ class RecorderNode(Node):
         self._writing = Writing(self._intake, sink, self._failed)
         self._hearing = Hearing(self, self._selection(values).of, self._intake.put)
         self._diagnostics = Diagnostics(self, lambda: [self._status])
+        self._linger_s, self._drain_s = values.number("linger_s"), 0.0
         self._lost, self._lost_s, self._complained_s = 0, -RECENT_S, -COMPLAIN_PERIOD_S
         every(self, LOOK_PERIOD_S, self._look)
         if self._flight is not None:
@@ -66,6 +70,14 @@ class RecorderNode(Node):
         """That are recorded."""
         return self._hearing.topics
 
+    def drain(self) -> None:
+        """Asked to end: those who were asked at the same time have last words."""
+        self._drain_s = clock() + self._linger_s
+
+    @property
+    def drained(self) -> bool:
+        return clock() >= self._drain_s or not any(self.count_publishers(topic) for topic in self._hearing.of(LAST_WORDS))
+
     def stop(self) -> None:
         """What was heard is written, and the bag is closed."""
         if not self._writing.stop():
@@ -73,6 +85,8 @@ class RecorderNode(Node):
 
     def _sink(self, values: Values) -> Sink:
         folder = Path(values.text("folder") or f"recordings/{datetime.now().astimezone():%Y%m%d-%H%M%S}")
+        if not values.number("flight_s"):
+            folder = free(folder)
         limits = Limits(
             split_bytes=int(values.number("split_mb") * MB),
             split_s=values.number("split_minutes") * 60.0,
