@@ -96,11 +96,20 @@ class Flaw:
 
 @dataclass
 class Checked:
-    """One chain, page by page. Feed it in the order in which the pages lie; `end` says what is missing at the end."""
+    """One chain, page by page. Feed it in the order in which the pages lie; `end` says what is missing at the end.
+
+    What somebody else says of it comes first: `lost` and `heads`, of those who heard it.
+    """
 
     writer: str
     run: int
     flaws: list[Flaw] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    """(number of the first one, how many): records that never reached whoever recorded them."""
+    heads: dict[int, str] = field(default_factory=dict)
+    """Number of a record -> hash of the one before it."""
+    expected: tuple[int, int] | None = None
+    """Numbers of the first record that was heard, and of the one after the last; None: nobody says."""
     begins: int = -1
     """Number of the first record; more than 0: somebody began to listen then."""
     number: int = 0
@@ -108,14 +117,14 @@ class Checked:
     hash: str = NOTHING
     closed: bool = False
     pages: int = 0
+    num_lost: int = 0
+    """Records of `lost` that are missing indeed."""
 
     def add(self, page: Page) -> None:
         if self.begins < 0:
-            self.begins, self.number, self.hash = page.first, page.first, page.previous
-            if page.first == 0 and page.previous != NOTHING:
-                self._flaw(0, "its first record follows another one")
+            self._begin(page)
         elif page.first > self.number:
-            self._flaw(self.number, f"{page.first - self.number} records are missing")
+            self._miss(page.first)
         elif page.first < self.number:
             self._flaw(page.first, "records come twice or in another order")
         elif page.previous != self.hash:
@@ -125,8 +134,32 @@ class Checked:
 
     def end(self) -> None:
         """Nothing comes any more."""
-        if not self.closed:
+        first, after = self.expected or (self.begins, self.number)
+        self._miss(max(after, self.number))
+        if self.expected is not None and self.number > after:
+            self._flaw(after, f"{self.number - after} records more than whoever recorded them heard")
+        if not self.closed and self.expected is None:
             self._flaw(self.number, "not closed: the writer was killed, the recording ended first, or the end was cut off")
+        if self.begins > max(first, 0):
+            self._flaw(first, f"{self.begins - first} records at the beginning are missing")
+        if self.begins > 0 and self.expected is None:
+            self._flaw(0, f"it begins with record {self.begins}: what was before was not heard, or cut off")
+
+    def _begin(self, page: Page) -> None:
+        self.begins, self.number, self.hash = page.first, page.first, page.previous
+        if page.first == 0 and page.previous != NOTHING:
+            self._flaw(0, "its first record follows another one")
+        if page.first in self.heads and self.heads[page.first] != page.previous:
+            self._flaw(page.first, "its first record follows another one")
+
+    def _miss(self, until: int) -> None:
+        """Records from the next one on are not there."""
+        missing = range(self.number, until)
+        known = sum(len(range(max(first, missing.start), min(first + count, until))) for first, count in self.lost)
+        self.num_lost += min(known, len(missing))
+        if known < len(missing):
+            told = f", and {known} that were lost on the way" if known else ""
+            self._flaw(self.number, f"{len(missing) - known} records are missing{told}")
 
     def _read(self, page: Page) -> None:
         self.number, self.hash = page.first, page.previous
@@ -135,8 +168,9 @@ class Checked:
                 self._flaw(self.number, "a record after the last one")
             plain, _, tail = line.rpartition(HASH_KEY)
             found = _parsed(line)
-            if found.get("n") != self.number:
-                self._flaw(self.number, f"here stands record {found.get('n')}")
+            if (number := found.get("n")) != self.number:
+                self._flaw(self.number, f"here stands record {number}")
+                self.number = number if isinstance(number, int) and number > self.number else self.number
             self.hash = chained(self.hash, plain)
             if tail != self.hash.encode() + b'"}':
                 self._flaw(self.number, "it was changed, or one before it on its page is missing")
@@ -145,6 +179,8 @@ class Checked:
             if self.closed and found.get("records") != self.number:
                 self._flaw(self.number, f"it speaks of {found.get('records')} records before it")
             self.number += 1
+            if self.heads.get(self.number, self.hash) != self.hash:
+                self._flaw(self.number - 1, "whoever recorded it heard another one in its place: the chain was written anew")
 
     def _flaw(self, number: int, problem: str) -> None:
         self.flaws.append(Flaw(writer=self.writer, run=self.run, number=number, problem=problem, page=self.pages))

@@ -17,16 +17,20 @@ else is a map whose key `~` says what it is:
 
 from __future__ import annotations
 
+import ast
 import base64
+import dataclasses
 import enum
 import functools
 import hashlib
 import importlib
+import inspect
 import math
 import random
+import textwrap
 import types
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -224,6 +228,7 @@ class _Reading:
         state = {name: one for name, one in found.items() if name not in ("~", "@")}
         if issubclass(kind, tuple):  # a NamedTuple
             return self._keep(found, kind(**{name: self.value(one) for name, one in state.items()}))
+        check_attributes(kind, state.keys())
         made = self._keep(found, object.__new__(kind))
         for name, one in state.items():
             object.__setattr__(made, name, self.value(one))
@@ -244,6 +249,31 @@ def attributes(value: Any) -> dict[str, Any]:
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                 found[name] = getattr(value, name)
     return found
+
+
+def check_attributes(kind: type, names: Set[str]) -> None:
+    """Raises: `ValueError` when an object of this class, as this version has it, consists of others."""
+    known = _assigned(kind)
+    if names != known:
+        has = f"has {', '.join(sorted(names - known))}, which this version has not" if names - known else ""
+        lacks = f"lacks {', '.join(sorted(known - names))}" if known - names else ""
+        raise ValueError(f"{_name(kind)} as it was recorded {' and '.join(filter(None, (has, lacks)))}")
+
+
+@functools.cache
+def _assigned(kind: type) -> frozenset[str]:
+    """Names of all attributes that its methods ever give it: our classes have no others."""
+    if dataclasses.is_dataclass(kind):
+        return frozenset(field.name for field in dataclasses.fields(kind))
+    found: set[str] = set()
+    for one in kind.__mro__[:-1]:
+        nodes = ast.walk(ast.parse(textwrap.dedent(inspect.getsource(one))))
+        found |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_own(node)}
+    return frozenset(found)
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _name(thing: type | types.FunctionType) -> str:

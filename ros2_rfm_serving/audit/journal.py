@@ -83,8 +83,12 @@ class Journal:
         """`describe(*args)`: what the record says, in JSON's terms and arrays; not called while nobody listens. urgent: somebody
         will ask about it."""
         if self._chain is not None:
-            self._guarded(now_s, lambda: self._note(kind, now_s, describe(*args)))
-            self._page_s = now_s if urgent else self._page_s
+            try:
+                self._note(kind, now_s, describe(*args))
+            except Exception as error:  # as `_guarded`, which is slower
+                self._failed(error, now_s)
+            else:
+                self._page_s = now_s if urgent else self._page_s
 
     def tend(self, now_s: float) -> None:
         """Pages, seals and snapshots whose time has come. Between two decisions alone: a snapshot is of what is decided."""

@@ -17,7 +17,7 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.operate.inputs import console, write_text
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.robot import RobotBrain
+    from ros2_rfm_serving.robot import RobotBrain, RobotConfig
     from ros2_rfm_serving.robot.limits import Limits
     from ros2_rfm_serving.types import Chunk, ObservationRequest
 
@@ -53,7 +53,9 @@ class Round(NamedTuple):
 
 LIMITED = "prefix, all limits"
 """Position commands within limits of value, velocity and acceleration."""
-MODES = ("synchronous", "naive asynchronous", "prefix", LIMITED, "guided")
+RECORDED = "prefix, all limits, recorded"
+"""The same while somebody listens to its audit log."""
+MODES = ("synchronous", "naive asynchronous", "prefix", LIMITED, RECORDED, "guided")
 
 
 def robot(
@@ -89,7 +91,7 @@ def _measure(mode: str, load: Load, ticks: int) -> Round:
 
     period_s, state = 1.0 / load.control_rate_hz, np.zeros(load.num_actions, np.float32)
     brain, stub = _brain(mode, load), _Stub(load)
-    times_s, executed, requests, now_s, status_s = [], 0, 0, 0.0, -1.0
+    times_s, executed, requests, now_s, status_s, positions = [], 0, 0, 0.0, -1.0, state
     started_s = 0.0
     for i in range(WARM_UP + ticks):
         if i == WARM_UP:
@@ -100,10 +102,11 @@ def _measure(mode: str, load: Load, ticks: int) -> Round:
             status_s = now_s
         for chunk in stub.due(now_s):
             brain.reply(chunk, now_s)
-        sensors = Sensors(state=state, state_s=now_s, images=(), images_s=now_s)
+        sensors = Sensors(state=state, state_s=now_s, images=(), images_s=now_s, positions=positions)
         before_s = time.perf_counter()
         tick = brain.tick(sensors, now_s)
         times_s.append(time.perf_counter() - before_s)
+        positions = positions if tick.command is None else tick.command
         executed += i >= WARM_UP and tick.command is not None
         requests += i >= WARM_UP and len(tick.requests)
         stub.take(brain, tick, now_s)
@@ -120,8 +123,10 @@ def _brain(mode: str, load: Load) -> RobotBrain:
     from ros2_rfm_serving.robot.limits import Limits
     from ros2_rfm_serving.types import SYSTEM1, Conditioning, Placement, Route, Schedule
 
-    conditionings = {"prefix": Conditioning.PREFIX, LIMITED: Conditioning.PREFIX, "guided": Conditioning.GUIDED}
-    brain = RobotBrain(
+    prefixes = dict.fromkeys(("prefix", LIMITED, RECORDED), Conditioning.PREFIX)
+    conditionings, limited = {**prefixes, "guided": Conditioning.GUIDED}, mode in (LIMITED, RECORDED)
+    make = _recorded if mode == RECORDED else RobotBrain
+    brain = make(
         RobotConfig(
             name=ROBOT,
             action_names=load.action_names,
@@ -131,8 +136,8 @@ def _brain(mode: str, load: Load) -> RobotBrain:
             execution_horizon=load.execution_horizon,
             synchronous=mode == "synchronous",
             conditioning=conditionings.get(mode, Conditioning.NONE),
-            command_type=CommandType.POSITION if mode == LIMITED else CommandType.DELTA,
-            limits=_limits(load.num_actions) if mode == LIMITED else Limits(),
+            command_type=CommandType.POSITION if limited else CommandType.DELTA,
+            limits=_limits(load.num_actions) if limited else Limits(),
         )
     )
     placement = Placement(
@@ -149,6 +154,17 @@ def _brain(mode: str, load: Load) -> RobotBrain:
     brain.follow(Schedule(epoch=1, placements=(placement,), routes=(route,), predicted_actions_hz=0.0, policy="bench"), 0.0)
     brain.server_seen(SERVER, True, 0.0)
     brain.start(TaskGoal(task="bench", instruction="go on", time_budget_s=1e9, reset=False), 0.0)
+    return brain
+
+
+def _recorded(config: RobotConfig) -> RobotBrain:
+    from ros2_rfm_serving.audit.journal import Journal
+    from ros2_rfm_serving.audit.robots.recorded import RecordedBrain
+
+    journal = Journal(f"robot/{config.name}", "robot", send=lambda page: None, stamp_s=lambda: 0.0, draw=lambda: 1)
+    brain = RecordedBrain(config, journal)
+    journal.listeners(1, -1.0)
+    journal.tend(0.0)
     return brain
 
 

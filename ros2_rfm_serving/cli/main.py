@@ -10,6 +10,7 @@ import typer
 
 from ros2_rfm_serving.benchmarks.network import netlink
 from ros2_rfm_serving.cli import (
+    audit,
     bench,
     capacity,
     check,
@@ -21,6 +22,7 @@ from ros2_rfm_serving.cli import (
     plan,
     profile,
     record,
+    replay,
     reproduce,
     robot,
     simulate,
@@ -52,9 +54,11 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "parity": parity.parity,
     "train": train.train,
     "export": export.export,
+    "replay": replay.replay,
 }
 for name, command in COMMANDS.items():
     app.command(name)(command)
+app.add_typer(audit.app, name="audit")
 app.add_typer(bench.app, name="bench")
 app.add_typer(netlink.app, name="netlink")
 app.add_typer(reproduce.app, name="reproduce")

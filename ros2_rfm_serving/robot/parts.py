@@ -21,7 +21,6 @@ from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.types import NOT_ADMITTED, Following, RobotState, TaskPhase
 from ros2_rfm_serving.types.histogram import Histogram
 
-
 RATES_WINDOW_S = 5.0
 """Over which actions and chunks per second are counted."""
 
@@ -218,7 +217,8 @@ class RobotParts:
         return link.slo_s if link else math.inf
 
     def rates(self, now_s: float) -> tuple[float, float]:
-        """(actions executed, chunks merged) per second over the last `RATES_WINDOW_S`. Changes nothing: whoever looks is no input."""
+        """(actions executed, chunks merged) per second over the last `RATES_WINDOW_S`. Whoever looks is no
+        input: nothing changes."""
         since_s = now_s - RATES_WINDOW_S
         executed, merged = (sum(at_s >= since_s for at_s in times) for times in (self._executed, self._merged))
         return executed / RATES_WINDOW_S, merged / RATES_WINDOW_S

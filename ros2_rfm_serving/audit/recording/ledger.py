@@ -21,6 +21,8 @@ class Ledger:
     def __init__(self, name: str, run: int, now_s: float, about: Mapping[str, Any]) -> None:
         """about: of this recording."""
         self._chain = Chain(f"recorder/{name}", run)
+        self._first: dict[tuple[str, int], int] = {}
+        """Writer and run -> number of the first record that was heard."""
         self._heads: dict[tuple[str, int], tuple[int, str]] = {}
         """Writer and run -> number of its next record, hash of its last one."""
         self._sealed_s = now_s
@@ -28,6 +30,7 @@ class Ledger:
 
     def hear(self, page: Page, now_s: float) -> None:
         """A page of another writer goes into the bag."""
+        self._first.setdefault((page.writer, page.run), page.first)
         number, _ = self._heads.get((page.writer, page.run), (page.first, ""))
         if page.first > number:
             body = {"writer": page.writer, "run": page.run, "first": number, "count": page.first - number}
@@ -53,5 +56,6 @@ class Ledger:
 
     def _told(self) -> list[dict[str, Any]]:
         return [
-            {"writer": writer, "run": run, "next": number, "hash": last} for (writer, run), (number, last) in self._heads.items()
+            {"writer": writer, "run": run, "first": self._first[writer, run], "next": number, "hash": last}
+            for (writer, run), (number, last) in self._heads.items()
         ]

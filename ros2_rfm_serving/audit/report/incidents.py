@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ros2_rfm_serving.audit.chain import Checked, Page
+from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry
 from ros2_rfm_serving.audit.report.tracks import RobotTrack, State, Track, Tracks
+from ros2_rfm_serving.audit.verify import verify
+
+Pages = Callable[[], Iterable[Page]]
 
 SILENT_S = 3.0
 """Robots and servers speak twice a second."""
@@ -36,7 +39,7 @@ class Incident:
     """That it is about."""
 
 
-def incidents(tracks: Tracks, log: AuditLog, pages: Iterable[Page], ends_s: float) -> list[Incident]:
+def incidents(tracks: Tracks, log: AuditLog, pages: Pages, ends_s: float) -> list[Incident]:
     """Of all kinds, by time."""
     found: list[Incident] = []
     for robot in tracks.robots.values():
@@ -158,12 +161,7 @@ def _recorders(log: AuditLog) -> Iterator[Incident]:
                 )
 
 
-def _flaws(pages: Iterable[Page]) -> Iterator[Incident]:
-    chains: dict[tuple[str, int], Checked] = {}
-    for page in pages:
-        chains.setdefault((page.writer, page.run), Checked(page.writer, page.run)).add(page)
-    for chain in chains.values():
-        chain.end()
-        for flaw in chain.flaws:
-            what = f"record {flaw.number} of chain {flaw.run}: {flaw.problem}"
-            yield Incident(at_s=math.nan, kind="audit log", who=flaw.writer, what=what)
+def _flaws(pages: Pages) -> Iterator[Incident]:
+    for flaw in verify(pages).flaws:
+        what = f"record {flaw.number} of chain {flaw.run:016x}: {flaw.problem}"
+        yield Incident(at_s=math.nan, kind="audit log", who=flaw.writer, what=what)

@@ -39,7 +39,7 @@ def report(path: Path) -> str:
         raise RfmError(f"{path}: the recording is empty")
     begins_s, ends_s = bag.begins_ns / 1e9, bag.ends_ns / 1e9
     tracks = Tracks().add((one.type, one.time_ns / 1e9, bag.read(one)) for one in bag.messages(ROBOT, SERVER, SCORE))
-    found = incidents(tracks, AuditLog(bag.pages(), ()), bag.pages(), ends_s)
+    found = incidents(tracks, AuditLog(bag.pages(), ()), bag.pages, ends_s)
     chosen = _chosen(found)
     log = AuditLog(bag.pages(), [window(one.at_s) for one in chosen]) if chosen else AuditLog(())
     told = list(_told(found, chosen, log, bag))

@@ -49,12 +49,7 @@ class Motor:
         """When the first action of the newest chunk began to be executed; inf: none has."""
         self._began_s = -math.inf
         """When the last action began to be executed."""
-        self.by = By.NOTHING
-        """What the command of this control period comes from, since `looks`."""
-        self.obstacle = ""
-        """Why the action that was there was not begun in it, as the name of a counter; empty: it was, or none was there."""
-        self._wanted: Array | None = None
-        """The last command, before the limits."""
+        self.looks()
         self._config, self._refused = config, refused
         self._period_s = 1.0 / config.control_rate_hz
         self.pace = Pace(self._period_s)
@@ -195,7 +190,12 @@ class Motor:
 
     def looks(self) -> None:
         """Somebody asks what to do now."""
-        self.by, self.obstacle, self._wanted = By.NOTHING, "", None
+        self.by = By.NOTHING
+        """What the command of this control period comes from."""
+        self.obstacle = ""
+        """Why the action that was there was not begun in it, as the name of a counter; empty: it was, or none was there."""
+        self._wanted: Array | None = None
+        """The command before the limits."""
 
     @property
     def limited_from(self) -> Array | None:

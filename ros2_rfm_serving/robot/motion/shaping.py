@@ -171,6 +171,7 @@ class Interpolator:
     def __init__(self, steps: int) -> None:
         assert steps >= 1
         self._steps = steps
+        self._from = self._target = np.empty(0, np.float32)
         self.clear()
 
     @property

@@ -17,10 +17,13 @@ from rclpy.qos import QoSProfile
 from rfm_serving import msg
 from sensor_msgs.msg import JointState
 
+from ros2_rfm_serving.audit.robots.recorded import RecordedBrain
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain, Sensors
 from ros2_rfm_serving.robot.freshness import Freshness
+from ros2_rfm_serving.ros.node.audit import AuditTopic
+from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.robot.cameras import CameraSet
@@ -47,7 +50,8 @@ class RobotBody:
     ) -> None:
         """`report`: for what has changed. Raises: `ConfigurationError`."""
         self.settings, self.name = settings, settings.config.name
-        self.brain = RobotBrain(settings.config)
+        self._audit = AuditTopic(node, f"robot/{self.name}", names.robot(self.name, "rfm/audit"))
+        self.brain: RobotBrain = RecordedBrain(settings.config, self._audit.journal)
         self.errors = 0
         """Callbacks and control periods that failed."""
         self._node, self._names, self._servers, self._report = node, names, servers, report
@@ -127,12 +131,15 @@ class RobotBody:
         return self._diagnosis(self._status_message(now_s), now_s)
 
     def _diagnosis(self, status: Any, now_s: float) -> DiagnosticStatus:
-        return diagnosis(status, self.brain, self.punctuality, self.rhythm, self.errors, now_s)
+        made = diagnosis(status, self.brain, self.punctuality, self.rhythm, self.errors, now_s)
+        made.values = [*made.values, *key_values(self._audit.values())]
+        return made
 
     # --- what it is made of ---
 
     def _make(self) -> None:
         io, refused = self.settings.io, self.brain.refused
+        self._keep(self._audit.open(), AuditTopic.close)  # first, and so the last to go
         self._cameras = CameraSet(io.cameras, refused, jpeg_quality=io.jpeg_quality, max_size_px=io.max_image_size_px)
         self._reader = StateReader(io.state, refused)
         self._pictures = {camera.name: Freshness(io.state.max_age_s) for camera in io.cameras}
@@ -149,7 +156,7 @@ class RobotBody:
         ):
             self._hear(message_type, topic, partial(self._on_reply, read), qos.REPLY, from_server=True)
         self._hear(msg.RequestId, "rfm/refetch", self._on_refetch, qos.REFETCH, from_server=True)
-        self._keep(PeoplesDoor(self._node, self.brain, self._topic, self._on_person), PeoplesDoor.destroy)
+        self._keep(PeoplesDoor(self._node, self.brain, self._topic, self._on_person, self._note_person), PeoplesDoor.destroy)
 
     def _hear_sensors(self) -> None:
         state = self.settings.io.state
@@ -170,6 +177,7 @@ class RobotBody:
             reset_name=self._topic("reset"),
             forget_readings=self._forget_readings,
             stop=self.stop,
+            heard=self._note_person,
         )
 
     def _topic(self, leaf: str) -> str:
@@ -225,6 +233,11 @@ class RobotBody:
         self._door.tend(now_s)
         self._tell(now_s)
 
+    def _note_person(self, what: str, answer: str, done: bool) -> None:
+        """ROS does not say who calls."""
+        said = {"what": what, "who": "", "answer": answer, "done": done}
+        self._audit.journal.note("person", clock(), lambda: said, urgent=True)
+
     def _sensors(self) -> Sensors | None:
         images, reader = self._cameras.images, self._reader
         if reader.state is None or images is None:
@@ -275,6 +288,7 @@ class RobotBody:
             self._sessions.reset(reset)
         self._door.tend(now_s)
         self._tell(now_s)
+        self._audit.journal.tend(now_s)
         if not self._by_timer and (misfit := self.rhythm.news()):
             self._node.get_logger().warning(f"{self.name}: {misfit}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ class TaskDoor:
     at once, with a code and the reason. A person's goal (`requester` is empty) ends that of a program, which gives way; of two
     persons, or two programs, who came first stays.
 
-    `stop` brings the robot to a stand at once; `forget_readings` after the scene was changed under it.
+    `stop` brings the robot to a stand at once; `forget_readings` after the scene was changed under it. `heard`: what a person
+    wanted, what they were answered, and whether it is done.
     """
 
     def __init__(
@@ -48,13 +50,14 @@ class TaskDoor:
         reset_name: str,
         forget_readings: Callable[[], None],
         stop: Callable[[], None],
+        heard: Callable[[str, str, bool], None],
     ) -> None:
         self.open = False
         """Tasks are worked on."""
         self.instruction = instruction
         """Of goals without one of their own."""
         self._node, self._brain, self._task = node, brain, task
-        self._forget_readings, self._stop = forget_readings, stop
+        self._forget_readings, self._stop, self._heard = forget_readings, stop, heard
         self._goal: tuple[Any, TaskRun] | None = None
         self._next: Any = None
         """A goal that begins when the reset is over that moves the robot for one which ended."""
@@ -112,6 +115,8 @@ class TaskDoor:
     def _begin(self, goal: Any) -> None:
         self.tend(clock())  # the goal before may be over, and its end not told before the next control period
         outcome, problem = self._refusal(goal.request)
+        if not goal.request.requester:
+            self._heard(f"execute_task: {goal.request.instruction}", problem or "accepted", not problem)
         if problem:
             self._refuse(goal, outcome, problem)
             return
@@ -281,22 +286,30 @@ def _who(request: Any) -> str:
 class PeoplesDoor:
     """`rfm/pause`, `rfm/resume`, `rfm/abort`: what a person says to a robot. The answer's message says what follows, or why not."""
 
-    def __init__(self, node: Node, brain: RobotBrain, name: Callable[[str], str], changed: Callable[[], None]) -> None:
-        """`name`: of a service of this robot by its leaf. `changed` is called after each service call."""
-        self._node, self._brain, self._changed = node, brain, changed
+    def __init__(
+        self,
+        node: Node,
+        brain: RobotBrain,
+        name: Callable[[str], str],
+        changed: Callable[[], None],
+        heard: Callable[[str, str, bool], None],
+    ) -> None:
+        """`name`: of a service of this robot by its leaf. `changed` is called after each service call, and `heard` with what was
+        wanted, what was answered, and whether it is done."""
+        self._node, self._brain, self._changed, self._heard = node, brain, changed, heard
         calls = {"pause": self._pause, "resume": self._resume, "abort": self._abort}
         self._services = [
-            node.create_service(Trigger, name(f"rfm/{leaf}"), lambda _, response, c=call: self._answer(c, response))
-            for leaf, call in calls.items()
+            node.create_service(Trigger, name(f"rfm/{leaf}"), partial(self._answer, leaf, call)) for leaf, call in calls.items()
         ]
 
     def destroy(self) -> None:
         for service in self._services:
             self._node.destroy_service(service)
 
-    def _answer(self, call: Callable[[float], tuple[str, str]], response: Any) -> Any:
+    def _answer(self, what: str, call: Callable[[float], tuple[str, str]], _: Any, response: Any) -> Any:
         problem, done = call(clock())
         response.success, response.message = not problem, problem or done
+        self._heard(what, response.message, response.success)
         self._changed()
         return response
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.types import EncodedImage, ExecutionReport, ObservationRequest, RequestId, RobotState
+from test.unit.robot.robots import CONFIG
 
 ID = RequestId(robot="push_1", component="system1", session_epoch=2**63 + 5, episode=3, sequence=9)
 
@@ -126,3 +128,30 @@ def test_garbage_is_refused_and_does_nothing(found: object) -> None:  # fmt: ski
 def test_what_is_not_ours_cannot_be_recorded() -> None:
     with pytest.raises(TypeError, match="cannot be recorded"):
         codec.plain(random)
+
+
+def test_numbers_of_numpy_stay_numbers_of_numpy() -> None:
+    """`float32 array * float64 number` is another array than with a float of Python's."""
+    for number in (np.float64(0.1), np.float32(0.1), np.int64(3), np.bool_(True), np.float64("nan")):
+        again = back({"x": number})["x"]
+        assert type(again) is type(number) and again.tobytes() == number.tobytes()
+
+
+def test_a_set_is_written_in_the_same_order_whoever_writes_it() -> None:
+    """Its own order is that of hashes, which differ from process to process."""
+    names = [f"server_{i}" for i in range(20)]
+    written = [codec.whole(set(order)) for order in (names, names[::-1])]
+    assert written[0] == written[1] and written[0]["items"] == sorted(names)
+
+
+def test_a_generator_takes_little_room() -> None:
+    assert len(orjson.dumps(codec.whole(random.Random(1)))) < 4000
+
+
+@pytest.mark.parametrize("change", [{"hat": 1}, {"_queue": 1, "hat": 2}])
+def test_an_object_with_other_attributes_is_refused_with_their_names(change: dict[str, int]) -> None:
+    written = codec.whole(RobotBrain(CONFIG)._talk.due)
+    with pytest.raises(RfmError, match="hat, which this version has not"):
+        codec.value({**written, **change})
+    with pytest.raises(RfmError, match="lacks waits"):
+        codec.value({key: value for key, value in written.items() if key != "waits"})

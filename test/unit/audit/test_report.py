@@ -49,7 +49,7 @@ def read(*told: tuple[str, float, Any]) -> Tracks:
 
 
 def of(tracks: Tracks, *pages: Page, ends_s: float = 100.0) -> list[Incident]:
-    return incidents(tracks, AuditLog(pages), pages, ends_s)
+    return incidents(tracks, AuditLog(pages), lambda: pages, ends_s)
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------------

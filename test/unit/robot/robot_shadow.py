@@ -103,14 +103,15 @@ class Shadow:
         run = self.brain.task
         if run is not None and self.brain.is_handed_over and self._reset_by is None:
             self._reset_by = run
-            run.reset_begins()
+            self.brain.reset_begins()
 
     def reset_ends(self, *, ok: bool) -> bool:
         """False: nobody resets the robot."""
         run, self._reset_by = self._reset_by, None
         if run is not None:
             self.world.arm = np.array([self.world.rng.uniform(-0.9, 0.9), self.world.rng.uniform(-0.9, 0.9)], np.float32)
-            run.reset_done(ok, "" if ok else "stuck", self.world.now_s)
+            if self.brain.task is run:  # else of a task that has ended meanwhile
+                self.brain.reset_done(ok, "" if ok else "stuck", self.world.now_s)
         return run is not None
 
     def asked_again(self, sent: Sent) -> None:

@@ -115,9 +115,16 @@ class Server:
 class World:
     """`arrived` is called with every reply, what it answers, whether it is honest, and whether the brain took it."""
 
-    def __init__(self, config: RobotConfig, plan: FaultPlan, seed: int, routes: dict[str, tuple[float, float]]) -> None:
+    def __init__(
+        self,
+        config: RobotConfig,
+        plan: FaultPlan,
+        seed: int,
+        routes: dict[str, tuple[float, float]],
+        make: Callable[[RobotConfig], RobotBrain] = RobotBrain,
+    ) -> None:
         """routes: component -> (most per second, SLO)."""
-        self.config, self.brain, self.now_s = config, RobotBrain(config), 0.0
+        self.config, self.brain, self.now_s = config, make(config), 0.0
         self.rng = random.Random(seed)
         self.wire = FaultyWire(plan, self.rng)
         self.servers = {HOME: Server(), SPARE: Server()}

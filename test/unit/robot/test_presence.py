@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.conversation.links import Links
-from ros2_rfm_serving.robot.conversation.presence import LOADING_PATIENCE
+from ros2_rfm_serving.robot.conversation.presence import LOADING_PATIENCE, Presence
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
 CONFIG = RobotConfig(name="r1", action_names=("x",), cameras=(), state_size=1, control_rate_hz=20.0, server_timeout_s=2.0)
@@ -103,3 +103,13 @@ def test_a_robot_refused_for_capacity_stays_where_there_is_no_standby_or_it_is_n
     (opening,) = links.opens(0.0)
     links.refused(SYSTEM1, opening[0], "full", 0.0, full=True)
     assert used(links) == "home" and not links.opens(0.05)
+
+
+def test_servers_that_are_lost_together_are_lost_in_the_order_of_their_names() -> None:
+    """Not in that of a set: another process that is told the same must fail over to the same servers."""
+    names = [f"server_{i}" for i in range(30)]
+    presence = Presence(timeout_s=2.0)
+    for name in reversed(names):
+        presence.expect(name)
+    presence.silent(0.0)
+    assert presence.silent(2.0) == sorted(names)

@@ -8,7 +8,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from ros2_rfm_serving.faults import FaultPlan
-from ros2_rfm_serving.robot import RobotConfig, TaskGoal
+from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
 from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung, TaskPolicy
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.motion.failsafe import ALLOWED
@@ -151,9 +151,11 @@ SEEN = Coverage()
 
 
 class RobotMachine(RuleBasedStateMachine):
+    make: Callable[[RobotConfig], RobotBrain] = RobotBrain
+
     @initialize(config=configs(), plan=PLANS, seed=st.integers(0, 2**16), routes=ROUTES)
     def begin(self, config: RobotConfig, plan: FaultPlan, seed: int, routes: dict[str, tuple[float, float]]) -> None:
-        self.world = World(config, plan, seed, routes)
+        self.world = World(config, plan, seed, routes, type(self).make)
         self.shadow = Shadow(self.world)
         self.brain = self.world.brain
         self.happenings = Happenings(self.world, self.shadow, SEEN.happenings)

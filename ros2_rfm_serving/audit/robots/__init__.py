@@ -1,0 +1,1 @@
+"""Robots: what is noted of one (`recorded.py`, in the words of `told.py`), and how it decides once more (`replay.py`)."""

@@ -1,0 +1,119 @@
+"""All chains of a recording: is each as it was written, and is it the one that whoever recorded it heard?
+
+The recorder is a writer itself. What its chain says of the others is read first: which records never reached it, and up to where,
+and with which hash, it heard each chain. So a chain that nobody closed has an end too, and one that was written anew differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ros2_rfm_serving.audit.chain import CLOSED, HASH_DIGITS, SEALED, Checked, Flaw, Page, records
+from ros2_rfm_serving.errors import RfmError
+
+RECORDER = "recorder/"
+"""What a recorder's writer name begins with."""
+LOST = "lost"
+
+Key = tuple[str, int]
+"""Writer and run."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    chains: tuple[Checked, ...]
+    """In the order in which they begin."""
+    flaws: tuple[Flaw, ...]
+    num_records: int
+    num_lost: int
+    """Records that never reached the recorder, as it says itself."""
+
+    @property
+    def head(self) -> str:
+        """Of all chains together: whoever keeps it elsewhere can tell that all of them were written anew."""
+        heads = sorted(f"{chain.writer} {chain.run} {chain.number} {chain.hash}" for chain in self.chains)
+        return hashlib.sha256("\n".join(heads).encode()).hexdigest()[:HASH_DIGITS]
+
+
+@dataclass
+class _Heard:
+    """What recorders say of one chain."""
+
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    heads: dict[int, str] = field(default_factory=dict)
+    first: int | None = None
+    last: int | None = None
+    """Number after its last record, by a recorder that ended in order."""
+
+
+def verify(pages: Callable[[], Iterable[Page]]) -> Verified:
+    """pages: all of a recording, as they lie there; called twice."""
+    heard, complete = _heard(page for page in pages() if page.writer.startswith(RECORDER))
+    chains: dict[Key, Checked] = {}
+    for page in pages():
+        key = page.writer, page.run
+        if key not in chains:
+            chains[key] = _checked(key, heard.get(key, _Heard()))
+        chains[key].add(page)
+    flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard)]
+    for chain in chains.values():
+        chain.end()
+        flaws += chain.flaws
+    return Verified(
+        chains=tuple(chains.values()),
+        flaws=tuple(sorted(flaws, key=lambda flaw: (flaw.writer, flaw.run, flaw.page, flaw.number))),
+        num_records=sum(chain.number - max(chain.begins, 0) - chain.num_lost for chain in chains.values()),
+        num_lost=sum(chain.num_lost for chain in chains.values()),
+    )
+
+
+def _heard(pages: Iterable[Page]) -> tuple[dict[Key, _Heard], bool]:
+    """By chain; and whether a recorder ended in order, so that there are no others."""
+    heard: dict[Key, _Heard] = {}
+    complete = False
+    for page in pages:
+        try:
+            for record in records(page):
+                complete |= record.get("kind") == CLOSED
+                _hear(heard, record)
+        except (RfmError, KeyError, TypeError, ValueError):  # damaged: its own chain says so
+            continue
+    return heard, complete
+
+
+def _hear(heard: dict[Key, _Heard], record: Mapping[str, Any]) -> None:
+    """Raises: `KeyError`, `TypeError` or `ValueError` for what no recorder writes."""
+    kind = record.get("kind")
+    if kind == LOST and "writer" in record:
+        told = heard.setdefault((record["writer"], record["run"]), _Heard())
+        told.lost.append((int(record["first"]), int(record["count"])))
+    if kind not in (SEALED, CLOSED):
+        return
+    for head in record.get("heads", ()):
+        told = heard.setdefault((head["writer"], head["run"]), _Heard())
+        told.heads[int(head["next"])] = str(head["hash"])
+        told.first = int(head["first"]) if "first" in head else told.first
+        told.last = int(head["next"]) if kind == CLOSED else told.last
+
+
+def _checked(key: Key, heard: _Heard) -> Checked:
+    expected = (heard.first or 0, heard.last) if heard.last is not None else None
+    return Checked(*key, lost=heard.lost, heads=heard.heads, expected=expected)
+
+
+def _strangers(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard], complete: bool) -> list[Flaw]:
+    """Chains that no recorder speaks of, where one ended in order."""
+    others = [key for key in chains if key not in heard and not key[0].startswith(RECORDER)] if complete else []
+    return [Flaw(writer=writer, run=run, number=0, problem="the recorder heard no such chain") for writer, run in others]
+
+
+def _absent(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard]) -> list[Flaw]:
+    """Chains that a recorder heard."""
+    missing = [(key, max(told.heads)) for key, told in heard.items() if told.heads and key not in chains]
+    return [
+        Flaw(writer=writer, run=run, number=0, problem=f"the recorder heard {number} records of it, and none is there")
+        for (writer, run), number in missing
+    ]

@@ -1,0 +1,138 @@
+"""`rfm replay`: a recording decided once more."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.monitoring.plain import plain
+from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.inputs import console
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.audit.bag import Bag
+    from ros2_rfm_serving.audit.replay import Makers, Replayed
+
+DIFFERENT, NOT_REPLAYED = 1, 2
+MOST_CHARACTERS = 400
+"""Of each side of a difference."""
+
+
+def replay(
+    bag: Annotated[Path, typer.Argument(help="Recording, of `rfm record` or `rfm up --record`; a folder or one of its files")],
+    robot: Annotated[str, typer.Option(help="This one alone")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One line, for programs")] = False,
+) -> None:
+    """Gives every brain what it was given then. It must decide the same, command by command; the first difference is shown with
+    both sides.
+
+    Example:  rfm replay /tmp/shift --robot push_1
+
+    Exit code: 0 without a difference, 1 with one, 2 when something could not be replayed.
+    """
+    with needing("audit", "rfm replay"):
+        from ros2_rfm_serving.audit.bag import Bag
+
+    began_s = time.monotonic()
+    recording = Bag(bag)
+    with _progress(as_json) as tell:
+        results = _replayed(recording, robot, tell)
+    took_s = time.monotonic() - began_s
+    if not results:
+        what = f"of a robot {robot!r}" if robot else "that can be replayed"
+        raise RfmError(f"{bag} has no audit log {what}; `rfm audit verify` says what is in it")
+    if as_json:
+        print(json.dumps({"took_s": took_s, "chains": [_as_json(one) for one in results]}))
+    else:
+        _show(results, list(recording.damages), took_s)
+    raise typer.Exit(_code(results))
+
+
+def makers() -> Makers:
+    """Who decides once more, by what a writer's name begins with."""
+    from ros2_rfm_serving.audit.replay import brains
+    from ros2_rfm_serving.audit.robots.replay import RobotReplay
+
+    return {"robot": brains(RobotReplay)}
+
+
+def _replayed(recording: Bag, robot: str, tell: Any) -> list[Replayed]:
+    from ros2_rfm_serving.audit.replay import replay as replayed
+
+    found: dict[tuple[str, int], Replayed] = {}
+    wanted = (lambda writer: writer == f"robot/{robot}") if robot else (lambda writer: True)
+    for result in replayed(recording.pages(), makers(), wanted):
+        found[result.writer, result.run] = result
+        tell(found)
+    return list(found.values())
+
+
+def _code(results: list[Replayed]) -> int:
+    if any(one.difference for one in results):
+        return DIFFERENT
+    return NOT_REPLAYED if any(one.refused for one in results) or not any(one.decisions for one in results) else 0
+
+
+@contextlib.contextmanager
+def _progress(quiet: bool) -> Iterator[Any]:
+    """What is called now and then with what there is so far."""
+    if quiet or not console.is_terminal:
+        yield lambda found: None
+        return
+    with console.status("replaying") as status:
+        told_s = 0.0
+
+        def tell(found: dict[tuple[str, int], Replayed]) -> None:
+            nonlocal told_s
+            if time.monotonic() - told_s > 0.2:
+                told_s = time.monotonic()
+                status.update(f"{sum(one.decisions for one in found.values())} decisions of {len(found)} chains")
+
+        yield tell
+
+
+def _show(results: list[Replayed], damages: list[str], took_s: float) -> None:
+    table = Table(title="decided once more", title_justify="left")
+    for heading in ("writer", "run", "decisions", "states compared", "not replayed", "seconds", "result"):
+        table.add_column(heading, justify="left" if heading in ("writer", "run", "result") else "right")
+    for one in results:
+        result = "another decision" if one.difference else "could not be replayed" if one.refused else "the same"
+        figures = f"{one.decisions}", f"{one.snapshots}", f"{one.skipped}", f"{one.seconds:.1f}"
+        table.add_row(plain(one.writer), f"{one.run:016x}", *figures, result)
+    console.print(table)
+    for one in results:
+        for note in one.notes:
+            console.print(plain(f"{one.writer}: {note}"), soft_wrap=True)
+        if one.difference:
+            _show_difference(one)
+    for damage in damages:
+        console.print(plain(f"file: {damage}"), soft_wrap=True)
+    seconds = sum(one.seconds for one in results)
+    console.print(f"{sum(one.decisions for one in results)} decisions, {seconds:.1f} s of brains' time in {took_s:.1f} s: ", end="")
+    console.print(f"{seconds / max(took_s, 1e-6):.0f} times real time", soft_wrap=True)
+
+
+def _show_difference(one: Replayed) -> None:
+    assert one.difference is not None
+    at = one.at
+    when = f" ({datetime.fromtimestamp(at['stamp_s']).isoformat(timespec='milliseconds')})" if "stamp_s" in at else ""
+    what = f"{at.get('kind')} {at.get('do', '')}".strip()
+    console.print(plain(f"{one.writer} (run {one.run:016x}), record {at.get('n')}, {what}, t {at.get('t')}{when}:"), soft_wrap=True)
+    console.print(plain(f"  {one.difference.field}"), soft_wrap=True)
+    for side, value in (("recorded", one.difference.recorded), ("replayed", one.difference.replayed)):
+        console.print(plain(f"    {side}: {json.dumps(value)[:MOST_CHARACTERS]}"), soft_wrap=True)
+
+
+def _as_json(one: Replayed) -> dict[str, Any]:
+    told = {name: getattr(one, name) for name in ("writer", "run", "decisions", "snapshots", "skipped", "seconds", "notes")}
+    difference = {**one.difference._asdict(), "at": dict(one.at)} if one.difference else None
+    return {**told, "refused": one.refused, "difference": difference}

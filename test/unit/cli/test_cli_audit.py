@@ -1,0 +1,94 @@
+"""`rfm audit verify` and `rfm replay` of a recording on disk: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ros2_rfm_serving.audit.bag_writer import BagWriter
+from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.recording.ledger import Ledger
+from ros2_rfm_serving.cli.main import app
+from test.unit.audit import recorded
+from test.unit.audit.recordings import recorded_world, rewritten, run
+
+PAGE = "rfm_serving/msg/AuditPage"
+Written = Callable[[list[Page]], Path]
+
+
+@pytest.fixture(scope="module")
+def pages() -> list[Page]:
+    """Of a robot, and of whoever recorded it."""
+    world, recorder = recorded_world()
+    run(world, recorder, 12)
+    recorder.journal.close(world.now_s, "the end of the process")
+    return with_recorder(recorder.pages)
+
+
+def with_recorder(pages: list[Page]) -> list[Page]:
+    ledger = Ledger("one", 99, 0.0, {})
+    for page in pages:
+        ledger.hear(page, 1.0)
+    end = ledger.page(9.0, 9.0, closed=True)
+    assert end is not None
+    return [*pages, end]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    def write(pages: list[Page]) -> Path:
+        writer = BagWriter(tmp_path / "bag")
+        for number, page in enumerate(pages):
+            writer.write(f"/{page.writer}/audit", PAGE, recorded.definition(PAGE), recorded.page(page), 10**18 + number)
+        writer.close()
+        return tmp_path / "bag"
+
+    return write
+
+
+def rfm(*arguments: str, code: int) -> str:
+    done = CliRunner().invoke(app, list(arguments), catch_exceptions=True)
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.output
+
+
+def test_a_recording_is_as_it_was_written_and_decides_the_same(pages: list[Page], written: Written) -> None:
+    bag = str(written(pages))
+    told = rfm("audit", "verify", bag, code=0)
+    assert "robot/r1" in told and "as it was written" in told and "head " in told
+    found = json.loads(rfm("audit", "verify", bag, "--json", code=0))
+    assert not found["flaws"] and len(found["chains"]) == 2 and f"head {found['head']}" in told
+    told = rfm("replay", bag, code=0)
+    assert "the same" in told and "times real time" in told
+    (chain,) = json.loads(rfm("replay", bag, "--robot", "r1", "--json", code=0))["chains"]
+    assert chain["decisions"] > 200 and chain["snapshots"] == 1 and chain["difference"] is None
+
+
+def test_a_record_that_was_changed_is_named(pages: list[Page], written: Written) -> None:
+    lines = list(pages[5].lines)
+    lines[1] = lines[1].replace(b'"may_act":true', b'"may_act":!!!!')
+    assert lines[1] != pages[5].lines[1]
+    changed = Page(writer="robot/r1", run=pages[5].run, first=pages[5].first, previous=pages[5].previous, lines=tuple(lines))
+    bag = str(written([*pages[:5], changed, *pages[6:]]))
+    told = rfm("audit", "verify", bag, code=1)
+    assert f"record {pages[5].first + 1}, page 5: it was changed" in told
+    assert "see `rfm audit verify`" in rfm("replay", bag, code=2)
+
+
+def test_another_decision_is_shown_with_both_sides(pages: list[Page], written: Written) -> None:
+    def change(found: list[dict]) -> None:
+        next(one for one in found if one["kind"] == "tick" and one["requests"])["requests"][0]["inference_delay_steps"] = 77
+
+    told = rfm("replay", str(written(with_recorder(rewritten(pages[:-1], change)))), code=1)
+    assert "another decision" in told and "requests[0].inference_delay_steps" in told
+    assert "recorded: 77" in told and "replayed: " in told and "2001-09-09T" in told
+
+
+@pytest.mark.parametrize("verb", [("audit", "verify"), ("replay",)])
+def test_what_is_no_recording_is_said(tmp_path: Path, verb: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, [*verb, str(tmp_path)])
+    assert done.exit_code != 0 and str(tmp_path) in str(done.exception)
