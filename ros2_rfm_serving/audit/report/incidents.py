@@ -130,10 +130,15 @@ def _of_server(server: Track, ends_s: float) -> Iterator[Incident]:
         if state.state in SERVER_WRONG:
             until_s = server.states[number + 1].at_s if number + 1 < len(server.states) else math.nan
             yield _at_server(server.name, state.at_s, until_s, state.state, state.reason)
-    for before_s, after_s in zip(server.seen_s, [*server.seen_s[1:], math.inf], strict=True):
-        if min(after_s, ends_s) - before_s > SILENT_S:
-            until_s = after_s if math.isfinite(after_s) else math.nan
-            yield _at_server(server.name, before_s, until_s, "lost: it said nothing any more", "")
+    for before_s, after_s in silences(server, ends_s):
+        until_s = after_s if after_s < ends_s else math.nan
+        yield _at_server(server.name, before_s, until_s, "lost: it said nothing any more", "")
+
+
+def silences(track: Track, ends_s: float) -> list[tuple[float, float]]:
+    """From its last word to its next one, or to the end of the recording."""
+    pairs = zip(track.seen_s, [*track.seen_s[1:], ends_s], strict=True)
+    return [(before_s, after_s) for before_s, after_s in pairs if after_s - before_s > SILENT_S]
 
 
 def _at_server(server: str, at_s: float, until_s: float, what: str, why: str) -> Incident:

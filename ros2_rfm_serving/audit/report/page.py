@@ -10,13 +10,14 @@ from html import escape
 from ros2_rfm_serving.audit.explain.explanation import clock, duration, iso
 from ros2_rfm_serving.audit.report.figures import Attained, Success, quantile
 from ros2_rfm_serving.audit.report.incident_page import Told, incident_list
+from ros2_rfm_serving.audit.report.incidents import silences
 from ros2_rfm_serving.audit.report.style import COLOURS, css
 from ros2_rfm_serving.audit.report.svg import Bar, Lane, Mark, curve, timeline
 from ros2_rfm_serving.audit.report.tables import Markup, seconds_of, span, table
 from ros2_rfm_serving.audit.report.tracks import RobotTrack, State, Track
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-LEGEND = ("streaming", "degraded", "reconnecting", "stalled", "paused", "connecting", "idle")
+LEGEND = ("streaming", "degraded", "reconnecting", "stalled", "paused", "lost", "connecting", "idle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +80,9 @@ def _timeline(shift: Shift, ids: dict[int, str]) -> str:
 
 def _lane(track: Track, shift: Shift, ids: dict[int, str]) -> Lane:
     ends = [state.at_s for state in track.states[1:]] + [track.seen_s[-1] if track.seen_s else shift.ends_s]
-    bars = [
-        Bar(state.at_s, end_s, _style(state), _bar_title(state, end_s)) for state, end_s in zip(track.states, ends, strict=False)
-    ]
+    bars = [Bar(one.at_s, end_s, _style(one), _bar_title(one, end_s)) for one, end_s in zip(track.states, ends, strict=False)]
+    for since_s, until_s in silences(track, shift.ends_s):
+        bars.append(Bar(since_s, until_s, "lost", f"{clock(since_s)}: it said nothing for {duration(until_s - since_s)}"))
     mine = [told.incident for told in shift.told if track.name in (told.incident.who, told.incident.robot)]
     return Lane(track.name, bars, [Mark(one.at_s, ids[id(one)], f"{one.kind}: {one.what}") for one in mine])
 
@@ -122,6 +123,8 @@ def _slos(shift: Shift) -> str:
         for one in shift.slos
         if one.in_time + one.late
     ]
+    if not rows:
+        return ""
     return "<h2>SLO</h2>" + table(("component", "#SLO", "#in time", "#late", "#attained"), rows)
 
 

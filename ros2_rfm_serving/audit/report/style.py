@@ -43,7 +43,7 @@ p{margin:.3rem 0}.soft,.soft a{color:var(--soft)}a{color:var(--accent)}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th{text-align:left;font-weight:600;color:var(--soft);font-size:.82rem}
-th,td{padding:.4rem .8rem .4rem 0;border-bottom:1px solid var(--line);vertical-align:top}
+th,td{padding:.4rem 1.1rem .4rem 0;border-bottom:1px solid var(--line);vertical-align:top}
 td.num,th.num{text-align:right}
 svg.timeline{display:block;width:100%;min-width:40rem;height:auto}
 svg.timeline text{fill:var(--fg);font-size:12px}svg.timeline text.axis{fill:var(--soft);font-size:11px}
@@ -54,8 +54,9 @@ svg.spark{width:10rem;height:1.75rem;display:block}svg.spark polyline{fill:none;
 details.incident{border:1px solid var(--line);border-radius:.6rem;margin:.5rem 0;background:var(--card)}
 details.incident:has(:target){outline:2px solid var(--accent)}
 summary{cursor:pointer;padding:.55rem .8rem;display:grid;
- grid-template-columns:6.5rem 5.5rem 1fr;gap:.2rem .8rem;align-items:baseline}
+ grid-template-columns:7.2rem 5.5rem 1fr;gap:.2rem .8rem;align-items:baseline}
 summary::-webkit-details-marker{display:none}
+summary time::before{content:"\\25B8";display:inline-block;width:1.1em}details[open]>summary time::before{content:"\\25BE"}
 summary time{font-variant-numeric:tabular-nums;color:var(--soft)}
 .kind{font-size:.78rem;border:1px solid var(--line);border-radius:1rem;padding:0 .55rem;text-align:center;white-space:nowrap}
 .k-held,.k-stopped,.k-server{color:var(--bad);border-color:var(--bad)}

@@ -67,7 +67,9 @@ def _mark(mark: Mark, at: float, top: int) -> str:
 
 def _tick(at_s: float, at: float, height: int) -> str:
     line = f'<line class="grid" x1="{at}" y1="0" x2="{at}" y2="{height - 20}"/>'
-    return f'{line}<text class="axis" x="{at}" y="{height - 6}" text-anchor="middle">{clock(at_s)[:8]}</text>'
+    end = at > WIDTH - 40
+    place = f'x="{WIDTH if end else at}" y="{height - 6}" text-anchor="{"end" if end else "middle"}"'
+    return f'{line}<text class="axis" {place}>{clock(at_s)[:8]}</text>'
 
 
 def _ticks(begins_s: float, ends_s: float, most: int = 8) -> list[float]:
