@@ -7,7 +7,7 @@ together is found by the key of a request, never by time.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -54,19 +54,20 @@ class AuditLog:
         """windows: of frequent kinds only what is in one of them; None: all. Pages that hold no records stand in `damaged`."""
         self.by_writer: dict[str, list[Entry]] = defaultdict(list)
         self.damaged: list[str] = []
-        self._windows = None if windows is None else sorted(windows)
+        self._windows = None if windows is None else _joined(windows)
         for writer, run, chain in _chains(pages, self.damaged):
-            for entry in _stamped(writer, run, chain):
-                if self._is_wanted(entry):
-                    self.by_writer[writer].append(entry)
+            self.by_writer[writer] += (entry for entry in _stamped(writer, run, chain) if self._is_wanted(entry))
         for entries in self.by_writer.values():
             entries.sort(key=lambda one: (math.isnan(one.stamp_s), one.stamp_s))  # stable: within a chain as it was written
+        self._of: dict[tuple[str, ...], list[Entry]] = {}
+        self._about: dict[tuple[str, str], dict[Key, Entry]] = {}
         self.requests, self.replies = _asked(self), _answered(self)
 
     def _is_wanted(self, entry: Entry) -> bool:
         if self._windows is None or entry.kind not in FREQUENT or entry.body.get("do") in MILESTONES:
             return True
-        return any(since <= entry.stamp_s <= until for since, until in self._windows)
+        at = bisect_right(self._windows, (entry.stamp_s, math.inf)) - 1
+        return at >= 0 and entry.stamp_s <= self._windows[at][1]
 
     @property
     def robots(self) -> list[str]:
@@ -74,23 +75,59 @@ class AuditLog:
 
     def of(self, writer: str, *kinds: str) -> list[Entry]:
         """kinds: none: all."""
-        return [entry for entry in self.by_writer.get(writer, []) if not kinds or entry.kind in kinds]
+        key = (writer, *kinds)
+        if key not in self._of:
+            self._of[key] = [entry for entry in self.by_writer.get(writer, []) if not kinds or entry.kind in kinds]
+        return self._of[key]
+
+    def within(self, writer: str, since_s: float, until_s: float, *kinds: str) -> list[Entry]:
+        """Both times included."""
+        found = self.of(writer, *kinds)
+        return found[bisect_left(found, since_s, key=_stamp) : bisect_right(found, until_s, key=_stamp)]
 
     def last(self, writer: str, until_s: float, *kinds: str) -> Entry | None:
         """Up to then, that time included."""
         found = self.of(writer, *kinds)
-        at = bisect_right([one.stamp_s for one in found], until_s)
+        at = bisect_right(found, until_s, key=_stamp)
         return found[at - 1] if at else None
 
     def between(self, since_s: float, until_s: float, *kinds: str) -> list[Entry]:
         """Of everybody, by time."""
-        found = [
-            entry
-            for entries in self.by_writer.values()
-            for entry in entries
-            if entry.kind in kinds and since_s <= entry.stamp_s <= until_s
-        ]
-        return sorted(found, key=lambda one: one.stamp_s)
+        found = (entry for writer in list(self.by_writer) for entry in self.within(writer, since_s, until_s, *kinds))
+        return sorted(found, key=_stamp)
+
+    def about(self, writer: str, kind: str, key: Key) -> Entry | None:
+        """The first of that kind that speaks of a request."""
+        if (writer, kind) not in self._about:
+            index = self._about[writer, kind] = {}
+            for entry in self.of(writer, kind):
+                for one in keys_in(entry):
+                    index.setdefault(one, entry)
+        return self._about[writer, kind].get(key)
+
+
+def _stamp(entry: Entry) -> float:
+    """For bisection: what has no time comes last."""
+    return math.inf if math.isnan(entry.stamp_s) else entry.stamp_s
+
+
+def _joined(windows: Windows) -> list[tuple[float, float]]:
+    """By time, without overlaps."""
+    found: list[tuple[float, float]] = []
+    for since_s, until_s in sorted(windows):
+        if found and since_s <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], until_s)
+        else:
+            found.append((since_s, until_s))
+    return found
+
+
+def keys_in(entry: Entry) -> tuple[Key, ...]:
+    """Requests that a server's record speaks of."""
+    if entry.kind == "batch":
+        return tuple(key_of(one) for one in entry.body.get("ids") or ())
+    found = entry.body.get("id")
+    return (key_of(found),) if isinstance(found, Mapping) else ()
 
 
 def key_of(found: Mapping[str, Any], robot: str = "") -> Key:

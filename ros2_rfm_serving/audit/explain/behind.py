@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,15 +44,7 @@ class Moment:
 
     def of_server(self, kind: str) -> Entry | None:
         """What the server says about the request, or about the batch that it was in."""
-        return next((one for one in self.log.of(SERVER + self.server, kind) if self.key in keys_in(one)), None)
-
-
-def keys_in(entry: Entry) -> tuple[Key, ...]:
-    """Requests that a server's record speaks of."""
-    if entry.kind == "batch":
-        return tuple(key_of(one) for one in entry.body.get("ids") or ())
-    found = entry.body.get("id")
-    return (key_of(found),) if isinstance(found, Mapping) else ()
+        return self.log.about(SERVER + self.server, kind, self.key) if self.key else None
 
 
 def moment(log: AuditLog, robot: str, tick: Entry) -> Moment:
@@ -66,13 +59,20 @@ def moment(log: AuditLog, robot: str, tick: Entry) -> Moment:
 
 def since(found: Moment) -> tuple[float, int]:
     """ROS time since when the same reason has held without a break, as far as it was recorded, and how many control periods."""
-    ticks = found.log.of(ROBOT + found.robot, "tick")
     same, begin = 0, found.tick
-    for one in reversed(ticks[: ticks.index(found.tick) + 1]):
+    for one in reversed(found.log.within(ROBOT + found.robot, -math.inf, found.tick.stamp_s, "tick")):
+        if is_between(one):
+            continue
         if _grounds(one) != _grounds(found.tick):
             break
         same, begin = same + 1, one
     return begin.stamp_s, same
+
+
+def is_between(tick: Entry) -> bool:
+    """Somebody looked, but it was not time for a command."""
+    why = tick.body.get("why") or NONE
+    return why.get("by") == "nothing" and why.get("reason") == "no control period yet"
 
 
 def _grounds(tick: Entry) -> tuple[Any, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ros2_rfm_serving.audit.explain.behind import NONE, Moment
 from ros2_rfm_serving.audit.explain.explanation import Part, clock
 from ros2_rfm_serving.audit.log import ROBOT, SCHEDULER
@@ -30,11 +32,8 @@ def people_part(found: Moment) -> Part:
 
 
 def schedule_part(found: Moment) -> Part:
-    follows = [
-        one
-        for one in found.log.of(ROBOT + found.robot, "call")
-        if one.body.get("do") == "follow" and one.stamp_s <= found.tick.stamp_s
-    ]
+    calls = found.log.within(ROBOT + found.robot, -math.inf, found.tick.stamp_s, "call")
+    follows = [one for one in calls if one.body.get("do") == "follow"]
     schedule = ((follows[-1].body.get("args") or NONE).get("schedule") or NONE) if follows else NONE
     plan = found.log.last(SCHEDULER, found.tick.stamp_s, "plan")
     epoch = schedule.get("epoch")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 
+from ros2_rfm_serving.audit.explain.behind import is_between
 from ros2_rfm_serving.audit.explain.explanation import clock
 from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry
 from ros2_rfm_serving.errors import ConfigurationError
@@ -49,16 +50,10 @@ def period_at(log: AuditLog, robot: str, at_s: float) -> Entry:
     if ROBOT + robot not in log.by_writer:
         fix = f"name one of {', '.join(log.robots)}" if log.robots else "record with rfm record, or rfm up --record"
         raise ConfigurationError(f"no robot {robot!r} is in the audit log of this recording", key="--robot", fix=fix)
-    ticks = [one for one in log.of(ROBOT + robot, "tick") if at_s - NEAR_S <= one.stamp_s <= at_s + NEAR_S]
+    ticks = log.within(ROBOT + robot, at_s - NEAR_S, at_s + NEAR_S, "tick")
     before = [one for one in ticks if one.stamp_s <= at_s + 1e-3]
-    decided = [one for one in before if not _is_between(one)]
+    decided = [one for one in before if not is_between(one)]
     if not ticks:
         problem = f"no control period of {robot} was recorded around {clock(at_s)}"
         raise ConfigurationError(problem, key="--at", fix="it was not running then, or its records were lost: rfm audit verify")
     return (decided or before or ticks[:1])[-1]
-
-
-def _is_between(tick: Entry) -> bool:
-    """Somebody looked, but it was not time for a command."""
-    why = tick.body.get("why") or {}
-    return why.get("by") == "nothing" and why.get("reason") == "no control period yet"

@@ -156,7 +156,7 @@ def _since(found: Moment) -> dict[str, Any]:
 def told_part(found: Moment, window_s: float = 5.0) -> Part | None:
     """Calls that change what a robot does, just before. None: nothing of the kind."""
     until_s = found.tick.stamp_s
-    calls = [one for one in found.log.of(ROBOT + found.robot, "call") if until_s - window_s <= one.stamp_s <= until_s]
+    calls = found.log.within(ROBOT + found.robot, until_s - window_s, until_s, "call")
     told = [one for one in calls if one.body.get("do") in NOTABLE or one.body.get("raised")]
     if not told:
         return None

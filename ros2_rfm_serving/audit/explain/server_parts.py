@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ros2_rfm_serving.audit.explain.behind import NONE, Moment, keys_in
+from ros2_rfm_serving.audit.explain.behind import NONE, Moment
 from ros2_rfm_serving.audit.explain.explanation import Part, clock, duration
-from ros2_rfm_serving.audit.log import SERVER, real
+from ros2_rfm_serving.audit.log import SERVER, keys_in, real
 
 SERVED = ("queue_wait_s", "inference_s", "batch_size", "superseded", "server_load")
 
