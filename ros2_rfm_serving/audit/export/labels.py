@@ -18,15 +18,16 @@ class Labels:
     """Robot and episode -> task."""
     verdicts: dict[tuple[str, int], str] = field(default_factory=dict)
     """The monitor's last one."""
-    scores: dict[str, list[tuple[float, int, bool]]] = field(default_factory=lambda: defaultdict(list))
-    """Robot -> ROS time, episode as its world counts them, success so far. Of simulated robots alone."""
+    scores: dict[str, list[tuple[float, int, bool | None]]] = field(default_factory=lambda: defaultdict(list))
+    """Robot -> ROS time, episode as its world counts them, success; None: it goes on. Of simulated robots alone."""
 
     def add(self, messages: Iterable[tuple[str, float, Any]]) -> Labels:
         """Type, ROS time in s, and the message."""
         for kind, stamp_s, message in messages:
             robot = message.header.frame_id
             if kind == SCORE:
-                self.scores[robot].append((stamp_s, message.episode, bool(message.success)))
+                ended = bool(message.success) if message.success or message.finished else None
+                self.scores[robot].append((stamp_s, message.episode, ended))
             elif message.task:
                 self.tasks[robot, message.episode] = message.task
                 self.verdicts[robot, message.episode] = message.verdict
@@ -46,4 +47,5 @@ class Labels:
         if not numbers:
             return None
         (number, _), *_ = numbers.most_common(1)
-        return any(success for _, one, success in told if one == number)
+        ends = [success for _, one, success in told if one == number and success is not None]
+        return any(ends) if ends else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ Pages = Callable[[], Iterable[Page]]
 SILENT_S = 3.0
 """Robots and servers speak twice a second."""
 BURST_S = 5.0
-"""Refusals for the same reason that are no further apart are one incident."""
+"""Refusals of one robot or server that are no further apart are one incident."""
 WRONG = ("DEGRADED", "STALLED", "RECONNECTING", "DEAD")
 SERVER_WRONG = ("FAILED", "HUNG", "DRAINING")
 
@@ -107,17 +108,19 @@ def _failovers(robot: RobotTrack) -> Iterator[Incident]:
 
 
 def _refusals(track: Track, robot: str) -> Iterator[Incident]:
-    for reason, times in track.refused.items():
-        for burst in _bursts(times):
-            begin_s, end_s, count = burst[0][0], burst[-1][0], sum(more for _, more in burst)
-            until_s = end_s if end_s > begin_s else math.nan
-            what = f"{count} x {reason}"
-            yield Incident(at_s=begin_s, until_s=until_s, kind="refused", who=track.name, what=what, robot=robot)
+    told = sorted((at_s, reason, more) for reason, times in track.refused.items() for at_s, more in times)
+    for burst in _bursts(told):
+        begin_s, end_s, counts = burst[0][0], burst[-1][0], Counter[str]()
+        for _, reason, more in burst:
+            counts[reason] += more
+        until_s = end_s if end_s > begin_s else math.nan
+        what = ", ".join(f"{count} x {reason}" for reason, count in counts.most_common())
+        yield Incident(at_s=begin_s, until_s=until_s, kind="refused", who=track.name, what=what, robot=robot)
 
 
-def _bursts(times: list[tuple[float, int]]) -> list[list[tuple[float, int]]]:
-    found: list[list[tuple[float, int]]] = []
-    for one in times:
+def _bursts(told: list[tuple[float, str, int]]) -> list[list[tuple[float, str, int]]]:
+    found: list[list[tuple[float, str, int]]] = []
+    for one in told:
         if found and one[0] - found[-1][-1][0] <= BURST_S:
             found[-1].append(one)
         else:

@@ -40,11 +40,11 @@ p{margin:.3rem 0}.soft,.soft a{color:var(--soft)}a{color:var(--accent)}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.7rem;margin:1.2rem 0}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:.6rem;padding:.7rem .9rem}
 .tile b{display:block;font-size:1.45rem;line-height:1.25;font-variant-numeric:tabular-nums}
-.scroll{overflow-x:auto}
+.scroll{overflow-x:auto}.scroll+.scroll{margin-top:1.4rem}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th{text-align:left;font-weight:600;color:var(--soft);font-size:.82rem}
 th,td{padding:.4rem 1.1rem .4rem 0;border-bottom:1px solid var(--line);vertical-align:top}
-td.num,th.num{text-align:right}
+td.num,th.num{text-align:right}td.num+td:not(.num),th.num+th:not(.num){padding-left:1rem}
 svg.timeline{display:block;width:100%;min-width:40rem;height:auto}
 svg.timeline text{fill:var(--fg);font-size:12px}svg.timeline text.axis{fill:var(--soft);font-size:11px}
 svg .grid{stroke:var(--line)}svg .mark{fill:var(--bad)}

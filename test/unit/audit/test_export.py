@@ -82,8 +82,13 @@ def test_success_is_the_worlds_word_or_else_the_monitors() -> None:
 
     log = robot()
     told(log)
-    scores = [(SCORE, EPOCH_S + at, message(episode=9, success=won)) for at, won in ((0.25, False), (0.4, False), (5.0, True))]
-    (first, _), _ = read(log, labels=labels.add(scores))
+    goes_on = [(SCORE, EPOCH_S + at, message(episode=9, success=False, finished=False)) for at in (0.25, 0.4)]
+    (first, _), _ = read(log, labels=Labels().add(goes_on))
+    assert first.success is None
+    log = robot()
+    told(log)
+    won = (SCORE, EPOCH_S + 5.0, message(episode=9, success=True, finished=False))
+    (first, _), _ = read(log, labels=labels.add([*goes_on, won]))
     assert first.success is True
 
 

@@ -102,11 +102,11 @@ def test_what_a_robot_says_becomes_stretches_with_their_reasons() -> None:
     assert next(one[3] for one in found if one[0] == "failover") == "from server_1 to server_2"
 
 
-def test_refusals_for_one_reason_are_one_incident_per_burst() -> None:
-    told = [(ROBOT, at, status(refused=[count("stale_episode", number)])) for at, number in
-            ((0.0, 3), (1.0, 5), (2.0, 9), (3.0, 9), (60.0, 10))]  # fmt: skip
+def test_refusals_are_one_incident_per_burst() -> None:
+    numbers = ((0.0, 3, 0), (1.0, 5, 0), (2.0, 9, 1), (3.0, 9, 1), (60.0, 10, 1))
+    told = [(ROBOT, at, status(refused=[count("stale_episode", a), count("bad_shape", b)])) for at, a, b in numbers]
     found = [(one.at_s, one.what) for one in of(read(*told)) if one.kind == "refused"]
-    assert found == [(1.0, "6 x stale_episode"), (60.0, "1 x stale_episode")]
+    assert found == [(1.0, "6 x stale_episode, 1 x bad_shape"), (60.0, "1 x stale_episode")]
 
 
 def test_a_server_that_fails_or_falls_silent_is_an_incident() -> None:
