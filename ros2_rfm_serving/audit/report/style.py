@@ -44,7 +44,7 @@ p{margin:.3rem 0}.soft,.soft a{color:var(--soft)}a{color:var(--accent)}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th{text-align:left;font-weight:600;color:var(--soft);font-size:.82rem}
 th,td{padding:.4rem 1.1rem .4rem 0;border-bottom:1px solid var(--line);vertical-align:top}
-td.num,th.num{text-align:right}td.num+td:not(.num),th.num+th:not(.num){padding-left:1rem}
+td.num,th.num{text-align:right}td.num{white-space:nowrap}td.num+td:not(.num),th.num+th:not(.num){padding-left:1rem}
 svg.timeline{display:block;width:100%;min-width:40rem;height:auto}
 svg.timeline text{fill:var(--fg);font-size:12px}svg.timeline text.axis{fill:var(--soft);font-size:11px}
 svg .grid{stroke:var(--line)}svg .mark{fill:var(--bad)}
