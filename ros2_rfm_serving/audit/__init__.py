@@ -2,11 +2,11 @@
 
 chain.py        records of one writer, each with the hash of all before it; what was changed, dropped, reordered or cut off
 journal.py      what a writer notes while somebody listens: pages, seals, snapshots
-codec.py        the brain's values, and whole brains, as JSON, and back
 bag.py          a recording, read: over mcap_scan.py, where what lies in a file, whole or cut off, and message_types.py
 bag_writer.py   a rosbag2 folder, written: splits, metadata.yaml; over mcap_file.py, one file, chunk by chunk
 verify.py       all chains of a recording, and what the recorder's own says of the others
-replay.py       decided once more, and compared (compare.py); robots/ for robots, servers/ for servers, schedulers/ for schedules
-log.py          records by time, by writer, and by the request that they belong to; explain/ one moment, report/ a shift on one page
+codec.py        the brain's values, and whole brains, as JSON, and back
+replay.py       decided once more, and compared (compare.py); robots/, servers/, schedulers/ for what each role notes
+log.py          records by time, by writer, and by the request that they belong to: explain/ one moment, report/ a shift on one page
 export/         what robots lived through, as a data set for training
 """

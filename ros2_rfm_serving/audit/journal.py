@@ -77,6 +77,15 @@ class Journal:
             self._guarded(now_s, lambda: self._close(now_s, why))
         self._listeners = 0
 
+    def anew(self, now_s: float, why: str) -> None:
+        """The brain is another one: whoever listens gets another chain, at once."""
+        listeners, listened = self._listeners, self._chain is not None
+        if listened:
+            self.close(now_s, why)
+            self._listeners = listeners
+            self._guarded(now_s, lambda: self._begin(now_s))
+            self._page_s = now_s
+
     # --- what happens ---
 
     def note(self, kind: str, now_s: float, describe: Describe, *args: Any, urgent: bool = False) -> None:

@@ -17,6 +17,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rfm_serving import msg
 
+from ros2_rfm_serving.audit.servers.engines import described
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError
 from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.faulty import Faults
@@ -24,6 +25,7 @@ from ros2_rfm_serving.ros.node.own_name import claim
 from ros2_rfm_serving.ros.node.parameters import declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, logged, run_node
 from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.server.audit import ServerAudit
 from ros2_rfm_serving.ros.server.delivery import Delivery
 from ros2_rfm_serving.ros.server.infer_door import Deposit, InferDoor, Limits
 from ros2_rfm_serving.ros.server.loading import Former, Loaded, Loading
@@ -71,7 +73,8 @@ class ModelServerNode(LifecycleNode):
         self._ending = False
         (own_name,) = claim(self, "server", [(self._name, self._names.server(self._name, "name"))])
         status = self._names.server(self._name, "status")
-        self._standing = Standing(self, own_name, status, lambda: self._work.server if self._work else None)
+        self._audit = ServerAudit(self, self._name, self._names.server(self._name, "audit"))
+        self._standing = Standing(self, own_name, status, lambda: self._work.server if self._work else None, self._audit.became)
         self._topics = ReplyTopics(self, self._names, Faults(self))
         self._refetch_timer: Any = None
         self._watchdog = Watchdog(self._on_hung, ends_process=owns_process)
@@ -160,6 +163,7 @@ class ModelServerNode(LifecycleNode):
     def _take_over(self, loaded: Loaded) -> None:
         loaded.server.reconfigure(self._params.ruled(loaded.server.config))  # parameters may have changed meanwhile
         log = self.get_logger()
+        self._audit.follow(loaded.server, described(self._params.engine_spec(loaded.placement)))
         self._work = Serving(loaded, self._deliver, self._complain, log.error, self._params.decode_threads)
         contract, sessions = loaded.server.contract, loaded.server.snapshot(clock()).max_sessions
         emulated = ", EMULATED" if contract.emulated else ""
@@ -207,12 +211,14 @@ class ModelServerNode(LifecycleNode):
 
     def stop(self) -> None:
         """Before the process ends."""
+        self._ending = True
         self._watchdog.stop()
         self._standing.end()
         ends_s = clock() + LAST_WORD_S
         self._end_work()
         for thread in self._former.threads:
             thread.join(max(0.0, ends_s - clock()))
+        self._audit.close()
         if self._gateway:
             self._gateway.stop()
             self._gateway = None
@@ -241,6 +247,8 @@ class ModelServerNode(LifecycleNode):
         if self._work:
             limit_s = hung_limit_s(self._params.hung_after_s, self._work.engine)
             self._former, self._work = Former(self._work.end(), limit_s), None
+            if not self._ending:
+                self._audit.follow(None, {})
 
     # --- by itself ---
 

@@ -177,7 +177,7 @@ class ServerBrain:
         return stale
 
     def ended(self, work: Work, answered: Sequence[bool], num_failed: int, now_s: float) -> float:
-        """Who of it got an answer; `num_failed` batches in a row gave none to anybody. Returns the load; `reply` to each follows."""
+        """Who of it got an answer; `num_failed` batches in a row gave none to anybody. The load; `reply` to each follows."""
         self.lanes[work.tier].ended(work, now_s, failed=not any(answered), num_failed=num_failed)
         self._moved_s = now_s
         latencies_s = [now_s - waiting.arrived_s for waiting, got in zip(work.batch, answered, strict=True) if got]

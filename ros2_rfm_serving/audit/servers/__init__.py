@@ -4,5 +4,6 @@ witness.py      every call of a `ServerBrain`, in the order of its lock, as a no
 records.py      notes as records
 reading.py      records as calls
 snapshots.py    all that a brain holds, without engines and images
-replay.py       the calls, made again; the first difference
+replay.py       the calls, made again
+journal.py      a live server's notes on their way into its journal
 """

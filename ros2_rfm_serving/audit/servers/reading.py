@@ -30,14 +30,6 @@ Works = Mapping[int, Work]
 """Under way, by number"""
 
 
-def brain_of(snapshot: Mapping[str, Any]) -> ServerBrain:
-    """Raises: `RfmError` when it is none, or could not be recorded."""
-    found = codec.value(snapshot.get("brain"))
-    if not isinstance(found, ServerBrain):
-        raise RfmError(str(snapshot.get("problem") or "the snapshot holds no server"))
-    return found
-
-
 def call_of(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call | None:
     """None: a record that is no decision. Raises: `RfmError` for one that cannot be read."""
     read = READ.get(record.get("kind", ""))
@@ -101,10 +93,12 @@ def _reply(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call:
 def _execution_horizon(record: Mapping[str, Any], horizon: Horizon, confidence: Any) -> int:
     """Decided once more by the policy, from the confidence that was recorded. What another server said, or nobody could, stands."""
     recorded: int = record["execution_horizon"]
-    if record["by"] == "engine" or not horizon.policy or (record["by"] == "updates" and not confidence.size):
+    if record["by"] == "engine" or (record["by"] == "updates" and not confidence.size):
         return recorded
+    if not horizon.policy:
+        return 0
     with contextlib.suppress(Exception):  # a policy may be foreign code: the server served on without it, too
-        return min(operator.index(policy(horizon.policy).rows(confidence, horizon)), record["chunk_rows"])
+        return min(operator.index(policy(horizon.policy).rows(confidence, horizon)), int(record["chunk_rows"]))
     return recorded
 
 

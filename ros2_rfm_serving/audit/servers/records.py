@@ -11,8 +11,7 @@ import numpy as np
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.servers.witness import Note
-from ros2_rfm_serving.server import ServerSnapshot, Work
-from ros2_rfm_serving.server.horizon import Outlook
+from ros2_rfm_serving.server import ServerSnapshot
 from ros2_rfm_serving.types import (
     Array,
     Chunk,
@@ -25,8 +24,8 @@ from ros2_rfm_serving.types import (
 )
 
 CALL, REQUEST, BATCH, REPLY = "call", "request", "batch", "reply"
-Record = tuple[str, dict[str, Any]]
-"""Kind and body"""
+KINDS = {"deposit": REQUEST, "unfit": REQUEST, "admitted": REQUEST, "begin": BATCH, "reply": REPLY}
+"""Of what is no mere `call`."""
 ARGS: dict[str, tuple[str, ...]] = {
     "open_session": ("request",),
     "close_session": ("robot", "component", "epoch"),
@@ -45,19 +44,27 @@ ARGS: dict[str, tuple[str, ...]] = {
 """Names of the arguments of what is written as a `call`."""
 
 
-def record_of(note: Note, padded: Callable[[int, int], int] = lambda tier, rows: rows) -> Record:
+def kind_of(note: Note) -> str:
+    refused = note.do == "charge" and isinstance(note.gave, Exception)
+    return REQUEST if refused else KINDS.get(note.do, CALL)
+
+
+def body_of(note: Note, padded: Callable[[int, int], int] = lambda tier, rows: rows) -> dict[str, Any]:
     """`padded`: (tier, rows) -> rows that its engine computes for a batch of so many."""
-    if note.do in ("deposit", "unfit", "admitted") or (note.do == "charge" and isinstance(note.gave, Exception)):
-        return REQUEST, _request(note)
-    if note.do == "begin":
-        return BATCH, _batch(note, padded)
-    if note.do == "reply":
-        return REPLY, _reply(*note.args, note.gave)
-    if note.do == "ended":
-        work, answered, num_failed, now_s = note.args
-        args = {"batch": work.number, "answered": list(answered), "num_failed": num_failed, "now_s": now_s}
-        return CALL, {"do": note.do, "args": args, "result": note.gave}
-    return CALL, _call(note)
+    kind = kind_of(note)
+    if kind == REQUEST:
+        return _request(note)
+    if kind == BATCH:
+        return _batch(note, padded)
+    if kind == REPLY:
+        return _reply(note)
+    return _ended(note) if note.do == "ended" else _call(note)
+
+
+def _ended(note: Note) -> dict[str, Any]:
+    work, answered, num_failed, now_s = note.args
+    args = {"batch": work.number, "answered": list(answered), "num_failed": num_failed, "now_s": now_s}
+    return {"do": note.do, "args": args, "result": note.gave}
 
 
 def _call(note: Note) -> dict[str, Any]:
@@ -147,7 +154,9 @@ def _batch(note: Note, padded: Callable[[int, int], int]) -> dict[str, Any]:
     return body | {"padded": padded(tier, len(ids)) if ids else 0, "look_again_s": codec.plain(note.look_again_s)}
 
 
-def _reply(work: Work, row: int, answer: EngineReply | None, outlook: Outlook, reply: Reply | None) -> dict[str, Any]:
+def _reply(note: Note) -> dict[str, Any]:
+    work, row, answer, _ = note.args
+    reply: Reply | None = note.gave
     body: dict[str, Any] = {"batch": work.number, "row": row, "id": codec.plain(work.batch[row].request.id)}
     if reply is None:
         return body | {"outcome": "nobody is there any more" if answer else "failed"}

@@ -15,6 +15,9 @@ from ros2_rfm_serving.server.sessions import Sessions
 from ros2_rfm_serving.server.tiers import Lane
 from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, Conditioning, Guidance, Horizon, InferenceRequest, RequestId
 
+UNRECORDED = "unrecorded"
+"""In place of a brain: why there is none in the recording."""
+
 
 def copied(brain: ServerBrain) -> bytes:
     """For `written`: of no use to anybody else. Raises: whatever a policy does that cannot be copied."""
@@ -60,7 +63,7 @@ def _of_request(request: InferenceRequest) -> Any:
 
 def _of_lane(lane: Lane) -> Any:
     """Without its engine."""
-    return _object(Lane, {name: one for name, one in vars(lane).items() if name not in ("engine", "running")})
+    return _object(Lane, {**vars(lane), "engine": None, "running": None})
 
 
 def _of_sessions(sessions: Sessions) -> Any:

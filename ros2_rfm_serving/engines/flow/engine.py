@@ -41,6 +41,10 @@ class FlowEngine(Engine):
     def max_batch_size(self) -> int:
         return min([self._model.max_batch_size, *self._config.fixed_shapes[-1:]])
 
+    def padded(self, rows: int) -> int:
+        """Rows that are computed for a batch of so many."""
+        return len(filled([None] * rows, self._config.fixed_shapes))
+
     def warm_up(self) -> None:
         for size in self._config.fixed_shapes or (1, self.max_batch_size):
             self._warm_up(size)
@@ -72,7 +76,7 @@ class FlowEngine(Engine):
         return sample(self._model, requests, self._config)
 
     def _warm_up(self, size: int) -> None:
-        size = len(filled([None] * size, self._config.fixed_shapes))
+        size = self.padded(size)
         if size not in self._warm:
             for request in self._all_kinds():
                 self.infer([request] * size)

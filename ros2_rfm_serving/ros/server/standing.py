@@ -28,13 +28,22 @@ SAID_PERIOD_S = 5.0
 class Standing:
     """`server`: what is loaded, or None. On the executor's thread."""
 
-    def __init__(self, node: Node, own_name: OwnName, topic: str, server: Callable[[], ModelServer | None]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        own_name: OwnName,
+        topic: str,
+        server: Callable[[], ModelServer | None],
+        changed: Callable[[str, str, str], None] = lambda before, now, why: None,
+    ) -> None:
+        """changed: is told of every other state, in words."""
         self.state, self.detail = ServerState.LOADING, "no model placed here yet"
         self.following = Following()
         self._ended = False
         self.refused: Counter[str] = Counter()
         """By the node, before there was a server or outside of it."""
         self._node, self._own_name, self._server = node, own_name, server
+        self._changed = changed
         self._said_s: dict[str, float] = {}
         """Kind of problem -> when it was last logged."""
         overridable = QoSOverridingOptions.with_default_policies()
@@ -43,10 +52,11 @@ class Standing:
         own_name.report = self._diagnostics.publish
 
     def become(self, state: ServerState, detail: str) -> None:
-        changed = state != self.state
+        before = self.state
         self.state, self.detail = state, detail
         self.publish()
-        if changed:
+        if before != state:
+            self._changed(before.name.lower(), state.name.lower(), detail)
             self._diagnostics.publish(self._diagnosis())
 
     def end(self) -> None:

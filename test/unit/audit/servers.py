@@ -1,45 +1,50 @@
-"""Servers whose decisions are kept, in tests: records as they would travel."""
+"""Servers whose decisions are kept, in tests: through their journal, as records that would travel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from ros2_rfm_serving.audit import chain
-from ros2_rfm_serving.audit.servers.records import record_of
-from ros2_rfm_serving.audit.servers.snapshots import copied, written
-from ros2_rfm_serving.audit.servers.witness import Note, witnessed
+from ros2_rfm_serving.audit.chain import Page, records
+from ros2_rfm_serving.audit.journal import Journal
+from ros2_rfm_serving.audit.replay import Replayed, brains, replay
+from ros2_rfm_serving.audit.servers.journal import ServerJournal
+from ros2_rfm_serving.audit.servers.replay import ServerReplay
 from ros2_rfm_serving.server import ModelServer
 
 
 class Kept:
     """What a server decides from now on."""
 
-    def __init__(self, server: ModelServer, clock: Callable[[], float]) -> None:
-        self._server, self._clock = server, clock
-        self._notes: list[Note | bytes] = []
-        with server.deciding() as brain:
-            self._notes.append(copied(brain))
-            server_brain = brain
-        del server_brain
-        server.witness(lambda brain: witnessed(brain, clock, self._notes.append))
+    def __init__(self, server: ModelServer, clock: Callable[[], float] = lambda: 0.0) -> None:
+        self.pages: list[Page] = []
+        self._times, self._listeners = itertools.count(1e6, 10.0), itertools.count(2)
+        draw = itertools.count(1).__next__
+        self.journal = Journal("server/s", "server", send=self.pages.append, stamp_s=lambda: 0.0, draw=draw)
+        self.written = ServerJournal(self.journal, clock)
+        self.written.follow(server, {})
+        self.journal.listeners(1, 0.0)
+        self.journal.tend(next(self._times))
 
     def snapshot(self) -> None:
-        with self._server.deciding() as brain:
-            self._notes.append(copied(brain.brain))  # type: ignore[attr-defined]
+        """Somebody else begins to listen."""
+        now_s = next(self._times)
+        self.written.write()
+        self.journal.listeners(next(self._listeners), now_s)
+        self.journal.tend(now_s)
 
     def records(self) -> list[dict[str, Any]]:
-        """Through a chain and back."""
-        kept = chain.Chain("server/s", 1)
-        for note in self._notes:
-            if isinstance(note, bytes):
-                kept.note("snapshot", 0.0, {"why": "period", "brain": written(note)})
-            else:
-                kind, body = record_of(note)
-                kept.note(kind, note.t, body)
-        kept.seal(0.0, closed=True)
-        page = kept.page()
-        assert page is not None
-        return [orjson.loads(line) for line in page.lines]
+        self.written.write()
+        self.journal.close(next(self._times), "the test ends")
+        assert not self.journal.failures, self.journal.problem
+        return [record for page in self.pages for record in records(page)]
+
+
+def again(kept: Sequence[Mapping[str, Any]]) -> Replayed:
+    """One chain, whether or not it is as it was written."""
+    page = Page(writer="server/s", run=1, first=kept[0]["n"], previous="", lines=tuple(map(orjson.dumps, kept)))
+    (result,) = {id(one): one for one in replay([page], {"server": brains(ServerReplay)})}.values()
+    return result

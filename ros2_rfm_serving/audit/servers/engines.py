@@ -1,0 +1,105 @@
+"""The engine of a recorded server: what it was built from and where, and the same one built again."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
+from ros2_rfm_serving.errors import ModelError, RfmError
+from ros2_rfm_serving.factory import CatalogueEntry
+from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.shipped import shipped
+
+LIBRARIES = ("torch", "jax", "lerobot", "transformers")
+"""Beside those of every writer: what models compute with."""
+
+
+def described(spec: EngineSpec) -> dict[str, Any]:
+    """For `build`, and for people."""
+    return {
+        "model": spec.model,
+        "gpu_type": spec.gpu_type,
+        "threads": spec.threads,
+        "entry": spec.entry.model_dump(mode="json"),
+        "here": here(),
+    }
+
+
+@functools.cache
+def here() -> dict[str, str]:
+    """Software and hardware that bytes depend on."""
+    found = {"processor": _processor(), "cores": str(os.cpu_count()), "accelerator": _accelerator()}
+    for library in LIBRARIES:
+        try:
+            found[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def differences(engine: Mapping[str, Any]) -> list[str]:
+    """What is another one here than it was there."""
+    recorded, now = engine.get("here") or {}, here()
+    return [
+        f"recorded with {name} {recorded.get(name, 'unknown')}, here {now.get(name, 'none')}"
+        for name in {**recorded, **now}
+        if recorded.get(name) != now.get(name)
+    ]
+
+
+def elsewhere(made_of: Mapping[str, Any]) -> str:
+    """Why its batches cannot run here; empty: they can."""
+    engine = (made_of.get("engine") or {}).get("entry", {}).get("engine", "")
+    if not engine:
+        return "no model was loaded, or the recording does not say which"
+    if engine == "emulated":
+        return "its engine was emulated: nothing was computed"
+    if engine in ("remote", "openai", "vllm"):
+        return f"its engine was {engine!r}: what it computed it computed elsewhere, or not in batches of this server"
+    return ""
+
+
+def build(made_of: Mapping[str, Any], models: Path | None = None) -> Engine:
+    """The same model in the same sizes, ready. Raises: `RfmError`."""
+    engine, contract, config = made_of["engine"], made_of["contract"], made_of["config"]
+    spec = EngineSpec(
+        model=engine["model"],
+        entry=CatalogueEntry.model_validate(engine["entry"]),
+        models_folder=models or shipped("models"),
+        profile=load_profiles(shipped("config", "profiles")),
+        gpu_type=engine["gpu_type"],
+        wait=lambda seconds: None,
+        threads=engine["threads"],
+    )
+    try:
+        built = build_engine(spec)
+    except OSError as error:
+        raise ModelError(f"{spec.model!r} cannot be built here: {error}") from error
+    if built.contract.model_hash != contract["model_hash"]:
+        built.close()
+        raise RfmError(f"{spec.model!r} is another model here: {built.contract.model_hash[:12]}, not {contract['model_hash'][:12]}")
+    built.prepare(min(config["batch_size"], built.max_batch_size))
+    built.warm_up()
+    return built
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _accelerator() -> str:
+    """As PyTorch sees it, where that is loaded already."""
+    torch = sys.modules.get("torch")
+    return str(torch.cuda.get_device_name()) if torch is not None and torch.cuda.is_available() else "none"

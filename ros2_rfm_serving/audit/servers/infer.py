@@ -1,0 +1,201 @@
+"""Batches of a recording, run again on the engine that they ran on: composed, ordered and filled up as they were.
+
+Noise is drawn from a request's identity, so the same software on the same hardware computes the same bytes. What a recording says
+of an answer is its digest; how far an answer of today is from it is known where the chunk itself was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.servers.engines import build, elsewhere
+from ros2_rfm_serving.audit.servers.observations import Observations
+from ros2_rfm_serving.audit.servers.records import BATCH, REPLY, REQUEST, digest_of, inputs_of
+from ros2_rfm_serving.audit.servers.replay import ServerReplay
+from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.server import Work, images
+from ros2_rfm_serving.server.running import Running
+from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRequest, ObservationRequest, RequestId
+
+MOST_TOLD = 8
+ALONE_LIMIT = 1e-5
+"""How far a row that runs alone may be from the same row in its batch, model space."""
+
+
+@dataclass
+class Inferred:
+    """What became of one chain's batches."""
+
+    writer: str
+    batches: int = 0
+    """That ran again."""
+    rows: int = 0
+    """Of them, that had an answer then."""
+    same: int = 0
+    """Rows with the same bytes."""
+    alone: float = 0.0
+    """Largest difference of a row that ran alone from the same row in its batch, model space."""
+    unrecorded: int = 0
+    """Batches of which an observation is not in the recording: it came another way, or was lost."""
+    skipped: int = 0
+    """Batches that cannot run here: on an engine elsewhere, or without a snapshot before them."""
+    notes: list[str] = field(default_factory=list)
+    different: list[tuple[RequestId, EngineReply]] = field(default_factory=list)
+    """The first rows with other bytes, and what they are now."""
+
+    def say(self, note: str) -> None:
+        if note not in self.notes and len(self.notes) < MOST_TOLD:
+            self.notes.append(note)
+
+
+class Inference:
+    """One chain of a server, record by record, with the observations as they lie between its pages."""
+
+    def __init__(self, writer: str, make: Callable[[Mapping[str, Any]], Engine] = build, *, alone: bool = True) -> None:
+        """make: the engine of a chain's `made_of.engine`; raises `RfmError`. alone: each row runs by itself, too."""
+        self.result = Inferred(writer)
+        self.observations = Observations()
+        self._make, self._alone = make, alone
+        self._replay: ServerReplay | None = None
+        self._running: Running | None = None
+        self._given: dict[RequestId, Mapping[str, Any]] = {}
+        """Records of requests that wait."""
+        self._batches: dict[int, tuple[Work, list[InferenceRequest]]] = {}
+        self._replies: dict[int, list[Mapping[str, Any]]] = {}
+
+    def feed(self, record: Mapping[str, Any]) -> None:
+        kind = record.get("kind")
+        if kind == "begin":
+            self._begin(record)
+        elif kind == "snapshot":
+            self._restore(record)
+        elif self._replay is None:
+            self.result.skipped += kind == BATCH and bool(record.get("ids"))
+        else:
+            self._decided(record, self._replay)
+
+    def gap(self) -> None:
+        """Records are missing here: the next snapshot begins anew."""
+        self._replay = None
+        self._batches, self._replies = {}, {}
+
+    # --- parts ---
+
+    def _begin(self, record: Mapping[str, Any]) -> None:
+        made_of = record.get("made_of") or {}
+        self.gap()
+        try:
+            if why := elsewhere(made_of):
+                raise RfmError(why)
+            engine = self._make(made_of)
+        except RfmError as error:
+            self._running = None
+            self.result.say(str(error))
+        else:
+            self._running = Running(engine, lambda kind, problem: self.result.say(f"{kind}: {problem}"))
+
+    def _restore(self, record: Mapping[str, Any]) -> None:
+        if self._replay is None:
+            replay = ServerReplay()
+            try:
+                replay.restore(record.get("brain"))
+            except RfmError as error:
+                self.result.say(str(error))
+            else:
+                self._replay = replay
+
+    def _decided(self, record: Mapping[str, Any], replay: ServerReplay) -> None:
+        try:
+            replay.feed(record)
+        except Exception as error:  # `rfm replay` says more of it
+            self.result.say(f"record {record.get('n')} cannot be replayed: {error}")
+            self.gap()
+            return
+        kind = record.get("kind")
+        if kind == REQUEST and "supersedes" in record:
+            self._given[codec.value(record["id"])] = record
+        elif kind == BATCH and record["ids"]:
+            self._begun(replay.work(record["batch"]))
+        elif kind == REPLY and record["batch"] in self._batches:
+            self._replied(record)
+
+    def _begun(self, work: Work) -> None:
+        rows = [self._row(waiting.request) for waiting in work.batch]
+        known = [row for row in rows if row is not None]
+        if self._running is None or work.tier:
+            self.result.skipped += 1
+        elif len(known) < len(rows):
+            self.result.unrecorded += 1
+        else:
+            self._batches[work.number] = work, known
+
+    def _row(self, request: InferenceRequest) -> InferenceRequest | None:
+        """As the engine saw it; None: that is not in the recording."""
+        given, observation = self._given.pop(request.id, None), self.observations.take(request.id)
+        if given is None or observation is None or not _is(observation, given) or self._running is None:
+            return None
+        encoded = self._running.engine.takes_encoded
+        return replace(
+            request,
+            state=observation.state,
+            images={image.camera: _ready(image, encoded=encoded) for image in observation.images},
+            prefix_model=observation.prefix_model,
+            prefix_robot=observation.prefix_robot,
+        )
+
+    def _replied(self, record: Mapping[str, Any]) -> None:
+        work, rows = self._batches[record["batch"]]
+        replies = self._replies.setdefault(work.number, [])
+        replies.append(record)
+        if len(replies) == len(work.batch):
+            del self._batches[work.number], self._replies[work.number]
+            self._run(rows, replies)
+
+    def _run(self, rows: Sequence[InferenceRequest], replies: Sequence[Mapping[str, Any]]) -> None:
+        assert self._running is not None
+        self.result.batches += 1
+        answers = self._running.run(rows, 0)
+        for row, answer, reply in zip(rows, answers, replies, strict=True):
+            if reply["outcome"] != "answered":
+                continue
+            self.result.rows += 1
+            if answer is not None and said(answer) == recorded(reply):
+                self.result.same += 1
+            elif len(self.result.different) < MOST_TOLD:
+                self.result.different.append((row.id, answer or EngineReply()))
+            if self._alone and answer is not None and answer.chunk_model.size:
+                self._compare_alone(row, answer, self._running)
+
+    def _compare_alone(self, row: InferenceRequest, answer: EngineReply, running: Running) -> None:
+        (alone,) = running.run([row], 0)
+        error = float(np.abs(alone.chunk_model - answer.chunk_model).max()) if alone is not None else float("inf")
+        self.result.alone = max(self.result.alone, error)
+
+
+def said(answer: EngineReply) -> Any:
+    """What a recording has of an answer."""
+    if answer.chunk_robot.size or not (answer.text or answer.verdict):
+        return digest_of(answer.chunk_model, answer.chunk_robot)
+    return answer.verdict, answer.text
+
+
+def recorded(reply: Mapping[str, Any]) -> Any:
+    return reply["chunk"] if "chunk" in reply else (reply["verdict"], reply["text"])
+
+
+def _is(observation: ObservationRequest, given: Mapping[str, Any]) -> bool:
+    """What the server says that it got."""
+    pictures = {image.camera: codec.digest(image.data) for image in observation.images}
+    return inputs_of(observation) == given["inputs"] and pictures == {
+        camera: image["sha256"] for camera, image in given["images"].items()
+    }
+
+
+def _ready(image: EncodedImage, *, encoded: bool) -> Image | EncodedImage:
+    return images.check(image) if encoded else images.decode(image)

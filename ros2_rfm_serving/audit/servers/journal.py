@@ -1,0 +1,88 @@
+"""What a server decides, on its way into a journal: noted under the server's lock, written later and by another thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.journal import Journal
+from ros2_rfm_serving.audit.servers.records import body_of, kind_of
+from ros2_rfm_serving.audit.servers.snapshots import UNRECORDED, copied, written
+from ros2_rfm_serving.audit.servers.witness import Note, unwitnessed, witnessed
+from ros2_rfm_serving.server import ModelServer, ServerBrain
+
+NO_MODEL = {UNRECORDED: "no model is loaded"}
+URGENT = frozenset({"open_session", "close_session", "take_new", "resize", "reconfigure", "collect_sessions"})
+"""Calls that somebody will ask about."""
+
+
+class ServerJournal:
+    """Of one thread, but for the notes, which come from any. While nobody listens the server works as if this were not here."""
+
+    def __init__(self, journal: Journal, clock: Callable[[], float]) -> None:
+        self._journal, self._clock = journal, clock
+        self._server: ModelServer | None = None
+        self._engine: Mapping[str, Any] = {}
+        self._notes: list[Note] = []
+        self._taken: list[Note] = []
+        self._witnesses = False
+        self._copy = b""
+        journal.describes(made_of=self._made_of, whole=self._whole)
+
+    def follow(self, server: ModelServer | None, engine: Mapping[str, Any]) -> None:
+        """Another one from the next chain on; None: none. engine: what it takes to build the same one again, for JSON."""
+        self._leave()
+        self._server, self._engine = server, engine
+
+    def write(self) -> None:
+        """What was decided since the last time. Before whatever else is noted, and before a page goes out."""
+        if self._journal.on:
+            number = len(self._notes)  # more may come meanwhile
+            notes, self._notes[:number] = self._notes[:number], []
+            self._note(notes)
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._server is not None and self._witnesses:
+            self._server.witness(unwitnessed)
+        self._witnesses = False
+        self._notes.clear()
+
+    def _note(self, notes: list[Note]) -> None:
+        for note in notes:
+            self._journal.note(kind_of(note), note.t, body_of, note, self._padded, urgent=note.do in URGENT)
+
+    # --- what a chain begins with ---
+
+    def _made_of(self) -> Any:
+        if self._server is None:
+            return None
+        config, contract = codec.plain(self._server.config), codec.plain(self._server.contract)
+        return {"config": config, "contract": contract, "engine": dict(self._engine)}
+
+    def _whole(self) -> Any:
+        """What was decided before comes before it in the chain, all that follows behind it."""
+        if self._server is None:
+            return NO_MODEL
+        self._server.witness(self._photograph)
+        notes, copy, self._taken, self._copy = self._taken, self._copy, [], b""
+        self._note(notes)
+        try:
+            return written(copy)
+        except TypeError as error:  # of a policy that somebody else has written
+            return {UNRECORDED: str(error)}
+
+    def _photograph(self, brain: ServerBrain) -> ServerBrain:
+        """The server's lock is held."""
+        plain = unwitnessed(brain) if self._witnesses else brain
+        self._copy = copied(plain)
+        self._taken, self._notes = self._notes, []
+        self._witnesses = True
+        return witnessed(plain, self._clock, self._notes.append)
+
+    def _padded(self, tier: int, rows: int) -> int:
+        """Engines that are compiled for some sizes say so."""
+        padded = getattr(self._server.engine(tier), "padded", None) if self._server else None
+        return int(padded(rows)) if padded else rows

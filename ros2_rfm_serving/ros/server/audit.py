@@ -1,0 +1,45 @@
+"""A server's journal on the graph: what it decided and how it stood, while somebody subscribes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rclpy.node import Node
+
+from ros2_rfm_serving.audit.journal import PAGE_PERIOD_S
+from ros2_rfm_serving.audit.servers.journal import ServerJournal
+from ros2_rfm_serving.ros.node.audit import AuditTopic
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.timers import turns_of
+from ros2_rfm_serving.server import ModelServer
+
+
+class ServerAudit:
+    """On the executor's thread."""
+
+    def __init__(self, node: Node, server: str, topic: str) -> None:
+        self._topic = AuditTopic(node, f"server/{server}", topic)
+        self._journal = ServerJournal(self._topic.journal, clock)
+        self._turn = turns_of(node).every(PAGE_PERIOD_S, self._journal.write)  # before the topic's own: a page has what was decided
+        self._topic.open()
+
+    def follow(self, server: ModelServer | None, engine: Mapping[str, Any]) -> None:
+        """Another model: a chain has one. None: none. engine: what it takes to build it again."""
+        self._journal.write()
+        self._journal.follow(server, engine)
+        self._topic.journal.anew(clock(), "another model")
+
+    def became(self, before: str, now: str, reason: str) -> None:
+        self._journal.write()
+        said = {"from": before, "to": now, "reason": reason}
+        self._topic.journal.note("transition", clock(), lambda: said, urgent=True)
+
+    def values(self) -> Mapping[str, object]:
+        return self._topic.values()
+
+    def close(self) -> None:
+        self._turn.cancel()
+        self._journal.write()
+        self._topic.close()
+        self._journal.follow(None, {})

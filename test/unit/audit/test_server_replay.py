@@ -1,0 +1,272 @@
+"""A server decides once more what it decided, from any snapshot on; and what it would not have decided is found."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ros2_rfm_serving.audit.servers.witness import Witness
+from ros2_rfm_serving.benchmarks.dispatch.world import CLOUD, EDGE, World, draw_tasks
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig
+from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
+from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
+from ros2_rfm_serving.server.dispatch.fifo import Fifo
+from ros2_rfm_serving.types import EngineReply, Horizon, InferenceRequest, ObservationRequest
+from test.fuzz.targets import server as fuzz
+from test.fuzz.targets.server import OPERATIONS, Foreign, Program, Run
+from test.unit.audit.servers import Kept, again
+from test.unit.fakes import FakeEngine, observation, rows, session_request
+
+BUSY = [Run.open, Run.submit, Run.submit, Run.submit, Run.begin, Run.begin, Run.complete]
+
+
+@pytest.fixture(autouse=True)
+def text_as_it_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """UTF-8, whoever sent what: the wire's readers see to it."""
+    monkeypatch.setattr(fuzz, "TEXTS", tuple(text.encode(errors="replace").decode() for text in fuzz.TEXTS))
+
+
+def of_a_program(seed: int, operations: int = 150) -> list[dict[str, Any]]:
+    """Any policy, batching and tiers; sessions that come and go, engines that fail, requests of any kind."""
+    rng = random.Random(seed)
+    run = Run(Program(rng.randbytes(8 * operations)))
+    kept = Kept(run.server, run.clock)
+    for number in range(operations):
+        with contextlib.suppress(RfmError):
+            rng.choice([*OPERATIONS, *BUSY])(run)
+        if number % 17 == 0:
+            kept.snapshot()
+    return kept.records()
+
+
+@cache
+def of_a_world(policy: str, batching: str, clouds: int = 1) -> list[dict[str, Any]]:
+    """Robots in a closed loop, an edge and a cloud."""
+    config = ServerConfig(name="s", dispatch=policy, batching=batching, batch_size=4, refetch_after_s=0.1)
+    world = World(config, (EDGE, *[CLOUD] * clouds), round_trip_s=0.05)
+    kept = Kept(world.server, lambda: world._now_s)
+    for number in range(8):
+        world._at(float(number), kept.snapshot)
+    tasks = draw_tasks(3, 12, ahead=0.5)
+    world.run([tasks[i::6] for i in range(6)], [0.1 * i for i in range(6)])
+    return kept.records()
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_program_is_decided_again(seed: int) -> None:
+    """From each snapshot on, and at the next one it holds the same."""
+    result = again(of_a_program(seed))
+    assert result.difference is None and not result.refused, result
+    assert result.decisions > 50 and result.snapshots > 5
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("policy", DISPATCH_POLICIES)
+def test_every_policy_decides_again(policy: str, batching: str) -> None:
+    result = again(of_a_world(policy, batching))
+    assert result.difference is None and not result.refused and result.decisions > 300, result
+
+
+class Last(Fifo):
+    """Whoever came last is next: another version of the code."""
+
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        return sorted(waiting, key=lambda w: w.since_s, reverse=True)
+
+
+@pytest.mark.parametrize("policy", DISPATCH_POLICIES)
+def test_another_code_is_found_with_both_sides(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = of_a_world(policy, "fixed", 0)
+    monkeypatch.setattr(DISPATCH_POLICIES[policy], "rank", Last.rank)
+    result = again(records)
+    assert result.difference is not None and result.difference.recorded != result.difference.replayed
+    assert result.at["kind"] in ("batch", "snapshot")
+
+
+GIVEN = {
+    "request": ("now_s", "stamp_ns", "id"),
+    "batch": ("now_s", "ids", "batch"),
+    "reply": ("queue_wait_s", "inference_s", "batch_size", "server_load", "id", "superseded", "execution_horizon"),
+    "call": ("result",),
+}
+
+
+def changed(value: Any) -> Any:
+    if isinstance(value, list):
+        return value[::-1] if len(value) > 1 else [*value, None]
+    if isinstance(value, dict):
+        key = next((key for key in ("sequence", "remaining_s") if key in value), next(iter(value), "x"))
+        return {**value, key: changed(value.get(key))}
+    return value + 1 if isinstance(value, (int, float)) else "another"
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_one_record_that_is_another_is_found(seed: int) -> None:
+    """What was decided, or what it was decided from: at the record, or where it first makes a difference."""
+    rng, records = random.Random(seed), copy.deepcopy(of_a_world("best", "wait"))
+    kind = rng.choice(list(GIVEN))
+    number = rng.choice([r["n"] for r in records if r["kind"] == kind and r["n"] < len(records) // 2 and not _changes_nothing(r)])
+    key = rng.choice([key for key in GIVEN[kind] if key in records[number]])
+    records[number][key] = changed(records[number][key])
+    result = again(records)
+    assert result.difference is not None and result.at["n"] >= number
+
+
+def _changes_nothing(record: dict[str, Any]) -> bool:
+    """When a look at nothing was taken makes no difference to anybody."""
+    return record["kind"] == "batch" and not record["ids"]
+
+
+def test_a_record_that_is_missing_is_found_and_a_gap_begins_anew_at_the_next_snapshot() -> None:
+    records = of_a_program(5)
+    missing = next(r["n"] for r in records if r["kind"] == "request" and "supersedes" in r)
+    later = again([r for r in records if r["n"] != missing])
+    assert later.skipped and later.decisions and later.difference is None
+    unnoticed = [{**r, "n": r["n"] - (r["n"] > missing)} for r in records if r["n"] != missing]
+    assert again(unnoticed).difference is not None
+
+
+# --- horizons -------------------------------------------------------------------------------------------------------------
+
+
+class Unsure(FakeEngine):
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        updates = np.random.default_rng(len(requests)).random((3, 4, 2), np.float32)
+        return [EngineReply(chunk_model=rows(), chunk_robot=rows(), updates=updates) for _ in requests]
+
+
+@pytest.mark.parametrize("policy", ["", "static", "confidence", "curvature"])
+def test_how_far_a_chunk_is_executed_is_decided_again(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ModelServer(ServerConfig(name="s"), Unsure())
+    kept = Kept(server)
+    epoch = server.open_session(session_request(horizon=Horizon(policy=policy, steps=2, threshold=0.2))).session_epoch
+    for sequence in range(1, 9):
+        server.submit(observation(epoch, sequence), float(sequence))
+        assert server.step(lambda: float(sequence))  # noqa: B023
+    records = kept.records()
+    assert again(records).difference is None
+    if policy:
+        from ros2_rfm_serving.server.horizon import HORIZON_POLICIES
+
+        monkeypatch.setattr(HORIZON_POLICIES[policy], "rows", lambda self, confidence, horizon: 3)
+        found = again(records).difference
+        assert found is not None and (found.field, found.replayed) == ("execution_horizon", 3)
+
+
+# --- threads --------------------------------------------------------------------------------------------------------------
+
+
+class Busy(Foreign):
+    """Several at a time; fails now and then."""
+
+    max_concurrent = 3
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[Any]:
+        time.sleep(0.0002)
+        return [] if random.random() < 0.1 else super().infer(requests)
+
+
+def test_notes_of_many_threads_are_in_the_order_of_the_lock() -> None:
+    """Robots that ask, come and go, engines that run, and somebody who resizes, drains and looks, all at once."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        kept = _stressed(seconds=0.8)
+    finally:
+        sys.setswitchinterval(interval_s)
+    records = kept.records()
+    result = again(records)
+    assert result.difference is None and not result.refused, result
+    kinds = Counter(r["kind"] for r in records)
+    assert kinds["reply"] > 20 and kinds["snapshot"] > 1
+
+
+def _stressed(seconds: float) -> Kept:
+    server = ModelServer(ServerConfig(name="s", batch_size=4, max_concurrent=3, dispatch="best", max_sessions=6), Busy())
+    kept, ends_s = Kept(server), time.monotonic() + seconds
+
+    def robot(name: str) -> None:
+        while time.monotonic() < ends_s:
+            with contextlib.suppress(RfmError):
+                epoch = server.open_session(session_request(name, cameras=())).session_epoch
+                for sequence in range(1, random.randrange(2, 30)):
+                    server.submit(_asked(epoch, sequence, name), time.monotonic())
+                    time.sleep(0.0003)
+                server.close_session(name, "system1", epoch)
+
+    def engine() -> None:
+        while time.monotonic() < ends_s:
+            server.step(time.monotonic)
+
+    def operator() -> None:
+        while time.monotonic() < ends_s:
+            server.resize(random.randrange(1, 5), 6)
+            server.snapshot(time.monotonic())
+            server.collect_sessions([("r0", "system1")], time.monotonic())
+            server.reconfigure(replace(server.config, dispatch=random.choice(list(DISPATCH_POLICIES))))
+            kept.snapshot()
+            time.sleep(0.05)
+
+    does = [*[lambda i=i: robot(f"r{i}") for i in range(5)], engine, engine, operator]
+    threads = [threading.Thread(target=do) for do in does]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return kept
+
+
+def _asked(epoch: int, sequence: int, robot: str) -> ObservationRequest:
+    return observation(epoch, sequence, robot, images=())
+
+
+# --- nobody listens -------------------------------------------------------------------------------------------------------
+
+
+def test_while_nobody_listens_a_server_is_as_without_a_journal() -> None:
+    server = ModelServer(ServerConfig(name="s"), FakeEngine())
+    kept = Kept(server)
+    with server.deciding() as brain:
+        assert type(brain) is Witness
+    kept.journal.listeners(0, 2e6)
+    kept.written.write()
+    with server.deciding() as brain:
+        assert type(brain) is ServerBrain
+
+
+def test_another_model_begins_another_chain() -> None:
+    kept = Kept(ModelServer(ServerConfig(name="s"), FakeEngine()))
+    kept.written.follow(ModelServer(ServerConfig(name="s", batch_size=3), FakeEngine()), {"model": "other"})
+    kept.journal.anew(2e6, "another model")
+    begins = [record for record in kept.records() if record["kind"] == "begin"]
+    assert [one["made_of"]["config"]["batch_size"] for one in begins] == [1, 3] and begins[1]["made_of"]["engine"][
+        "model"
+    ] == "other"
+    assert len({page.run for page in kept.pages}) == 2
+
+
+# --- what cannot be recorded ----------------------------------------------------------------------------------------------
+
+
+class Foreigner(DispatchPolicy):
+    def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
+        return waiting
+
+
+def test_a_policy_of_somebody_else_is_said_not_to_be_recorded() -> None:
+    server = ModelServer(ServerConfig(name="s"), FakeEngine(), policy=Foreigner())
+    result = again(Kept(server).records())
+    assert result.refused and "Foreigner cannot be recorded" in result.notes[0]
