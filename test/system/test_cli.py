@@ -88,6 +88,7 @@ COMMANDS = [
     "status",
     "metrics",
     "foxglove",
+    "record",
     "simulate",
     "reproduce rosa",
 ]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import Any
 from ros2_rfm_serving.audit.chain import records
 from ros2_rfm_serving.audit.message_types import MessageTypes
 from ros2_rfm_serving.audit.page_bytes import page_of
+from ros2_rfm_serving.audit.recording.incident_folders import folder_name, prune
 from ros2_rfm_serving.audit.recording.incidents import AUDIT, GOALS, LISTENED, ROBOT, SERVER, Cause, Incidents, Watch
 from ros2_rfm_serving.audit.recording.intake import Sample
 from ros2_rfm_serving.audit.recording.recorder import Limits, Recorder
@@ -73,6 +72,7 @@ class Flight:
         except OSError as error:
             raise RfmError(f"{folder}: no folder for recordings: {error.strerror or error}") from None
         self._folder, self._begin = folder, begin
+        self._keep_bytes, self._keep_s = limits.keep_bytes, limits.keep_s
         self._limits = dataclasses.replace(limits, keep_bytes=0, keep_s=0.0)
         self._memory = Memory(bounds.before_s, bounds.memory_bytes)
         self._watch, self._types = Watch(), MessageTypes()
@@ -96,7 +96,7 @@ class Flight:
             self._memory.keep(samples, now_ns)
             samples = []
         for cause in causes:
-            self._happened(cause, now_s)
+            self._happened(cause, now_s, now_ns)
         if self._recorder is not None:
             self._recorder.work(samples, overflowed, now_s, now_ns)
             if self._incidents.over(now_s):
@@ -110,16 +110,16 @@ class Flight:
         self._tell({}, now_ns)
         return self.told
 
-    def _happened(self, cause: Cause, now_s: float) -> None:
+    def _happened(self, cause: Cause, now_s: float, now_ns: int) -> None:
         if self._incidents.add(cause, now_s) is not None and self._recorder is None:
-            folder = self._folder / folder_name(cause, time.time())
+            folder = self._folder / folder_name(cause, now_ns / 1e9)
             about = {"cause": cause._asdict()}
             try:
                 self._recorder = self._begin(folder, self._limits, about)
             except RfmError as error:
                 self._done = dataclasses.replace(self._done, problem=str(error))
                 return
-            self._recorder.work(self._memory.take(), {}, now_s, time.time_ns())
+            self._recorder.work(self._memory.take(), {}, now_s, now_ns)
         elif self._recorder is not None:
             self._recorder.note("cause", now_s, cause._asdict())
 
@@ -128,6 +128,10 @@ class Flight:
         self._incidents.open = None
         one, self._recorder = self._recorder.close(now_s, now_ns), None
         self._done = _sum(self._done, one, problem="")
+        try:
+            prune(self._folder, self._keep_bytes, self._keep_s, now_ns / 1e9)
+        except OSError as error:  # the next one tries again
+            self._done = dataclasses.replace(self._done, problem=error.strerror or str(error))
 
     def _tell(self, overflowed: Mapping[str, int], now_ns: int) -> None:
         if self._recorder is None:
@@ -160,12 +164,6 @@ class Flight:
             yield from self._watch.server(read, now_s)
         elif kind == GOALS:
             yield from self._watch.goals(topic, read)
-
-
-def folder_name(cause: Cause, stamp_s: float) -> str:
-    """20261122-140312_server_lost_server_1"""
-    at = time.strftime("%Y%m%d-%H%M%S", time.localtime(stamp_s))
-    return re.sub(r"[^\w-]", "_", "_".join(part for part in (at, cause.kind, cause.who) if part))
 
 
 def _sum(done: Told, one: Told, *, problem: str) -> Told:

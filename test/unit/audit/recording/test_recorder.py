@@ -65,10 +65,8 @@ def test_it_says_what_it_did_in_a_chain_of_its_own(tmp_path: Path) -> None:
     run(one, 12.0)
     told = one.close(12.0, T + 12_000_000_000)
     records = own_records(tmp_path / "bag")
-    assert [record["kind"] for record in records][0] == "began" and records[-1]["kind"] == "closed"
-    assert [record["file"] for record in records if record["kind"] == "split"] == [
-        f"bag_{number}.mcap" for number in range(told.files)
-    ]
+    assert records[0]["kind"] == "began" and records[-1]["kind"] == "closed"
+    assert [record["file"] for record in records if record["kind"] == "split"] == ["bag_0.mcap", "bag_1.mcap", "bag_2.mcap"]
     assert Counter(record["kind"] for record in records)["sealed"] == 2
     words = list(Bag(tmp_path / "bag").messages(TEXT))
     assert len(words) == 120 and told.lost == {} and told.messages == 120 + len(list(Bag(tmp_path / "bag").messages(PAGE)))

@@ -1,0 +1,33 @@
+"""Folders of incidents: how they are named, and which of them go."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from pathlib import Path
+
+from ros2_rfm_serving.audit.recording.incidents import Cause
+
+NAMED = re.compile(r"\d{8}-\d{6}_\w+")
+
+
+def folder_name(cause: Cause, stamp_s: float) -> str:
+    """20261122-140312_server_lost_server_1"""
+    at = time.strftime("%Y%m%d-%H%M%S", time.localtime(stamp_s))
+    return re.sub(r"[^\w-]", "_", "_".join(part for part in (at, cause.kind, cause.who) if part))
+
+
+def prune(folder: Path, keep_bytes: int, keep_s: float, now_s: float) -> list[str]:
+    """Removes the oldest incidents beyond what is kept, never the newest; 0: no bound. now_s: since 1970. Returns their names."""
+    there = sorted(one for one in folder.iterdir() if one.is_dir() and NAMED.fullmatch(one.name))
+    sizes = {one: sum(file.stat().st_size for file in one.iterdir()) for one in there}
+    gone = []
+    for one in there[:-1]:
+        too_old = 0 < keep_s < now_s - max(file.stat().st_mtime for file in [one, *one.iterdir()])
+        if not (too_old or 0 < keep_bytes < sum(sizes.values())):
+            break
+        shutil.rmtree(one)
+        del sizes[one]
+        gone.append(one.name)
+    return gone

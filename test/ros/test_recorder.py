@@ -1,0 +1,188 @@
+"""`rfm record` beside real publishers: a process of its own, killed, mended, ended in order; and as a flight recorder."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.node import Node
+from rfm_serving import msg
+from rosbags.highlevel import AnyReader
+from sensor_msgs.msg import CompressedImage
+from std_msgs.msg import Float32MultiArray
+
+from ros2_rfm_serving.audit import chain
+from ros2_rfm_serving.audit.bag import Bag
+from ros2_rfm_serving.audit.codec import digest
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.ros.node.runtime import executor
+from ros2_rfm_serving.ros.wire import qos
+
+IMAGE = bytes(range(256)) * 100
+STATE = "/arm_1/state"
+
+
+def rfm(repository: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "record", *arguments]
+    return subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
+    end_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end_s, what
+        time.sleep(0.1)
+
+
+class Robot(Node):
+    """What a robot and its server say, twenty times a second, in real messages."""
+
+    def __init__(self) -> None:
+        super().__init__("told")
+        names = qos.Names()
+        self.slowest_s, self.count = 0.0, 0
+        self.diagnostics: list[Any] = []
+        self.chain = chain.Chain("robot/arm_1", 77)
+        status, observation, audit = msg.RobotStatus(task="push"), msg.Observation(instruction="push"), msg.AuditPage()
+        status.header.frame_id = "arm_1"
+        observation.images = [CompressedImage(format="jpeg", data=IMAGE)]
+        self._said = [
+            (self.create_publisher(msg.RobotStatus, names.robot("arm_1", "rfm/status"), qos.ROBOT_STATUS), status),
+            (self.create_publisher(msg.Observation, names.server("s1", "observation"), qos.OBSERVATION_SENT), observation),
+        ]
+        self._schedule = self.create_publisher(msg.Schedule, names.schedule, qos.SCHEDULE)
+        self._schedule.publish(msg.Schedule(factory="once"))
+        self._audit, self._page = self.create_publisher(msg.AuditPage, names.robot("arm_1", "rfm/audit"), qos.AUDIT), audit
+        self._states = [self.create_publisher(Float32MultiArray, STATE, qos.COMMAND)]
+        self.create_subscription(DiagnosticArray, "/diagnostics", self.diagnostics.append, 10)
+        self.create_timer(0.05, self._say)
+
+    def say_best_effort_too(self) -> None:
+        self._states.append(self.create_publisher(Float32MultiArray, STATE, qos.SENSOR))
+
+    def _say(self) -> None:
+        begun_s = time.monotonic()
+        for publisher, message in self._said:
+            publisher.publish(message)
+        for number, publisher in enumerate(self._states):
+            publisher.publish(Float32MultiArray(data=[float(number), float(self.count)]))
+        if self._audit.get_subscription_count():
+            self._publish_page()
+        self.count += 1
+        self.slowest_s = max(self.slowest_s, time.monotonic() - begun_s)
+
+    def _publish_page(self) -> None:
+        self.chain.note("tick", time.monotonic(), {"number": self.count})
+        page = self.chain.page()
+        assert page is not None
+        text = b"\n".join(page.lines).decode()
+        self._audit.publish(msg.AuditPage(writer=page.writer, run=page.run, first=page.first, previous=page.previous, records=text))
+
+
+@contextmanager
+def robot() -> Iterator[Robot]:
+    rclpy.init()
+    node, spinner, ending = Robot(), executor(), threading.Event()
+    spinner.add_node(node)
+
+    def spin() -> None:
+        while not ending.is_set():
+            spinner.spin_once(timeout_sec=0.2)
+
+    thread = threading.Thread(target=spin, daemon=True)
+    thread.start()
+    try:
+        yield node
+    finally:
+        ending.set()
+        thread.join(timeout=5.0)
+        spinner.shutdown()
+        node.destroy_node()
+        rclpy.try_shutdown()
+
+
+def read(folder: Path) -> Bag | None:
+    try:
+        return Bag(folder)
+    except RfmError:
+        return None
+
+
+def count(folder: Path, topic: str) -> int:
+    bag = read(folder)
+    return sum(1 for _ in bag.messages(topics=[topic])) if bag is not None else 0
+
+
+def words_of(bag: Bag) -> list[list[float]]:
+    return [list(bag.read(message).data) for message in bag.messages(topics=[STATE])]
+
+
+@pytest.mark.timeout(150)
+def test_a_killed_recorder_harms_nobody_and_its_bag_is_mended(repository: Path, tmp_path: Path, ros_domain: int) -> None:
+    folder = tmp_path / "bag"
+    with robot() as node:
+        process = rfm(repository, str(folder))
+        try:
+            until(lambda: count(folder, STATE) > 20 and count(folder, "/rfm/servers/s1/observation") > 20, "nothing is recorded")
+            node.say_best_effort_too()
+            until(lambda: [1.0] in [word[:1] for word in words_of(Bag(folder))], "who comes with another QoS is not heard")
+            said = [status for array in node.diagnostics for status in array.status if status.name == "recorder: recording"]
+            assert said and said[-1].level == b"\0" and said[-1].hardware_id == "recorder"
+        finally:
+            process.kill()
+            process.communicate(timeout=20)
+        before = node.count
+        until(lambda: node.count > before + 20, "the robot stood still")
+        assert node.slowest_s < 1.0
+    bag = Bag(folder)
+    messages = list(bag.messages())
+    assert bag.blob(digest(IMAGE)) == IMAGE
+    assert [bag.read(message).factory for message in bag.messages(topics=["/rfm/schedule"])] == ["once"]  # said before it came
+    words = [word[1] for word in words_of(bag) if word[0] == 0.0]
+    assert words == [words[0] + number for number in range(len(words))]  # none is missing, and none is there twice
+    checked = chain.Checked(writer="robot/arm_1", run=77)
+    for page in bag.pages():
+        if page.writer == checked.writer:
+            checked.add(page)
+    assert checked.flaws == [] and checked.number > 20
+    mending = rfm(repository, "--recover", str(folder))
+    told, _ = mending.communicate(timeout=60)
+    assert mending.returncode == 0 and "bag_0.mcap: mended" in told and f"{len(messages)} messages" in told, told
+    with AnyReader([folder]) as reader:
+        assert reader.message_count == len(messages)
+        for one, _, data in reader.messages():
+            reader.deserialize(data, one.msgtype)
+
+
+@pytest.mark.timeout(150)
+def test_a_flight_recorder_writes_when_a_person_asks(repository: Path, tmp_path: Path, ros_domain: int) -> None:
+    with robot() as node:
+        process = rfm(repository, str(tmp_path / "incidents"), "--flight", "20", "--after", "0.5")
+        try:
+            until(lambda: node.chain.number > 40, "nobody listens")
+            asked = rfm(repository, "--trigger")
+            told, _ = asked.communicate(timeout=60)
+            assert asked.returncode == 0 and str(tmp_path / "incidents") in told, told
+            until(lambda: any((tmp_path / "incidents").iterdir()), "nothing is written")
+            time.sleep(1.5)
+            process.send_signal(signal.SIGINT)
+            told, _ = process.communicate(timeout=30)
+            assert process.returncode == 0 and " 0 lost" in told, told
+        finally:
+            process.kill()
+    (folder,) = (tmp_path / "incidents").iterdir()
+    bag = Bag(folder)
+    assert folder.name.endswith("_person") and not bag.damages
+    (began, *_, closed) = [record for page in bag.pages() if page.writer.startswith("recorder/") for record in chain.records(page)]
+    assert began["cause"]["kind"] == "person" and closed["kind"] == "closed" and closed["heads"][0]["writer"] == "robot/arm_1"
+    assert len(words_of(bag)) > 40
