@@ -55,8 +55,9 @@ class AuditLog:
         self.by_writer: dict[str, list[Entry]] = defaultdict(list)
         self.damaged: list[str] = []
         self._windows = None if windows is None else _joined(windows)
-        for writer, run, chain in _chains(pages, self.damaged):
-            self.by_writer[writer] += (entry for entry in _stamped(writer, run, chain) if self._is_wanted(entry))
+        for entry in _entries(pages, self.damaged):
+            if self._is_wanted(entry):
+                self.by_writer[entry.writer].append(entry)
         for entries in self.by_writer.values():
             entries.sort(key=lambda one: (math.isnan(one.stamp_s), one.stamp_s))  # stable: within a chain as it was written
         self._of: dict[tuple[str, ...], list[Entry]] = {}
@@ -146,26 +147,47 @@ def real(found: Any) -> float:
         return math.nan
 
 
-def _chains(pages: Iterable[Page], damaged: list[str]) -> Iterator[tuple[str, int, list[dict[str, Any]]]]:
-    chains: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+def _entries(pages: Iterable[Page], damaged: list[str]) -> Iterator[Entry]:
+    """One page at a time: a long recording does not fit into memory."""
+    clocks: dict[tuple[str, int], _Clock] = {}
     for page in pages:
+        clock = clocks.setdefault((page.writer, page.run), _Clock(page.writer, page.run))
         try:
-            chains[page.writer, page.run] += list(records(page))
+            found = list(records(page))
         except RfmError as error:
             damaged.append(str(error))
-    for (writer, run), found in chains.items():
-        yield writer, run, found
+            continue
+        for record in found:
+            yield from clock.stamped(record)
+    for clock in clocks.values():
+        yield from clock.rest()
 
 
-def _stamped(writer: str, run: int, chain: list[dict[str, Any]]) -> Iterator[Entry]:
-    """By the last word on ROS time before a record; by the first one for those before it."""
-    anchors = [(one["t"], one["stamp"] - one["t"]) for one in chain if "stamp" in one and "t" in one]
-    times = [t for t, _ in anchors]
-    for one in chain:
-        t_s = float(one.get("t", math.nan))
-        offset_s = anchors[max(0, bisect_right(times, t_s) - 1)][1] if anchors else math.nan
-        body = {name: value for name, value in one.items() if name not in ("t", "kind", "hash", "brain")}
-        yield Entry(writer, run, t_s + offset_s, t_s, str(one.get("kind", "")), body)
+class _Clock:
+    """Of one chain: what its writer says about ROS time counts until it says it again, and for what came before its first word."""
+
+    def __init__(self, writer: str, run: int) -> None:
+        self._writer, self._run = writer, run
+        self._offset_s = math.nan
+        self._early: list[dict[str, Any]] = []
+
+    def stamped(self, record: dict[str, Any]) -> Iterator[Entry]:
+        if "stamp" in record:
+            self._offset_s = real(record["stamp"]) - real(record.get("t"))
+        if math.isnan(self._offset_s):
+            self._early.append(record)
+            return
+        yield from self.rest()
+        yield self._entry(record)
+
+    def rest(self) -> Iterator[Entry]:
+        early, self._early = self._early, []
+        return map(self._entry, early)
+
+    def _entry(self, record: dict[str, Any]) -> Entry:
+        t_s = real(record.get("t"))
+        body = {name: value for name, value in record.items() if name not in ("t", "kind", "hash", "brain")}
+        return Entry(self._writer, self._run, t_s + self._offset_s, t_s, str(record.get("kind", "")), body)
 
 
 def _asked(log: AuditLog) -> dict[Key, tuple[Entry, Mapping[str, Any]]]:

@@ -1,7 +1,7 @@
 """What robots lived through (`rfm export`), as demonstrations for `rfm train`.
 
-An action is an example of what to do only where a policy chose it: where the fallback ladder spoke, the episode is cut in two, so
-that no chunk is learnt across it.
+An action is an example of what to do only where a policy chose it: where the fallback ladder spoke, or nothing was commanded
+for a while, the episode is cut in two, so that no chunk is learnt across it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 CAMERA = "observation.images."
 NEEDED = ("observation.state", "action")
+PERIODS_APART = 2.5
+"""Commands that are further apart do not belong to one motion."""
 
 
 class Recorded(NamedTuple):
@@ -67,7 +69,7 @@ def differences(features: Mapping[str, Any], config: FlowPolicyConfig) -> list[s
 
 def demonstrations(data: LeRobotDataset, cameras: tuple[str, ...]) -> Recorded:
     """Raises: `ConfigurationError` when nothing can be learnt from it."""
-    rows = _Rows(cameras)
+    rows = _Rows(cameras, data.fps)
     for at in range(len(data)):
         rows.add(data[at])
     if not rows.steps:
@@ -77,26 +79,26 @@ def demonstrations(data: LeRobotDataset, cameras: tuple[str, ...]) -> Recorded:
 
 
 class _Rows:
-    def __init__(self, cameras: tuple[str, ...]) -> None:
+    def __init__(self, cameras: tuple[str, ...], rate_hz: float) -> None:
         self.texts: dict[str, int] = {}
         self.steps: list[tuple[Any, ...]] = []
-        self._cameras = cameras
+        self._cameras, self._gap_s = cameras, PERIODS_APART / rate_hz
         self._frames: list[npt.NDArray[np.uint8]] = []
         self._of: list[tuple[int, int]] = []
         """Of each frame: task and episode."""
-        self._episode, self._last = -1, (-1, False)
+        self._episode, self._last, self._last_s = -1, (-1, False), 0.0
 
     def add(self, item: Mapping[str, Any]) -> None:
         chosen = not item.get("fallback")
         here = int(item["episode_index"]), chosen
         if chosen:
-            new = here != self._last
+            new = here != self._last or float(item.get("time_s", 0.0)) - self._last_s > self._gap_s
             self._episode += new
             task = self.texts.setdefault(item["task"], len(self.texts))
             self._look(item, task, new=new)
             state, action = item["observation.state"].numpy(), item["action"].numpy()
             self.steps.append((state, action, self._episode, task, len(self._frames) - 1))
-        self._last = here
+        self._last, self._last_s = here, float(item.get("time_s", 0.0))
 
     def _look(self, item: Mapping[str, Any], task: int, *, new: bool) -> None:
         """Several actions follow from one image."""

@@ -129,7 +129,9 @@ def arm_frame(step: int, **more: object) -> Frame:
 
 
 def recorded(folder: Path) -> Path:
-    frames = [arm_frame(step, **({"source": None, "fallback": "hold"} if step == 9 else {})) for step in range(16)]
+    """Of sixteen periods: in one the ladder speaks, and a second passes before the last two."""
+    frames = [arm_frame(step, **({"source": None, "fallback": "hold"} if step == 9 else {})) for step in range(14)]
+    frames += [arm_frame(step, t_s=102.0 + step / 20) for step in (14, 15)]
     names = ARM.action_names
     write([Episode(robot="push_1", number=1, task="push", action_names=names, rate_hz=20.0, frames=frames)], ARM, folder, "set")
     return folder
@@ -142,11 +144,11 @@ def test_the_shipped_policy_goes_on_with_what_robots_lived_through(tmp_path: Pat
     assert content_hash != shipped_hash and network.config == shipped_network.config
 
 
-def test_an_episode_is_cut_where_the_ladder_spoke(tmp_path: Path) -> None:
+def test_an_episode_is_cut_where_the_ladder_spoke_or_nothing_was_commanded(tmp_path: Path) -> None:
     found = demonstrations(opened(recorded(tmp_path / "set")), ("front", "side"))
     assert found.texts == ("push it",)
-    assert found.demonstrations.episode.tolist() == [0] * 9 + [1] * 6
-    assert found.demonstrations.frame.tolist() == [0] * 4 + [1] * 4 + [2] + [3] * 2 + [4] * 4
+    assert found.demonstrations.episode.tolist() == [0] * 9 + [1] * 4 + [2] * 2
+    assert found.demonstrations.frame.tolist() == [0] * 4 + [1] * 4 + [2] + [3] * 2 + [4] * 2 + [5] * 2
     assert abs(int(found.demonstrations.images[1, 0].mean()) - 40) <= 1
 
 
