@@ -92,7 +92,7 @@ def recording(folder: Path) -> Path:
         for episode, verdict in ((1, "failed"), (2, "done")):
             header = recorded_bag.made("std_msgs/msg/Header", frame_id="push_1")
             told = {"header": header, "task": "push", "episode": episode, "verdict": verdict}
-            recorded_bag.write(bag, "/push_1/rfm/status", "rfm_serving/msg/RobotStatus", episode, **told)
+            recorded_bag.write(bag, "/push_1/rfm/status", "rfm_serving/msg/RobotStatus", int(story.EPOCH_S * 1e9) + episode, **told)
         data = recorded_bag.page(log.page())
         bag.write("/push_1/rfm/audit", "rfm_serving/msg/AuditPage", recorded_bag.definition("rfm_serving/msg/AuditPage"), data, 5)
     return folder

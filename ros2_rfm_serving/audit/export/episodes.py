@@ -168,7 +168,7 @@ class _Story:
         return Episode(
             robot=self.robot,
             number=number,
-            task=self.labels.tasks.get((self.robot, number), ""),
+            task=self.labels.task(self.robot, number, until_s),
             action_names=self.names or tuple(f"action_{i}" for i in range(len(frames[0].action))),
             rate_hz=self.rate_hz if self.rate_hz == self.rate_hz else _rate(frames),
             frames=frames,

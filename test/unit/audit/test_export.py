@@ -92,6 +92,16 @@ def test_success_is_the_worlds_word_or_else_the_monitors() -> None:
     assert first.success is True
 
 
+def test_a_robot_that_was_started_again_counts_its_episodes_anew() -> None:
+    def status(**fields: object) -> SimpleNamespace:
+        return SimpleNamespace(header=SimpleNamespace(frame_id="push_1"), episode=1, **fields)
+
+    told_of = [(STATUS, 10.0, status(task="push", verdict="done")), (STATUS, 90.0, status(task="sort", verdict="failed"))]
+    labels = Labels().add(told_of)  # type: ignore[arg-type]
+    assert (labels.task("push_1", 1, 12.0), labels.success("push_1", 1, 8.0, 12.0)) == ("push", True)
+    assert (labels.task("push_1", 1, 91.0), labels.success("push_1", 1, 80.0, 91.0)) == ("sort", False)
+
+
 def test_only_these_robots_and_tasks() -> None:
     logs = [robot("push_1"), robot("push_2")]
     for log in logs:
