@@ -65,7 +65,7 @@ class AuditLog:
         self.requests, self.replies = _asked(self), _answered(self)
 
     def _is_wanted(self, entry: Entry) -> bool:
-        if self._windows is None or entry.kind not in FREQUENT or entry.body.get("do") in MILESTONES:
+        if self._windows is None or entry.kind not in FREQUENT or str(entry.body.get("do")) in MILESTONES:
             return True
         at = bisect_right(self._windows, (entry.stamp_s, math.inf)) - 1
         return at >= 0 and entry.stamp_s <= self._windows[at][1]
@@ -126,15 +126,30 @@ def _joined(windows: Windows) -> list[tuple[float, float]]:
 def keys_in(entry: Entry) -> tuple[Key, ...]:
     """Requests that a server's record speaks of."""
     if entry.kind == "batch":
-        return tuple(key_of(one) for one in entry.body.get("ids") or ())
+        return tuple(key_of(one) for one in several(entry.body.get("ids")))
     found = entry.body.get("id")
     return (key_of(found),) if isinstance(found, Mapping) else ()
 
 
-def key_of(found: Mapping[str, Any], robot: str = "") -> Key:
-    """Of anything that names a request. `robot`: where it does not say whose."""
-    numbers = (int(found.get(name) or 0) for name in ("session_epoch", "episode", "sequence"))
-    return Key(str(found.get("robot") or robot), str(found.get("component") or "system1"), *numbers)
+def key_of(found: Any, robot: str = "") -> Key:
+    """Of anything that names a request. `robot`: where it does not say whose. Without a name or number: empty, and -1."""
+    told = mapping(found)
+    numbers = (_number(told.get(name)) for name in ("session_epoch", "episode", "sequence"))
+    return Key(str(told.get("robot") or robot), str(told.get("component") or "system1"), *numbers)
+
+
+def _number(found: Any) -> int:
+    return found if isinstance(found, int) else -1
+
+
+def mapping(found: Any) -> Mapping[str, Any]:
+    """Empty: it is none."""
+    return found if isinstance(found, Mapping) else {}
+
+
+def several(found: Any) -> list[Any]:
+    """Empty: it is no list."""
+    return found if isinstance(found, list) else []
 
 
 def real(found: Any) -> float:
@@ -193,10 +208,10 @@ class _Clock:
 def _asked(log: AuditLog) -> dict[Key, tuple[Entry, Mapping[str, Any]]]:
     """Request -> the control period that sent it, and what it says of it."""
     return {
-        key_of(request, robot): (entry, request)
+        key_of(request, robot): (entry, mapping(request))
         for robot in log.robots
         for entry in log.of(ROBOT + robot, "tick")
-        for request in entry.body.get("requests") or ()
+        for request in several(entry.body.get("requests"))
     }
 
 
@@ -206,11 +221,10 @@ def _answered(log: AuditLog) -> dict[Key, Entry]:
     for robot in log.robots:
         for entry in log.of(ROBOT + robot, "call"):
             if entry.body.get("do") == "reply":
-                found.setdefault(key_of(reply_of(entry).get("id") or {}, robot), entry)
+                found.setdefault(key_of(reply_of(entry).get("id"), robot), entry)
     return found
 
 
 def reply_of(entry: Entry) -> Mapping[str, Any]:
     """What a robot was answered, as it was recorded."""
-    found = (entry.body.get("args") or {}).get("reply")
-    return found if isinstance(found, Mapping) else {}
+    return mapping(mapping(entry.body.get("args")).get("reply"))

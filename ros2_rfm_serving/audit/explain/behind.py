@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ros2_rfm_serving.audit.log import ROBOT, SERVER, AuditLog, Entry, Key, key_of, reply_of
+from ros2_rfm_serving.audit.log import ROBOT, SERVER, AuditLog, Entry, Key, key_of, mapping, reply_of
 from ros2_rfm_serving.types import SYSTEM1
 
 NONE: Mapping[str, Any] = {}
@@ -31,12 +31,12 @@ class Moment:
 
     @property
     def executes(self) -> bool:
-        return self.why.get("by") in ("row", "part")
+        return str(self.why.get("by")) in ("row", "part")
 
     @property
     def server(self) -> str:
         """Empty: nobody was asked."""
-        return str((self.why.get("chunk") or NONE).get("server") or self.request.get("server") or "")
+        return str(mapping(self.why.get("chunk")).get("server") or self.request.get("server") or "")
 
     @property
     def reply(self) -> Mapping[str, Any]:
@@ -48,7 +48,7 @@ class Moment:
 
 
 def moment(log: AuditLog, robot: str, tick: Entry) -> Moment:
-    why = tick.body.get("why") or NONE
+    why = mapping(tick.body.get("why"))
     key = key_of(why["chunk"], robot) if why.get("chunk") else _last_asked(log, robot, tick)
     sent, request = log.requests.get(key, (None, NONE)) if key else (None, NONE)
     answered = log.replies.get(key) if key else None
@@ -71,13 +71,13 @@ def since(found: Moment) -> tuple[float, int]:
 
 def is_between(tick: Entry) -> bool:
     """Somebody looked, but it was not time for a command."""
-    why = tick.body.get("why") or NONE
+    why = mapping(tick.body.get("why"))
     return why.get("by") == "nothing" and why.get("reason") == "no control period yet"
 
 
 def _grounds(tick: Entry) -> tuple[Any, ...]:
-    why = tick.body.get("why") or NONE
-    return why.get("by") in ("row", "part"), why.get("reason")
+    why = mapping(tick.body.get("why"))
+    return str(why.get("by")) in ("row", "part"), why.get("reason")
 
 
 def _last_asked(log: AuditLog, robot: str, tick: Entry) -> Key | None:

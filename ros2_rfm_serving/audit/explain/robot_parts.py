@@ -11,7 +11,7 @@ import numpy as np
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.explain.behind import NONE, Moment, since
 from ros2_rfm_serving.audit.explain.explanation import Part, Shown, clock, duration
-from ros2_rfm_serving.audit.log import ROBOT, Entry, real
+from ros2_rfm_serving.audit.log import ROBOT, Entry, mapping, real, several
 from ros2_rfm_serving.errors import RfmError
 
 
@@ -70,9 +70,9 @@ def sensors_part(found: Moment) -> Part:
 
 def shown(found: Moment) -> tuple[Shown, ...]:
     """Images that the request took along."""
-    images = ((found.sent.body.get("sensors") or NONE).get("images") or ()) if found.sent else ()
-    digests = ((image.get("camera", ""), (image.get("data") or NONE).get("sha256", "")) for image in images)
-    return tuple(Shown(camera, digest) for camera, digest in digests if digest)
+    images = several(mapping(found.sent.body.get("sensors")).get("images")) if found.sent else []
+    digests = ((mapping(image).get("camera"), mapping(mapping(image).get("data")).get("sha256")) for image in images)
+    return tuple(Shown(str(camera), str(digest)) for camera, digest in digests if digest)
 
 
 def request_part(found: Moment) -> Part:

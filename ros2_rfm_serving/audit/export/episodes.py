@@ -91,7 +91,7 @@ class _Story:
         for record in found:
             try:
                 yield from self._take(record)
-            except (KeyError, TypeError, ValueError, AttributeError, RfmError):
+            except (AttributeError, LookupError, TypeError, ValueError, RfmError):
                 self.skipped.frames["of records that cannot be read"] += 1
 
     def _take(self, record: Mapping[str, Any]) -> Iterator[Episode]:
@@ -141,21 +141,27 @@ class _Story:
         if not self.number or not self.images:
             self.skipped.frames[NO_IMAGE if self.number else NO_EPISODE] += 1
             return
+        frame = self._made(record, why)
+        first = self.frames[0] if self.frames else frame
+        if not _is_like(frame, first):
+            self.skipped.frames["of another shape, or with numbers that are none"] += 1
+            return
+        self.frames.append(frame)
+
+    def _made(self, record: Mapping[str, Any], why: Mapping[str, Any]) -> Frame:
         chosen = why.get("by") in ("row", "part")
-        self.frames.append(
-            Frame(
-                t_s=record["t"],
-                state=np.asarray(codec.value(record["sensors"]["state"]), np.float32),
-                images=self.images,
-                camera_age_s=record["t"] - self.images_s,
-                action=np.asarray(codec.value(record["command"]), np.float32),
-                instruction=self.instruction,
-                source=_source(why) if chosen else None,
-                fallback="" if chosen else str(why.get("rung") or why.get("by") or "unknown"),
-                failsafe=str(self.state.get("state", "")),
-                paused=bool(self.state.get("paused")),
-                person=self.person or self.state.get("phase", "").upper() == "WAITING",
-            )
+        return Frame(
+            t_s=record["t"],
+            state=np.asarray(codec.value(record["sensors"]["state"]), np.float32),
+            images=self.images,
+            camera_age_s=record["t"] - self.images_s,
+            action=np.asarray(codec.value(record["command"]), np.float32),
+            instruction=self.instruction,
+            source=_source(why) if chosen else None,
+            fallback="" if chosen else str(why.get("rung") or why.get("by") or "unknown"),
+            failsafe=str(self.state.get("state", "")),
+            paused=bool(self.state.get("paused")),
+            person=self.person or self.state.get("phase", "").upper() == "WAITING",
         )
 
     def end(self) -> Episode | None:
@@ -169,11 +175,24 @@ class _Story:
             robot=self.robot,
             number=number,
             task=self.labels.task(self.robot, number, until_s),
-            action_names=self.names or tuple(f"action_{i}" for i in range(len(frames[0].action))),
+            action_names=_names(self.names, len(frames[0].action)),
             rate_hz=self.rate_hz if self.rate_hz == self.rate_hz else _rate(frames),
             frames=frames,
             success=self.labels.success(self.robot, number, since_s, until_s),
         )
+
+
+def _is_like(frame: Frame, first: Frame) -> bool:
+    """A data set has columns."""
+    cameras = [image.camera for image in frame.images] == [image.camera for image in first.images]
+    same = frame.state.shape == first.state.shape and frame.action.shape == first.action.shape
+    flat = frame.state.ndim == frame.action.ndim == 1
+    return cameras and same and flat and bool(np.isfinite(frame.state).all() and np.isfinite(frame.action).all())
+
+
+def _names(names: tuple[str, ...], size: int) -> tuple[str, ...]:
+    """As the robot calls them, where that is known."""
+    return names if len(names) == size else tuple(f"action_{number}" for number in range(size))
 
 
 def _source(why: Mapping[str, Any]) -> Source | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ros2_rfm_serving.audit.chain import Page
-from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry
+from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, mapping
 from ros2_rfm_serving.audit.report.tracks import RobotTrack, State, Track, Tracks
 from ros2_rfm_serving.audit.verify import verify
 
@@ -58,7 +58,7 @@ def _states(robot: RobotTrack, log: AuditLog) -> list[State]:
 
 
 def _state(change: Entry) -> State:
-    to = change.body.get("to") or {}
+    to = mapping(change.body.get("to"))
     return State(
         change.stamp_s,
         str(to.get("state", "")),

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime
 import json
+import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.explain.explain import explain, window
 from ros2_rfm_serving.audit.explain.explanation import Explanation
 from ros2_rfm_serving.audit.explain.moments import moment_of
 from ros2_rfm_serving.audit.log import AuditLog
-from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.audit.report.incidents import incidents
+from ros2_rfm_serving.audit.report.tracks import Tracks
+from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.types import RequestId
 from test.unit.audit.story import EPOCH_S, Log, answer, picture, request, robot, row, sensors, tick, transition
 
@@ -148,3 +155,36 @@ def test_a_moment_is_seconds_a_time_of_day_or_an_iso_time() -> None:
         moment_of("12:00", begins_s, begins_s + 60)
     with pytest.raises(ConfigurationError, match="is no time"):
         moment_of("noon", begins_s, begins_s + 60)
+
+
+def test_whatever_stands_in_a_record_an_explanation_is_made_or_refused() -> None:
+    """A value of any record becomes another one: what is not there, of another type, or too much."""
+    pages, rng, explained = [one.page() for one in shift()], random.Random(0), 0
+    for _ in range(300):
+        changed = [_with_another_value(page, rng) for page in pages]
+        log = AuditLog(changed)
+        incidents(Tracks(), log, lambda changed=changed: changed, EPOCH_S + 9)  # type: ignore[misc]
+        for at_s in (1.12, 2.31, 2.41):
+            with contextlib.suppress(RfmError):
+                json.dumps(explain(log, "push_1", EPOCH_S + at_s).as_json())
+                explained += 1
+    assert explained > 700
+
+
+OTHERS = (None, "words", -1, 1e30, [], {}, [1], {"~": "float", "is": "inf"}, {"~": "float32", "rows": "x"}, True, [{"a": 1}])
+
+
+def _with_another_value(page: Page, rng: random.Random) -> Page:
+    """In one record of the page."""
+    lines = [json.loads(line) for line in page.lines]
+    places = list(_places(rng.choice(lines)))
+    holder, name = rng.choice(places)
+    holder[name] = rng.choice(OTHERS)
+    return dataclasses.replace(page, lines=tuple(json.dumps(line).encode() for line in lines))
+
+
+def _places(found: Any) -> Iterator[tuple[Any, Any]]:
+    for name, value in found.items() if isinstance(found, dict) else enumerate(found):
+        yield found, name
+        if isinstance(value, (dict, list)):
+            yield from _places(value)

@@ -128,5 +128,8 @@ def test_damaged_records_cost_themselves_alone() -> None:
     log.note("tick", 0.05, requests=[{"nothing": 1}])
     log.note("transition", 0.06)
     told(log)
+    tick(log, 1.0, [0.1, 0.2, 0.3], row(1, 1, episode=2))
+    tick(log, 1.1, [float("nan"), 0.2], row(2, 1, episode=2))
     found, skipped = read(log)
+    assert skipped.frames["of another shape, or with numbers that are none"] == 2
     assert len(found) == 2 and skipped.frames["of records that cannot be read"] == 2
