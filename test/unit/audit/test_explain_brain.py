@@ -7,9 +7,10 @@ import pytest
 from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.explain.explain import explain
 from ros2_rfm_serving.audit.explain.explanation import Explanation
-from ros2_rfm_serving.audit.export.episodes import NO_EPISODE, NO_IMAGE, episodes
+from ros2_rfm_serving.audit.export.episodes import episodes
 from ros2_rfm_serving.audit.export.frames import Skipped
 from ros2_rfm_serving.audit.export.labels import Labels
+from ros2_rfm_serving.audit.export.story import NO_EPISODE, NO_IMAGE
 from ros2_rfm_serving.audit.log import AuditLog
 from test.unit.audit.recordings import recorded_world, run
 from test.unit.robot.robot_world import HOME, SPARE

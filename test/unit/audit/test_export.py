@@ -9,9 +9,10 @@ import pytest
 import simplejpeg
 
 from ros2_rfm_serving.audit.codec import digest
-from ros2_rfm_serving.audit.export.episodes import NO_EPISODE, NO_IMAGE, episodes
+from ros2_rfm_serving.audit.export.episodes import episodes
 from ros2_rfm_serving.audit.export.frames import Skipped, same_shape
 from ros2_rfm_serving.audit.export.labels import SCORE, STATUS, Labels
+from ros2_rfm_serving.audit.export.story import NO_EPISODE, NO_IMAGE
 from ros2_rfm_serving.errors import ConfigurationError
 from test.unit.audit.story import EPOCH_S, Log, picture, request, robot, row, sensors, tick, transition
 
