@@ -18,6 +18,10 @@ class Told:
 
     incident: Incident
     causes: Sequence[Incident] = ()
+    effects: Sequence[Incident] = ()
+    """Incidents that it may be the cause of."""
+    notes: Sequence[str] = ()
+    """Of whom it befell."""
     explanation: Explanation | None = None
     problem: str = ""
     """Why there is no explanation."""
@@ -45,17 +49,19 @@ def _incident(told: Told, ids: Ids) -> str:
         f'<time>{when}</time><span class="kind k-{escape(one.kind.split()[0])}">{escape(one.kind)}</span>'
         f'<span class="what"><b>{escape(one.who)}</b> {escape(one.what)}{lasts}{why}</span>'
     )
-    inside = _causes(told, ids) + _explanation(told)
+    links = _links("May be why", told.causes, ids) + _links("May be the cause of", told.effects, ids)
+    notes = "".join(f"<p>{escape(words)}</p>" for words in told.notes)
+    inside = links + notes + _explanation(told) or '<p class="soft">Nothing more was recorded of it.</p>'
     return f'<details class="incident"><summary>{summary}</summary><div class="inside" id="{ids[id(one)]}">{inside}</div></details>'
 
 
-def _causes(told: Told, ids: Ids) -> str:
+def _links(words: str, incidents: Sequence[Incident], ids: Ids) -> str:
     links = [
         f'<a href="#{ids[id(one)]}">{clock(one.at_s)[:-2]} {escape(one.who)}: {escape(one.what)}</a>'
-        for one in told.causes
+        for one in incidents
         if id(one) in ids
     ]
-    return f"<p>May be why: {'; '.join(links)}</p>" if links else ""
+    return f"<p>{words}: {'; '.join(links)}</p>" if links else ""
 
 
 def _explanation(told: Told) -> str:

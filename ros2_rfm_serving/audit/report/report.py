@@ -12,6 +12,7 @@ from ros2_rfm_serving.audit.explain.explain import explain, window
 from ros2_rfm_serving.audit.explain.explanation import Explanation
 from ros2_rfm_serving.audit.explain.pictures import as_png
 from ros2_rfm_serving.audit.log import AuditLog
+from ros2_rfm_serving.audit.report.around import around
 from ros2_rfm_serving.audit.report.causes import causes
 from ros2_rfm_serving.audit.report.figures import attained, success
 from ros2_rfm_serving.audit.report.incident_page import Told
@@ -41,7 +42,7 @@ def report(path: Path) -> str:
     tracks = Tracks().add((one.type, one.time_ns / 1e9, bag.read(one)) for one in bag.messages(ROBOT, SERVER, SCORE))
     found = incidents(tracks, AuditLog(bag.pages(), ()), bag.pages, ends_s)
     chosen = _chosen(found)
-    log = AuditLog(bag.pages(), [window(one.at_s) for one in chosen]) if chosen else AuditLog(())
+    log = AuditLog(bag.pages(), [window(one.at_s) for one in chosen])
     told = list(_told(found, chosen, log, bag))
     shift = Shift(
         name=path.resolve().stem,
@@ -66,13 +67,22 @@ def _chosen(found: Iterable[Incident]) -> list[Incident]:
 
 def _told(found: list[Incident], chosen: list[Incident], log: AuditLog, bag: Blobs) -> Iterator[Told]:
     explained, num_pictures = {id(one) for one in chosen}, 0
+    why = {id(one): causes(one, found) for one in found}
     for one in found:
         explanation, problem = _explained(log, one) if id(one) in explained else (None, "")
         pictures = {}
         if explanation is not None and num_pictures < MOST_PICTURES:
             pictures = {image.camera: png for image in explanation.images if (png := as_png(image, bag.blob))}
             num_pictures += len(pictures)
-        yield Told(incident=one, causes=causes(one, found), explanation=explanation, problem=problem, pictures=pictures)
+        yield Told(
+            incident=one,
+            causes=why[id(one)],
+            effects=[other for other in found if one in why[id(other)]],
+            notes=around(log, one),
+            explanation=explanation,
+            problem=problem,
+            pictures=pictures,
+        )
 
 
 def _explained(log: AuditLog, one: Incident) -> tuple[Explanation | None, str]:

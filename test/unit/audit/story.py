@@ -26,12 +26,13 @@ class Log:
     run: int = 7
     ahead_s: float = 0.0
     """Of its monotonic clock."""
+    begins_s: float = 0.0
     chain: Chain = field(init=False)
 
     def __post_init__(self) -> None:
         self.chain = Chain(self.writer, self.run)
-        begun = {"role": self.role, "stamp": EPOCH_S, "versions": {}, "made_of": self.made_of, "after": None}
-        self.note("begin", 0.0, **begun)
+        begun = {"role": self.role, "stamp": EPOCH_S + self.begins_s, "versions": {}, "made_of": self.made_of, "after": None}
+        self.note("begin", self.begins_s, **begun)
 
     def note(self, kind: str, t_s: float, **body: Any) -> None:
         self.chain.note(kind, t_s + self.ahead_s, body)

@@ -15,6 +15,7 @@ import simplejpeg
 from ros2_rfm_serving.audit.bag_writer import BagWriter
 from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.log import AuditLog
+from ros2_rfm_serving.audit.report.around import around
 from ros2_rfm_serving.audit.report.causes import causes
 from ros2_rfm_serving.audit.report.figures import attained, success
 from ros2_rfm_serving.audit.report.incidents import Incident, incidents
@@ -141,6 +142,18 @@ def test_a_lost_server_may_be_why_a_robot_held_and_a_later_one_may_not() -> None
     assert causes(lost, [held, lost]) == []
 
 
+def test_a_server_that_was_killed_is_told_from_one_that_ended() -> None:
+    first, second = Log("server/server_1", "server"), Log("server/server_1", "server", run=8, begins_s=20.0)
+    first.note("transition", 14.0, **{"from": "READY", "to": "HUNG", "reason": "inference does not come back"})
+    lost = Incident(at_s=EPOCH_S + 15.0, kind="server", who="server_1", what="lost", server="server_1")
+    killed = around(AuditLog([first.page(), second.page()]), lost)
+    assert "READY to HUNG: inference does not come back" in killed[0] and "begins" in killed[1] and "killed" in killed[2]
+    ended = Log("server/server_1", "server")
+    ended.note("closed", 15.0, stamp=EPOCH_S + 15.0, records=1, why="the end of the process")
+    second = Log("server/server_1", "server", run=8, begins_s=20.0)
+    assert "the end of the process" in (told := around(AuditLog([ended.page(), second.page()]), lost))[0] and len(told) == 2
+
+
 # --- the page --------------------------------------------------------------------------------------------------------------
 
 
@@ -200,7 +213,7 @@ def test_each_incident_is_linked_to_its_explanation_and_to_what_may_be_why(tmp_p
     links = {str(attrs["href"])[1:] for tag, attrs in page.tags if tag == "a"}
     assert links and links <= ids
     assert "held (hold): server_1 is lost" in words and "20 control periods" not in words
-    assert "May be why:" in words and "server_1: lost: it said nothing any more" in words
+    assert "May be why:" in words and "May be the cause of:" in words and "server_1: lost: it said nothing any more" in words
     assert any(tag == "img" and str(attrs["src"]).startswith("data:image/png") for tag, attrs in page.tags)
     assert "not closed" in words  # of the audit log's chain
 
