@@ -64,13 +64,13 @@ def _on_server(found: Moment) -> tuple[dict[str, Any], list[str]]:
         padded, tier = batch.body.get("padded"), batch.body.get("tier")
         facts |= {"batch": batch.body.get("batch"), "batch_with": [one._asdict() for one in others], "padded": padded, "tier": tier}
         names = ", ".join(f"{one.robot} ({one.component})" for one in others) or "nobody"
-        lines.append(f"batch {batch.body.get('batch')} of {len(others) + 1}, computed as {padded}; with: {names}")
+        rows = "1 row" if not others else f"{len(others) + 1} rows"
+        lines.append(f"batch {batch.body.get('batch')}: {rows}, computed as {padded}; with {names}")
     change = found.log.last(SERVER + found.server, found.tick.stamp_s, "transition")
     if change is not None:
         facts["transition"] = {name: change.body.get(name) for name in ("from", "to", "reason")} | {"stamp_s": change.stamp_s}
-        lines.append(
-            f"{_state(change.body.get('to'))} since {clock(change.stamp_s)}: {change.body.get('reason') or 'no reason said'}"
-        )
+        because = f": {change.body['reason']}" if change.body.get("reason") else ""
+        lines.append(f"{_state(change.body.get('to'))} since {clock(change.stamp_s)}{because}")
     return facts, lines
 
 

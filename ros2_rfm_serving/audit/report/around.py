@@ -19,8 +19,8 @@ def around(log: AuditLog, incident: Incident) -> list[str]:
         return []
     writer = SERVER + incident.who
     found = log.within(writer, incident.at_s - BEFORE_S, incident.at_s + AFTER_S, "transition", "begin", "closed")
-    words = [f"{clock(one.stamp_s)} {_words(one)}" for one in found[:MOST]]
-    return words + ["what ran before that was killed, or lost: its audit log has no last word"] * _was_killed(found, log, writer)
+    killed = ["it was killed, or cut off: what it wrote before has no last word"] * _was_killed(found, log, writer)
+    return killed + [f"{clock(one.stamp_s)} {_words(one)}" for one in found[:MOST]]
 
 
 def _words(entry: Entry) -> str:
@@ -29,7 +29,8 @@ def _words(entry: Entry) -> str:
         return "its audit log begins: it was started, or somebody began to record"
     if entry.kind == "closed":
         return f"its audit log ends: {body.get('why') or 'no reason was recorded'}"
-    return f"{_name(body.get('from'))} to {_name(body.get('to'))}: {body.get('reason') or 'no reason was recorded'}"
+    because = f": {body['reason']}" if body.get("reason") else ""
+    return f"{_name(body.get('from'))} to {_name(body.get('to'))}{because}"
 
 
 def _name(found: Any) -> str:

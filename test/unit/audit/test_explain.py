@@ -85,7 +85,7 @@ def test_an_executed_row_is_followed_back_to_its_images() -> None:
     assert "request to chunk 80 ms; 8 ms of it on the way, 72 ms on the server" in said(found, "network")
     assert "out 4 ms, back 4 ms" in said(found, "network")
     assert "server_1: waited 12 ms, inference 60 ms, load 40%" in said(found, "server")
-    assert "batch 5 of 3, computed as 4; with: push_2 (system1), door_1 (monitor)" in said(found, "server")
+    assert "batch 5: 3 rows, computed as 4; with push_2 (system1), door_1 (monitor)" in said(found, "server")
     assert "SHA-256 abc123" in said(found, "model") and "[77, 1, 1]" in said(found, "model")
     assert "of 6 rows, came 20 ms before; execute 4 of them" in said(found, "chunk")
     assert "limits changed it; wanted was" in said(found, "command")
