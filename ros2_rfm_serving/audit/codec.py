@@ -72,7 +72,7 @@ def value(found: Any, blob: Callable[[str], bytes | None] = lambda digest: None)
     """
     try:
         return _Reading(blob).value(found)
-    except (KeyError, TypeError, ValueError, AttributeError, ImportError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ImportError, RecursionError, ArithmeticError) as error:
         raise RfmError(f"no value of a recording: {type(error).__name__}: {error}") from error
 
 
@@ -173,7 +173,10 @@ class _Reading:
         return base64.b64decode(found["base64"]) if "base64" in found else self._blob(found["sha256"]) or b""
 
     def _method(self, found: Mapping[str, Any]) -> Any:
-        return self._keep(found, getattr(self.value(found["of"]), found["name"]))
+        owner, name = self.value(found["of"]), found["name"]
+        if not _is_ours(type(owner)) or not isinstance(inspect.getattr_static(type(owner), name), types.FunctionType):
+            raise TypeError(f"{name!r} is no method of ours")
+        return self._keep(found, getattr(owner, name))
 
     def _function(self, found: Mapping[str, Any]) -> Any:
         return self._keep(found, _named(found["name"]))
@@ -295,7 +298,7 @@ def _named(name: str) -> Any:
     found: Any = importlib.import_module(PACKAGE + module)
     for part in path.split("."):
         found = getattr(found, part)
-    if not isinstance(found, (type, types.FunctionType)) or not found.__module__.startswith(PACKAGE):
+    if not isinstance(found, (type, types.FunctionType)) or not _is_ours(found):
         raise TypeError(f"{name!r} is nothing that is recorded")
     return found
 
@@ -306,6 +309,10 @@ def _order(item: Any) -> bytes:
 
 def _packed(words: list[int]) -> str:
     return base64.b64encode(np.array(words, "<u4").tobytes()).decode()
+
+
+def _is_ours(thing: type | types.FunctionType) -> bool:
+    return thing.__module__.startswith(PACKAGE)
 
 
 def _factory(factory: Any) -> Any:
@@ -323,7 +330,7 @@ def _bytes(data: bytes | bytearray | memoryview) -> dict[str, Any]:
 
 
 def _array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    name = array.dtype.name
+    name = _dtype_name(array.dtype)
     if name not in DTYPES:
         raise TypeError(f"an array of {name} cannot be recorded")
     if not array.size:
@@ -331,6 +338,12 @@ def _array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         return {"~": name, "shape": list(array.shape), "base64": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()}
     return {"~": name, "rows": array.tolist() if name == "float64" or array.dtype.kind != "f" else _shortest(array)}
+
+
+@functools.cache
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """numpy makes it anew each time."""
+    return dtype.name
 
 
 def _shortest(array: np.ndarray[Any, Any]) -> Any:
@@ -344,4 +357,6 @@ def _array_of(found: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         return np.asarray(found["rows"], dtype)
     if "base64" in found:
         return np.frombuffer(base64.b64decode(found["base64"]), dtype).reshape(found["shape"]).copy()
+    if math.prod(found["shape"]):
+        raise ValueError("an array without its numbers")
     return np.zeros(found["shape"], dtype)

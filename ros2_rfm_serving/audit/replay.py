@@ -16,6 +16,10 @@ from ros2_rfm_serving.errors import RfmError
 
 SNAPSHOT, BEGIN, PERSON = "snapshot", "begin", "person"
 MAX_REASONS = 8
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ArithmeticError)
+"""What records raise that nobody wrote so."""
+ANSWERS = frozenset({"command", "result", "raised"})
+"""Keys of records that are the brain's, whatever it answers when it decides once more."""
 
 
 class Replayer(Protocol):
@@ -74,7 +78,7 @@ class Replay:
                 if self.result.difference is not None:
                     return
                 self._add(record)
-        except RfmError as error:
+        except (RfmError, *DAMAGED) as error:
             self._refuse(f"{error}; see `rfm audit verify`")
 
     def _add(self, record: Mapping[str, Any]) -> None:
@@ -104,9 +108,11 @@ class Replay:
             return
         except Exception as error:
             answers = {"raised": f"{type(error).__name__}: {error}"[:400]}
+        for note in getattr(self._replayer, "notes", ()):
+            self._say(note)
         if answers:
             self.result.decisions += 1
-            told = {key: value for key, value in record.items() if key in answers or key == "raised"}
+            told = {key: value for key, value in record.items() if key in answers or key in ANSWERS}
             self._compare(record, told, _as_read(answers))
 
     def _snapshot(self, record: Mapping[str, Any]) -> None:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from ros2_rfm_serving.cli.replay_infer import infer_again
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.inputs import console
+from ros2_rfm_serving.shipped import shipped
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.audit.bag import Bag
@@ -30,10 +32,13 @@ MOST_CHARACTERS = 400
 def replay(
     bag: Annotated[Path, typer.Argument(help="Recording, of `rfm record` or `rfm up --record`; a folder or one of its files")],
     robot: Annotated[str, typer.Option(help="This one alone")] = "",
+    infer: Annotated[bool, typer.Option(help="Run the recorded batches again on their engines instead")] = False,
+    profiles: Annotated[Path | None, typer.Option(help="Folder of the profiles that it was planned with")] = None,
+    models: Annotated[Path | None, typer.Option(help="Folder of model bundles, with --infer")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line, for programs")] = False,
 ) -> None:
     """Gives every brain what it was given then. It must decide the same, command by command; the first difference is shown with
-    both sides.
+    both sides. With --infer the recorded batches run again on their engines, and must give the same bytes.
 
     Example:  rfm replay /tmp/shift --robot push_1
 
@@ -44,8 +49,10 @@ def replay(
 
     began_s = time.monotonic()
     recording = Bag(bag)
+    if infer:
+        raise typer.Exit(infer_again(recording, models, as_json=as_json))
     with _progress(as_json) as tell:
-        results = _replayed(recording, robot, tell)
+        results = _replayed(recording, robot, profiles, tell)
     took_s = time.monotonic() - began_s
     if not results:
         what = f"of a robot {robot!r}" if robot else "that can be replayed"
@@ -57,20 +64,23 @@ def replay(
     raise typer.Exit(_code(results))
 
 
-def makers() -> Makers:
+def makers(profiles: Path | None = None) -> Makers:
     """Who decides once more, by what a writer's name begins with."""
     from ros2_rfm_serving.audit.replay import brains
     from ros2_rfm_serving.audit.robots.replay import RobotReplay
+    from ros2_rfm_serving.audit.schedulers.replay import SchedulerReplay
+    from ros2_rfm_serving.audit.servers.replay import ServerReplay
 
-    return {"robot": brains(RobotReplay)}
+    folder = profiles or shipped("config", "profiles")
+    return {"robot": brains(RobotReplay), "server": brains(ServerReplay), "scheduler": brains(lambda: SchedulerReplay(folder))}
 
 
-def _replayed(recording: Bag, robot: str, tell: Any) -> list[Replayed]:
+def _replayed(recording: Bag, robot: str, profiles: Path | None, tell: Any) -> list[Replayed]:
     from ros2_rfm_serving.audit.replay import replay as replayed
 
     found: dict[tuple[str, int], Replayed] = {}
     wanted = (lambda writer: writer == f"robot/{robot}") if robot else (lambda writer: True)
-    for result in replayed(recording.pages(), makers(), wanted):
+    for result in replayed(recording.pages(), makers(profiles), wanted):
         found[result.writer, result.run] = result
         tell(found)
     return list(found.values())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ros2_rfm_serving.audit.schedulers.book import Book
 from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot, load_factory
 from ros2_rfm_serving.ros.planner import Planner
@@ -16,15 +17,20 @@ from ros2_rfm_serving.types import Schedule
 class FleetInForce:
     """Whatever changes is published at once. What raises `RfmError` has changed nothing."""
 
-    def __init__(self, file: Path, planner: Planner, roster: Roster, publish: Callable[[Schedule, str], None], log: Any) -> None:
-        """publish: takes a schedule and the name of its factory. Raises: `RfmError`."""
+    def __init__(
+        self, file: Path, planner: Planner, roster: Roster, publish: Callable[[Schedule, str], None], log: Any, book: Book
+    ) -> None:
+        """publish: takes a schedule and the name of its factory. book: hears of every schedule, and why. Raises: `RfmError`."""
         self._run(load_factory(file))
         self.no_room: dict[str, str] = {}
         """Robots of the roster that no schedule serves: why."""
         self._file, self._planner, self._roster, self._publish_it, self._log = file, planner, roster, publish, log
+        self._book = book
         self._tried: tuple[object, ...] = ()
         """Beside which schedule, and for whom, room was to be made last."""
-        self._publish(planner.plan(self.factory, self.factory.robots))
+        planned = planner.plan(self.factory, self.factory.robots)
+        book.planned(planned, "the scheduler began")
+        self._publish(planned.fleet)
 
     @property
     def epoch(self) -> int:
@@ -62,7 +68,7 @@ class FleetInForce:
         if file:
             guests = self._roster.tasks.keys() - {robot.name for robot in factory.robots}
             robots = [*factory.robots, *(robot for robot in robots if robot.name in guests)]
-        self._go_over(factory, robots)
+        self._go_over(factory, robots, f"replanned{f' for {file.name}' if file else ''} by somebody's order")
         self._file = file_now
 
     # --- by itself ---
@@ -86,16 +92,19 @@ class FleetInForce:
         except RfmError as error:
             self._log.warning(f"the factory could not be planned anew: {error}")
             return
-        if made is None or made[0].schedule.epoch != self.epoch + 1:
+        if made is None or made[0].fleet.schedule.epoch != self.epoch + 1:
             return
-        fleet, needed = made
+        planned, needed = made
+        fleet = planned.fleet
         migration = self._fleet.migration_to(fleet.schedule)
         published = needed or migration.worth_it
-        self._log.info(
+        told = (
             f"another schedule would gain {migration.gained_actions:.0f} actions and lose {migration.lost_actions:.0f} "
             f"({len(migration.moved_servers)} servers and {len(migration.moved_robots)} robots move): "
             + ("published" if published else "not worth it")
         )
+        self._log.info(told)
+        self._book.planned(planned, told, background=True, published=published)
         if published:
             self._publish(fleet)
 
@@ -120,21 +129,24 @@ class FleetInForce:
             self._change(others.admit(robot), f"admitted {robot.name!r}; no other route changes")
         except ScheduleError as error:
             self._log.info(f"{robot.name!r} does not fit the placement ({error}): planning the whole factory anew")
-            self._go_over(self.factory, [*others.robots, robot])
+            self._go_over(self.factory, [*others.robots, robot], f"{robot.name!r} does not fit the placement: {error}")
 
     def _change(self, fleet: Fleet, what: str) -> None:
         """A local one; whether another schedule would be worth it is looked at in the background."""
         self._log.info(what)
+        self._book.changed(self._fleet, fleet, what)
         self._publish(fleet)
         if fleet.robots:
             self._planner.begin(self.factory, fleet.robots, fleet.schedule)
 
-    def _go_over(self, factory: Factory, robots: list[Robot]) -> None:
+    def _go_over(self, factory: Factory, robots: list[Robot], why: str) -> None:
         """To a plan of the whole factory."""
-        fleet = self._planner.plan(factory, robots, self._fleet.schedule)
+        planned = self._planner.plan(factory, robots, self._fleet.schedule)
+        fleet = planned.fleet
         self._planner.forget()
         self._run(factory)
         self._roster.limit_to(factory, fleet.robots)
+        self._book.planned(planned, why)
         self._publish(fleet)
 
     def _publish(self, fleet: Fleet) -> None:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.scheduler import Fleet, start_fleet
+from ros2_rfm_serving.scheduler import Planned, Solution, start_fleet
 from ros2_rfm_serving.types import Schedule
 
 
 class _Background(NamedTuple):
-    future: Future[Fleet]
+    future: Future[Planned]
     needed: bool
 
 
@@ -34,25 +34,33 @@ class Planner:
         """Something is made in the background, or was made and not taken yet."""
         return self._background is not None
 
-    def plan(self, factory: Factory, robots: Sequence[Robot], previous: Schedule | None = None) -> Fleet:
+    def plan(self, factory: Factory, robots: Sequence[Robot], previous: Schedule | None = None) -> Planned:
         """The epoch after `previous`. Raises: `RfmError`."""
-        return start_fleet(
+        policy, readings_s, solutions = self.policy, list[float](), list[Solution]()
+
+        def clock() -> float:
+            readings_s.append(time.monotonic())
+            return readings_s[-1]
+
+        fleet = start_fleet(
             factory,
             robots,
             self._profile,
             self._catalogue,
             epoch=previous.epoch + 1 if previous else 1,
             previous=previous,
-            policy=self.policy,
-            clock=time.monotonic,
+            policy=policy,
+            clock=clock,
+            found=solutions.append,
         )
+        return Planned(fleet, factory, previous, policy, tuple(readings_s), solutions[0].time_limited)
 
     def begin(self, factory: Factory, robots: Sequence[Robot], previous: Schedule, *, needed: bool = False) -> None:
         """needed: some of these robots are not served without."""
         self.forget()
         self._background = _Background(self._solver.submit(self.plan, factory, robots, previous), needed)
 
-    def take(self) -> tuple[Fleet, bool] | None:
+    def take(self) -> tuple[Planned, bool] | None:
         """What was made in the background, and whether it was needed; None: not yet, or nothing. Raises: `RfmError`."""
         if self._background is None or not self._background.future.done():
             return None

@@ -18,10 +18,12 @@ from typing import Any
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
+from ros2_rfm_serving.audit.schedulers.book import Book
 from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
 from ros2_rfm_serving.ros.attendance import Attendance
 from ros2_rfm_serving.ros.fleet_in_force import FleetInForce
 from ros2_rfm_serving.ros.followers import Followers
+from ros2_rfm_serving.ros.node.audit import AuditTopic
 from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, declare
@@ -65,8 +67,11 @@ class SchedulerNode(Node):
         self._identity = 1 + secrets.randbelow(2**64 - 1)
         self._followers = Followers(self, names, self._identity)
         self._roster = Roster(self._identity, values.number("lease_s"))
-        self._planner = Planner(Path(folder) if folder else share() / "config" / "profiles", values.text("policy"))
-        self._fleet = FleetInForce(Path(file), self._planner, self._roster, self._publish, self.get_logger())
+        profiles = Path(folder) if folder else share() / "config" / "profiles"
+        self._planner = Planner(profiles, values.text("policy"))
+        self._audit = AuditTopic(self, "scheduler", names.audit).open()
+        self._book = Book(self._audit.journal, profiles, clock)
+        self._fleet = FleetInForce(Path(file), self._planner, self._roster, self._publish, self.get_logger(), self._book)
         self._attendance = Attendance(self, names, self._roster, self._fleet)
         self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis, self._attendance.diagnosis))
         self.create_service(srv.AdmitRobot, names.admit_robot, self._admit, qos_profile=qos.CONTROL)
@@ -84,6 +89,7 @@ class SchedulerNode(Node):
 
     def destroy_node(self) -> None:
         self._planner.end()
+        self._audit.close()
         super().destroy_node()
 
     def _publish(self, schedule: Schedule, factory: str) -> None:
@@ -110,17 +116,22 @@ class SchedulerNode(Node):
             convert.check_name("robot", request.robot)
             self._fleet.admit(request.robot, request.task)
 
-        return await self._answer(response, admit)
+        return await self._answer(response, admit, f"admit {request.robot!r} for {request.task!r}")
 
     async def _release(self, request: Any, response: Any) -> Any:
-        return await self._answer(response, lambda: self._fleet.release(request.robot))
+        return await self._answer(response, lambda: self._fleet.release(request.robot), f"release {request.robot!r}")
 
     async def _replan(self, request: Any, response: Any) -> Any:
-        return await self._answer(
-            response, lambda: self._fleet.replan(Path(request.factory_file) if request.factory_file else None)
-        )
+        file = Path(request.factory_file) if request.factory_file else None
+        return await self._answer(response, lambda: self._fleet.replan(file), f"replan {file.name if file else ''}".strip())
 
-    async def _answer(self, response: Any, change: Callable[[], None]) -> Any:
+    async def _answer(self, response: Any, change: Callable[[], None], what: str) -> Any:
+        response = await self._answered(response, change)
+        answer = f"schedule {response.schedule_epoch}" if response.success else response.error_msg
+        self._book.person(what, answer, response.success)
+        return response
+
+    async def _answered(self, response: Any, change: Callable[[], None]) -> Any:
         """A schedule that is published is not in force yet: somebody else's may be."""
         asked_s = clock()
         try:

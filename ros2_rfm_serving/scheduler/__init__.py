@@ -1,7 +1,8 @@
 """Factory and profiles in, schedule out."""
 
 from ros2_rfm_serving.scheduler.adaptation import Fleet, Migration
-from ros2_rfm_serving.scheduler.planning import POLICIES, fleet_of, plan_factory, start_fleet
+from ros2_rfm_serving.scheduler.planned import Planned
+from ros2_rfm_serving.scheduler.planning import POLICIES, fleet_of, plan_factory, rebuilt, start_fleet
 from ros2_rfm_serving.scheduler.roster import DEFAULT_LEASE_S, LOOK_PERIOD_S, Roster, Word, newcomers, settled
 from ros2_rfm_serving.scheduler.solution import Solution, to_schedule
 
@@ -11,12 +12,14 @@ __all__ = [
     "POLICIES",
     "Fleet",
     "Migration",
+    "Planned",
     "Roster",
     "Solution",
     "Word",
     "fleet_of",
     "newcomers",
     "plan_factory",
+    "rebuilt",
     "settled",
     "start_fleet",
     "to_schedule",

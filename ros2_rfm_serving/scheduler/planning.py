@@ -75,6 +75,7 @@ def plan_factory(
     if problems := explain.hopeless(problem, curves):
         return _infeasible(policy, math.nan, problems, budget.spent_s())
     bound = upper_bound(problem, curves, time_limit_s=max(0.5, seconds / 3), gap=BOUND_GAP if seconds else ROUGH_GAP)
+    budget.cut_short |= not bound.proven
     capped = rate_control if rate_control is not None else policy not in STATIC
     solution = _run(policy, problem, curves, profile, bound, capped, budget)
     if solution.policy and not solution.servers:
@@ -85,7 +86,7 @@ def plan_factory(
     if policy not in STATIC:
         reserved = {s: g for s, g in factory.gpu_types.items() if s not in problem.servers}
         solution = with_standbys(solution, problem, curves, reserved, peers=factory.standby.peers)
-    return replace(solution, solve_s=budget.spent_s())
+    return replace(solution, solve_s=budget.spent_s(), time_limited=budget.cut_short)
 
 
 def _feasible(profile: Profile, catalogue: Catalogue | None) -> explain.Feasible:
@@ -112,8 +113,11 @@ def start_fleet(
     previous: Schedule | None = None,
     policy: str = "best",
     clock: Callable[[], float] = lambda: 0.0,
+    found: Callable[[Solution], object] = lambda solution: None,
 ) -> Fleet:
     """Plans a factory for these robots, ready to be adapted. Robots stay where they were in `previous` as far as they can.
+
+    found: is told the solution.
 
     Raises: `ScheduleError` with the reasons and remedies when it cannot be served; `ProfileError`.
     """
@@ -121,6 +125,7 @@ def start_fleet(
     solution = plan_factory(factory, profile, catalogue, policy=policy, num_robots=counts, clock=clock)
     if not solution.servers:
         raise ScheduleError("; ".join(solution.problems))
+    found(solution)
     return fleet_of(factory, solution, robots, profile, catalogue, epoch=epoch, previous=previous)
 
 
@@ -135,8 +140,12 @@ def fleet_of(
     previous: Schedule | None = None,
 ) -> Fleet:
     """These robots under a solution, ready to be adapted."""
+    return rebuilt(factory, to_schedule(solution, robots, epoch=epoch, previous=previous), robots, profile, catalogue)
+
+
+def rebuilt(factory: Factory, schedule: Schedule, robots: Sequence[Robot], profile: Profile, catalogue: Catalogue | None) -> Fleet:
+    """These robots under a schedule that was planned for them."""
     problem = problem_of(factory, Counter(robot.task for robot in robots), profile, catalogue)
-    schedule = to_schedule(solution, robots, epoch=epoch, previous=previous)
     return Fleet(problem, curves_of(problem, profile), schedule, robots)
 
 

@@ -83,6 +83,8 @@ class Solution:
     notes: tuple[str, ...] = ()
     complete: bool = True
     """False: the time ran out; this is the best schedule found until then."""
+    time_limited: bool = False
+    """An integer program stopped at a time limit of its own, whatever `clock` said."""
 
     @property
     def gap(self) -> float:

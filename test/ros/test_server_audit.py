@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import rclpy
+from rclpy.serialization import serialize_message
 from rfm_serving import msg
+from typer.testing import CliRunner
 
+from ros2_rfm_serving.audit.bag_writer import BagWriter
 from ros2_rfm_serving.audit.chain import Checked, Page, records
-from ros2_rfm_serving.audit.replay import brains, replay
-from ros2_rfm_serving.audit.servers.infer import ALONE_LIMIT, Inference
-from ros2_rfm_serving.audit.servers.replay import ServerReplay
+from ros2_rfm_serving.audit.servers.infer import ALONE_LIMIT
 from ros2_rfm_serving.benchmarks.path.sides import camera_image
+from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.ros.node.audit import page_from
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import session_request_to
 from ros2_rfm_serving.types import Conditioning, EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
 from test.ros.server_fleet import Fleet
+from test.unit.audit.recorded import definition
 
+Heard = tuple[int, str, str, bytes]
+"""When, ns; topic; type; CDR"""
 MODEL = "rfm/metaworld-flow"
 ROBOTS = "abcd"
 
@@ -34,18 +42,24 @@ class Listener(Fleet):
     def __init__(self, *robots: str) -> None:
         super().__init__(*robots)
         self.pages: list[Page] = []
-        self.sent: list[ObservationRequest] = []
+        self.sent: list[Heard] = []
+        self.heard_s: list[Heard] = []
         self.contract: Any = None
 
     def listen(self) -> None:
         topic = qos.Names().server("s1", "audit")
-        self.heard = self.create_subscription(msg.AuditPage, topic, lambda m: self.pages.append(page_from(m)), qos.AUDIT)
+
+        def hear(page: Any) -> None:
+            self.pages.append(page_from(page))
+            self.heard_s.append((time.time_ns(), topic, "rfm_serving/msg/AuditPage", serialize_message(page)))
+
+        self.create_subscription(msg.AuditPage, topic, hear, qos.AUDIT)
 
     def kinds(self) -> list[str]:
         return [record["kind"] for page in self.pages for record in records(page)]
 
     def join(self, robot: str) -> None:
-        self.wait(lambda: self.opener.service_is_ready())
+        self.wait(self.opener.service_is_ready)
         asked = {"robot": robot, "component": "system1", "action_names": self.contract.action_names}
         more = {"cameras": self.contract.cameras, "state_size": self.contract.state_size, "conditioning": Conditioning.PREFIX}
         future = self.opener.call_async(session_request_to(SessionRequest(**asked, **more)))
@@ -67,8 +81,9 @@ class Listener(Fleet):
             prefix_model=prefix,
             prefix_robot=prefix,
         )
-        self.sent.append(request)
-        self.out.publish(convert.observation_to(request))
+        message = convert.observation_to(request)
+        self.sent.append((time.time_ns(), self.out.topic_name, "rfm_serving/msg/Observation", serialize_message(message)))
+        self.out.publish(message)
 
 
 @contextmanager
@@ -90,7 +105,7 @@ def serving() -> Iterator[tuple[Listener, subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def test_what_a_server_decided_is_decided_again_and_its_batches_give_the_same_bytes() -> None:
+def test_what_a_server_decided_is_decided_again_and_its_batches_give_the_same_bytes(tmp_path: Path) -> None:
     from ros2_rfm_serving.engines.embedded.engine import load_embedded
     from ros2_rfm_serving.shipped import shipped
 
@@ -108,8 +123,12 @@ def test_what_a_server_decided_is_decided_again_and_its_batches_give_the_same_by
         process.send_signal(signal.SIGTERM)
         fleet.wait(lambda: "closed" in fleet.kinds(), what="an orderly end")
     _verified(fleet.pages)
-    _decided_again(fleet.pages)
-    _run_again(fleet)
+    bag = str(_bag(fleet, tmp_path))
+    decided = _rfm("replay", bag)
+    assert decided["difference"] is None and not decided["refused"] and decided["decisions"] > 60, decided
+    ran = _rfm("replay", bag, "--infer")
+    assert ran["rows"] > ran["batches"] >= 8 and ran["unrecorded"] == 1 and not ran["skipped"] and not ran["notes"], ran
+    assert ran["same"] == ran["rows"] and ran["alone"] <= ALONE_LIMIT, ran
 
 
 def _verified(pages: list[Page]) -> None:
@@ -120,20 +139,18 @@ def _verified(pages: list[Page]) -> None:
     assert not checked.flaws
 
 
-def _decided_again(pages: list[Page]) -> None:
-    (result,) = {id(one): one for one in replay(pages, {"server": brains(ServerReplay)})}.values()
-    assert result.difference is None and not result.refused and result.decisions > 60, result
+def _bag(fleet: Listener, folder: Path) -> Path:
+    """As a recorder would have written it, to whom the first observation got lost."""
+    bag = BagWriter(folder / "bag")
+    heard = sorted([*fleet.sent[1:], *fleet.heard_s], key=lambda one: one[0])
+    for time_ns, topic, kind, data in heard:
+        bag.write(topic, kind, definition(kind), data, time_ns)
+    bag.close()
+    return folder / "bag"
 
 
-def _run_again(fleet: Listener) -> None:
-    inference = Inference("server/s1")
-    for observation in fleet.sent[1:]:  # the first one was lost
-        inference.observations.add(observation)
-    for page in fleet.pages:
-        for record in records(page):
-            inference.feed(record)
-    found = inference.result
-    assert found.rows > found.batches >= 8 and found.unrecorded == 1 and not found.notes and not found.skipped
-    assert found.same == found.rows, found.different
-    assert found.alone <= ALONE_LIMIT
-    print(f"{found.batches} batches, {found.rows} rows, {found.same} the same; alone {found.alone:g}")
+def _rfm(*args: str) -> dict[str, Any]:
+    result = CliRunner().invoke(app, [*args, "--json"])
+    assert result.exit_code == 0, result.output
+    (chain,) = json.loads(result.output)["chains"]
+    return dict(chain)

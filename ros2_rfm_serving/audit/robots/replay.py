@@ -8,7 +8,7 @@ from typing import Any
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.robots.recorded import SILENT
-from ros2_rfm_serving.audit.robots.told import failed_call, failed_tick, sensors_of, told_call, told_state, told_tick
+from ros2_rfm_serving.audit.robots.told import decided, raised, sensors_of, told_state
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.robot import RobotBrain
 
@@ -21,8 +21,6 @@ INPUTS: dict[str, bool] = {
     )
 }
 """Calls of a brain, and whether they are told the time."""
-ANSWERS = ("command", "why", "requests", "opens", "resets", "raised")
-"""Of a tick's record; the others are what it was given."""
 
 
 class RobotReplay:
@@ -55,10 +53,8 @@ class RobotReplay:
         try:
             tick = self.brain.tick(sensors, record["t"], may_act=may_act)
         except Exception as error:
-            told = failed_tick(sensors, may_act, error)
-        else:
-            told = told_tick(self.brain, sensors, may_act, tick)
-        return {key: value for key, value in told.items() if key in ANSWERS}
+            return {"raised": raised(error)}
+        return decided(self.brain, tick)
 
     def _call(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         do = record["do"]
@@ -68,8 +64,8 @@ class RobotReplay:
         except RfmError:
             raise
         except Exception as error:
-            return {"raised": failed_call(do, {}, error)["raised"]}
-        return {"result": told_call(do, {}, None if do in SILENT else result)["result"]}
+            return {"raised": raised(error)}
+        return {"result": None if do in SILENT else codec.plain(result)}
 
     def _told(self, do: str, given: dict[str, Any], now_s: float) -> Any:
         if do == "count":

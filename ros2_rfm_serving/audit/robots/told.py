@@ -16,9 +16,12 @@ from ros2_rfm_serving.types import NO_ROWS, ObservationRequest, RequestId, TaskP
 
 def told_tick(brain: RobotBrain, sensors: Sensors | None, may_act: bool, tick: Tick) -> dict[str, Any]:
     """Of the tick that has just been made. Images stand where a request took them along: nothing else looks at them."""
+    return {"sensors": _sensors(sensors, bool(tick.requests)), "may_act": may_act, **decided(brain, tick)}
+
+
+def decided(brain: RobotBrain, tick: Tick) -> dict[str, Any]:
+    """What `told_tick` tells beside what the brain was given."""
     return {
-        "sensors": _sensors(sensors, bool(tick.requests)),
-        "may_act": may_act,
         "command": codec.plain(tick.command),
         "why": told_why(brain.why),
         "requests": [_request(server, request) for server, request in tick.requests],

@@ -5,5 +5,6 @@ records.py      notes as records
 reading.py      records as calls
 snapshots.py    all that a brain holds, without engines and images
 replay.py       the calls, made again
+infer.py        recorded batches, run again (rerun.py: of a whole recording; engines.py, observations.py: what it takes)
 journal.py      a live server's notes on their way into its journal
 """

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.servers.engines import build, elsewhere
+from ros2_rfm_serving.audit.servers.engines import elsewhere
 from ros2_rfm_serving.audit.servers.observations import Observations
 from ros2_rfm_serving.audit.servers.records import BATCH, REPLY, REQUEST, digest_of, inputs_of
 from ros2_rfm_serving.audit.servers.replay import ServerReplay
@@ -41,6 +41,8 @@ class Inferred:
     """Rows with the same bytes."""
     alone: float = 0.0
     """Largest difference of a row that ran alone from the same row in its batch, model space."""
+    off: float = 0.0
+    """Largest difference of a row with other bytes from the chunk that its robot got, model space; 0: none is known."""
     unrecorded: int = 0
     """Batches of which an observation is not in the recording: it came another way, or was lost."""
     skipped: int = 0
@@ -57,10 +59,18 @@ class Inferred:
 class Inference:
     """One chain of a server, record by record, with the observations as they lie between its pages."""
 
-    def __init__(self, writer: str, make: Callable[[Mapping[str, Any]], Engine] = build, *, alone: bool = True) -> None:
-        """make: the engine of a chain's `made_of.engine`; raises `RfmError`. alone: each row runs by itself, too."""
+    def __init__(
+        self,
+        writer: str,
+        make: Callable[[Mapping[str, Any]], Engine],
+        observations: Observations,
+        *,
+        alone: bool = True,
+    ) -> None:
+        """make: the engine of what a chain was `made_of`; raises `RfmError`. observations: those that came before the page, at
+        least. alone: each row runs by itself, too."""
         self.result = Inferred(writer)
-        self.observations = Observations()
+        self._observations = observations
         self._make, self._alone = make, alone
         self._replay: ServerReplay | None = None
         self._running: Running | None = None
@@ -137,7 +147,7 @@ class Inference:
 
     def _row(self, request: InferenceRequest) -> InferenceRequest | None:
         """As the engine saw it; None: that is not in the recording."""
-        given, observation = self._given.pop(request.id, None), self.observations.take(request.id)
+        given, observation = self._given.pop(request.id, None), self._observations.take(request.id)
         if given is None or observation is None or not _is(observation, given) or self._running is None:
             return None
         encoded = self._running.engine.takes_encoded

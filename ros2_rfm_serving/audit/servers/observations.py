@@ -49,6 +49,10 @@ def key_of(request: RequestId) -> Key:
     return request.robot, request.component, request.session_epoch
 
 
+MOST_WAITING = 16
+"""Of one session, whose newest takes the place of all others."""
+
+
 class Observations:
     """Those of which no batch has come yet, by session. What a later one of the same session has overtaken goes."""
 
@@ -56,7 +60,10 @@ class Observations:
         self._of: dict[Key, dict[int, ObservationRequest]] = {}
 
     def add(self, observation: ObservationRequest) -> None:
-        self._of.setdefault(key_of(observation.id), {})[observation.id.sequence] = observation
+        waiting = self._of.setdefault(key_of(observation.id), {})
+        waiting[observation.id.sequence] = observation
+        if len(waiting) > MOST_WAITING:
+            del waiting[next(iter(waiting))]
 
     def take(self, request: RequestId) -> ObservationRequest | None:
         """None: it was not recorded."""

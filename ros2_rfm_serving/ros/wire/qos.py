@@ -72,6 +72,7 @@ class Names:
         self.admit_robot = f"{self._root}/rfm/admit_robot"
         self.release_robot = f"{self._root}/rfm/release_robot"
         self.replan = f"{self._root}/rfm/replan"
+        self.audit = f"{self._root}/rfm/audit"
 
     def server(self, server: str, leaf: str) -> str:
         """/rfm/servers/<server>/<leaf>"""

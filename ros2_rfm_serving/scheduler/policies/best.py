@@ -64,7 +64,9 @@ def _expected(problem: Problem, curves: Curves, candidate: Candidate) -> float:
 
 def _seeds(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:
     for slack in SLACKS if len(problem.servers) <= ROSA_UP_TO_SERVERS else SLACKS[-1:]:
-        yield _placed(problem, whole_mix(problem, curves, bound, slack=slack, time_limit_s=MIX_SHARE * budget.seconds))
+        whole = whole_mix(problem, curves, bound, slack=slack, time_limit_s=MIX_SHARE * budget.seconds)
+        budget.cut_short |= not whole.proven
+        yield _placed(problem, whole.mix)
     yield _rounded(problem, curves, _dominant(bound))
     for static in (baselines.equal, baselines.weighted):
         try:

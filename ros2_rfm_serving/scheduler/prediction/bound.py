@@ -72,7 +72,7 @@ def upper_bound(problem: Problem, curves: Curves, *, time_limit_s: float = 5.0, 
     return _Mix(problem, columns, whole=False).solve(time_limit_s, gap)
 
 
-def whole_mix(problem: Problem, curves: Curves, bound: Bound, *, slack: float, time_limit_s: float) -> tuple[Share, ...]:
+def whole_mix(problem: Problem, curves: Curves, bound: Bound, *, slack: float, time_limit_s: float) -> Bound:
     """A mix of whole servers that keep what they promise, with the configurations of the bound's mix; empty when none was found.
 
     Servers in an interval of load have the latency of its upper end, and stay below it by `slack` robots' requests.
@@ -85,7 +85,7 @@ def whole_mix(problem: Problem, curves: Curves, bound: Bound, *, slack: float, t
     columns = _columns(problem, curves, used, lambda config, low, high: curves.mean(config).at(high))
     robot_hz = {d.index: d.rate_hz(problem.classes[d.task].floor_hz) for d in problem.demands}
     kept = [replace(c, capacity_hz=c.capacity_hz - slack * max(robot_hz[d] for d in c.suits)) for c in columns]
-    return _Mix(problem, [c for c in kept if c.capacity_hz > 0], whole=True).solve(time_limit_s, WHOLE_GAP).mix
+    return _Mix(problem, [c for c in kept if c.capacity_hz > 0], whole=True).solve(time_limit_s, WHOLE_GAP)
 
 
 def _columns(

@@ -155,3 +155,16 @@ def test_an_object_with_other_attributes_is_refused_with_their_names(change: dic
         codec.value({**written, **change})
     with pytest.raises(RfmError, match="lacks waits"):
         codec.value({key: value for key, value in written.items() if key != "waits"})
+
+
+@pytest.mark.parametrize(
+    ("of", "name"), [("text", "format"), ({"~": "function", "name": "types.arrays:empty"}, "__globals__"), (1, "real")]
+)
+def test_no_method_but_ours_is_reached(of: object, name: str) -> None:
+    with pytest.raises(RfmError, match="no method of ours"):
+        codec.value({"~": "method", "of": of, "name": name})
+
+
+def test_methods_of_ours_come_back() -> None:
+    again = back(RobotBrain(CONFIG)._talk.due.may_pop, codec.whole)
+    assert again() is False

@@ -174,6 +174,20 @@ def test_code_that_decides_otherwise_is_found(
     assert again.difference is not None and again.at["n"] > 1
 
 
+def test_a_failure_is_a_decision_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, recorder = recorded_world()
+    run(world, recorder, 2)
+    with monkeypatch.context() as broken:
+        broken.setattr(Link, "delay_steps", lambda self, step_rate_hz: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            run(world, recorder, 2)
+    run(world, recorder, 1)
+    again = replayed(recorder.pages)
+    assert again.difference is not None and "ZeroDivisionError" in again.difference.recorded, "it does not fail here"
+    number, field = again.at["n"], again.difference.field
+    assert field == "raised" and "raised" in all_records(recorder.pages)[number]
+
+
 # --- what cannot be replayed is said ---
 
 

@@ -14,6 +14,7 @@ from ros2_rfm_serving.ros.fleet_in_force import FleetInForce
 from ros2_rfm_serving.ros.planner import Planner
 from ros2_rfm_serving.scheduler import Roster, Word
 from ros2_rfm_serving.types import NOT_ADMITTED, Admission, Schedule
+from test.unit.scheduler.kept_plans import KeptPlans
 
 ME, FORMER = 7, 5
 FACTORY = """
@@ -43,8 +44,10 @@ class Running:
         self.file.write_text(FACTORY)
         self.schedules: list[Schedule] = []
         self.roster, self.planner = Roster(ME), Planner(profiles, "best")
+        self.kept = KeptPlans(profiles)
+        log = logging.getLogger("test")
         self.fleet = FleetInForce(
-            self.file, self.planner, self.roster, lambda schedule, name: self.schedules.append(schedule), logging.getLogger("test")
+            self.file, self.planner, self.roster, lambda schedule, name: self.schedules.append(schedule), log, self.kept.book
         )
 
     def tasks(self) -> dict[str, str]:

@@ -1,0 +1,140 @@
+"""The schedule in force, as a plan of the whole factory and what came and went since: for a journal, and read from one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.journal import Journal
+from ros2_rfm_serving.factory import Factory, Robot
+from ros2_rfm_serving.scheduler import Fleet, Planned
+from ros2_rfm_serving.types import Schedule
+
+PLANNED, CHANGED, BACKGROUND = "planned", "changed", "background"
+Step = list[Any]
+"""["release", robot], ["admit", robot, task, index] or ["again"]"""
+
+
+class Book:
+    """Of one scheduler, on one thread. Keeps references alone; writes while somebody listens."""
+
+    def __init__(self, journal: Journal, profiles: Path, clock: Callable[[], float]) -> None:
+        self._journal, self._clock = journal, clock
+        self._profiles = profiles_hash(profiles)
+        self._planned: Planned | None = None
+        self._steps: list[Step] = []
+        self._told: set[str] = set()
+        """Hashes of factories that this chain has."""
+        journal.describes(made_of=self._made_of, whole=self._whole)
+
+    def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None:
+        """A whole factory. Before it is published."""
+        if published:
+            self._planned, self._steps = planned, []
+        self._note(self._plan_of, planned, BACKGROUND if background else PLANNED, reason, published)
+
+    def changed(self, before: Fleet, after: Fleet, reason: str) -> None:
+        """Robots came and went; what is hosted stays."""
+        steps = steps_of(before, after)
+        self._steps += steps
+        self._note(_change_of, steps, after.schedule, reason)
+
+    def person(self, what: str, answer: str, done: bool) -> None:
+        """ROS does not say who calls."""
+        said = {"what": what, "who": "", "answer": answer, "done": done}
+        self._journal.note("person", self._clock(), lambda: said, urgent=True)
+
+    # --- what it writes ---
+
+    def _note(self, describe: Callable[..., Mapping[str, Any]], *args: Any) -> None:
+        self._journal.note("plan", self._clock(), describe, *args, urgent=True)
+
+    def _plan_of(self, planned: Planned, how: str, reason: str, published: bool) -> dict[str, Any]:
+        factory, text = factory_of(planned.factory)
+        more = {} if text in self._told else {"factory": factory}
+        self._told.add(text)
+        inputs = _inputs(planned, text, self._profiles)
+        return {
+            "how": how,
+            "reason": reason,
+            "published": published,
+            "inputs": inputs,
+            "inputs_hash": hashed(inputs),
+            "time_limited": planned.time_limited,
+            "schedule": codec.plain(planned.fleet.schedule),
+            **more,
+        }
+
+    def _made_of(self) -> Any:
+        self._told = set()
+        return {"profiles": self._profiles}
+
+    def _whole(self) -> Any:
+        """The last plan, and the steps since."""
+        if self._planned is None:
+            return None
+        factory, text = factory_of(self._planned.factory)
+        self._told.add(text)
+        inputs = _inputs(self._planned, text, self._profiles)
+        schedule = codec.plain(self._planned.fleet.schedule)
+        return {"factory": factory, "inputs": inputs, "schedule": schedule, "steps": [list(step) for step in self._steps]}
+
+
+def _change_of(steps: Sequence[Step], schedule: Schedule, reason: str) -> dict[str, Any]:
+    return {"how": CHANGED, "reason": reason, "published": True, "steps": list(steps), "schedule": codec.plain(schedule)}
+
+
+def _inputs(planned: Planned, factory: str, profiles: str) -> dict[str, Any]:
+    previous = planned.previous
+    return {
+        "factory": factory,
+        "profiles": profiles,
+        "robots": [[robot.name, robot.task, robot.index] for robot in planned.fleet.robots],
+        "previous": previous.epoch if previous else 0,
+        "policy": planned.policy,
+        "clock_s": list(planned.readings_s),
+    }
+
+
+def steps_of(before: Fleet, after: Fleet) -> list[Step]:
+    """How one comes from the other."""
+    stay = {(robot.name, robot.task) for robot in after.robots}
+    were = {(robot.name, robot.task) for robot in before.robots}
+    gone: list[Step] = [["release", robot.name] for robot in before.robots if (robot.name, robot.task) not in stay]
+    came = [["admit", robot.name, robot.task, robot.index] for robot in after.robots if (robot.name, robot.task) not in were]
+    return [*gone, *came] or [["again"]]
+
+
+def stepped(fleet: Fleet, steps: Sequence[Step]) -> Fleet:
+    """Raises: `ScheduleError`."""
+    for do, *args in steps:
+        if do == "release":
+            fleet = fleet.release(args[0])
+        elif do == "admit":
+            fleet = fleet.admit(Robot(name=args[0], task=args[1], index=args[2]))
+        else:
+            fleet = fleet.again()
+    return fleet
+
+
+def factory_of(factory: Factory) -> tuple[Any, str]:
+    """For JSON, and its hash."""
+    dumped = codec.plain(factory.model_dump(mode="json"))
+    return dumped, hashed(dumped)
+
+
+def hashed(value: Any) -> str:
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def profiles_hash(folder: Path) -> str:
+    """Of the measured figures and the catalogue."""
+    digest = hashlib.sha256()
+    for file in sorted([*folder.glob("*.csv"), *folder.glob("models.yaml")]):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()

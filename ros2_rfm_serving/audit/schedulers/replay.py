@@ -1,0 +1,121 @@
+"""A scheduler plans once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.schedulers.book import BACKGROUND, CHANGED, hashed, profiles_hash, stepped
+from ros2_rfm_serving.errors import RfmError, ScheduleError
+from ros2_rfm_serving.factory import Catalogue, Factory, Robot
+from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.scheduler import Fleet, rebuilt, start_fleet
+from ros2_rfm_serving.types import Schedule
+
+TIME_LIMIT = "not comparable: the time limit of an integer program decided, so the schedule that was recorded is taken"
+
+
+class SchedulerReplay:
+    """See `audit.replay.Replayer`."""
+
+    def __init__(self, profiles: Path) -> None:
+        """profiles: the folder that the factory was planned with."""
+        self.notes: list[str] = []
+        """What people should know."""
+        self._folder, self._hash = profiles, profiles_hash(profiles)
+        self._profile, self._catalogue = load_profiles(profiles), Catalogue.load(profiles / "models.yaml")
+        self._factories: dict[str, Factory] = {}
+        self._fleet: Fleet | None = None
+        self._kept: Any = None
+        """As a snapshot would have it."""
+
+    def restore(self, brain: Any) -> None:
+        if not isinstance(brain, dict):
+            raise RfmError("no factory was planned yet")
+        inputs = brain["inputs"]
+        self._learn(brain["factory"], inputs)
+        self._fleet = stepped(self._as_planned(inputs, brain["schedule"]), brain["steps"])
+        self._kept = brain
+
+    def whole(self) -> Any:
+        return self._kept
+
+    def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        if record["kind"] != "plan":
+            return {}
+        return self._changed(record["steps"]) if record["how"] == CHANGED else self._planned(record)
+
+    # --- parts ---
+
+    def _changed(self, steps: Sequence[list[Any]]) -> Mapping[str, Any]:
+        assert self._fleet is not None
+        self._fleet = stepped(self._fleet, steps)
+        self._kept = {**self._kept, "steps": [*self._kept["steps"], *steps]}
+        return {"schedule": codec.plain(self._fleet.schedule)}
+
+    def _planned(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        inputs = record["inputs"]
+        if "factory" in record:
+            self._learn(record["factory"], inputs)
+        fleet = self._as_planned(inputs, record["schedule"]) if record["time_limited"] else self._again(inputs, record)
+        if record["published"]:
+            self._fleet = fleet
+            self._kept = {
+                "factory": self._kept["factory"] if "factory" not in record else record["factory"],
+                "inputs": inputs,
+                "schedule": codec.plain(fleet.schedule),
+                "steps": [],
+            }
+        if record["time_limited"]:
+            self.notes.append(f"record {record['n']}: {TIME_LIMIT}")
+            return {}
+        return {"schedule": codec.plain(fleet.schedule), "inputs_hash": hashed(inputs)}
+
+    def _again(self, inputs: Mapping[str, Any], record: Mapping[str, Any]) -> Fleet:
+        """On the clock that the planner read then. Raises: `RfmError`."""
+        previous = self._fleet.schedule if self._fleet is not None and inputs["previous"] else None
+        if previous is not None and previous.epoch != inputs["previous"]:
+            what = "begun in the background" if record["how"] == BACKGROUND else "made"
+            raise RfmError(f"it was {what} beside schedule {inputs['previous']}, and {previous.epoch} is in force")
+        factory = self._factories[inputs["factory"]]
+        return start_fleet(
+            factory,
+            robots_of(inputs),
+            self._profile,
+            self._catalogue,
+            epoch=inputs["previous"] + 1,
+            previous=previous,
+            policy=inputs["policy"],
+            clock=played(inputs["clock_s"]),
+        )
+
+    def _as_planned(self, inputs: Mapping[str, Any], schedule: Any) -> Fleet:
+        """Without planning: as the schedule says. Raises: `RfmError`."""
+        found = codec.value(schedule)
+        if not isinstance(found, Schedule):
+            raise RfmError("a plan without a schedule")
+        factory = self._factories.get(inputs["factory"])
+        if factory is None:
+            raise RfmError("its factory is not in the recording")
+        return rebuilt(factory, found, robots_of(inputs), self._profile, self._catalogue)
+
+    def _learn(self, factory: Any, inputs: Mapping[str, Any]) -> None:
+        """Raises: `RfmError`."""
+        if hashed(factory) != inputs["factory"]:
+            raise ScheduleError("the factory is not the one that was planned for")
+        if inputs["profiles"] != self._hash:
+            raise ScheduleError(f"it was planned with other profiles than those in {self._folder}: name the folder with --profiles")
+        self._factories[inputs["factory"]] = Factory.model_validate(codec.value(factory))
+
+
+def robots_of(inputs: Mapping[str, Any]) -> list[Robot]:
+    return [Robot(name=name, task=task, index=index) for name, task, index in inputs["robots"]]
+
+
+def played(readings_s: Sequence[float]) -> Callable[[], float]:
+    """A clock that says what another one said, and then its last word."""
+    left = list(readings_s) or [0.0]
+    left.reverse()
+    return lambda: left.pop() if len(left) > 1 else left[0]

@@ -1,0 +1,60 @@
+"""Pages of a recording that somebody else made: `audit/verify.py`, and `audit/replay.py`, which looks at no hash."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+from ros2_rfm_serving.audit.chain import NOTHING, Page
+from ros2_rfm_serving.audit.journal import Journal
+from ros2_rfm_serving.audit.replay import brains, replay
+from ros2_rfm_serving.audit.robots.recorded import RecordedBrain
+from ros2_rfm_serving.audit.robots.replay import RobotReplay
+from ros2_rfm_serving.audit.verify import verify
+from ros2_rfm_serving.robot import RobotConfig, Sensors, TaskGoal
+from ros2_rfm_serving.types import NO_VALUES
+from test.unit.fakes import schedule
+
+MAKERS = {"robot": brains(RobotReplay)}
+
+
+def seeds() -> list[bytes]:
+    """All lines; and the first two, without which nothing is replayed, with each further kind once."""
+    lines = _recording()
+    kinds = {line.split(b'"kind":"')[1].split(b'"')[0]: line for line in lines}
+    return [b"\n".join(lines), *(b"\n".join([*lines[:2], line]) for line in kinds.values()), *kinds.values()]
+
+
+def check(data: bytes) -> None:
+    page = _page(tuple(line for line in data.split(b"\n") if line))
+    found = verify(lambda: [page])
+    assert found.head and (found.flaws or page.lines == _page(tuple(_recording())).lines)
+    for result in replay([page], MAKERS):
+        assert result.decisions >= 0 and all(isinstance(note, str) for note in result.notes)
+    for result in replay([_page(tuple(_recording()))], MAKERS):
+        assert result.difference is None and not result.refused, "what came before has spoilt a good recording"
+
+
+def _page(lines: tuple[bytes, ...]) -> Page:
+    return Page(writer="robot/r1", run=1, first=0, previous=NOTHING, lines=lines)
+
+
+@functools.cache
+def _recording() -> list[bytes]:
+    """Of a robot that waits for a server: short."""
+    pages: list[Page] = []
+    runs = itertools.count(1)
+    journal = Journal("robot/r1", "robot", send=pages.append, stamp_s=lambda: 1e9, draw=lambda: next(runs))
+    brain = RecordedBrain(
+        RobotConfig(name="r1", action_names=("x",), cameras=(), state_size=0, control_rate_hz=20.0, execution_horizon=3), journal
+    )
+    journal.listeners(1, -10.0)
+    journal.tend(0.0)
+    brain.follow(schedule(), 0.0)
+    brain.start(TaskGoal(task="t", instruction="go", time_budget_s=10.0, reset=False), 0.0)
+    for step in range(3):
+        brain.tick(Sensors(state=NO_VALUES, state_s=0.05 * step, images=(), images_s=0.05 * step), 0.05 * step)
+        brain.server_seen("s1", True, 0.05 * step)
+    brain.pause(0.2)
+    journal.close(0.3, "the end of the process")
+    return [line for page in pages for line in page.lines]

@@ -1,0 +1,126 @@
+"""A scheduler plans once more what it planned, from any snapshot on; and what it would not have planned is found."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.replay import Replayed, brains, replay
+from ros2_rfm_serving.audit.schedulers.replay import TIME_LIMIT, SchedulerReplay
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.scheduler.adaptation import Fleet
+from test.unit.scheduler.test_fleet_in_force import FACTORY, Running
+
+Records = list[dict[str, Any]]
+
+
+def again(kept: Sequence[Mapping[str, Any]], profiles: Path) -> Replayed:
+    page = Page(writer="scheduler", run=1, first=kept[0]["n"], previous="", lines=tuple(map(orjson.dumps, kept)))
+    (result,) = {id(one): one for one in replay([page], {"scheduler": brains(lambda: SchedulerReplay(profiles))})}.values()
+    return result
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Records:
+    """Robots come, go, change their task and do not fit; other descriptors come; somebody else begins to listen in between."""
+    folder = tmp_path_factory.mktemp("lived")
+    running = Running(folder, repository / "config" / "profiles")
+    running.kept.listen()
+    running.fleet.admit("late", "arm")
+    running.wait(lambda: not running.planner.is_busy)
+    running.fleet.admit("late", "wrist")
+    running.fleet.admit("other", "wrist")
+    running.kept.listen()
+    running.fleet.release("late")
+    running.says("guest", "wrist")
+    running.fleet.settle()
+    running.wait(lambda: not running.planner.is_busy)
+    larger = folder / "larger.yaml"
+    larger.write_text(FACTORY.replace("num_robots: 2", "num_robots: 3"))
+    running.fleet.replan(larger)
+    running.roster.release("nobody")
+    with pytest.raises(RfmError):
+        running.fleet.release("nobody else")
+    running.kept.listen()
+    running.fleet.release("arm_2")
+    return running.kept.records()
+
+
+@pytest.fixture
+def profiles(repository: Path) -> Path:
+    return repository / "config" / "profiles"
+
+
+def test_plans_are_made_again(lived: Records, profiles: Path) -> None:
+    how = {record["how"] for record in lived if record["kind"] == "plan"}
+    result = again(lived, profiles)
+    assert result.difference is None and not result.refused and not result.notes, result
+    assert how == {"planned", "changed", "background"} and result.decisions >= 6 and result.snapshots == 2
+    for first in (record["n"] for record in lived if record["kind"] == "snapshot"):
+        later = again(lived[first:], profiles)
+        assert later.difference is None and not later.refused and not later.skipped, later
+
+
+@pytest.mark.parametrize("how", ["planned", "changed", "background"])
+def test_a_plan_that_is_another_is_found(lived: Records, profiles: Path, how: str) -> None:
+    changed = copy.deepcopy(lived)
+    record = next(r for r in changed if r.get("how") == how)
+    record["schedule"]["routes"][0]["server"] = "nobody"
+    result = again(changed, profiles)
+    assert result.difference is not None and result.at["n"] == record["n"] and result.difference.recorded == "nobody"
+
+
+def test_inputs_that_are_others_are_found(lived: Records, profiles: Path) -> None:
+    for key, value in {"policy": "baseline1", "robots": [["arm_1", "arm", 0]]}.items():
+        changed = copy.deepcopy(lived)
+        next(r for r in changed if r.get("how") == "planned")["inputs"][key] = value
+        result = again(changed, profiles)
+        assert result.difference is not None or result.refused
+
+
+def test_another_code_is_found(lived: Records, profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    admit = Fleet.admit
+    monkeypatch.setattr(Fleet, "admit", lambda self, robot: admit(self, robot).again())
+    result = again(lived, profiles)
+    assert result.difference is not None and result.at["kind"] == "plan"
+
+
+def test_other_profiles_are_said(lived: Records, tmp_path: Path, profiles: Path) -> None:
+    for file in profiles.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes() + (b"\n" if file.suffix == ".csv" else b""))
+    result = again(lived, tmp_path)
+    assert result.refused and any("--profiles" in note for note in result.notes)
+
+
+def test_where_a_time_limit_decided_there_is_no_difference_but_a_word(lived: Records, profiles: Path) -> None:
+    changed = copy.deepcopy(lived)
+    record = next(r for r in changed if r.get("how") == "planned")
+    record["time_limited"], record["schedule"]["predicted_actions_hz"] = True, 1.5
+    result = again(changed, profiles)
+    assert any(TIME_LIMIT in note for note in result.notes)
+
+
+def test_a_search_that_its_clock_stopped_stops_at_the_same_place(tmp_path: Path, profiles: Path) -> None:
+    """Whatever machine makes the plan again."""
+    running = Running(tmp_path, profiles)
+    running.kept.listen()
+    ticks = itertools.count(0.0, 0.011)
+
+    class Slow:
+        @staticmethod
+        def monotonic() -> float:
+            return next(ticks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ros2_rfm_serving.ros.planner.time", Slow)
+        running.fleet.replan(running.file)
+    records = running.kept.records()
+    (clock_s,) = [r["inputs"]["clock_s"] for r in records if r.get("how") == "planned"]
+    assert len(clock_s) > 1 and again(records, profiles).difference is None
