@@ -40,7 +40,7 @@ def schedule_part(found: Moment) -> Part:
     facts = {"epoch": epoch, "scheduler": schedule.get("scheduler")}
     lines = [f"epoch {epoch}"] if epoch is not None else []
     if plan is not None:
-        facts |= {"reason": plan.body.get("reason"), "planned_s": plan.stamp_s}
+        facts |= {name: plan.body.get(name) for name in ("how", "reason", "inputs_hash")} | {"planned_s": plan.stamp_s}
         lines.append(f"planned at {clock(plan.stamp_s)}: {plan.body.get('reason') or 'no reason was recorded'}")
     if not lines:
         return Part(
