@@ -42,6 +42,9 @@ def schedule_part(found: Moment) -> Part:
     if plan is not None:
         facts |= {name: plan.body.get(name) for name in ("how", "reason", "inputs_hash")} | {"planned_s": plan.stamp_s}
         lines.append(f"planned at {clock(plan.stamp_s)}: {plan.body.get('reason') or 'no reason was recorded'}")
+    elif lines:
+        known = SCHEDULER in found.log.by_writer
+        lines.append("made before its scheduler's records begin" if known else "its scheduler's audit log is not in this recording")
     if not lines:
         return Part(
             name="schedule", lines=("no schedule was recorded around then; a robot goes on with the last that it has",), known=False

@@ -118,8 +118,10 @@ def test_a_persons_word_is_told() -> None:
 
 def test_what_was_not_recorded_is_said() -> None:
     log = robot()
+    log.note("call", 0.7, do="follow", args={"schedule": {"epoch": 4}}, result=1)
     tick(log, 1.0, [0.1, 1.0], row(3, 8))
     found = at(1.0, log)
+    assert said(found, "schedule") == "epoch 4\nits scheduler's audit log is not in this recording"
     assert "what was asked is not in this recording" in said(found, "request")
     assert "its own audit log is not in this recording" in said(found, "server")
     assert "what its noise was drawn from was not recorded" in said(found, "model")
