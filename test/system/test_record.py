@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +11,6 @@ from rosbags.highlevel import AnyReader
 
 from ros2_rfm_serving.audit import chain
 from ros2_rfm_serving.audit.bag import Bag
-from ros2_rfm_serving.audit.log import AuditLog
 
 RECORDED = {
     "/diagnostics",
@@ -50,23 +47,3 @@ def test_a_factory_is_recorded_from_its_first_to_its_last_word(repository: Path,
     with AnyReader([tmp_path / "bag"]) as reader:
         for one, _, data in reader.messages():
             reader.deserialize(data, one.msgtype)
-    moments_are_explained(repository, tmp_path / "bag")
-
-
-def moments_are_explained(repository: Path, bag: Path) -> None:
-    def rfm(*words: str) -> str:
-        command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "audit", *words]
-        done = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    log = AuditLog(Bag(bag).pages())
-    executed = [tick for tick in log.of("robot/idle_arm_1", "tick") if tick.body["why"]["by"] == "row"]
-    at = datetime.datetime.fromtimestamp(executed[-1].stamp_s, datetime.timezone.utc).isoformat()
-    found = json.loads(rfm("explain", str(bag), "--robot", "idle_arm_1", "--at", at, "--json"))
-    assert found["command"]["row"] == executed[-1].body["why"]["row"] and found["server"]["server"] == "server_1"
-    assert all(found[part]["known"] for part in ("robot", "sensors", "request", "network", "chunk", "command", "schedule"))
-    assert found["network"]["round_trip_s"] > found["network"]["on_server_s"] > 0
-    rfm("report", str(bag), "-o", str(bag.with_name("page.html")))
-    page = bag.with_name("page.html").read_text(encoding="utf-8")
-    assert "idle_arm_1" in page and "server_1" in page and "<script" not in page
