@@ -26,8 +26,8 @@ def rfm(repository: Path, *words: str) -> str:
 @pytest.mark.timeout(200)
 def test_what_a_factory_did_is_explained(repository: Path, tmp_path: Path, ros_domain: int) -> None:
     bag = tmp_path / "bag"
-    rfm(repository, "up", "config/factory_emulated.yaml", "--seconds", "4", "--record-to", str(bag), "--logs", str(tmp_path / "logs"),
-        "--domain", str(ros_domain))  # fmt: skip
+    where = ("--record-to", str(bag), "--logs", str(tmp_path / "logs"), "--domain", str(ros_domain))
+    rfm(repository, "up", "config/factory_emulated.yaml", "--seconds", "4", *where)
     explained(repository, bag, "idle_arm_1")
     rfm(repository, "audit", "report", str(bag), "-o", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
