@@ -10,4 +10,6 @@ verify.py       all chains of a recording, and what the recorder's own says of t
 replay.py       decided once more, and compared (compare.py); robots/, servers/, schedulers/ for what each role notes
 whatif/         what would have happened with other settings, in virtual time
 playing.py      what of a recording is shown to people again, and when
+log.py          records by time, by writer, and by the request that they belong to: explain/ one moment, report/ a shift on one page
+export/         what robots lived through, as a data set for training
 """

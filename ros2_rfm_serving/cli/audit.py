@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from ros2_rfm_serving.cli import explain, report
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
@@ -19,11 +20,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="What was decided, why, and that nobody has changed it since.", no_args_is_help=True)
 MOST_TOLD = 50
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `verify` a subcommand while it is the only one."""
+app.command()(explain.explain)
+app.command()(report.report)
 
 
 @app.command()

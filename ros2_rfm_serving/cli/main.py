@@ -15,6 +15,7 @@ from ros2_rfm_serving.cli import (
     capacity,
     check,
     doctor,
+    export,
     foxglove,
     metrics,
     parity,
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "profile": profile.profile,
     "parity": parity.parity,
     "train": train.train,
+    "export": export.export,
     "replay": replay.replay,
 }
 for name, command in COMMANDS.items():

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.extras import needing
+
 if TYPE_CHECKING:
     from ros2_rfm_serving.engines.embedded.networks import JudgeNetwork
     from ros2_rfm_serving.engines.embedded.training import TrainingConfig
@@ -41,11 +44,13 @@ def train(
     stage_episodes: Annotated[int, typer.Option(min=10, help="Episodes of the two-stage task, for safety and monitor")] = 120,
     seed: Annotated[int, typer.Option(help="Of demonstrations, initial weights and batches")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 2,
+    dataset: Annotated[Path | None, typer.Option(help="Policy: goes on from --start with what `rfm export` wrote here")] = None,
+    start: Annotated[Path | None, typer.Option(help="With --dataset: the policy to go on from; default: the shipped one")] = None,
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the policy: a third faster, needs a C++ compiler")] = False,
 ) -> None:
     """Trains the embedded models on a CPU.
 
-    Example:  rfm train policy --out /tmp/models --episodes 50 --steps 1000
+    Examples:  rfm train policy --out /tmp/models --episodes 50 --steps 1000   |   rfm train policy --dataset /tmp/shift --steps 500
     """
     import torch
 
@@ -57,6 +62,9 @@ def train(
     if what not in WHAT:
         raise typer.BadParameter(f"{what!r} is not one of {', '.join(WHAT)}")
     torch.set_num_threads(threads)
+    if dataset is not None:
+        _train_on_recording(what, out, dataset, start, steps, seed)
+        return
     if what in ("safety", "monitor", "planner", "all"):
         _train_small(what, out, small_steps, stage_episodes, seed)
     if what in ("staged-policy", "all"):
@@ -91,18 +99,39 @@ def train(
         log.finish(bundle.save(out / JUDGE, judge))
 
 
-def _train_staged_policy(out: Path, steps: int, episodes: int, seed: int) -> None:
-    """The shipped policy goes on learning, from the stages of the two-stage task."""
+def _train_on_recording(what: str, out: Path, dataset: Path, start: Path | None, steps: int, seed: int) -> None:
+    """A policy goes on learning, from what robots lived through."""
     from ros2_rfm_serving.engines.embedded import bundle
     from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
-    from ros2_rfm_serving.engines.embedded.training import TrainingConfig, train_policy
+    from ros2_rfm_serving.engines.embedded.training import train_policy
     from ros2_rfm_serving.shipped import shipped
-    from ros2_rfm_serving.worlds.metaworld import TASKS
 
-    start, _ = bundle.load(shipped("models", POLICY))
-    assert isinstance(start, FlowPolicyNetwork)
-    data = _staged_demonstrations(out / "demonstrations", episodes, seed)
-    training = TrainingConfig(
+    if what != "policy":
+        raise typer.BadParameter(f"a data set of robots trains a policy: rfm train policy, not {what}")
+    with needing("lerobot", "rfm train --dataset"):
+        from ros2_rfm_serving.worlds.recorded import demonstrations, differences, opened
+    folder = start or shipped("models", POLICY)
+    network, _ = bundle.load(folder)
+    if not isinstance(network, FlowPolicyNetwork):
+        raise ConfigurationError("it is no policy", file=str(folder), key="--start", fix="name one of `rfm train policy`")
+    data = opened(dataset)
+    if found := differences(data.meta.features, network.config):
+        fix = "train from another policy, with --start, or export other robots"
+        raise ConfigurationError(f"it does not fit {folder}: {'; '.join(found)}", file=str(dataset), fix=fix)
+    recorded = demonstrations(data, network.config.cameras)
+    console.print(f"{dataset}: {len(recorded.demonstrations.state)} examples of {len(recorded.texts)} instructions")
+    training = _going_on(steps, seed)
+    log = _Log(out / f"{folder.name}_recorded", steps)
+    texts = [(text,) for text in recorded.texts]
+    policy = train_policy(network.config, recorded.demonstrations, texts, training, log, network)
+    log.finish(bundle.save(log.folder, policy))
+
+
+def _going_on(steps: int, seed: int) -> TrainingConfig:
+    """Of a policy that knows something already."""
+    from ros2_rfm_serving.engines.embedded.training import TrainingConfig
+
+    return TrainingConfig(
         steps=steps,
         seed=seed,
         batch_size=64,
@@ -111,8 +140,22 @@ def _train_staged_policy(out: Path, steps: int, episodes: int, seed: int) -> Non
         image_dropout=0.75,
         log_every=min(100, steps),
     )
+
+
+def _train_staged_policy(out: Path, steps: int, episodes: int, seed: int) -> None:
+    """The shipped policy goes on learning, from the stages of the two-stage task."""
+    from ros2_rfm_serving.engines.embedded import bundle
+    from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+    from ros2_rfm_serving.engines.embedded.training import train_policy
+    from ros2_rfm_serving.shipped import shipped
+    from ros2_rfm_serving.worlds.metaworld import TASKS
+
+    start, _ = bundle.load(shipped("models", POLICY))
+    assert isinstance(start, FlowPolicyNetwork)
+    data = _staged_demonstrations(out / "demonstrations", episodes, seed)
     log = _Log(out / STAGED_POLICY, steps)
-    policy = train_policy(start.config, data, [task.instructions for task in TASKS.values()], training, log, start)
+    texts = [task.instructions for task in TASKS.values()]
+    policy = train_policy(start.config, data, texts, _going_on(steps, seed), log, start)
     log.finish(bundle.save(out / STAGED_POLICY, policy))
 
 

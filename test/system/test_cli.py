@@ -90,6 +90,9 @@ COMMANDS = [
     "metrics",
     "foxglove",
     "record",
+    "export",
+    "audit explain",
+    "audit report",
     "simulate",
     "reproduce rosa",
 ]

@@ -1,0 +1,61 @@
+"""One moment of one robot, explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ros2_rfm_serving.audit.explain.behind import Moment, moment
+from ros2_rfm_serving.audit.explain.explanation import Explanation, Part
+from ros2_rfm_serving.audit.explain.fleet_parts import people_part, schedule_part
+from ros2_rfm_serving.audit.explain.moments import period_at
+from ros2_rfm_serving.audit.explain.robot_parts import (
+    chunk_part,
+    command_part,
+    request_part,
+    sensors_part,
+    shown,
+    state_part,
+    told_part,
+)
+from ros2_rfm_serving.audit.explain.server_parts import model_part, network_part, server_part
+from ros2_rfm_serving.audit.log import AuditLog
+from ros2_rfm_serving.errors import RfmError
+
+LOOKS_BACK_S, LOOKS_ON_S = 30.0, 2.0
+"""Of frequent records; of transitions, plans and people's words, all."""
+PARTS = (state_part, sensors_part, request_part, network_part, server_part, model_part, chunk_part, command_part, told_part)
+
+
+def window(at_s: float) -> tuple[float, float]:
+    """What `AuditLog` has to keep for it."""
+    return at_s - LOOKS_BACK_S, at_s + LOOKS_ON_S
+
+
+def explain(log: AuditLog, robot: str, at_s: float) -> Explanation:
+    """at_s: ROS time. Raises: `ConfigurationError`: nothing is known of that robot then."""
+    found = moment(log, robot, period_at(log, robot, at_s))
+    parts = [_read(part, found) for part in (*PARTS, people_part, schedule_part)]
+    return Explanation(
+        robot=robot,
+        stamp_s=found.tick.stamp_s,
+        headline=_headline(found),
+        parts=tuple(part for part in parts if part is not None),
+        images=shown(found),
+    )
+
+
+def _read(part: Callable[[Moment], Part | None], found: Moment) -> Part | None:
+    """Records may have been written by anybody: one that is none costs its part alone."""
+    try:
+        return part(found)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RfmError) as error:
+        words = f"its records are not as they should be: {type(error).__name__}: {error}; see `rfm audit verify`"
+        return Part(name=part.__name__.removesuffix("_part"), lines=(words,), known=False)
+
+
+def _headline(found: Moment) -> str:
+    why = found.why
+    if found.executes:
+        limited = ", changed by its limits" if why.get("limited_from") is not None else ""
+        return f"executed row {why.get('row', '?')} of a chunk of {found.server}{limited}"
+    return f"held ({why.get('rung') or why.get('by') or '?'}): {why.get('reason') or 'no reason was recorded'}"

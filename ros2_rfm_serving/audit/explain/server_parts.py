@@ -1,0 +1,90 @@
+"""What became of a request on its way, and on its server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ros2_rfm_serving.audit.explain.behind import NONE, Moment
+from ros2_rfm_serving.audit.explain.explanation import Part, clock, duration
+from ros2_rfm_serving.audit.log import SERVER, keys_in, real
+
+SERVED = ("queue_wait_s", "inference_s", "batch_size", "superseded", "server_load")
+
+
+def network_part(found: Moment) -> Part:
+    """Durations are each of one clock. Out and back apart are of two: only as good as those agree."""
+    if found.sent is None or found.answered is None:
+        return Part(name="network", lines=("no way there and back: no answer is known",), known=False)
+    trip_s = found.answered.t_s - found.sent.t_s
+    served = found.reply.get("served") or NONE
+    inside_s = sum(real(served.get(name)) for name in ("queue_wait_s", "inference_s"))
+    facts: dict[str, Any] = {"round_trip_s": trip_s, "on_server_s": inside_s, "out_and_back_s": trip_s - inside_s}
+    lines = [
+        f"request to chunk {duration(trip_s)}; {duration(trip_s - inside_s)} of it on the way, {duration(inside_s)} on the server"
+    ]
+    arrived, replied = found.of_server("request"), found.of_server("reply")
+    if arrived is not None and replied is not None:
+        out_s, back_s = arrived.stamp_s - found.sent.stamp_s, found.answered.stamp_s - replied.stamp_s
+        facts |= {"out_s": out_s, "back_s": back_s}
+        lines.append(f"out {duration(out_s)}, back {duration(back_s)}, as far as the two machines' clocks agree")
+    return Part(name="network", lines=tuple(lines), facts=facts)
+
+
+def server_part(found: Moment) -> Part:
+    if not found.server:
+        return Part(name="server", lines=("nobody had been asked",), known=False)
+    served = found.reply.get("served") or NONE
+    facts: dict[str, Any] = {"server": found.server, **{name: served.get(name) for name in SERVED if name in served}}
+    lines = [found.server]
+    if served:
+        waited, ran, load = (real(served.get(name)) for name in ("queue_wait_s", "inference_s", "server_load"))
+        lines[0] += f": waited {duration(waited)}, inference {duration(ran)}, load {load:.0%}"
+        lines += [f"{served['superseded']} older requests were replaced by newer ones"] * bool(served.get("superseded"))
+    if SERVER + found.server not in found.log.by_writer:
+        lines.append("its own audit log is not in this recording")
+        return Part(name="server", lines=tuple(lines), facts=facts, known=bool(served))
+    more, told = _on_server(found)
+    return Part(name="server", lines=(*lines, *told), facts=facts | more)
+
+
+def _on_server(found: Moment) -> tuple[dict[str, Any], list[str]]:
+    request, batch = found.of_server("request"), found.of_server("batch")
+    facts: dict[str, Any] = {}
+    lines = []
+    if request is None and found.answered is None:
+        last = found.log.of(SERVER + found.server)[-1]
+        lines.append(
+            f"it never noted the request: lost on the way, or the server was gone (its last record is of {clock(last.stamp_s)})"
+        )
+    elif request is not None and "refused" in request.body:
+        facts |= {"refused": request.body["refused"], "problem": request.body.get("problem")}
+        lines.append(f"it refused the request: {request.body.get('problem') or request.body['refused']}")
+    if batch is not None:
+        others = [one for one in keys_in(batch) if one != found.key]
+        padded, tier = batch.body.get("padded"), batch.body.get("tier")
+        facts |= {"batch": batch.body.get("batch"), "batch_with": [one._asdict() for one in others], "padded": padded, "tier": tier}
+        names = ", ".join(f"{one.robot} ({one.component})" for one in others) or "nobody"
+        rows = "1 row" if not others else f"{len(others) + 1} rows"
+        lines.append(f"batch {batch.body.get('batch')}: {rows}, computed as {padded}; with {names}")
+    change = found.log.last(SERVER + found.server, found.tick.stamp_s, "transition")
+    if change is not None:
+        facts["transition"] = {name: change.body.get(name) for name in ("from", "to", "reason")} | {"stamp_s": change.stamp_s}
+        because = f": {change.body['reason']}" if change.body.get("reason") else ""
+        lines.append(f"{_state(change.body.get('to'))} since {clock(change.stamp_s)}{because}")
+    return facts, lines
+
+
+def _state(found: Any) -> str:
+    return str(found.get("state", found)) if isinstance(found, dict) else str(found)
+
+
+def model_part(found: Moment) -> Part:
+    chunk, request = found.why.get("chunk") or NONE, found.of_server("request")
+    model_hash = str(chunk.get("model_hash") or found.reply.get("model_hash") or "")
+    noise = request.body.get("noise") if request else None
+    facts = {"model_hash": model_hash, "emulated": found.reply.get("emulated"), "noise": noise}
+    if not (model_hash or found.reply):
+        return Part(name="model", lines=("no model answered",), known=False)
+    name = f"SHA-256 {model_hash[:16]}" if model_hash else "emulated: no model ran"
+    drawn = f"noise drawn from {noise} and the model's seed" if noise else "what its noise was drawn from was not recorded"
+    return Part(name="model", lines=(name, drawn), facts=facts)

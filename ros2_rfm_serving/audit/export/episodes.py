@@ -1,0 +1,45 @@
+"""Episodes out of the audit log: a frame per command of a robot at work, with the newest images that it had sent by then.
+
+One per command, not one per request: policies learn chunks of consecutive actions at the control rate, whatever they were asked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.export.frames import Episode, Skipped
+from ros2_rfm_serving.audit.export.labels import Labels
+from ros2_rfm_serving.audit.export.story import Blob, Story
+from ros2_rfm_serving.audit.log import ROBOT
+
+
+def episodes(
+    pages: Iterable[Page],
+    blob: Blob,
+    labels: Labels,
+    skipped: Skipped,
+    *,
+    robots: Collection[str] = (),
+    tasks: Collection[str] = (),
+) -> Iterator[Episode]:
+    """As they end. robots, tasks: empty: all."""
+    stories: dict[str, Story] = {}
+    for page in pages:
+        robot = page.writer.removeprefix(ROBOT)
+        if not page.writer.startswith(ROBOT) or (robots and robot not in robots):
+            continue
+        story = stories.setdefault(robot, Story(robot, blob, labels, skipped))
+        for ended in story.read(page):
+            yield from _wanted(ended, tasks, skipped)
+    for story in stories.values():
+        yield from _wanted(story.end(), tasks, skipped)
+
+
+def _wanted(found: Episode | None, tasks: Collection[str], skipped: Skipped) -> Iterator[Episode]:
+    if found is None:
+        return
+    if tasks and found.task not in tasks:
+        skipped.episodes["of another task"] += 1
+    else:
+        yield found

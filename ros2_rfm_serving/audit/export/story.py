@@ -1,0 +1,186 @@
+"""One robot of an audit log, record by record, as episodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.chain import Page, records
+from ros2_rfm_serving.audit.export.frames import Episode, Frame, Skipped, Source
+from ros2_rfm_serving.audit.export.labels import Labels
+from ros2_rfm_serving.audit.log import real
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.types import SYSTEM1, EncodedImage
+
+NO_IMAGE, NO_EPISODE = "no image of that time was recorded", "no request told which episode it is"
+AT_WORK = frozenset({"EXECUTING", "STOPPED", "WAITING"})
+"""Phases of a task in which the robot is moved by what its brain says."""
+Blob = Callable[[str], bytes | None]
+
+
+@dataclass
+class Story:
+    """One robot, record by record."""
+
+    robot: str
+    blob: Blob
+    labels: Labels
+    skipped: Skipped
+    frames: list[Frame] = field(default_factory=list)
+    number: int = 0
+    """Of the episode; 0: not known."""
+    run: int = 0
+    names: tuple[str, ...] = ()
+    rate_hz: float = math.nan
+    offset_s: float = 0.0
+    """ROS time less the robot's clock."""
+    images: tuple[EncodedImage, ...] = ()
+    images_s: float = math.nan
+    instruction: str = ""
+    state: Mapping[str, Any] = field(default_factory=dict)
+    person: bool = False
+
+    def read(self, page: Page) -> Iterator[Episode]:
+        if page.run != self.run:
+            yield from filter(None, [self.end()])
+            self.run = page.run
+        try:
+            found = list(records(page))
+        except RfmError:
+            self.skipped.frames["of damaged pages of the audit log"] += 1
+            return
+        for record in found:
+            try:
+                yield from self._take(record)
+            except (AttributeError, LookupError, TypeError, ValueError, RfmError):
+                self.skipped.frames["of records that cannot be read"] += 1
+
+    def _take(self, record: Mapping[str, Any]) -> Iterator[Episode]:
+        if "stamp" in record:
+            self.offset_s = record["stamp"] - record["t"]
+        kind = record["kind"]
+        if kind == "begin":
+            self._begin(record.get("made_of"))
+        elif kind == "transition":
+            self.state = record["to"]
+        elif kind == "person":
+            self.person = True
+        elif kind == "tick":
+            yield from self._tick(record)
+
+    def _begin(self, made_of: Any) -> None:
+        self.names = tuple(_inside(made_of, "action_names") or ())
+        self.rate_hz = float(_inside(made_of, "control_rate_hz") or math.nan)
+
+    def _tick(self, record: Mapping[str, Any]) -> Iterator[Episode]:
+        why = record.get("why") or {}
+        for request in record.get("requests") or ():
+            if request["component"] == SYSTEM1:
+                yield from self._episode(request["episode"])
+                self.instruction = request["instruction"]
+            self._look(record["sensors"], required=request["component"] == SYSTEM1)
+        if "chunk" in why:
+            yield from self._episode(why["chunk"]["episode"])
+        if record.get("command") is not None and self.state.get("phase", "EXECUTING").upper() in AT_WORK:
+            self._frame(record, why)
+        self.person = False
+
+    def _episode(self, number: int) -> Iterator[Episode]:
+        if number > self.number:  # robots count them
+            yield from filter(None, [self.end()])
+            self.number = number
+
+    def _look(self, sensors: Mapping[str, Any], *, required: bool) -> None:
+        """Images that a request took along. required: without them the policy saw something else than what is known here."""
+        images = tuple(codec.value(image, self.blob) for image in sensors.get("images") or ())
+        if images and all(len(image.data) for image in images):
+            self.images, self.images_s = images, real(sensors.get("images_s"))
+        elif required:
+            self.images = ()
+
+    def _frame(self, record: Mapping[str, Any], why: Mapping[str, Any]) -> None:
+        if not self.number or not self.images:
+            self.skipped.frames[NO_IMAGE if self.number else NO_EPISODE] += 1
+            return
+        frame = self._made(record, why)
+        first = self.frames[0] if self.frames else frame
+        if not _is_like(frame, first):
+            self.skipped.frames["of another shape, or with numbers that are none"] += 1
+            return
+        self.frames.append(frame)
+
+    def _made(self, record: Mapping[str, Any], why: Mapping[str, Any]) -> Frame:
+        chosen = why.get("by") in ("row", "part")
+        return Frame(
+            t_s=record["t"],
+            state=np.asarray(codec.value(record["sensors"]["state"]), np.float32),
+            images=self.images,
+            camera_age_s=record["t"] - self.images_s,
+            action=np.asarray(codec.value(record["command"]), np.float32),
+            instruction=self.instruction,
+            source=_source(why) if chosen else None,
+            fallback="" if chosen else str(why.get("rung") or why.get("by") or "unknown"),
+            failsafe=str(self.state.get("state", "")),
+            paused=bool(self.state.get("paused")),
+            person=self.person or self.state.get("phase", "").upper() == "WAITING",
+        )
+
+    def end(self) -> Episode | None:
+        """What was seen of this episode; None: nothing of use."""
+        frames, self.frames = self.frames, []
+        number, self.number, self.images = self.number, 0, ()
+        if not frames:
+            return None
+        since_s, until_s = frames[0].t_s + self.offset_s, frames[-1].t_s + self.offset_s
+        return Episode(
+            robot=self.robot,
+            number=number,
+            task=self.labels.task(self.robot, number, until_s),
+            action_names=_names(self.names, len(frames[0].action)),
+            rate_hz=self.rate_hz if self.rate_hz == self.rate_hz else _rate(frames),
+            frames=frames,
+            success=self.labels.success(self.robot, number, since_s, until_s),
+        )
+
+
+def _is_like(frame: Frame, first: Frame) -> bool:
+    """A data set has columns."""
+    cameras = [image.camera for image in frame.images] == [image.camera for image in first.images]
+    same = frame.state.shape == first.state.shape and frame.action.shape == first.action.shape
+    flat = frame.state.ndim == frame.action.ndim == 1
+    return cameras and same and flat and bool(np.isfinite(frame.state).all() and np.isfinite(frame.action).all())
+
+
+def _names(names: tuple[str, ...], size: int) -> tuple[str, ...]:
+    """As the robot calls them, where that is known."""
+    return names if len(names) == size else tuple(f"action_{number}" for number in range(size))
+
+
+def _source(why: Mapping[str, Any]) -> Source | None:
+    chunk = why.get("chunk")
+    if not chunk:
+        return None
+    names = ("session_epoch", "episode", "sequence", "server", "model_hash")
+    return Source(row=why.get("row", -1), **{name: chunk[name] for name in names})
+
+
+def _rate(frames: list[Frame]) -> float:
+    """By what is left of it where nobody says."""
+    steps = np.diff([frame.t_s for frame in frames])
+    return float(1.0 / np.median(steps)) if len(steps) else 1.0
+
+
+def _inside(found: Any, name: str) -> Any:
+    """The first value of that name, however deep."""
+    if isinstance(found, Mapping):
+        if name in found:
+            return found[name]
+        found = found.values()
+    elif not isinstance(found, list):
+        return None
+    return next((one for one in (_inside(value, name) for value in found) if one is not None), None)

@@ -1,0 +1,230 @@
+"""The audit log of a recording, as people ask for it: by time, by writer, and by what belongs together.
+
+Writers' clocks are put beside each other by the ROS time that they say now and then (`stamp`), for people alone. What belongs
+together is found by the key of a request, never by time.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from ros2_rfm_serving.audit.chain import Page, records
+from ros2_rfm_serving.errors import RfmError
+
+ROBOT, SERVER, SCHEDULER = "robot/", "server/", "scheduler"
+FREQUENT = frozenset({"tick", "call", "request", "batch", "reply", "snapshot"})
+"""Kinds of which there are thousands: kept where somebody looks."""
+MILESTONES = frozenset({"start", "finish", "cancel", "pause", "resume", "abort", "server_lost", "session_opened", "reconfigure"})
+"""Calls of a robot that are asked for long after: kept as transitions are."""
+Windows = Iterable[tuple[float, float]]
+"""ROS time, s."""
+
+
+class Key(NamedTuple):
+    """Of a request, and of all that came of it."""
+
+    robot: str
+    component: str
+    session_epoch: int
+    episode: int
+    sequence: int
+
+
+class Entry(NamedTuple):
+    """A record."""
+
+    writer: str
+    run: int
+    stamp_s: float
+    """ROS time, by the clock of its writer; NaN: not known."""
+    t_s: float
+    """The writer's monotonic clock."""
+    kind: str
+    body: Mapping[str, Any]
+
+
+class AuditLog:
+    """Entries of every writer in the order in which it wrote them."""
+
+    def __init__(self, pages: Iterable[Page], windows: Windows | None = None) -> None:
+        """windows: of frequent kinds only what is in one of them; None: all. Pages that hold no records stand in `damaged`."""
+        self.by_writer: dict[str, list[Entry]] = defaultdict(list)
+        self.damaged: list[str] = []
+        self._windows = None if windows is None else _joined(windows)
+        for entry in _entries(pages, self.damaged):
+            if self._is_wanted(entry):
+                self.by_writer[entry.writer].append(entry)
+        for entries in self.by_writer.values():
+            entries.sort(key=lambda one: (math.isnan(one.stamp_s), one.stamp_s))  # stable: within a chain as it was written
+        self._of: dict[tuple[str, ...], list[Entry]] = {}
+        self._about: dict[tuple[str, str], dict[Key, Entry]] = {}
+        self.requests, self.replies = _asked(self), _answered(self)
+
+    def _is_wanted(self, entry: Entry) -> bool:
+        if self._windows is None or entry.kind not in FREQUENT or str(entry.body.get("do")) in MILESTONES:
+            return True
+        at = bisect_right(self._windows, (entry.stamp_s, math.inf)) - 1
+        return at >= 0 and entry.stamp_s <= self._windows[at][1]
+
+    @property
+    def robots(self) -> list[str]:
+        return sorted(name.removeprefix(ROBOT) for name in self.by_writer if name.startswith(ROBOT))
+
+    def of(self, writer: str, *kinds: str) -> list[Entry]:
+        """kinds: none: all."""
+        key = (writer, *kinds)
+        if key not in self._of:
+            self._of[key] = [entry for entry in self.by_writer.get(writer, []) if not kinds or entry.kind in kinds]
+        return self._of[key]
+
+    def within(self, writer: str, since_s: float, until_s: float, *kinds: str) -> list[Entry]:
+        """Both times included."""
+        found = self.of(writer, *kinds)
+        return found[bisect_left(found, since_s, key=_stamp) : bisect_right(found, until_s, key=_stamp)]
+
+    def last(self, writer: str, until_s: float, *kinds: str) -> Entry | None:
+        """Up to then, that time included."""
+        found = self.of(writer, *kinds)
+        at = bisect_right(found, until_s, key=_stamp)
+        return found[at - 1] if at else None
+
+    def between(self, since_s: float, until_s: float, *kinds: str) -> list[Entry]:
+        """Of everybody, by time."""
+        found = (entry for writer in list(self.by_writer) for entry in self.within(writer, since_s, until_s, *kinds))
+        return sorted(found, key=_stamp)
+
+    def about(self, writer: str, kind: str, key: Key) -> Entry | None:
+        """The first of that kind that speaks of a request."""
+        if (writer, kind) not in self._about:
+            index = self._about[writer, kind] = {}
+            for entry in self.of(writer, kind):
+                for one in keys_in(entry):
+                    index.setdefault(one, entry)
+        return self._about[writer, kind].get(key)
+
+
+def _stamp(entry: Entry) -> float:
+    """For bisection: what has no time comes last."""
+    return math.inf if math.isnan(entry.stamp_s) else entry.stamp_s
+
+
+def _joined(windows: Windows) -> list[tuple[float, float]]:
+    """By time, without overlaps."""
+    found: list[tuple[float, float]] = []
+    for since_s, until_s in sorted(windows):
+        if found and since_s <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], until_s)
+        else:
+            found.append((since_s, until_s))
+    return found
+
+
+def keys_in(entry: Entry) -> tuple[Key, ...]:
+    """Requests that a server's record speaks of."""
+    if entry.kind == "batch":
+        return tuple(key_of(one) for one in several(entry.body.get("ids")))
+    found = entry.body.get("id")
+    return (key_of(found),) if isinstance(found, Mapping) else ()
+
+
+def key_of(found: Any, robot: str = "") -> Key:
+    """Of anything that names a request. `robot`: where it does not say whose. Without a name or number: empty, and -1."""
+    told = mapping(found)
+    numbers = (_number(told.get(name)) for name in ("session_epoch", "episode", "sequence"))
+    return Key(str(told.get("robot") or robot), str(told.get("component") or "system1"), *numbers)
+
+
+def _number(found: Any) -> int:
+    return found if isinstance(found, int) else -1
+
+
+def mapping(found: Any) -> Mapping[str, Any]:
+    """Empty: it is none."""
+    return found if isinstance(found, Mapping) else {}
+
+
+def several(found: Any) -> list[Any]:
+    """Empty: it is no list."""
+    return found if isinstance(found, list) else []
+
+
+def real(found: Any) -> float:
+    """A number of a record. NaN: it is none."""
+    if isinstance(found, Mapping) and found.get("~") == "float":
+        found = found.get("is")
+    try:
+        return float(found)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _entries(pages: Iterable[Page], damaged: list[str]) -> Iterator[Entry]:
+    """One page at a time: a long recording does not fit into memory."""
+    clocks: dict[tuple[str, int], _Clock] = {}
+    for page in pages:
+        clock = clocks.setdefault((page.writer, page.run), _Clock(page.writer, page.run))
+        try:
+            found = list(records(page))
+        except RfmError as error:
+            damaged.append(str(error))
+            continue
+        for record in found:
+            yield from clock.stamped(record)
+    for clock in clocks.values():
+        yield from clock.rest()
+
+
+class _Clock:
+    """Of one chain: what its writer says about ROS time counts until it says it again, and for what came before its first word."""
+
+    def __init__(self, writer: str, run: int) -> None:
+        self._writer, self._run = writer, run
+        self._offset_s = math.nan
+        self._early: list[dict[str, Any]] = []
+
+    def stamped(self, record: dict[str, Any]) -> Iterator[Entry]:
+        if "stamp" in record:
+            self._offset_s = real(record["stamp"]) - real(record.get("t"))
+        if math.isnan(self._offset_s):
+            self._early.append(record)
+            return
+        yield from self.rest()
+        yield self._entry(record)
+
+    def rest(self) -> Iterator[Entry]:
+        early, self._early = self._early, []
+        return map(self._entry, early)
+
+    def _entry(self, record: dict[str, Any]) -> Entry:
+        t_s = real(record.get("t"))
+        body = {name: value for name, value in record.items() if name not in ("t", "kind", "hash", "brain")}
+        return Entry(self._writer, self._run, t_s + self._offset_s, t_s, str(record.get("kind", "")), body)
+
+
+def _asked(log: AuditLog) -> dict[Key, tuple[Entry, Mapping[str, Any]]]:
+    """Request -> the control period that sent it, and what it says of it."""
+    return {
+        key_of(request, robot): (entry, mapping(request))
+        for robot in log.robots
+        for entry in log.of(ROBOT + robot, "tick")
+        for request in several(entry.body.get("requests"))
+    }
+
+
+def _answered(log: AuditLog) -> dict[Key, Entry]:
+    """Request -> when its answer reached the robot: the first, which counts."""
+    found: dict[Key, Entry] = {}
+    for robot in log.robots:
+        for entry in log.of(ROBOT + robot, "call"):
+            if entry.body.get("do") == "reply":
+                found.setdefault(key_of(reply_of(entry).get("id"), robot), entry)
+    return found
+
+
+def reply_of(entry: Entry) -> Mapping[str, Any]:
+    """What a robot was answered, as it was recorded."""
+    return mapping(mapping(entry.body.get("args")).get("reply"))

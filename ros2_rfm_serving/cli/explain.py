@@ -1,0 +1,80 @@
+"""`rfm audit explain`: why a robot did what it did at a moment."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ros2_rfm_serving.monitoring.plain import plain
+from ros2_rfm_serving.operate.extras import needing
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.audit.bag import Bag
+    from ros2_rfm_serving.audit.explain.explanation import Explanation
+
+console = Console()
+
+
+def explain(
+    bag: Annotated[Path, typer.Argument(help="Recording, of `rfm record` or `rfm up --record`")],
+    robot: Annotated[str, typer.Option(help="Its name, as in the schedule")],
+    at: Annotated[str, typer.Option(help="14:03:12.4 (local time), seconds since the recording began, or an ISO time")],
+    images: Annotated[Path | None, typer.Option(help="Folder that gets what the cameras had shown, as PNG")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The facts alone, as JSON")] = False,
+) -> None:
+    """Explains a moment of a robot: what it saw, asked and was answered, by whom, in which batch and by which model, which row it
+    executed and what limits made of it; or why it held, and since when.
+
+    Example:  rfm audit explain /tmp/shift --robot push_1 --at 14:03:12.4 --images /tmp/seen
+
+    Exit code: 0, or 2 when nothing is known of that robot then.
+    """
+    with needing("audit", "rfm audit explain"):
+        from ros2_rfm_serving.audit.bag import Bag
+    from ros2_rfm_serving.audit.explain.explain import explain as explained
+    from ros2_rfm_serving.audit.explain.explain import window
+    from ros2_rfm_serving.audit.explain.moments import moment_of
+    from ros2_rfm_serving.audit.log import AuditLog
+
+    recording = Bag(bag)
+    at_s = moment_of(at, recording.begins_ns / 1e9, recording.ends_ns / 1e9)
+    found = explained(AuditLog(recording.pages(), [window(at_s)]), robot, at_s)
+    files, missing = _save_images(found, recording, images)
+    if as_json:
+        print(json.dumps({**found.as_json(), "image_files": list(map(str, files))}))
+        return
+    console.print(_picture(found))
+    for words in (*map(str, files), *missing, *recording.damages):
+        console.print(plain(words), soft_wrap=True)
+
+
+def _save_images(found: Explanation, recording: Bag, folder: Path | None) -> tuple[list[Path], list[str]]:
+    from ros2_rfm_serving.audit.explain import pictures
+    from ros2_rfm_serving.audit.explain.explanation import clock
+
+    if folder is None:
+        return [], []
+    if not found.images:
+        return [], ["no request with images is known that led to it"]
+    when = clock(found.stamp_s).replace(":", "")
+    return pictures.save(found.images, recording.blob, folder, f"{found.robot}-{when}")
+
+
+def _picture(found: Explanation) -> Table:
+    from ros2_rfm_serving.audit.explain.explanation import clock
+
+    title = plain(f"{found.robot} at {clock(found.stamp_s)}: {found.headline}")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold cyan", no_wrap=True)
+    table.add_column()
+    table.title, table.title_justify, table.title_style = title, "left", "bold"
+    for part in found.parts:
+        lines: Text = plain("\n".join(part.lines))
+        table.add_row(part.name, lines if part.known else Text(str(lines), style="dim"))
+    return table

@@ -1,0 +1,101 @@
+"""Audit logs for tests, as writers write them: a robot that executes chunks, with what it was told, and who served it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.chain import Chain, Page
+from ros2_rfm_serving.types import Chunk, EncodedImage, RequestId, Served
+
+EPOCH_S = 1_700_000_000.0
+"""ROS time at 0 s of every writer's clock here."""
+NAMES = ("x", "y")
+
+
+@dataclass
+class Log:
+    """One writer, at its own pace."""
+
+    writer: str
+    role: str
+    made_of: Any = None
+    run: int = 7
+    ahead_s: float = 0.0
+    """Of its monotonic clock."""
+    begins_s: float = 0.0
+    chain: Chain = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chain = Chain(self.writer, self.run)
+        begun = {"role": self.role, "stamp": EPOCH_S + self.begins_s, "versions": {}, "made_of": self.made_of, "after": None}
+        self.note("begin", self.begins_s, **begun)
+
+    def note(self, kind: str, t_s: float, **body: Any) -> None:
+        self.chain.note(kind, t_s + self.ahead_s, body)
+
+    def page(self) -> Page:
+        page = self.chain.page()
+        assert page is not None
+        return page
+
+
+def picture(camera: str, data: bytes = b"j" * 100) -> EncodedImage:
+    return EncodedImage(camera=camera, format="jpeg", data=data)
+
+
+def robot(name: str = "push_1", rate_hz: float = 10.0, names: tuple[str, ...] = NAMES) -> Log:
+    config = {"~": "robot.config:RobotConfig", "action_names": list(names), "control_rate_hz": rate_hz}
+    return Log(f"robot/{name}", "robot", {"config": config})
+
+
+def sensors(t_s: float, state: float = 0.0, images: tuple[EncodedImage, ...] | None = None) -> dict[str, Any]:
+    told = {"state": codec.plain(np.full(3, state, np.float32)), "state_s": t_s - 0.01, "images_s": t_s - 0.05, "skew_s": 0.04}
+    return {**told, "positions": None} | ({} if images is None else {"images": codec.plain(images)})
+
+
+def request(sequence: int, episode: int = 1, component: str = "system1", **more: Any) -> dict[str, Any]:
+    told: dict[str, Any] = {"server": "server_1", "component": component, "session_epoch": 3, "episode": episode}
+    asked = {"sequence": sequence, "instruction": "push it", "inference_delay_steps": 2, "prefix_rows": 4, "prefix": "p" * 64}
+    return told | asked | {"report": None, "episode_start": sequence == 1} | more
+
+
+def row(index: int, sequence: int, episode: int = 1, **more: Any) -> dict[str, Any]:
+    chunk = {"session_epoch": 3, "episode": episode, "sequence": sequence, "server": "server_1", "model_hash": "abc123"}
+    return {"by": "row", "row": index, "chunk": chunk, "staleness_s": 0.2} | more
+
+
+def tick(log: Log, t_s: float, command: Any, why: dict[str, Any], **more: Any) -> None:
+    told = {"sensors": sensors(t_s + log.ahead_s, t_s), "may_act": True, "requests": [], "opens": [], "resets": []}
+    plain = None if command is None else codec.plain(np.asarray(command, np.float32))
+    log.note("tick", t_s, **(told | {"command": plain, "why": why} | more))
+
+
+def chunk(sequence: int, robot_name: str = "push_1", episode: int = 1) -> Chunk:
+    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
+    return Chunk(
+        id=RequestId(robot=robot_name, component="system1", session_epoch=3, episode=episode, sequence=sequence),
+        stamp_ns=5,
+        server="server_1",
+        model_hash="abc123",
+        action_names=NAMES,
+        chunk_model=rows,
+        chunk_robot=rows,
+        confidence=np.linspace(1.0, 0.5, 6, dtype=np.float32),
+        execution_horizon=4,
+        inference_delay_steps=2,
+        served=Served(queue_wait_s=0.012, inference_s=0.06, batch_size=2, superseded=0, server_load=0.4),
+    )
+
+
+def answer(log: Log, t_s: float, sequence: int, **more: Any) -> None:
+    name = log.writer.removeprefix("robot/")
+    log.note("call", t_s, do="reply", args={"reply": codec.plain(chunk(sequence, name, **more))}, result=True)
+
+
+def transition(log: Log, t_s: float, to: str, reason: str = "", phase: str = "EXECUTING", paused: bool = False) -> None:
+    before = {"state": "STREAMING", "phase": "EXECUTING", "paused": False}
+    log.note("transition", t_s, **{"from": before, "to": {"state": to, "phase": phase, "paused": paused}, "reason": reason})

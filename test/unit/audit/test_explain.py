@@ -1,0 +1,192 @@
+"""Why a robot did what it did, out of an audit log."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ros2_rfm_serving.audit import codec
+from ros2_rfm_serving.audit.chain import Page
+from ros2_rfm_serving.audit.explain.explain import explain, window
+from ros2_rfm_serving.audit.explain.explanation import Explanation
+from ros2_rfm_serving.audit.explain.moments import moment_of
+from ros2_rfm_serving.audit.log import AuditLog
+from ros2_rfm_serving.audit.report.incidents import incidents
+from ros2_rfm_serving.audit.report.tracks import Tracks
+from ros2_rfm_serving.errors import ConfigurationError, RfmError
+from ros2_rfm_serving.types import RequestId
+from test.unit.audit.story import EPOCH_S, Log, answer, picture, request, robot, row, sensors, tick, transition
+
+
+def identity(sequence: int, name: str = "push_1", component: str = "system1") -> Any:
+    return codec.plain(RequestId(robot=name, component=component, session_epoch=3, episode=1, sequence=sequence))
+
+
+def asks(log: Log, t_s: float, sequence: int, command: object = None, **more: Any) -> None:
+    why = {"by": "nothing", "reason": "waits for its chunk"} if command is None else row(3, sequence - 1)
+    images = (picture("front", b"f" * 90), picture("side", b"s" * 90))
+    asked = request(sequence, **more)
+    tick(log, t_s, command, why, sensors=sensors(t_s + log.ahead_s, t_s, images), requests=[asked])
+
+
+def served(server: Log, t_s: float, sequence: int) -> None:
+    server.note("request", t_s, do="deposit", id=identity(sequence), now_s=t_s, noise=[77, 1, sequence], supersedes=0)
+    ids = [identity(sequence), identity(9, "push_2"), identity(4, "door_1", "monitor")]
+    server.note("batch", t_s + 0.012, batch=5, tier=1, now_s=t_s + 0.012, ids=ids, padded=4)
+    server.note("reply", t_s + 0.072, batch=5, row=0, id=identity(sequence), outcome="answered")
+
+
+def shift() -> list[Log]:
+    """Half a second of a robot that executes chunks, is told to pause, and whose server is gone then."""
+    log, server, scheduler = robot(), Log("server/server_1", "server", ahead_s=500.0), Log("scheduler", "scheduler")
+    scheduler.note("plan", 0.5, reason="server_2 was lost")
+    log.note("call", 0.6, do="start", args={"goal": {"~": "robot.task:TaskGoal", "task": "push"}}, result=None)
+    log.note("call", 0.7, do="follow", args={"schedule": {"~": "types.schedule:Schedule", "epoch": 4, "scheduler": 11}}, result=1)
+    transition(log, 0.8, "STREAMING", "")
+    asks(log, 1.0, 1)
+    served(server, 1.004, 1)
+    answer(log, 1.08, 1)
+    tick(log, 1.1, [0.1, 1.0], row(0, 1, limited_from=codec.plain([0.4, 1.0])))
+    tick(log, 1.15, None, {"by": "nothing", "reason": "no control period yet"})
+    asks(log, 1.2, 2, [0.2, 1.0])
+    server.note("transition", 1.25, **{"from": "READY", "to": "HUNG", "reason": "inference does not come back"})
+    log.note("call", 1.9, do="server_lost", args={"server": "server_1", "problem": "silent for 0.5 s"}, result=None)
+    transition(log, 1.9, "STALLED", "server_1 is lost")
+    for step in range(4):
+        tick(log, 2.0 + step / 10, None, {"by": "rung", "rung": "hold", "reason": "server_1 is lost"})
+    log.note("person", 2.35, what="pause", who="anna", answer="paused", done=True)
+    tick(log, 2.4, None, {"by": "rung", "rung": "hold", "reason": "paused by a person"})
+    return [log, server, scheduler]
+
+
+def at(t_s: float, *logs: Log, name: str = "push_1") -> Explanation:
+    log = AuditLog([one.page() for one in (logs or shift())], [window(EPOCH_S + t_s)])
+    return explain(log, name, EPOCH_S + t_s)
+
+
+def said(found: Explanation, name: str) -> str:
+    return "\n".join(next(part for part in found.parts if part.name == name).lines)
+
+
+def test_an_executed_row_is_followed_back_to_its_images() -> None:
+    found = at(1.12)
+    assert found.headline == "executed row 0 of a chunk of server_1, changed by its limits"
+    assert [image.camera for image in found.images] == ["front", "side"]
+    assert "STREAMING, executing since" in said(found, "robot") and "task push" in said(found, "robot")
+    assert "session 3, episode 1, sequence 1 to server_1, sent 100 ms before" in said(found, "request")
+    assert "expected delay 2 steps, prefix of 4 rows" in said(found, "request")
+    assert "request to chunk 80 ms; 8 ms of it on the way, 72 ms on the server" in said(found, "network")
+    assert "out 4 ms, back 4 ms" in said(found, "network")
+    assert "server_1: waited 12 ms, inference 60 ms, load 40%" in said(found, "server")
+    assert "batch 5: 3 rows, computed as 4; with push_2 (system1), door_1 (monitor)" in said(found, "server")
+    assert "SHA-256 abc123" in said(found, "model") and "[77, 1, 1]" in said(found, "model")
+    assert "of 6 rows, came 20 ms before; execute 4 of them" in said(found, "chunk")
+    assert "limits changed it; wanted was" in said(found, "command")
+    assert "the observation behind it was 200 ms old" in said(found, "command")
+    assert "epoch 4" in said(found, "schedule") and "server_2 was lost" in said(found, "schedule")
+    assert "nobody said anything" in said(found, "people")
+
+
+def test_a_period_without_a_decision_is_passed_over() -> None:
+    assert at(1.16).headline.startswith("executed row 0")
+
+
+def test_a_hold_says_why_since_when_and_what_was_being_waited_for() -> None:
+    found = at(2.31)
+    assert found.headline == "held (hold): server_1 is lost"
+    command = said(found, "command")
+    assert "no action was executed: server_1 is lost" in command and "300 ms, 4 control periods" in command
+    assert "STALLED, executing since" in said(found, "robot") and "(before: STREAMING, executing): server_1 is lost" in said(
+        found, "robot"
+    )
+    assert "none: no answer after 1.10 s" in said(found, "chunk")
+    assert "it never noted the request" in said(found, "server") and "HUNG since" in said(found, "server")
+    assert "server_lost (server server_1, problem silent for 0.5 s)" in said(found, "told")
+
+
+def test_a_persons_word_is_told() -> None:
+    found = at(2.41)
+    assert found.headline == "held (hold): paused by a person" and "anna: pause (done: paused)" in said(found, "people")
+
+
+def test_what_was_not_recorded_is_said() -> None:
+    log = robot()
+    log.note("call", 0.7, do="follow", args={"schedule": {"epoch": 4}}, result=1)
+    tick(log, 1.0, [0.1, 1.0], row(3, 8))
+    found = at(1.0, log)
+    assert said(found, "schedule") == "epoch 4\nits scheduler's audit log is not in this recording"
+    assert "what was asked is not in this recording" in said(found, "request")
+    assert "its own audit log is not in this recording" in said(found, "server")
+    assert "what its noise was drawn from was not recorded" in said(found, "model")
+    assert not next(part for part in found.parts if part.name == "network").known
+    log = robot()
+    tick(log, 1.5, None, {}, sensors=None)
+    found = at(1.5, log)
+    assert "nothing had been read yet" in said(found, "sensors") and "why was not recorded" in said(found, "command")
+
+
+def test_json_has_every_part() -> None:
+    found = json.loads(json.dumps(at(1.12).as_json()))
+    assert found["request"]["sequence"] == 1 and found["server"]["batch_with"][0]["robot"] == "push_2"
+    assert found["network"]["round_trip_s"] == pytest.approx(0.08) and found["command"]["row"] == 0
+    assert found["images"][0]["camera"] == "front"
+
+
+def test_nobody_and_never_are_errors_that_say_what_there_is() -> None:
+    with pytest.raises(ConfigurationError, match=r"no robot 'door_1'.*push_1"):
+        at(1.1, name="door_1")
+    with pytest.raises(ConfigurationError, match="no control period of push_1 was recorded around"):
+        at(50.0)
+
+
+def test_a_moment_is_seconds_a_time_of_day_or_an_iso_time() -> None:
+    begins = datetime.datetime(2026, 1, 31, 23, 59, 50)
+    begins_s = begins.timestamp()
+    assert moment_of("12.5", begins_s, begins_s + 60) == begins_s + 12.5
+    assert moment_of("23:59:52.25", begins_s, begins_s + 60) == begins_s + 2.25
+    assert moment_of("00:00:10", begins_s, begins_s + 60) == begins_s + 20  # past midnight
+    assert moment_of(begins.astimezone(datetime.timezone.utc).isoformat(), begins_s, begins_s + 60) == begins_s
+    with pytest.raises(ConfigurationError, match="not in the recording"):
+        moment_of("12:00", begins_s, begins_s + 60)
+    with pytest.raises(ConfigurationError, match="is no time"):
+        moment_of("noon", begins_s, begins_s + 60)
+
+
+def test_whatever_stands_in_a_record_an_explanation_is_made_or_refused() -> None:
+    """A value of any record becomes another one: what is not there, of another type, or too much."""
+    pages, rng, explained = [one.page() for one in shift()], random.Random(0), 0
+    for _ in range(300):
+        changed = [_with_another_value(page, rng) for page in pages]
+        log = AuditLog(changed)
+        incidents(Tracks(), log, lambda changed=changed: changed, EPOCH_S + 9)  # type: ignore[misc]
+        for at_s in (1.12, 2.31, 2.41):
+            with contextlib.suppress(RfmError):
+                json.dumps(explain(log, "push_1", EPOCH_S + at_s).as_json())
+                explained += 1
+    assert explained > 700
+
+
+OTHERS = (None, "words", -1, 1e30, [], {}, [1], {"~": "float", "is": "inf"}, {"~": "float32", "rows": "x"}, True, [{"a": 1}])
+
+
+def _with_another_value(page: Page, rng: random.Random) -> Page:
+    """In one record of the page."""
+    lines = [json.loads(line) for line in page.lines]
+    places = list(_places(rng.choice(lines)))
+    holder, name = rng.choice(places)
+    holder[name] = rng.choice(OTHERS)
+    return dataclasses.replace(page, lines=tuple(json.dumps(line).encode() for line in lines))
+
+
+def _places(found: Any) -> Iterator[tuple[Any, Any]]:
+    for name, value in found.items() if isinstance(found, dict) else enumerate(found):
+        yield found, name
+        if isinstance(value, (dict, list)):
+            yield from _places(value)

@@ -1,0 +1,136 @@
+"""Episodes for training out of an audit log."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import simplejpeg
+
+from ros2_rfm_serving.audit.codec import digest
+from ros2_rfm_serving.audit.export.episodes import episodes
+from ros2_rfm_serving.audit.export.frames import Skipped, same_shape
+from ros2_rfm_serving.audit.export.labels import SCORE, STATUS, Labels
+from ros2_rfm_serving.audit.export.story import NO_EPISODE, NO_IMAGE
+from ros2_rfm_serving.errors import ConfigurationError
+from test.unit.audit.story import EPOCH_S, Log, picture, request, robot, row, sensors, tick, transition
+
+JPEG = simplejpeg.encode_jpeg(np.zeros((16, 24, 3), np.uint8))
+IMAGES = (picture("front", JPEG),)
+BLOBS = {digest(JPEG): JPEG}
+
+
+def asks(log: Log, t_s: float, command: object, why: dict[str, object], sequence: int, episode: int = 1) -> None:
+    tick(log, t_s, command, why, sensors=sensors(t_s, t_s, IMAGES), requests=[request(sequence, episode)])
+
+
+def told(log: Log) -> None:
+    """One episode: four actions, one of them held; then half a second of the next."""
+    tick(log, 0.0, [0.0, 0.0], {"by": "rung", "rung": "hold", "reason": "waits for its chunk"})
+    asks(log, 0.1, None, {"by": "nothing", "reason": "waits for its chunk"}, 1)
+    tick(log, 0.2, [0.1, 1.0], row(0, 1))
+    asks(log, 0.3, [0.2, 1.0], row(1, 1), 2)
+    transition(log, 0.35, "STALLED", "requests fail", paused=True)
+    tick(log, 0.4, [0.0, 0.0], {"by": "rung", "rung": "hold", "reason": "paused by a person"})
+    transition(log, 0.45, "STREAMING")
+    log.note("person", 0.46, what="resume", who="", answer="", done=True)
+    tick(log, 0.5, [0.3, 1.0], row(0, 2))
+    asks(log, 0.9, [0.5, 1.0], row(0, 1, episode=2), 1, episode=2)
+
+
+def read(*logs: Log, blobs: dict[str, bytes] = BLOBS, labels: Labels | None = None, **more: object) -> tuple[list, Skipped]:
+    skipped = Skipped()
+    found = episodes([log.page() for log in logs], blobs.get, labels or Labels(), skipped, **more)  # type: ignore[arg-type]
+    return list(found), skipped
+
+
+def test_a_frame_per_command_with_state_images_source_and_interventions() -> None:
+    log = robot()
+    told(log)
+    (first, second), skipped = read(log)
+    assert (first.robot, first.number, first.action_names, first.rate_hz) == ("push_1", 1, ("x", "y"), 10.0)
+    assert [frame.action.tolist()[0] for frame in first.frames] == pytest.approx([0.1, 0.2, 0.0, 0.3])
+    assert [frame.fallback for frame in first.frames] == ["", "", "hold", ""]
+    assert [frame.paused for frame in first.frames] == [False, False, True, False]
+    assert [frame.person for frame in first.frames] == [False, False, False, True]
+    assert [frame.failsafe for frame in first.frames] == ["", "", "STALLED", "STREAMING"]
+    sources = [(frame.source.sequence, frame.source.row, frame.source.server) if frame.source else None for frame in first.frames]
+    assert sources == [(1, 0, "server_1"), (1, 1, "server_1"), None, (2, 0, "server_1")]
+    assert first.frames[0].images[0].data == JPEG and first.frames[0].camera_age_s == pytest.approx(0.15)
+    assert first.frames[1].state == pytest.approx(0.3) and first.frames[0].instruction == "push it"
+    assert (second.number, len(second.frames)) == (2, 1)
+    assert skipped.frames[NO_EPISODE] == 1
+
+
+def test_frames_without_recorded_images_are_counted() -> None:
+    log = robot()
+    told(log)
+    found, skipped = read(log, blobs={})
+    assert not found and skipped.frames == {NO_EPISODE: 1, NO_IMAGE: 5}
+
+
+def test_success_is_the_worlds_word_or_else_the_monitors() -> None:
+    def message(**fields: object) -> SimpleNamespace:
+        return SimpleNamespace(header=SimpleNamespace(frame_id="push_1"), **fields)
+
+    log = robot()
+    told(log)
+    status = message(task="push", episode=1, verdict="failed")
+    labels = Labels().add([(STATUS, EPOCH_S, status)])
+    (first, second), _ = read(log, labels=labels)
+    assert (first.task, first.success, second.success) == ("push", False, None)
+
+    log = robot()
+    told(log)
+    goes_on = [(SCORE, EPOCH_S + at, message(episode=9, success=False, finished=False)) for at in (0.25, 0.4)]
+    (first, _), _ = read(log, labels=Labels().add(goes_on))
+    assert first.success is None
+    log = robot()
+    told(log)
+    won = (SCORE, EPOCH_S + 5.0, message(episode=9, success=True, finished=False))
+    (first, _), _ = read(log, labels=labels.add([*goes_on, won]))
+    assert first.success is True
+
+
+def test_a_robot_that_was_started_again_counts_its_episodes_anew() -> None:
+    def status(**fields: object) -> SimpleNamespace:
+        return SimpleNamespace(header=SimpleNamespace(frame_id="push_1"), episode=1, **fields)
+
+    told_of = [(STATUS, 10.0, status(task="push", verdict="done")), (STATUS, 90.0, status(task="sort", verdict="failed"))]
+    labels = Labels().add(told_of)  # type: ignore[arg-type]
+    assert (labels.task("push_1", 1, 12.0), labels.success("push_1", 1, 8.0, 12.0)) == ("push", True)
+    assert (labels.task("push_1", 1, 91.0), labels.success("push_1", 1, 80.0, 91.0)) == ("sort", False)
+
+
+def test_only_these_robots_and_tasks() -> None:
+    logs = [robot("push_1"), robot("push_2")]
+    for log in logs:
+        told(log)
+    found, _ = read(*logs, robots=["push_2"])
+    assert {episode.robot for episode in found} == {"push_2"}
+    log = robot()
+    told(log)
+    found, skipped = read(log, tasks=["door"])
+    assert not found and skipped.episodes == {"of another task": 2}
+
+
+def test_robots_that_do_not_fit_in_one_data_set_are_named() -> None:
+    logs = [robot("push_1"), robot("arm_7", names=("a", "b"))]
+    for log in logs:
+        told(log)
+    found, _ = read(*logs)
+    with pytest.raises(ConfigurationError, match=r"push_1: actions \(x, y\).*arm_7: actions \(a, b\).*--robot"):
+        list(same_shape(found, found[0]))
+
+
+def test_damaged_records_cost_themselves_alone() -> None:
+    log = robot()
+    log.note("tick", 0.05, requests=[{"nothing": 1}])
+    log.note("transition", 0.06)
+    told(log)
+    tick(log, 1.0, [0.1, 0.2, 0.3], row(1, 1, episode=2))
+    tick(log, 1.1, [float("nan"), 0.2], row(2, 1, episode=2))
+    found, skipped = read(log)
+    assert skipped.frames["of another shape, or with numbers that are none"] == 2
+    assert len(found) == 2 and skipped.frames["of records that cannot be read"] == 2
