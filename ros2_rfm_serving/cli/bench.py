@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from ros2_rfm_serving.benchmarks.dashboard.report import dashboard
 from ros2_rfm_serving.benchmarks.dispatch.report import dispatch
 from ros2_rfm_serving.benchmarks.engine import engine
 from ros2_rfm_serving.benchmarks.neighbour.report import neighbour
@@ -19,5 +20,20 @@ from ros2_rfm_serving.benchmarks.serving.report import serving
 from ros2_rfm_serving.benchmarks.stages import stages
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
-for command in (path, policy, engine, robot, robots, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch):
+for command in (
+    path,
+    policy,
+    engine,
+    robot,
+    robots,
+    rtc,
+    stages,
+    safety,
+    network,
+    neighbour,
+    serving,
+    scheduler,
+    dispatch,
+    dashboard,
+):
     app.command()(command)

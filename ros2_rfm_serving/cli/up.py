@@ -34,6 +34,10 @@ def up(
         int, typer.Option(min=-1, max=65535, help="Port for Prometheus, as of `rfm metrics`; -1: none, 0: any")
     ] = -1,
     metrics_address: Annotated[str, typer.Option(help="To listen on")] = "127.0.0.1",
+    dashboard: Annotated[
+        str, typer.Option(metavar="[ADDRESS:]PORT", help="Of the web page, as of `rfm dashboard`; 0: any port; empty: none")
+    ] = "",
+    token_file: Annotated[Path | None, typer.Option(help="Who may act through the page, as of `rfm dashboard`")] = None,
     markers: Annotated[bool, typer.Option(help="Offer markers for rviz, <robot>/rfm/markers")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary's figures there")] = None,
     svg_file: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the last view there")] = None,
@@ -60,6 +64,8 @@ def up(
         metrics=metrics,
         metrics_address=metrics_address,
         markers=markers,
+        dashboard=dashboard,
+        token_file=token_file,
     )
     outcome = run_factory(load_factory(file or quickstart()), options)
     ignore_signals()  # all that is left is to say how it went

@@ -54,6 +54,10 @@ class Options:
     """Port of /metrics; -1: none."""
     metrics_address: str = "127.0.0.1"
     markers: bool = False
+    dashboard: str = ""
+    """[ADDRESS:]PORT of the page; empty: none."""
+    token_file: Path | None = None
+    """Who may act through the page."""
 
 
 def quickstart() -> Path:
