@@ -52,10 +52,11 @@ $(ENGINES)/.installed: $(VENV)/.dependencies scripts/engines_venv scripts/requir
 	scripts/engines_venv $(ENGINES) $(VENV)
 	touch $@
 
-# A running factory as Debian's Prometheus sees it, which lies in build/prometheus if none is installed.
+# A running factory as Debian's Prometheus and Chromium see it, which lie in build/ if none is installed.
 operate: install
 	scripts/prometheus build/prometheus
-	PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q test/operate
+	scripts/chromium build/chromium
+	PROMETHEUS_BIN=build/prometheus/usr/bin CHROMIUM_BIN=build/chromium $(BIN)/python -m pytest -q test/operate
 
 # Coverage-guided, FUZZ_SECONDS in all. What it keeps is in build/fuzz.
 fuzz: install $(VENV)/.fuzz

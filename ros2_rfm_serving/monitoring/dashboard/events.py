@@ -18,6 +18,8 @@ REFUSED_PERIOD_S = 10.0
 """Of what somebody refuses for one reason: one event for all of it."""
 MAX_CHARACTERS = 300
 """Of words from the graph in one event."""
+HELD_PERIODS = 5
+"""Of control, at least, in two statuses that follow each other, until a robot counts as held."""
 MAX_MOVES = 6
 """Routes that an event of a new schedule names."""
 GOOD, NEWS, WARNING, ERROR = "good", "news", "warning", "error"
@@ -49,7 +51,9 @@ class _Seen:
     counted: int = 0
     """Held periods of a robot, replies of a server."""
     held_at: int = 0
-    """Held periods when it began to hold; 0: it does not."""
+    """Held periods when it began to hold, if `holds`."""
+    holds: bool = False
+    told_holding: bool = False
     failovers: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     told_s: dict[str, float] = field(default_factory=dict)
@@ -152,15 +156,22 @@ class EventLine:
             self.add(WARNING, "robot", name, "stopped", row.stop_reason)
 
     def _held(self, name: str, row: RobotRow, seen: _Seen, *, already: bool) -> None:
-        """already: this look has told of it why."""
-        if row.held_ticks > seen.counted and not seen.held_at:
-            seen.held_at = max(seen.counted, 1)
+        """From status to status: a period or two at the begin of an episode are none of anybody's business.
+
+        already: this look has told of it why.
+        """
+        more = row.held_ticks > seen.counted
+        if more and not seen.holds:
+            seen.held_at = seen.counted
+        elif more and not seen.told_holding and row.held_ticks - seen.held_at >= HELD_PERIODS:
+            seen.told_holding = True
             if not already:
                 why = row.stop_reason or row.reason or "no action that may be executed"
                 self.add(WARNING, "robot", name, "held", why)
-        elif row.held_ticks <= seen.counted and seen.held_at:
-            periods, seen.held_at = row.held_ticks - seen.held_at, 0
-            self.add(GOOD, "robot", name, "moves again", f"after {max(periods, 1)} held control periods")
+        elif not more and seen.told_holding:
+            seen.told_holding = False
+            self.add(GOOD, "robot", name, "moves again", f"after {row.held_ticks - seen.held_at} held control periods")
+        seen.holds = more
 
     # --- servers ---
 

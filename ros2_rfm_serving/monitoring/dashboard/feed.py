@@ -81,7 +81,7 @@ class Feed:
     async def frames(self, now_s: float) -> AsyncIterator[bytes]:
         """For one page, until it leaves or all is over."""
         if not self._view:
-            self._view, self._told = views.fleet(self.board, now_s), self.events.last
+            self._view, self._told, self._sent_s = views.fleet(self.board, now_s), self.events.last, now_s
         page = Page()
         self._pages.add(page)
         try:

@@ -29,7 +29,7 @@ def serving(dashboard: Dashboard, address: str, port: int) -> Iterator[str]:
     Raises: `ConfigurationError` when the port cannot be had.
     """
     door = _listen(address, port)
-    hosts = [*LOOPBACK[:2], "[::1]", address] if is_loopback(address) else ["*"]
+    hosts = [*LOOPBACK, "[::1]", address] if is_loopback(address) else ["*"]
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
         dashboard.app(hosts),

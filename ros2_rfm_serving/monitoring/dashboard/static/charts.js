@@ -45,10 +45,10 @@ export function chart(title, lines, { unit, max = null, limit = null, limitName 
     write();
     const series = shown.map(([label, name, filled]) => ({
       label, stroke: () => colour(name), width: name === "--limit" ? 1 : 1.6, dash: name === "--limit" ? [5, 4] : [], spanGaps: false,
-      points: { show: false }, fill: filled ? () => `color-mix(in srgb, ${colour(name)} 28%, transparent)` : undefined,
+      points: { show: false }, fill: filled ? () => `color-mix(in srgb, ${colour(name)} 30%, ${colour("--card")})` : undefined,
     }));
     plot = new uPlot({
-      width: Math.max(box.clientWidth, 120), height: HEIGHT_PX, padding: [8, 8, 0, 0], legend: { show: false },
+      width: Math.max(box.clientWidth, 120), height: HEIGHT_PX, padding: [8, 18, 0, 0], legend: { show: false },
       scales: { x: { time: false, ...(time ? { range: (_, low, high) => [Math.min(low ?? -60, -60), Math.max(high ?? 0, 0)] } : {}) }, y: { range } },
       axes: axes(unit, time), series: [{}, ...series], cursor: { points: { size: 5 }, drag: { x: false, y: false } },
       hooks: { setCursor: [point], draw: marks ? [marks] : [] },
@@ -106,7 +106,7 @@ export function chunkChart() {
       if (wanted !== names || !inner) {
         inner?.gone(); names = wanted;
         inner = chart("Actions by control step", chunk.names.map((name, i) => [name, SHADES[i % SHADES.length]]),
-          { unit: (value) => value.toPrecision(2), time: false, marks, from: null });
+          { unit: (value) => String(Number(value.toPrecision(2))), time: false, marks, from: null });
         root.replaceChildren(inner.root, h("p", { class: "faint" }, "Shaded: held fixed to what was being executed. Dashed: how far it is to be executed."));
       }
       const steps = chunk.columns[0]?.map((_, i) => i) ?? [];

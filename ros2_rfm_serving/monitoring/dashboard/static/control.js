@@ -17,8 +17,8 @@ const KEY = "rfm-token";
 let token = sessionStorage.getItem(KEY) ?? "", who = "";
 
 function show() {
-  text($("person"), who ? `Control: ${who}` : "Unlock control");
-  document.body.classList.toggle("unlocked", Boolean(who));
+  text($("person"), who ? `Control: ${who}` : "Unlock");
+  $("person").title = who ? "Lock again" : "Pause, resume, abort, admit, release and drain take a token";
 }
 
 async function identify(given) {

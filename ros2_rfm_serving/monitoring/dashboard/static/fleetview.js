@@ -51,10 +51,12 @@ function taskGroup(dense) {
     const rows = dense ? table([["robot"], ["state"], ["server"], ["staleness", "number"], ["round trip", "number"], ["actions/s", "number"], ["success", "number"]], `Robots of ${task}`)
       : { root: h("div", { class: "cards" }), body: null };
     const body = rows.body ?? rows.root;
+    const root = h("section", { class: "task" }, title, rows.root);
     return {
-      root: h("section", { class: "task" }, title, rows.root),
+      root,
       gone() { for (const part of body.kept?.values() ?? []) part.gone?.(); },
       update([robots, told]) {
+        root.classList.toggle("many", dense || robots.length > 1);
         const rate = told.episodes ? `success ${told.successes}/${told.episodes}, ${percent(told.successes / told.episodes)} (${percent(told.low)} to ${percent(told.high)})` : "no episode scored";
         text(about, `${told.robots} robot${told.robots === 1 ? "" : "s"} · ${rate}`);
         keyed(body, robots, dense ? robotRow : robotCard);
@@ -79,7 +81,7 @@ function summary() {
 
 export function fleetView() {
   const facts = scheduleFacts(), counts = summary(), servers = h("div", { class: "cards servers" }), events = eventList(40);
-  const more = h("p", { class: "faint" }), tasks = h("div"), filter = h("input", { type: "search", placeholder: "Filter  ( / )", "aria-label": "Filter robots", class: "filter" });
+  const more = h("p", { class: "faint" }), tasks = h("div", { class: "tasks" }), filter = h("input", { type: "search", placeholder: "Filter  ( / )", "aria-label": "Filter robots", class: "filter" });
   let dense = null;
 
   function groups() {

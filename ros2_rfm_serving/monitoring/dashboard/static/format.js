@@ -6,6 +6,7 @@ const known = (value) => typeof value === "number" && Number.isFinite(value);
 
 export function ms(seconds) {
   if (!known(seconds)) return NONE;
+  if (seconds === 0) return "0 ms";
   if (seconds >= 10) return `${seconds.toFixed(1)} s`;
   return seconds < 0.01 ? `${(seconds * 1e3).toFixed(1)} ms` : `${(seconds * 1e3).toFixed(0)} ms`;
 }

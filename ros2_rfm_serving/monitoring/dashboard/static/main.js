@@ -34,7 +34,7 @@ function draw() {
   const named = state.schedule.factory || (state.heardMs ? "no factory heard" : "connecting");
   text(factory, named);
   document.title = `${named} · rfm`;
-  text(link, state.live ? "live" : "no connection: figures are old");
+  text(link, state.live ? "live" : "offline, figures are old");
   link.dataset.level = state.live ? "good" : "error";
   document.body.classList.toggle("old", !state.live && Boolean(state.heardMs));
   view?.update();

@@ -35,9 +35,9 @@ export function routeTable(label) {
 }
 
 export function scheduleFacts() {
-  const facts = Object.fromEntries(["epoch", "policy", "planned", "real", "gap"].map((key) => [key, h("dd", { "data-figure": key })]));
+  const facts = Object.fromEntries(["epoch", "policy", "real", "planned", "gap"].map((key) => [key, h("dd", { "data-figure": key })]));
   const stale = h("p", { class: "problem" });
-  const labels = { epoch: "schedule", policy: "policy", planned: "predictions/s planned", real: "real", gap: "gap to the bound" };
+  const labels = { epoch: "schedule", policy: "policy", real: "predictions/s", planned: "planned", gap: "gap to the bound" };
   return {
     root: h("div", {}, h("dl", { class: "tiles" }, Object.entries(labels).map(([key, label]) => h("div", {}, h("dt", {}, label), facts[key]))), stale),
     update() {

@@ -81,7 +81,7 @@ export function serverView(name) {
   const refused = h("dd"), replaced = h("dd"), refetched = h("dd"), epoch = h("dd");
   const routes = routeTable(`Who asks ${name}`);
   const slo = () => state.servers[name]?.slo_s;
-  const latency = chart("Latency, arrival to reply", [["99th percentile", "--error"], ["median", "--accent"]], { unit: ms, limit: slo, limitName: "SLO" });
+  const latency = chart("Latency, arrival to reply", [["99th percentile", "--queue"], ["median", "--accent"]], { unit: ms, limit: slo, limitName: "SLO" });
   const parts = chart("Where it goes, mean of all replies", [["queue and inference", "--queue", true], ["inference", "--inference", true]], { unit: ms });
   const load = chart("Load", [["share of time that the engine is busy", "--accent", true]], { unit: percent, max: 1 });
   const rate = chart("Replies per second", [["replies/s", "--accent"]], { unit: hz });
