@@ -1,5 +1,5 @@
-"""`make operate`: with the real Prometheus and a real Chromium. Found on PATH, or in the folders that PROMETHEUS_BIN and CHROMIUM_BIN
-name."""
+"""`make operate`: with the real Prometheus and a real Chromium. Found on PATH, or in the folders that PROMETHEUS_BIN and
+CHROMIUM_BIN name."""
 
 from __future__ import annotations
 

@@ -109,7 +109,6 @@ def test_numbers_on_the_page_are_the_graphs(browser: Browser, url: str, ros_doma
         expect(page.locator("canvas")).to_have_count(3, timeout=20_000)
         page.goto(f"{url}#/server/s1")
         expect(page.locator("canvas")).to_have_count(4, timeout=20_000)
-    # Nobody is heard any more: no figure stays.
 
 
 def test_of_the_silent_no_figure_stays(browser: Browser, url: str, ros_domain: int) -> None:
@@ -117,7 +116,7 @@ def test_of_the_silent_no_figure_stays(browser: Browser, url: str, ros_domain: i
         expect(page.get_by_text("No robot was heard.")).to_be_visible(timeout=20_000)
         with living(Plant, ros_domain):
             expect(figure(page, "arm_1", "actions")).to_have_text("12.5", timeout=30_000)
-        expect(figure(page, "arm_1", "actions")).to_have_text("–", timeout=20_000)
+        expect(figure(page, "arm_1", "actions")).to_have_text("\N{EN DASH}", timeout=20_000)
         expect(page.locator('[data-key="arm_1"] .pill')).to_have_text("stale")
         expect(page.locator("aside")).to_contain_text("arm_1 lost silent for")
 

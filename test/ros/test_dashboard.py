@@ -49,7 +49,7 @@ class Plant(Node):
         self.image = publish(CompressedImage, NAMES.robot("arm_1", "camera/side/image/compressed"), qos.SENSOR)
         self._serve(Trigger, NAMES.robot("arm_1", "rfm/pause"), success=True, message="paused")
         self._serve(srv.AdmitRobot, NAMES.admit_robot, success=False, error_msg="no room")
-        self._serve(ChangeState, NAMES.server("s1", "s1/change_state"), success=True)
+        self._serve(ChangeState, NAMES.server("s1", "model_server/change_state"), success=True)
         self.create_timer(0.2, self._tell)
 
     def _serve(self, kind: Any, name: str, **answer: Any) -> None:
@@ -203,6 +203,6 @@ def test_orders_arrive_and_their_outcome_is_told_and_noted(client: Client, plant
         assert client.order(action="drain", target="s1")[0] == 200
         assert client.order(action="resume", target="arm_1")[0] == 409, "nobody offers it here"
     asked = dict(plant.asked)
-    assert asked[NAMES.admit_robot].robot == "arm_2" and asked[NAMES.server("s1", "s1/change_state")].transition.id == 4
+    assert asked[NAMES.admit_robot].robot == "arm_2" and asked[NAMES.server("s1", "model_server/change_state")].transition.id == 4
     assert [note["outcome"] for note in client.noted] == ["done", "failed", "done", "failed"]
     assert "is not there" in client.noted[-1]["message"] and {note["who"] for note in client.noted} == {"ada"}

@@ -26,6 +26,7 @@ PERIOD_S = 0.1
 FOUND_WITHIN_S, ANSWERED_WITHIN_S = 5.0, 60.0
 """A service that is not there, and an answer: the scheduler may plan the whole factory anew."""
 MAX_WAITING = 256
+CHANGE_STATE = "lifecycle_msgs/srv/ChangeState"
 TRANSITIONS = {"drain": Transition.TRANSITION_DEACTIVATE, "activate": Transition.TRANSITION_ACTIVATE}
 DONE = {"drain": "takes nothing new, and finishes what it has", "activate": "takes sessions and requests again"}
 
@@ -69,7 +70,7 @@ class Hands:
     def _begin(self, action: str, target: str, task: str, answer: Future[Answer]) -> None:
         names, read, profile = self._names, _trigger, None
         if action in TRANSITIONS:
-            kind, topic = ChangeState, names.server(target, f"{target}/change_state")
+            kind, topic = ChangeState, self._lifecycle_of(target)
             request = ChangeState.Request(transition=Transition(id=TRANSITIONS[action]))
             read = lambda response: _lifecycle(action, response)  # noqa: E731
         elif action in ("admit", "release"):
@@ -81,6 +82,12 @@ class Hands:
             kind, topic, request = Trigger, names.robot(target, f"rfm/{action}"), Trigger.Request()
         client = self._client(kind, topic, profile)
         self._waiting.append(_Waiting(client, request, read, answer, clock() + FOUND_WITHIN_S))
+
+    def _lifecycle_of(self, server: str) -> str:
+        """Its node may have any name in the server's namespace."""
+        below = self._names.server(server, "")
+        offered = (name for name, kinds in self._node.get_service_names_and_types() if CHANGE_STATE in kinds)
+        return next((name for name in offered if name.startswith(below)), f"{below}model_server/change_state")
 
     def _client(self, kind: Any, topic: str, profile: Any) -> Any:
         if topic not in self._clients:

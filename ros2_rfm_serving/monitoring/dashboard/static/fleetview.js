@@ -3,13 +3,14 @@
 import { attribute, h, keyed, link, table, text } from "./dom.js";
 import { eventList } from "./eventline.js";
 import { NONE, hz, ms, percent, robotState, robotWhy, successes } from "./format.js";
-import { emulated, picture, pill } from "./parts.js";
+import { emulated, picture, pill, whileSeen } from "./parts.js";
 import { scheduleFacts } from "./scheduleview.js";
 import { serverCard } from "./serverviews.js";
 import { state } from "./store.js";
 
 const MOST_CARDS = 24; // robots; more are rows of a table, without pictures
 const MOST_SERVERS = 12;
+const order = new Intl.Collator(undefined, { numeric: true });
 
 function robotCard(name) {
   const word = pill(), chip = emulated(), why = h("p", { class: "why" }), camera = picture(name);
@@ -35,13 +36,10 @@ function robotRow(name) {
   const word = pill(), chip = emulated(), why = h("span", { class: "why" }), server = h("td");
   const figures = [0, 1, 2, 3].map(() => h("td", { class: "number" }));
   const root = h("tr", {}, h("th", { scope: "row" }, link("robot", name)), h("td", {}, word.root, " ", chip, " ", why), server, figures);
-  return {
-    root,
-    update(row) {
-      word.update(robotState(row)); chip.hidden = !row.emulated; text(why, robotWhy(row)); text(server, row.server || NONE);
-      [ms(row.staleness_s), ms(row.p50_s), hz(row.actions_hz), successes(row)].forEach((words, i) => text(figures[i], words));
-    },
-  };
+  return whileSeen(root, (row) => {
+    word.update(robotState(row)); chip.hidden = !row.emulated; text(why, robotWhy(row)); text(server, row.server || NONE);
+    [ms(row.staleness_s), ms(row.p50_s), hz(row.actions_hz), successes(row)].forEach((words, i) => text(figures[i], words));
+  });
 }
 
 function taskGroup(dense) {
@@ -56,7 +54,7 @@ function taskGroup(dense) {
       root,
       gone() { for (const part of body.kept?.values() ?? []) part.gone?.(); },
       update([robots, told]) {
-        root.classList.toggle("many", dense || robots.length > 1);
+        root.classList.toggle("many", dense || robots.length > 1); root.classList.toggle("dense", dense);
         const rate = told.episodes ? `success ${told.successes}/${told.episodes}, ${percent(told.successes / told.episodes)} (${percent(told.low)} to ${percent(told.high)})` : "no episode scored";
         text(about, `${told.robots} robot${told.robots === 1 ? "" : "s"} · ${rate}`);
         keyed(body, robots, dense ? robotRow : robotCard);
@@ -82,17 +80,24 @@ function summary() {
 export function fleetView() {
   const facts = scheduleFacts(), counts = summary(), servers = h("div", { class: "cards servers" }), events = eventList(40);
   const more = h("p", { class: "faint" }), tasks = h("div", { class: "tasks" }), filter = h("input", { type: "search", placeholder: "Filter  ( / )", "aria-label": "Filter robots", class: "filter" });
-  let dense = null;
+  let dense = null, sorted = { key: null, names: [] };
+
+  function names() { // sorted once, as long as nobody comes or goes
+    const there = Object.keys(state.robots), key = there.join();
+    if (key !== sorted.key) sorted = { key, names: there.sort(order.compare) };
+    return sorted.names;
+  }
 
   function groups() {
     const wanted = filter.value.trim().toLowerCase();
     const found = new Map();
-    for (const [name, row] of Object.entries(state.robots).sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true }))) {
+    for (const name of names()) {
+      const row = state.robots[name];
       if (wanted && !`${name} ${row.task} ${robotState(row)[0]} ${row.server}`.toLowerCase().includes(wanted)) continue;
       if (!found.has(row.task)) found.set(row.task, []);
       found.get(row.task).push([name, row]);
     }
-    return [...found].sort(([a], [b]) => a.localeCompare(b)).map(([task, robots]) => [task, [robots, state.tasks[task] ?? { robots: robots.length, episodes: 0 }]]);
+    return [...found].sort(([a], [b]) => order.compare(a, b)).map(([task, robots]) => [task, [robots, state.tasks[task] ?? { robots: robots.length, episodes: 0 }]]);
   }
 
   function update() {

@@ -23,6 +23,15 @@ export function bar(label) {
   };
 }
 
+// A row of many is written only while it is on the screen.
+const rows = new IntersectionObserver((entries) => { for (const { target, isIntersecting } of entries) target.seen(isIntersecting); }, { rootMargin: "200px" });
+export function whileSeen(root, write) {
+  let visible = false, value = null;
+  root.seen = (now) => { visible = now; if (visible && value) write(value); };
+  rows.observe(root);
+  return { root, update(told) { value = told; if (visible) write(told); }, gone() { rows.unobserve(root); } };
+}
+
 const PERIOD_MS = 1000;
 const shown = new Set(); // pictures on the screen
 const seen = new IntersectionObserver((entries) => {
