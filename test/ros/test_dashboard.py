@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -206,3 +211,22 @@ def test_orders_arrive_and_their_outcome_is_told_and_noted(client: Client, plant
     assert asked[NAMES.admit_robot].robot == "arm_2" and asked[NAMES.server("s1", "model_server/change_state")].transition.id == 4
     assert [note["outcome"] for note in client.noted] == ["done", "failed", "done", "failed"]
     assert "is not there" in client.noted[-1]["message"] and {note["who"] for note in client.noted} == {"ada"}
+
+
+def test_the_command_says_where_it_is_and_ends_at_once(repository: Path, ros_domain: int) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "dashboard", "--port"]
+    page = subprocess.Popen([*command, "0"], cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert page.stdout is not None
+        said = page.stdout.readline() + page.stdout.readline()
+        found = re.search(r"dashboard: http://127\.0\.0\.1:(\d+)/\n.*#token=\S{32}\n", said)
+        assert found, said
+        done = subprocess.run([*command, found[1]], cwd=repository, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2 and "cannot be listened on" in done.stderr and "choose another port" in done.stderr
+        stream = urllib.request.urlopen(f"http://127.0.0.1:{found[1]}/api/stream", timeout=10)
+        page.send_signal(signal.SIGINT)
+        rest, _ = page.communicate(timeout=30)
+        assert page.returncode == 0 and not rest, rest
+        stream.close()
+    finally:
+        page.kill()

@@ -26,6 +26,7 @@ from ros2_rfm_serving.monitoring.dashboard.closeup import Closeup, thumbnail
 from ros2_rfm_serving.monitoring.dashboard.control import ACTIONS, MAX_FAILURES, Answer, Failures, Tokens, read_order, read_tokens
 from ros2_rfm_serving.monitoring.dashboard.feed import BEHIND, MAX_PAGES, Feed
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
+from ros2_rfm_serving.operate.page import read_door
 from ros2_rfm_serving.types import Chunk, EncodedImage, RequestId, Served
 from test.unit.monitoring.dashboard.boards import board
 
@@ -357,3 +358,12 @@ def test_it_is_served_to_many_and_ends_with_pages_open(page: Page) -> None:
 def test_an_empty_factory_is_shown_as_such() -> None:
     view = views.fleet(Board([], []), 0.0)
     assert view["robots"] == view["servers"] == view["tasks"] == {} and view["schedule"]["gap"] is None
+
+
+def test_doors_are_ports_with_or_without_an_address() -> None:
+    assert (
+        read_door("8088") == ("127.0.0.1", 8088) and read_door("0.0.0.0:1") == ("0.0.0.0", 1) and read_door("[::1]:2") == ("::1", 2)
+    )
+    for wrong in ("", "x", "localhost:", "8088x", ":70000", "-1"):
+        with pytest.raises(ConfigurationError, match="write a port"):
+            read_door(wrong)
