@@ -120,8 +120,10 @@ class StandIn(Node):
 
     def _tell(self) -> None:
         self._slice = (self._slice + 1) % SLICES
-        for one in (*self._robots[self._slice :: SLICES], *self._servers[self._slice :: SLICES]):
-            one.tell()
+        for robot in self._robots[self._slice :: SLICES]:
+            robot.tell()
+        for server in self._servers[self._slice :: SLICES]:
+            server.tell()
 
     def _plan(self) -> None:
         parts = (("system1", 4.0, SLO_S), ("monitor", 2.0, 1.0))

@@ -16,6 +16,8 @@ KEPT = 400
 """Events, for a page that comes later."""
 REFUSED_PERIOD_S = 10.0
 """Of what somebody refuses for one reason: one event for all of it."""
+SETTLES_S = 10.0
+"""Whoever is heard for the first time within this was there before."""
 MAX_CHARACTERS = 300
 """Of words from the graph in one event."""
 HELD_PERIODS = 5
@@ -71,7 +73,7 @@ class EventLine:
         self._schedule = (0, 0)
         self._routes: dict[tuple[str, str], Route] = {}
         self._scheduler_silent = False
-        self._looked = False
+        self._began_s, self._settles = math.inf, True
         self._time_s = 0.0
 
     def since(self, number: int) -> list[Event]:
@@ -88,7 +90,8 @@ class EventLine:
 
     def look(self, board: Board, now_s: float, time_s: float) -> None:
         """now_s: on the board's clock. time_s: since 1970."""
-        self._time_s = time_s
+        self._time_s, self._began_s = time_s, min(self._began_s, now_s)
+        self._settles = now_s - self._began_s < SETTLES_S
         self._look_at_schedule(board, now_s)
         for name, robot in board.robots.items():
             self._look_at_robot(name, robot, now_s)
@@ -97,7 +100,6 @@ class EventLine:
         for seen, there in ((self._robots, board.robots), (self._servers, board.servers)):
             for name in [name for name in seen if name not in there]:
                 del seen[name]
-        self._looked = True
 
     # --- schedule ---
 
@@ -196,7 +198,7 @@ class EventLine:
             self.add(ERROR, kind, name, "lost", why)
         elif seen.heard:
             self.add(GOOD, kind, name, "back")
-        elif self._looked:
+        elif not self._settles:
             self.add(NEWS, kind, name, "heard for the first time")
         seen.stale, seen.heard = stale, True
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ros2_rfm_serving.monitoring.board import Board, Failover
-from ros2_rfm_serving.monitoring.dashboard.events import HELD_PERIODS, KEPT, REFUSED_PERIOD_S, EventLine
+from ros2_rfm_serving.monitoring.dashboard.events import HELD_PERIODS, KEPT, REFUSED_PERIOD_S, SETTLES_S, EventLine
 from test.unit.monitoring.dashboard.boards import NOW_S, board, route
 
 
@@ -49,6 +49,7 @@ def test_the_silent_are_lost_and_come_back() -> None:
     assert watched.look(arm=False, seconds=4.0) == [("arm_1", "lost", "silent for 4 s")]
     assert watched.look(arm=False) == []
     assert watched.look() == [("arm_1", "back", "")]
+    watched.look(seconds=SETTLES_S)
     watched.board.robots["arm_2"].seen_s = watched.now_s
     assert watched.look() == [("arm_2", "heard for the first time", "")]
 
