@@ -117,6 +117,8 @@ class Dashboard:
         closeup = self._graph.closeup(name)
         near = closeup.view(now_s) if closeup else {"chunk": None, "decisions": None}
         page = views.robot_page(self._board, self.feed.history, name, now_s)
+        if closeup:
+            closeup.refine(page["history"], now_s)
         return _json({**page, **near, "cameras": self._graph.cameras(name)})
 
     async def _server(self, request: Request) -> Response:

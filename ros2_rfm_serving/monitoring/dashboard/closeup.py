@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from bisect import bisect_left
+from collections import defaultdict, deque
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,8 +14,8 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server.images import check
 from ros2_rfm_serving.types import Chunk, EncodedImage, Plan, Reply
 
-DECISIONS = 20
-"""Answers that are shown."""
+DECISIONS, SPLITS = 20, 2000
+"""Answers that are shown; chunks whose times are remembered."""
 MAX_ACTIONS, MAX_ROWS = 16, 128
 """Of a chunk that is drawn."""
 MAX_CHARACTERS = 300
@@ -40,10 +41,13 @@ class Closeup:
     def __init__(self) -> None:
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS)
         self._chunk: dict[str, Any] = {}
+        self._splits: deque[tuple[float, float, float]] = deque(maxlen=SPLITS)
+        """Of chunks: when it came, queue wait and inference, s."""
 
     def take(self, reply: Reply, now_s: float) -> None:
         if isinstance(reply, Chunk):
             self._chunk = _drawn(reply, now_s)
+            self._splits.append((now_s, reply.served.queue_wait_s, reply.served.inference_s))
         self._decisions.append(
             {
                 "at_s": now_s,
@@ -57,6 +61,17 @@ class Closeup:
                 "answer": _answer(reply)[:MAX_CHARACTERS],
             }
         )
+
+    def refine(self, history: dict[str, list[float | None]], now_s: float) -> None:
+        """Puts its own queue waits and inferences in the place of its server's mean, in the seconds that it was looked at."""
+        own: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        ago_s = [ago for ago in history.get("ago_s", []) if ago is not None]
+        for at_s, queue_s, inference_s in list(self._splits):
+            if 0 < (i := bisect_left(ago_s, at_s - now_s)) < len(ago_s):
+                own[i].append((queue_s, inference_s))
+        for i, splits in own.items():
+            queue_s, inference_s = (sum(column) / len(splits) for column in zip(*splits, strict=True))
+            history["queue_s"][i], history["inference_s"][i] = _number(queue_s), _number(inference_s)
 
     def view(self, now_s: float) -> dict[str, Any]:
         chunk, decisions = self._chunk, reversed(list(self._decisions))

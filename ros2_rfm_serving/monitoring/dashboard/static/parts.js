@@ -35,7 +35,7 @@ export function whileSeen(root, write) {
 const PERIOD_MS = 1000;
 const shown = new Set(); // pictures on the screen
 const seen = new IntersectionObserver((entries) => {
-  for (const { target, isIntersecting } of entries) if (isIntersecting) shown.add(target.owner); else shown.delete(target.owner);
+  for (const { target, isIntersecting } of entries) if (isIntersecting) { shown.add(target.owner); target.owner.fetch(); } else shown.delete(target.owner);
 });
 
 setInterval(() => { if (!document.hidden) for (const part of shown) part.fetch(); }, PERIOD_MS);

@@ -93,7 +93,7 @@ export function robotView(name) {
       why, problem,
       h("div", { class: "split" },
         h("div", {}, cameras, h("dl", { class: "facts" }, Object.entries(FACTS).flatMap(([key, label]) => [h("dt", {}, label), facts[key]])), section("Events", events.root)),
-        h("div", {}, latency.root, h("p", { class: "faint note" }, "Round trip: mean of this robot's requests. Queue and inference: mean of its server's replies; the network is the rest."),
+        h("div", {}, latency.root, h("p", { class: "faint note" }, "Round trip: mean of this robot's requests. Queue and inference: of its own answers while this page is open, before that the mean of its server's; the network is the rest."),
           stale.root, section("The chunk that came last", chunk.root), section("Last decisions", decisions.root), section("What it asks for", routes.root)))),
     update,
     gone() { clearInterval(timer); for (const one of [latency, stale, chunk]) one.gone(); for (const part of cameras.kept?.values() ?? []) part.gone?.(); },

@@ -267,6 +267,9 @@ def test_a_closeup_shows_what_a_robot_was_sent() -> None:
     assert view["chunk"]["columns"] == [[0.0, 1.0], [None, 2.0]] and view["chunk"]["emulated"] and view["chunk"]["ago_s"] == 1.0
     assert len(view["decisions"]) == 20 and view["decisions"][0]["sequence"] == 99 and view["decisions"][0]["queue_s"] == 0.01
     json.dumps(view, allow_nan=False)
+    history: dict[str, Any] = {"ago_s": [-3.0, -2.0, -1.0, 0.0], "queue_s": [None, 0.5, 0.5, 0.5], "inference_s": [0.5] * 4}
+    closeup.refine(history, 101.5)
+    assert history["queue_s"] == [None, 0.01, 0.5, 0.5] and history["inference_s"] == [0.5, 0.02, 0.5, 0.5]
 
 
 # --- many pages, slow pages ---
