@@ -106,7 +106,7 @@ def _answer(reply: Reply) -> str:
 def _drawn(chunk: Chunk, now_s: float) -> dict[str, Any]:
     rows = np.asarray(chunk.chunk_robot, np.float64)[:MAX_ROWS, :MAX_ACTIONS]
     return {
-        "names": list(chunk.action_names[:MAX_ACTIONS]),
+        "names": [name[:MAX_CHARACTERS] for name in chunk.action_names[:MAX_ACTIONS]],
         "columns": _finite(rows.T),
         "confidence": _finite(np.asarray(chunk.confidence, np.float64)[:MAX_ROWS]),
         "horizon": chunk.execution_horizon,

@@ -206,6 +206,8 @@ class EventLine:
     def _refused(self, kind: str, name: str, refused: dict[str, int], seen: _Seen, now_s: float) -> None:
         if refused == seen.refused:
             return
+        for reason in seen.told_s.keys() - refused.keys():
+            del seen.told_s[reason]
         for reason, count in refused.items():
             new = count - seen.refused.get(reason, 0)
             if new > 0 and now_s - seen.told_s.get(reason, -math.inf) > REFUSED_PERIOD_S:

@@ -126,6 +126,8 @@ class History:
         kept.seen_s = row.seen_s
         for component, figures in row.components.items():
             kept.rates.setdefault(component, Rate()).read(row.seen_s, figures.in_time + figures.late)
+        for component in kept.rates.keys() - row.components.keys():
+            del kept.rates[component]
         server = self._servers.get(row.server)
         queue_s, inference_s = server.newest if server else (NAN, NAN)
         round_trip_s = kept.round_trip.step(_counted(row, "round_trip_s", "system1"))

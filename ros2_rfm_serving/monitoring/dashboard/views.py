@@ -13,6 +13,7 @@ from ros2_rfm_serving.types.following import SILENT_AFTER_S
 
 View = dict[str, Any]
 NO_TASK = "no task"
+MAX_CHARACTERS = 300
 
 
 def fleet(board: Board, now_s: float) -> View:
@@ -34,9 +35,9 @@ def schedule(board: Board, now_s: float) -> View:
     silent_s = now_s - board.schedule_seen_s
     spoken = [row for row in board.robots.values() if not row.is_stale(now_s)]
     return {
-        "factory": board.factory,
+        "factory": _words(board.factory),
         "epoch": board.schedule_epoch,
-        "policy": board.policy,
+        "policy": _words(board.policy),
         "gap": _number(board.gap),
         "planned_hz": _number(board.predicted_actions_hz),
         "real_hz": _number(sum(row.chunk_rate_hz for row in spoken)) if spoken else None,
@@ -49,12 +50,12 @@ def robot(board: Board, name: str, row: RobotRow, task: str, now_s: float) -> Vi
     """task: class of the descriptor, as the schedule has it; empty: it has none."""
     episodes, stale = board.episodes(name), row.is_stale(now_s)
     known: View = {
-        "task": task or row.task or NO_TASK,
+        "task": _words(task or row.task) or NO_TASK,
         "episodes": len(episodes),
         "successes": sum(score.success for score in episodes),
         "stale": stale,
         "silent_s": _silent_s(now_s - row.seen_s) if stale else None,
-        "server": row.server,
+        "server": _words(row.server),
         "emulated": row.server in board.servers and board.servers[row.server].emulated,
         "held": row.held_ticks,
         "refused": sum(row.refused.values()),
@@ -62,11 +63,11 @@ def robot(board: Board, name: str, row: RobotRow, task: str, now_s: float) -> Vi
     figures = None if stale else row
     return known | {
         "state": row.state if figures else None,
-        "reason": row.reason if figures else "",
+        "reason": _words(row.reason) if figures else "",
         "phase": row.phase if figures else None,
-        "verdict": row.verdict if figures else "",
+        "verdict": _words(row.verdict) if figures else "",
         "paused": row.paused if figures else None,
-        "stop_reason": row.stop_reason if figures else "",
+        "stop_reason": _words(row.stop_reason) if figures else "",
         "actions_hz": _number(row.action_rate_hz) if figures else None,
         "chunks_hz": _number(row.chunk_rate_hz) if figures else None,
         "staleness_s": _number(row.staleness_s) if figures else None,
@@ -79,7 +80,7 @@ def robot(board: Board, name: str, row: RobotRow, task: str, now_s: float) -> Vi
 def server(row: ServerRow, now_s: float) -> View:
     stale = row.is_stale(now_s)
     known: View = {
-        "model": row.model,
+        "model": _words(row.model),
         "emulated": row.emulated,
         "standby": row.standby,
         "stale": stale,
@@ -91,7 +92,7 @@ def server(row: ServerRow, now_s: float) -> View:
     figures = None if stale else row
     return known | {
         "state": row.state if figures else None,
-        "detail": row.detail if figures else "",
+        "detail": _words(row.detail) if figures else "",
         "batch": _number(row.mean_batch_size) if figures else None,
         "max_batch": row.batch_size if figures else None,
         "sessions": row.sessions if figures else None,
@@ -126,7 +127,7 @@ def robot_page(board: Board, history: History, name: str, now_s: float) -> View:
         "routes": [_route(board, history, route, now_s) for route in board.routes if route.robot == name],
         "components": {component: _component(figures) for component, figures in sorted(row.components.items())},
         "counters": {"refused": row.refused, "fallbacks": row.fallbacks, "transitions": row.transitions},
-        "instruction": row.instruction if fresh else "",
+        "instruction": _words(row.instruction) if fresh else "",
         "episode": row.episode if fresh else None,
         "retries": row.retries if fresh else None,
         "epoch": row.schedule_epoch if fresh else None,
@@ -215,6 +216,11 @@ def _planned(board: Board, name: str) -> View:
         return {"gpu": "", "components": [], "planned_p99_s": None}
     components = sorted(placement.components)
     return {"gpu": placement.gpu_type, "components": components, "planned_p99_s": _number(placement.predicted_p99_s)}
+
+
+def _words(words: str) -> str:
+    """Of others, who may write as much as a message holds."""
+    return words[:MAX_CHARACTERS]
 
 
 def _silent_s(silent_s: float) -> int | None:

@@ -42,6 +42,15 @@ def test_of_the_silent_there_are_no_figures() -> None:
     assert view["robots"]["arm_1"]["successes"] == 1, "what was counted stays"
 
 
+def test_words_of_others_are_bounded() -> None:
+    made = board()
+    for name in ("reason", "task", "verdict", "stop_reason", "server"):
+        setattr(made.robots["arm_1"], name, "x" * 1_000_000)
+    made.routes = ()
+    made.servers["s1"].detail = made.servers["s1"].model = made.factory = made.policy = "x" * 1_000_000
+    assert len(json.dumps(views.fleet(made, NOW_S))) < 10_000
+
+
 def test_a_lost_server_has_no_figures_at_once() -> None:
     made = board()
     made.servers["s1"].lost = True
