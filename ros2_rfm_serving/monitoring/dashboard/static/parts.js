@@ -17,7 +17,7 @@ export function bar(label) {
     root,
     update(share, over = false) {
       const known = typeof share === "number";
-      fill.style.width = known ? `${Math.min(100, Math.max(0, share * 100)).toFixed(1)}%` : "0";
+      fill.style.transform = `scaleX(${known ? Math.min(1, Math.max(0, share)).toFixed(3) : 0})`; // lays nothing out anew
       attribute(root, "data-level", !known ? "none" : over ? "error" : share > 0.9 ? "warning" : "good");
     },
   };
