@@ -52,10 +52,11 @@ $(ENGINES)/.installed: $(VENV)/.dependencies scripts/engines_venv scripts/requir
 	scripts/engines_venv $(ENGINES) $(VENV)
 	touch $@
 
-# A running factory as Debian's Prometheus sees it, which lies in build/prometheus if none is installed.
+# A running factory as Debian's Prometheus and Chromium see it, which lie in build/ if none is installed.
 operate: install
 	scripts/prometheus build/prometheus
-	PROMETHEUS_BIN=build/prometheus/usr/bin $(BIN)/python -m pytest -q test/operate
+	scripts/chromium build/chromium
+	PROMETHEUS_BIN=build/prometheus/usr/bin CHROMIUM_BIN=build/chromium $(BIN)/python -m pytest -q test/operate
 
 # Coverage-guided, FUZZ_SECONDS in all. What it keeps is in build/fuzz.
 fuzz: install $(VENV)/.fuzz
@@ -81,7 +82,7 @@ $(VENV)/.dependencies: pyproject.toml constraints.txt scripts/system_packages
 	scripts/system_packages
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python scripts/requirements.py pyproject.toml torch metaworld plots metrics foxglove audit dev build > $(VENV)/requirements.txt
+	$(BIN)/python scripts/requirements.py pyproject.toml torch metaworld plots metrics foxglove dashboard audit dev build > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps openpi-client==0.1.2  # pins numpy<2, and works with 2
 	touch $@

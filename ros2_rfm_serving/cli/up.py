@@ -35,6 +35,10 @@ def up(
         int, typer.Option(min=-1, max=65535, help="Port for Prometheus, as of `rfm metrics`; -1: none, 0: any")
     ] = -1,
     metrics_address: Annotated[str, typer.Option(help="To listen on")] = "127.0.0.1",
+    dashboard: Annotated[
+        str, typer.Option(metavar="[ADDRESS:]PORT", help="Of the web page, as of `rfm dashboard`; 0: any port; empty: none")
+    ] = "",
+    token_file: Annotated[Path | None, typer.Option(help="Who may act through the page, as of `rfm dashboard`")] = None,
     markers: Annotated[bool, typer.Option(help="Offer markers for rviz, <robot>/rfm/markers")] = False,
     record: Annotated[bool, typer.Option("--record", help="Record it all, as `rfm record` does")] = False,
     record_to: Annotated[Path | None, typer.Option(help="Folder of the recording; default: recordings/<time>")] = None,
@@ -64,6 +68,8 @@ def up(
         metrics_address=metrics_address,
         markers=markers,
         record=record_to or (new_recording() if record else None),
+        dashboard=dashboard,
+        token_file=token_file,
     )
     outcome = run_factory(load_factory(file or quickstart()), options)
     ignore_signals()  # all that is left is to say how it went

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ros2_rfm_serving.types import Placement, Route
 from ros2_rfm_serving.types.histogram import Histogram
 
 STALE_AFTER_S = 3.0
@@ -89,11 +90,17 @@ class RobotRow(_Row):
     histograms: Histograms = field(default_factory=dict)
     queue_depth: int = 0
     paused: bool = False
+    stop_reason: str = ""
+    instruction: str = ""
+    episode: int = 0
+    retries: int = 0
 
 
 @dataclass
 class ServerRow(_Row):
     state: str = "-"
+    lost: bool = False
+    """The middleware says that it lives no longer, a second after its end; its silence would tell later."""
     detail: str = ""
     standby: bool = False
     """As the schedule has it."""
@@ -120,6 +127,9 @@ class ServerRow(_Row):
     """When it last said that it is ready."""
     progressed_s: float = -math.inf
     """When it last had answered something, or nothing waited."""
+
+    def is_stale(self, now_s: float) -> bool:
+        return self.lost or super().is_stale(now_s)
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,12 @@ class Board:
         self.planned_robots: frozenset[str] = frozenset()
         self.planned_servers: frozenset[str] = frozenset()
         """Of the schedule."""
+        self.scheduler = 0
+        """Who made it."""
+        self.placed_epoch = 0
+        """Of these placements and routes."""
+        self.placements: tuple[Placement, ...] = ()
+        self.routes: tuple[Route, ...] = ()
         self._scores: dict[str, dict[tuple[int, int], Score]] = defaultdict(dict)
         self._streamed: dict[str, tuple[str, tuple[int, int]]] = {}
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.page import dashboard_page, read_door
 from ros2_rfm_serving.operate.running import (
     DISCOVERY_S,
     Options,
@@ -78,7 +79,12 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     console.print(plain(f"{factory.file}: {len(board.robots)} robots, {len(board.servers)} servers; logs in {options.logs}"))
     started_s = time.monotonic()
     with stop_signals(stop):  # to the last word: pressed again, Ctrl-C changes nothing
-        with observing(board, options.namespace, discover=options.metrics >= 0) as observer, _metrics(board, options):
+        discover = options.metrics >= 0 or bool(options.dashboard)
+        with (
+            observing(board, options.namespace, discover=discover) as observer,
+            _metrics(board, options),
+            _dashboard(board, observer, options),
+        ):
             _refuse_a_second_factory(observer)
             try:
                 supervisor.start_around()
@@ -139,6 +145,16 @@ def _metrics(board: Board, options: Options) -> Iterator[None]:
 
     with exporting(board, options.metrics_address, options.metrics, options.logs) as url:
         console.print(url)
+        yield
+
+
+@contextmanager
+def _dashboard(board: Board, observer: ObserverNode, options: Options) -> Iterator[None]:
+    if not options.dashboard:
+        yield
+        return
+    door = read_door(options.dashboard)
+    with dashboard_page(board, observer, options.namespace, door.address, door.port, options.token_file):
         yield
 
 

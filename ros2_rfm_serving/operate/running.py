@@ -56,6 +56,10 @@ class Options:
     markers: bool = False
     record: Path | None = None
     """Folder of a recording; None: none."""
+    dashboard: str = ""
+    """[ADDRESS:]PORT of the page; empty: none."""
+    token_file: Path | None = None
+    """Who may act through the page."""
 
 
 def quickstart() -> Path:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rfm_serving import msg
@@ -15,7 +16,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.monitoring.board import Board, ComponentRow, Histograms, Score
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
-from ros2_rfm_serving.ros.wire import bounded, qos
+from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
 from ros2_rfm_serving.types.histogram import Histogram
 
@@ -38,8 +39,8 @@ class ObserverNode(Node):
         for robot in board.robots:
             self.watch_robot(robot)
 
-    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile) -> None:
-        bounded.hear(self, kind, topic, callback, profile, self._refuse)
+    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile, **options: Any) -> None:
+        bounded.hear(self, kind, topic, callback, profile, self._refuse, **options)
 
     def _refuse(self, error: BadMessageError) -> None:
         self.refused[error.kind] += 1
@@ -48,7 +49,9 @@ class ObserverNode(Node):
         self._board.looked_s = clock()
 
     def watch_server(self, server: str) -> None:
-        self._hear(msg.ServerStatus, self._names.server(server, "status"), self._on_server, qos.SERVER_STATUS)
+        events = SubscriptionEventCallbacks(liveliness=lambda event: self._on_liveliness(server, event))
+        topic = self._names.server(server, "status")
+        self._hear(msg.ServerStatus, topic, self._on_server, qos.SERVER_STATUS, event_callbacks=events)
 
     def watch_robot(self, robot: str) -> None:
         self._hear(msg.RobotStatus, self._names.robot(robot, "rfm/status"), self._on_robot, qos.ROBOT_STATUS)
@@ -68,6 +71,25 @@ class ObserverNode(Node):
         for placement in message.placements:
             if placement.server in self._board.servers:
                 self._board.servers[placement.server].standby = placement.standby
+        self._take_routes(message)
+
+    def _take_routes(self, message: Any) -> None:
+        """Of a schedule that a robot would follow; it is repeated, and large for a large factory."""
+        board = self._board
+        if (board.scheduler, board.placed_epoch) == (message.scheduler, message.epoch):
+            return
+        try:
+            schedule = convert.schedule_from(message)
+        except BadMessageError as error:
+            self._refuse(error)
+            return
+        board.placements, board.routes = schedule.placements, schedule.routes
+        board.scheduler, board.placed_epoch = schedule.scheduler, schedule.epoch
+
+    def _on_liveliness(self, server: str, event: Any) -> None:
+        row = self._board.servers.get(server)
+        if row is not None:
+            row.lost = not event.alive_count and (row.lost or event.alive_count_change < 0)
 
     def _on_server(self, message: Any) -> None:
         row = self._board.servers.get(message.header.frame_id)
@@ -76,7 +98,7 @@ class ObserverNode(Node):
         progresses = message.served != row.served or not message.waiting
         _copy(message, row)
         row.state = _named(ServerState, message.state).lower()
-        row.seen_s = clock()
+        row.seen_s, row.lost = clock(), False
         if progresses:
             row.progressed_s = row.seen_s
         if message.state == ServerState.READY:

@@ -1,4 +1,5 @@
-"""`make operate`: with the real Prometheus. Found on PATH, or in the folder that PROMETHEUS_BIN names."""
+"""`make operate`: with the real Prometheus and a real Chromium. Found on PATH, or in the folders that PROMETHEUS_BIN and
+CHROMIUM_BIN name."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 
 
-def _tool(name: str) -> str:
-    found = shutil.which(name, path=f"{os.environ.get('PROMETHEUS_BIN', '')}{os.pathsep}{os.environ['PATH']}")
-    assert found, f"no {name}: `make operate` brings it, or set PROMETHEUS_BIN to its folder"
+def _tool(name: str, folder: str = "PROMETHEUS_BIN") -> str:
+    found = shutil.which(name, path=f"{os.environ.get(folder, '')}{os.pathsep}{os.environ['PATH']}")
+    assert found, f"no {name}: `make operate` brings it, or set {folder} to its folder"
     return str(Path(found).resolve())
 
 
@@ -23,3 +24,8 @@ def prometheus() -> str:
 @pytest.fixture(scope="session")
 def promtool() -> str:
     return _tool("promtool")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    return _tool("chromium", "CHROMIUM_BIN")

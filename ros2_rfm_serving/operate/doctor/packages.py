@@ -43,6 +43,7 @@ PACKAGES = {
     "diagnostic_msgs": _ros("diagnostic_msgs", "5.5.*"),
     "geometry_msgs": _ros("geometry_msgs", "5.5.*"),
     "rcl_interfaces": Package("ros-rclpy[fastrtps]==9.1.*", "rcl_interfaces"),
+    "lifecycle_msgs": Package("ros-rclpy[fastrtps]==9.1.*", "lifecycle_msgs"),
     "rosidl_parser": Package("ros-rclpy[fastrtps]==9.1.*", "rosidl_parser"),
     "rclpy": Package("ros-rclpy[fastrtps]==9.1.*", "rclpy"),
     "sensor_msgs": _ros("sensor_msgs", "5.5.*"),
@@ -73,8 +74,10 @@ PACKAGES = {
     "picows": Package("picows>=2.3", None, "gateway"),
     "prometheus_client": Package("prometheus-client>=0.19", "python3-prometheus-client", "metrics"),
     "safetensors": Package("safetensors>=0.4", None, "torch"),
+    "starlette": Package("starlette>=0.37", None, "dashboard"),
     "torch": Package("torch>=2.4", "python3-torch", "torch"),
     "transformers": Package("lerobot[smolvla]>=0.4.4,<0.5", None, "lerobot"),
+    "uvicorn": Package("uvicorn>=0.30", None, "dashboard"),
     "vllm": Package("vllm>=0.33", None, "vllm"),
 }
 """By the name that is imported."""

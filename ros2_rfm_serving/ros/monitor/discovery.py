@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.wire import qos
 
 LOOK_PERIOD_S = 1.0
+MAX_SHARE = 0.05
+"""Of the executor's time, for finding out who is on the graph: some 30 us per topic, and a large factory has tens of thousands."""
 FORGET_AFTER_S = 60.0
 """Of a robot or server that is silent, whose topics have gone, and that the schedule does not know."""
 MAX_WATCHED = 4096
@@ -65,8 +68,15 @@ class DiscoveringNode(ObserverNode):
         self._watched = set(board.robots), set(board.servers)
         self._there_s: dict[str, float] = {}
         """When somebody was last there, or was to be."""
-        every(self, LOOK_PERIOD_S, self.look)
+        self._look_s = -math.inf
+        """When next."""
+        every(self, LOOK_PERIOD_S, self._look_in_time)
         self.look()
+
+    def _look_in_time(self) -> None:
+        if (begin_s := clock()) >= self._look_s:
+            self.look()
+            self._look_s = begin_s + (clock() - begin_s) / MAX_SHARE
 
     def look(self) -> None:
         board, found = self._board, look(self, self._names)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple
 
-NAMES = ("cdr", "messages", "gateway", "images", "server", "descriptor", "catalogue", "profiles", "audit", "bag")
+NAMES = ("cdr", "messages", "gateway", "images", "server", "descriptor", "catalogue", "profiles", "audit", "bag", "orders")
 
 
 class Target(NamedTuple):

@@ -1,0 +1,1 @@
+"""What the web page costs whoever serves it."""

@@ -1,0 +1,255 @@
+"""The page and what it asks for, as an ASGI application. Looking is free for whoever reaches it; acting takes a token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.monitoring.dashboard import views
+from ros2_rfm_serving.monitoring.dashboard.closeup import Looking, thumbnail
+from ros2_rfm_serving.monitoring.dashboard.control import (
+    MAX_BODY_BYTES,
+    ON_ROBOTS,
+    ON_SERVERS,
+    Answer,
+    Failures,
+    Note,
+    Order,
+    Orders,
+    Tokens,
+    read_order,
+)
+from ros2_rfm_serving.monitoring.dashboard.events import GOOD, WARNING
+from ros2_rfm_serving.monitoring.dashboard.feed import PERIOD_S, Feed, packed
+
+STATIC = Path(__file__).parent / "static"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ANSWER_S = 70.0
+"""Of an order: a robot that does not fit has the whole factory planned anew."""
+PICTURE_PERIOD_S = 1.0
+"""Of one camera; whoever asks sooner gets the same."""
+HEADERS = {
+    b"content-security-policy": b"default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none';"
+    b" form-action 'none'; frame-ancestors 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+}
+
+
+class Dashboard:
+    """now: the board's clock."""
+
+    def __init__(self, board: Board, graph: Looking, orders: Orders, tokens: Tokens, note: Note) -> None:
+        self.feed = Feed(board)
+        self._board, self._graph, self._orders, self._tokens, self._note = board, graph, orders, tokens, note
+        self._failures = Failures()
+        self._pictures: dict[tuple[str, str], tuple[float, bytes]] = {}
+        self._shrinking = ThreadPoolExecutor(1, "pictures")
+        self._now: Callable[[], float] = time.monotonic
+
+    def app(self, hosts: list[str]) -> ASGIApp:
+        """hosts: that the page is asked for by; a name of somebody else's that leads here is refused."""
+        routes = [
+            Route("/", self._index),
+            Route("/api/stream", self._stream),
+            Route("/api/schedule", self._schedule),
+            Route("/api/robots/{name}", self._robot),
+            Route("/api/robots/{name}/cameras/{camera}", self._picture),
+            Route("/api/servers/{name}", self._server),
+            Route("/api/whoami", self._whoami),
+            Route("/api/control", self._control, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+        guards = [Middleware(Guarded), Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)]
+        return Starlette(routes=routes, middleware=guards, lifespan=self._life)
+
+    def end(self) -> None:
+        """On the loop's thread: pages that are open are let go."""
+        self.feed.end()
+
+    @contextlib.asynccontextmanager
+    async def _life(self, app: Starlette) -> AsyncIterator[None]:
+        ticking = asyncio.create_task(self._tick())
+        yield
+        ticking.cancel()
+        self._shrinking.shutdown(wait=False)
+
+    async def _tick(self) -> None:
+        while True:
+            self.feed.tick(self._now(), time.time())
+            await asyncio.sleep(PERIOD_S)
+
+    # --- looking ---
+
+    async def _index(self, request: Request) -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    async def _stream(self, request: Request) -> Response:
+        if self.feed.is_full:
+            return _problem(503, "too many pages are open")
+        return StreamingResponse(self.feed.frames(self._now()), media_type="text/event-stream")
+
+    async def _schedule(self, request: Request) -> Response:
+        now_s = self._now()
+        return _json({"routes": views.routes(self._board, self.feed.history, now_s)})
+
+    async def _robot(self, request: Request) -> Response:
+        name, now_s = request.path_params["name"], self._now()
+        if name not in self._board.robots:
+            return _problem(404, "no robot of this name is known")
+        closeup = self._graph.closeup(name)
+        near = closeup.view(now_s) if closeup else {"chunk": None, "decisions": None}
+        page = views.robot_page(self._board, self.feed.history, name, now_s)
+        if closeup:
+            closeup.refine(page["history"], now_s)
+        return _json({**page, **near, "cameras": self._graph.cameras(name)})
+
+    async def _server(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._board.servers:
+            return _problem(404, "no server of this name is known")
+        return _json(views.server_page(self._board, self.feed.history, name, self._now()))
+
+    async def _picture(self, request: Request) -> Response:
+        """camera: `any` is the first one."""
+        robot, camera = request.path_params["name"], request.path_params["camera"]
+        if robot not in self._board.robots:
+            return _problem(404, "no robot of this name is known")
+        if camera == "any":
+            camera = next(iter(self._graph.cameras(robot)), "")
+        made_s, picture = self._pictures.get((robot, camera), (float("-inf"), b""))
+        image = self._graph.picture(robot, camera) if camera else None
+        if image is None:
+            self._pictures.pop((robot, camera), None)
+            return Response(status_code=204)
+        if self._now() - made_s > PICTURE_PERIOD_S:
+            try:
+                picture = await asyncio.get_running_loop().run_in_executor(self._shrinking, thumbnail, image)
+            except BadMessageError as error:
+                return _problem(502, str(error))
+            self._pictures[robot, camera] = self._now(), picture
+        return Response(picture, media_type="image/jpeg", headers={"cache-control": "no-store"})
+
+    # --- acting ---
+
+    async def _whoami(self, request: Request) -> Response:
+        who, refusal = self._admit(request)
+        return refusal or _json({"name": who})
+
+    async def _control(self, request: Request) -> Response:
+        """Whatever comes of it, it is noted."""
+        who, refusal = self._admit(request)
+        order, problem = Order("", ""), ""
+        if not refusal:
+            try:
+                order = read_order(await _body(request))
+                problem = self._problem_of(order)
+            except ValueError as error:
+                refusal = _problem(400, str(error))
+        if refusal:
+            self._tell(request, who, order, "refused", bytes(refusal.body).decode())
+            return refusal
+        if problem:
+            self._tell(request, who, order, "refused", problem)
+            return _problem(409, problem)
+        answer = await self._carry_out(order)
+        self._tell(request, who, order, "done" if answer.done else "failed", answer.message)
+        return _json({"done": answer.done, "message": answer.message}, 200 if answer.done else 409)
+
+    def _admit(self, request: Request) -> tuple[str, Response | None]:
+        """Whose token it is, and why not."""
+        address, now_s = request.client.host if request.client else "", self._now()
+        if _from_elsewhere(request):
+            return "", _problem(403, "another site's page asked for this")
+        if wait_s := self._failures.wait_s(address, now_s):
+            return "", _problem(429, f"too many wrong tokens; wait {wait_s:.0f} s", {"retry-after": f"{wait_s:.0f}"})
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        who = self._tokens.holder(token.strip()) if kind.lower() == "bearer" else ""
+        if not who:
+            self._failures.add(address, now_s)
+            return "", _problem(401, "the token is missing or wrong", {"www-authenticate": "Bearer"})
+        return who, None
+
+    def _problem_of(self, order: Order) -> str:
+        if order.action in ON_ROBOTS and order.target not in self._board.robots:
+            return f"no robot {order.target} is known"
+        if order.action in ON_SERVERS and order.target not in self._board.servers:
+            return f"no server {order.target} is known"
+        return ""
+
+    async def _carry_out(self, order: Order) -> Answer:
+        asked = asyncio.wrap_future(self._orders.order(order.action, order.target, order.task))
+        try:
+            return await asyncio.wait_for(asked, ANSWER_S)
+        except (TimeoutError, asyncio.TimeoutError):
+            return Answer(False, f"no answer within {ANSWER_S:g} s; it may still come about")
+
+    def _tell(self, request: Request, who: str, order: Order, outcome: str, message: str) -> None:
+        address = request.client.host if request.client else ""
+        said = {"who": who, "address": address, "action": order.action, "target": order.target, "task": order.task}
+        self._note("control", **said, outcome=outcome, message=message)
+        if who:
+            what = f"{order.action or 'an order'} by {who}: {outcome}"
+            self.feed.events.add(GOOD if outcome == "done" else WARNING, "person", order.target, what, message)
+
+
+class Guarded:
+    """What every answer says to browsers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                told = {name.lower() for name, _ in message["headers"]}
+                caching = [] if b"cache-control" in told else [(b"cache-control", b"no-cache")]
+                message["headers"] = [*message["headers"], *HEADERS.items(), *caching]
+            await send(message)
+
+        await self._app(scope, receive, guarded)
+
+
+def _from_elsewhere(request: Request) -> bool:
+    """Browsers say whose page asks."""
+    origin = request.headers.get("origin")
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return True
+    return origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
+
+
+async def _body(request: Request) -> bytes:
+    """Raises: `ValueError` when there is more than any order needs, or it does not say that it is JSON."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise ValueError("content-type: application/json")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            raise ValueError(f"the body has more than {MAX_BODY_BYTES} bytes")
+    return body
+
+
+def _json(value: views.View, status: int = 200) -> Response:
+    return Response(packed(value), status, {"cache-control": "no-store"}, "application/json")
+
+
+def _problem(status: int, problem: str, headers: dict[str, str] | None = None) -> Response:
+    return Response(packed({"problem": problem}), status, {"cache-control": "no-store", **(headers or {})}, "application/json")

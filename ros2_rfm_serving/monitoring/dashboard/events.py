@@ -1,0 +1,240 @@
+"""What happened in a factory and why, read off successive looks at its board."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
+from ros2_rfm_serving.types import Route
+from ros2_rfm_serving.types.following import SILENT_AFTER_S
+
+KEPT = 400
+"""Events, for a page that comes later."""
+REFUSED_PERIOD_S = 10.0
+"""Of what somebody refuses for one reason: one event for all of it."""
+SETTLES_S = 10.0
+"""Whoever is heard for the first time within this was there before."""
+MAX_CHARACTERS = 300
+"""Of words from the graph in one event."""
+HELD_PERIODS = 5
+"""Of control, at least, in two statuses that follow each other, until a robot counts as held."""
+MAX_MOVES = 6
+"""Routes that an event of a new schedule names."""
+GOOD, NEWS, WARNING, ERROR = "good", "news", "warning", "error"
+LEVELS = {"STREAMING": GOOD, "STALLED": ERROR, "DEAD": ERROR, "ready": GOOD, "failed": ERROR, "hung": ERROR}
+"""Of states; any other one is a warning."""
+
+
+class Event(NamedTuple):
+    number: int
+    """From 1."""
+    time_s: float
+    """Since 1970, for people; nothing is computed with it."""
+    level: str
+    kind: str
+    """robot, server, schedule or person: who `name` is."""
+    name: str
+    what: str
+    why: str
+
+
+@dataclass
+class _Seen:
+    """Of a robot or a server, as it was at the last look."""
+
+    seen_s: float = -math.inf
+    stale: bool = True
+    heard: bool = False
+    words: tuple[Any, ...] = ()
+    counted: int = 0
+    """Held periods of a robot, replies of a server."""
+    held_at: int = 0
+    """Held periods when it began to hold, if `holds`."""
+    holds: bool = False
+    told_holding: bool = False
+    failovers: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    told_s: dict[str, float] = field(default_factory=dict)
+    """Reason -> when its refusals were last told."""
+
+
+class EventLine:
+    """The newest last. What is there at the first look is no event."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque(maxlen=KEPT)
+        self._numbers = itertools.count(1)
+        self._robots: dict[str, _Seen] = {}
+        self._servers: dict[str, _Seen] = {}
+        self._schedule = (0, 0)
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._scheduler_silent = False
+        self._began_s, self._settles = math.inf, True
+        self._time_s = 0.0
+
+    def since(self, number: int) -> list[Event]:
+        """Those after the one with this number."""
+        return [event for event in self._events if event.number > number]
+
+    @property
+    def last(self) -> int:
+        return self._events[-1].number if self._events else 0
+
+    def add(self, level: str, kind: str, name: str, what: str, why: str = "") -> None:
+        number = next(self._numbers)
+        self._events.append(Event(number, self._time_s, level, kind, name[:MAX_CHARACTERS], what, why[:MAX_CHARACTERS]))
+
+    def look(self, board: Board, now_s: float, time_s: float) -> None:
+        """now_s: on the board's clock. time_s: since 1970."""
+        self._time_s, self._began_s = time_s, min(self._began_s, now_s)
+        self._settles = now_s - self._began_s < SETTLES_S
+        self._look_at_schedule(board, now_s)
+        for name, robot in board.robots.items():
+            self._look_at_robot(name, robot, now_s)
+        for name, server in board.servers.items():
+            self._look_at_server(name, server, now_s)
+        for seen, there in ((self._robots, board.robots), (self._servers, board.servers)):
+            for name in [name for name in seen if name not in there]:
+                del seen[name]
+
+    # --- schedule ---
+
+    def _look_at_schedule(self, board: Board, now_s: float) -> None:
+        silent = board.schedule_seen_s > -math.inf and now_s - board.schedule_seen_s > SILENT_AFTER_S
+        if silent and not self._scheduler_silent:
+            why = f"no schedule for {SILENT_AFTER_S:g} s; robots and servers go on with the last one"
+            self.add(ERROR, "schedule", "", "scheduler lost", why)
+        elif self._scheduler_silent and not silent:
+            self.add(GOOD, "schedule", "", "scheduler back")
+        self._scheduler_silent = silent
+        schedule = (board.scheduler, board.placed_epoch)
+        if schedule == self._schedule:
+            return
+        routes = {(route.robot, route.component): route for route in board.routes}
+        if any(self._schedule):
+            successor = "by another scheduler; " if schedule[0] != self._schedule[0] else ""
+            self.add(NEWS, "schedule", f"schedule {schedule[1]}", "replanned", successor + _changes(self._routes, routes))
+        self._schedule, self._routes = schedule, routes
+
+    # --- robots ---
+
+    def _look_at_robot(self, name: str, row: RobotRow, now_s: float) -> None:
+        seen, stale = self._robots.setdefault(name, _Seen()), row.is_stale(now_s)
+        if self._presence("robot", name, seen, stale, f"silent for {now_s - row.seen_s:.0f} s") or stale:
+            return self._remember_robot(seen, row)
+        if row.seen_s == seen.seen_s:
+            return None
+        told = self.last
+        if self._robot_words(row) != seen.words:
+            self._robot_changed(name, row, seen.words)
+        if len(row.failovers) > seen.failovers:
+            newest = row.failovers[-1]
+            self.add(WARNING, "robot", name, "turned to its standby", f"{newest.lost} was lost; streams from {newest.server}")
+        self._held(name, row, seen, already=self.last > told)
+        self._refused("robot", name, row.refused, seen, now_s)
+        return self._remember_robot(seen, row)
+
+    @staticmethod
+    def _robot_words(row: RobotRow) -> tuple[Any, ...]:
+        return row.state, row.paused, row.phase if row.phase in ("waiting", "stopped") else "", row.task
+
+    def _remember_robot(self, seen: _Seen, row: RobotRow) -> None:
+        seen.words, seen.counted, seen.failovers = self._robot_words(row), row.held_ticks, len(row.failovers)
+        seen.refused, seen.seen_s = row.refused, row.seen_s
+
+    def _robot_changed(self, name: str, row: RobotRow, before: tuple[Any, ...]) -> None:
+        state, paused, phase, _ = before
+        if row.state != state:
+            self.add(LEVELS.get(row.state, WARNING), "robot", name, row.state.lower(), row.reason)
+        if row.paused != paused:
+            self.add(NEWS, "robot", name, "paused" if row.paused else "resumed")
+        if row.phase != phase and row.phase == "waiting":
+            self.add(ERROR, "robot", name, "waits for a person", row.stop_reason)
+        elif row.phase != phase and row.phase == "stopped":
+            self.add(WARNING, "robot", name, "stopped", row.stop_reason)
+
+    def _held(self, name: str, row: RobotRow, seen: _Seen, *, already: bool) -> None:
+        """From status to status: a period or two at the begin of an episode are none of anybody's business.
+
+        already: this look has told of it why.
+        """
+        more = row.held_ticks > seen.counted
+        if more and not seen.holds:
+            seen.held_at = seen.counted
+        elif more and not seen.told_holding and row.held_ticks - seen.held_at >= HELD_PERIODS:
+            seen.told_holding = True
+            if not already:
+                why = row.stop_reason or row.reason or "no action that may be executed"
+                self.add(WARNING, "robot", name, "held", why)
+        elif not more and seen.told_holding:
+            seen.told_holding = False
+            self.add(GOOD, "robot", name, "moves again", f"after {row.held_ticks - seen.held_at} held control periods")
+        seen.holds = more
+
+    # --- servers ---
+
+    def _look_at_server(self, name: str, row: ServerRow, now_s: float) -> None:
+        seen, stale = self._servers.setdefault(name, _Seen()), row.is_stale(now_s)
+        why = "its liveliness ended" if row.lost else f"silent for {now_s - row.seen_s:.0f} s"
+        if not self._presence("server", name, seen, stale, why) and not stale:
+            if row.served < seen.counted:
+                self.add(WARNING, "server", name, "restarted", "it counts its replies anew")
+            if seen.words and seen.words != (row.state,):
+                self.add(LEVELS.get(row.state, WARNING), "server", name, row.state, row.detail)
+            self._refused("server", name, row.refused, seen, now_s)
+        seen.words, seen.counted, seen.refused = (row.state,), row.served, row.refused
+
+    # --- both ---
+
+    def _presence(self, kind: str, name: str, seen: _Seen, stale: bool, why: str) -> bool:
+        """Whether it has just come or gone."""
+        if stale == seen.stale:
+            return False
+        if stale:
+            self.add(ERROR, kind, name, "lost", why)
+        elif seen.heard:
+            self.add(GOOD, kind, name, "back")
+        elif not self._settles:
+            self.add(NEWS, kind, name, "heard for the first time")
+        seen.stale, seen.heard = stale, True
+        return True
+
+    def _refused(self, kind: str, name: str, refused: dict[str, int], seen: _Seen, now_s: float) -> None:
+        if refused == seen.refused:
+            return
+        for reason in seen.told_s.keys() - refused.keys():
+            del seen.told_s[reason]
+        for reason, count in refused.items():
+            new = count - seen.refused.get(reason, 0)
+            if new > 0 and now_s - seen.told_s.get(reason, -math.inf) > REFUSED_PERIOD_S:
+                seen.told_s[reason] = now_s
+                self.add(WARNING, kind, name, "refused", f"{reason}, {count} in all")
+
+
+def _changes(before: dict[tuple[str, str], Route], after: dict[tuple[str, str], Route]) -> str:
+    """From one schedule to the next, for people."""
+    robots = [{robot for robot, _ in routes} for routes in (before, after)]
+    parts = [
+        f"{word} {_few(sorted(names))}"
+        for word, names in (("without", robots[0] - robots[1]), ("with", robots[1] - robots[0]))
+        if names
+    ]
+    moved = [
+        f"{robot} {component}: {before[robot, component].server} to {route.server}"
+        for (robot, component), route in sorted(after.items())
+        if (robot, component) in before and before[robot, component].server != route.server
+    ]
+    if moved:
+        parts.append(_few(moved))
+    elif not parts:
+        parts.append("nobody moves")
+    return "; ".join(parts)
+
+
+def _few(names: list[str]) -> str:
+    more = len(names) - MAX_MOVES
+    return ", ".join(names[:MAX_MOVES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,84 @@
+"""The page on a port, on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.dashboard.app import LOOPBACK, Dashboard
+
+MAX_CONNECTIONS = 512
+BACKLOG = 128
+STARTS_WITHIN_S, ENDS_WITHIN_S = 10.0, 2.0
+
+
+def is_loopback(address: str) -> bool:
+    return address in LOOPBACK or address.startswith("127.")
+
+
+@contextmanager
+def serving(dashboard: Dashboard, address: str, port: int) -> Iterator[str]:
+    """Serves the page until the end; gives its URL. port 0: any.
+
+    Raises: `ConfigurationError` when the port cannot be had.
+    """
+    door = _listen(address, port)
+    hosts = [*LOOPBACK, "[::1]", address] if is_loopback(address) else ["*"]
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    config = uvicorn.Config(
+        dashboard.app(hosts),
+        access_log=False,
+        log_config=None,
+        lifespan="on",
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=int(ENDS_WITHIN_S),
+        ws="none",
+    )
+    server = _Server(config, dashboard)
+    thread = threading.Thread(target=server.run, args=([door],), name="dashboard", daemon=True)
+    thread.start()
+    try:
+        server.up.wait(STARTS_WITHIN_S)
+        shown = f"[{address}]" if ":" in address else address
+        yield f"http://{shown}:{door.getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=2 * ENDS_WITHIN_S)
+        door.close()
+
+
+class _Server(uvicorn.Server):
+    """Lets go of the pages that are open before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, dashboard: Dashboard) -> None:
+        super().__init__(config)
+        self._dashboard, self.up = dashboard, threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._dashboard.end()
+        await super().shutdown(sockets)
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    door = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind((address, port))
+        door.listen(BACKLOG)
+    except OSError as error:
+        door.close()
+        problem = f"{address}:{port} cannot be listened on: {error.strerror or error}"
+        raise ConfigurationError(problem, key="dashboard", fix="choose another port, or 0 for any") from None
+    return door

@@ -1,0 +1,118 @@
+// What people may do. Every order is confirmed, carries the token, and its outcome is shown.
+
+import { h, text } from "./dom.js";
+import { state } from "./store.js";
+
+const CONSEQUENCES = {
+  pause: "It finishes nothing more until it is resumed: the robot holds where it is.",
+  resume: "It goes on with its task.",
+  abort: "Its task ends as failed.",
+  release: "It leaves the schedule and gets no more actions from the servers.",
+  admit: "It joins the schedule; a robot that does not fit has the factory planned anew.",
+  drain: "The server takes nothing new and answers what it has. Robots turn to their standby, or hold.",
+  activate: "The server takes sessions and requests again.",
+};
+const $ = (id) => document.getElementById(id);
+const KEY = "rfm-token";
+let token = sessionStorage.getItem(KEY) ?? "", who = "";
+
+function show() {
+  text($("person"), who ? `Control: ${who}` : "Unlock");
+  $("person").title = who ? "Lock again" : "Pause, resume, abort, admit, release and drain take a token";
+}
+
+async function identify(given) {
+  const answer = await fetch("/api/whoami", { headers: { authorization: `Bearer ${given}` } });
+  const told = await answer.json();
+  if (!answer.ok) throw new Error(told.problem);
+  token = given; who = told.name;
+  sessionStorage.setItem(KEY, token);
+  show();
+}
+
+function forget() { token = who = ""; sessionStorage.removeItem(KEY); show(); }
+
+// Opens a dialog; `submit` says why it stays open by raising. True: it was submitted.
+function run(dialog, problem, submit) {
+  const form = dialog.querySelector("form");
+  text(problem, "");
+  return new Promise((resolve) => {
+    let busy = false, done = false;
+    const close = () => {
+      form.removeEventListener("submit", onSubmit);
+      form.querySelector("[value=cancel]").removeEventListener("click", cancel);
+      dialog.removeEventListener("close", close);
+      resolve(done);
+    };
+    const cancel = () => dialog.close();
+    const onSubmit = async (event) => {
+      event.preventDefault();
+      if (busy) return;
+      busy = true;
+      try { await submit(); done = true; dialog.close(); } catch (error) { text(problem, error.message); } finally { busy = false; }
+    };
+    form.addEventListener("submit", onSubmit);
+    form.querySelector("[value=cancel]").addEventListener("click", cancel);
+    dialog.addEventListener("close", close);
+    dialog.showModal();
+  });
+}
+
+async function unlock() {
+  $("token").value = "";
+  return run($("unlock"), $("unlock-problem"), () => identify($("token").value.trim()));
+}
+
+let hiding = 0;
+function toast(words, level) {
+  const box = $("toast");
+  text(box, words); box.dataset.level = level; box.hidden = false;
+  clearTimeout(hiding);
+  hiding = setTimeout(() => { box.hidden = true; }, 6000);
+}
+
+export async function order(action, target, task = "") {
+  if (!who && !(await unlock())) return;
+  text($("confirm-title"), `${action[0].toUpperCase()}${action.slice(1)} ${target}?`);
+  text($("confirm-text"), CONSEQUENCES[action]);
+  text($("confirm-do"), action[0].toUpperCase() + action.slice(1));
+  await run($("confirm"), $("confirm-problem"), async () => {
+    const answer = await fetch("/api/control", {
+      method: "POST",
+      headers: { authorization: `Bearer ${token}`, "content-type": "application/json" },
+      body: JSON.stringify({ action, target, task, confirmed: true }),
+    });
+    const told = await answer.json();
+    if (answer.status === 401) forget();
+    if (!answer.ok) throw new Error(told.message ?? told.problem);
+    toast(`${target}: ${told.message || "done"}`, "good");
+  });
+}
+
+export function orderButton(action, target, label = action) {
+  return h("button", { type: "button", class: `act ${action}`, onclick: () => order(action, target) }, label[0].toUpperCase() + label.slice(1));
+}
+
+export function admitForm() {
+  const tasks = h("select", { "aria-label": "Task" });
+  const name = h("input", { "aria-label": "Robot", placeholder: "robot's name", pattern: "[A-Za-z][A-Za-z0-9_]{0,99}", required: true });
+  const root = h("form", { class: "admit", onsubmit: (event) => { event.preventDefault(); order("admit", name.value, tasks.value); } },
+    h("span", {}, "Admit a robot"), name, tasks, h("button", { type: "submit" }, "Admit"));
+  return {
+    root,
+    update() {
+      const known = Object.keys(state.tasks).filter((task) => task !== "no task");
+      if (known.join() !== [...tasks.options].map((option) => option.value).join()) {
+        tasks.replaceChildren(...known.map((task) => h("option", { value: task }, task)));
+      }
+    },
+  };
+}
+
+export function begin() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given) { token = given; history.replaceState(null, "", "#/"); }
+  $("person").addEventListener("click", () => (who ? forget() : unlock()));
+  show();
+  if (token) identify(token).catch(forget);
+}

@@ -1,0 +1,66 @@
+"""The dashboard of a board and a node that fills it, for the verbs that offer it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.plain import plain
+from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.running import console
+
+if TYPE_CHECKING:
+    from rclpy.node import Node
+
+    from ros2_rfm_serving.monitoring.board import Board
+
+DASHBOARD_PORT = 8088
+PERSON = "operator"
+"""Whose token it is that is drawn at random."""
+
+
+class Door(NamedTuple):
+    address: str
+    port: int
+
+
+def read_door(text: str) -> Door:
+    """[ADDRESS:]PORT. Raises: `ConfigurationError`."""
+    address, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        fix = "write a port, or address:port, such as 8088 or 0.0.0.0:8088"
+        raise ConfigurationError(f"{text!r} is no port", key="--dashboard", fix=fix)
+    return Door(address.strip("[]") or "127.0.0.1", int(port))
+
+
+@contextmanager
+def dashboard_page(board: Board, node: Node, namespace: str, address: str, port: int, token_file: Path | None) -> Iterator[str]:
+    """Serves it until the end, and says where; gives the URL. Raises: `ConfigurationError`."""
+    with needing("dashboard", "dashboard"):
+        from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
+        from ros2_rfm_serving.monitoring.dashboard.serving import is_loopback, serving
+    from ros2_rfm_serving.monitoring.dashboard.control import Tokens, new_token, read_tokens
+    from ros2_rfm_serving.ros.monitor.eyes import Eyes
+    from ros2_rfm_serving.ros.monitor.hands import Hands
+    from ros2_rfm_serving.ros.wire.qos import Names
+
+    names = Names(namespace)
+    named = read_tokens(token_file) if token_file else {PERSON: new_token()}
+    page = Dashboard(board, Eyes(node, names), Hands(node, names), Tokens(named), note)
+    with serving(page, address, port) as url:
+        console.print(plain(f"dashboard: {url}"))
+        if not token_file:
+            console.print(plain(f"to act through it: {url}#token={named[PERSON]}"), soft_wrap=True)
+        if not is_loopback(address):
+            warning = "anybody who reaches this address may look, and tokens travel without TLS: put a proxy with TLS before it"
+            console.print(plain(f"warning: {warning}"), style="yellow")
+        yield url
+
+
+def note(kind: str, **body: object) -> None:
+    """A line of the log, of everything that somebody orders."""
+    logging.getLogger("rfm_serving.audit").warning("%s %s", kind, " ".join(f"{key}={value!r}" for key, value in body.items()))

@@ -1,0 +1,128 @@
+"""Carries out what people order through a page: robots' services, the scheduler's, servers' lifecycle.
+
+Orders come from another thread. A timer of the node asks the graph, and waits for no answer.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from rclpy.node import Node
+from rfm_serving import srv
+from std_srvs.srv import Trigger
+
+from ros2_rfm_serving.monitoring.dashboard.control import Answer
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.wire import qos
+
+PERIOD_S = 0.1
+FOUND_WITHIN_S, ANSWERED_WITHIN_S = 5.0, 60.0
+"""A service that is not there, and an answer: the scheduler may plan the whole factory anew."""
+MAX_WAITING = 256
+CHANGE_STATE = "lifecycle_msgs/srv/ChangeState"
+TRANSITIONS = {"drain": Transition.TRANSITION_DEACTIVATE, "activate": Transition.TRANSITION_ACTIVATE}
+DONE = {"drain": "takes nothing new, and finishes what it has", "activate": "takes sessions and requests again"}
+
+
+@dataclass
+class _Waiting:
+    client: Any
+    request: Any
+    read: Callable[[Any], Answer]
+    answer: Future[Answer]
+    ends_s: float
+    asked: Any = None
+    """rclpy's future."""
+
+
+class Hands:
+    """`Orders`, on a node that spins."""
+
+    def __init__(self, node: Node, names: qos.Names) -> None:
+        self._node, self._names = node, names
+        self._ordered: queue.Queue[tuple[str, str, str, Future[Answer]]] = queue.Queue(MAX_WAITING)
+        self._waiting: list[_Waiting] = []
+        self._clients: dict[str, Any] = {}
+        """Never let go of: discovery takes its time, and there are few."""
+        every(node, PERIOD_S, self._work)
+
+    def order(self, action: str, target: str, task: str) -> Future[Answer]:
+        """On any thread."""
+        answer: Future[Answer] = Future()
+        try:
+            self._ordered.put_nowait((action, target, task, answer))
+        except queue.Full:
+            answer.set_result(Answer(False, "too many orders wait"))
+        return answer
+
+    def _work(self) -> None:
+        while not self._ordered.empty():
+            self._begin(*self._ordered.get())
+        self._waiting = [one for one in self._waiting if not self._settle(one)]
+
+    def _begin(self, action: str, target: str, task: str, answer: Future[Answer]) -> None:
+        names, read, profile = self._names, _trigger, None
+        if action in TRANSITIONS:
+            kind, topic = ChangeState, self._lifecycle_of(target)
+            request = ChangeState.Request(transition=Transition(id=TRANSITIONS[action]))
+            read = lambda response: _lifecycle(action, response)  # noqa: E731
+        elif action in ("admit", "release"):
+            kind, topic, read, profile = srv.AdmitRobot, names.admit_robot, _schedule, qos.CONTROL
+            request = srv.AdmitRobot.Request(robot=target, task=task)
+            if action == "release":
+                kind, topic, request = srv.ReleaseRobot, names.release_robot, srv.ReleaseRobot.Request(robot=target)
+        else:
+            kind, topic, request = Trigger, names.robot(target, f"rfm/{action}"), Trigger.Request()
+        client = self._client(kind, topic, profile)
+        self._waiting.append(_Waiting(client, request, read, answer, clock() + FOUND_WITHIN_S))
+
+    def _lifecycle_of(self, server: str) -> str:
+        """Its node may have any name in the server's namespace."""
+        below = self._names.server(server, "")
+        offered = (name for name, kinds in self._node.get_service_names_and_types() if CHANGE_STATE in kinds)
+        return next((name for name in offered if name.startswith(below)), f"{below}model_server/change_state")
+
+    def _client(self, kind: Any, topic: str, profile: Any) -> Any:
+        if topic not in self._clients:
+            options = {"qos_profile": profile} if profile is not None else {}
+            self._clients[topic] = self._node.create_client(kind, topic, **options)
+        return self._clients[topic]
+
+    def _settle(self, one: _Waiting) -> bool:
+        """Whether it is over."""
+        if one.asked is None and one.client.service_is_ready():
+            one.asked, one.ends_s = one.client.call_async(one.request), clock() + ANSWERED_WITHIN_S
+        if one.asked is not None and one.asked.done():
+            _say(one.answer, one.read(one.asked.result()))
+            return True
+        if clock() < one.ends_s and not one.answer.cancelled():
+            return False
+        problem = "is not there" if one.asked is None else "does not answer; it may still come about"
+        if one.asked is not None:
+            one.client.remove_pending_request(one.asked)
+        _say(one.answer, Answer(False, f"{one.client.srv_name} {problem}"))
+        return True
+
+
+def _say(future: Future[Answer], answer: Answer) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_result(answer)
+
+
+def _trigger(response: Any) -> Answer:
+    return Answer(response.success, response.message)
+
+
+def _schedule(response: Any) -> Answer:
+    return Answer(response.success, f"in schedule {response.schedule_epoch}" if response.success else response.error_msg)
+
+
+def _lifecycle(action: str, response: Any) -> Answer:
+    return Answer(response.success, DONE[action] if response.success else f"its state does not allow it to {action}")
