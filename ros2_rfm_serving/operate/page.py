@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,25 +42,39 @@ def dashboard_page(board: Board, node: Node, namespace: str, address: str, port:
     """Serves it until the end, and says where; gives the URL. Raises: `ConfigurationError`."""
     with needing("dashboard", "dashboard"):
         from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
-        from ros2_rfm_serving.monitoring.dashboard.serving import is_loopback, serving
+        from ros2_rfm_serving.monitoring.dashboard.serving import serving
     from ros2_rfm_serving.monitoring.dashboard.control import Tokens, new_token, read_tokens
     from ros2_rfm_serving.ros.monitor.eyes import Eyes
     from ros2_rfm_serving.ros.monitor.hands import Hands
+    from ros2_rfm_serving.ros.monitor.words import Words
     from ros2_rfm_serving.ros.wire.qos import Names
 
     names = Names(namespace)
     named = read_tokens(token_file) if token_file else {PERSON: new_token()}
-    page = Dashboard(board, Eyes(node, names), Hands(node, names), Tokens(named), note)
-    with serving(page, address, port) as url:
-        console.print(plain(f"dashboard: {url}"))
-        if not token_file:
-            console.print(plain(f"to act through it: {url}#token={named[PERSON]}"), soft_wrap=True)
-        if not is_loopback(address):
-            warning = "anybody who reaches this address may look, and tokens travel without TLS: put a proxy with TLS before it"
-            console.print(plain(f"warning: {warning}"), style="yellow")
-        yield url
+    with closing(Words(node, names)) as words:
+
+        def note(kind: str, **body: object) -> None:
+            log_order(kind, **body)
+            words.note(body)
+
+        page = Dashboard(board, Eyes(node, names), Hands(node, names), Tokens(named), note)
+        with serving(page, address, port) as url:
+            _tell(url, address, "" if token_file else named[PERSON])
+            yield url
 
 
-def note(kind: str, **body: object) -> None:
+def _tell(url: str, address: str, token: str) -> None:
+    """token: empty: people know theirs."""
+    from ros2_rfm_serving.monitoring.dashboard.serving import is_loopback
+
+    console.print(plain(f"dashboard: {url}"))
+    if token:
+        console.print(plain(f"to act through it: {url}#token={token}"), soft_wrap=True)
+    if not is_loopback(address):
+        warning = "anybody who reaches this address may look, and tokens travel without TLS: put a proxy with TLS before it"
+        console.print(plain(f"warning: {warning}"), style="yellow")
+
+
+def log_order(kind: str, **body: object) -> None:
     """A line of the log, of everything that somebody orders."""
     logging.getLogger("rfm_serving.audit").warning("%s %s", kind, " ".join(f"{key}={value!r}" for key, value in body.items()))

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from rfm_serving import msg, srv
 from sensor_msgs.msg import CompressedImage
 from std_srvs.srv import Trigger
 
+from ros2_rfm_serving.audit.chain import Checked, Page, records
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
 from ros2_rfm_serving.monitoring.dashboard.control import Tokens
@@ -35,6 +36,8 @@ from ros2_rfm_serving.monitoring.dashboard.serving import serving
 from ros2_rfm_serving.operate.running import observing
 from ros2_rfm_serving.ros.monitor.eyes import LEASE_S, Eyes
 from ros2_rfm_serving.ros.monitor.hands import Hands
+from ros2_rfm_serving.ros.monitor.words import Words
+from ros2_rfm_serving.ros.node.audit import page_from
 from ros2_rfm_serving.ros.wire import convert, qos
 
 TOKEN = "a-long-enough-token"
@@ -153,8 +156,12 @@ class Client:
 @pytest.fixture
 def client(ros_domain: int) -> Iterator[Client]:
     board, noted = Board([], []), list[dict[str, Any]]()
-    with observing(board, "plant", discover=True) as node:
-        note = lambda kind, **body: noted.append({"kind": kind, **body})  # noqa: E731
+    with observing(board, "plant", discover=True) as node, closing(Words(node, NAMES)) as words:
+
+        def note(kind: str, **body: Any) -> None:
+            noted.append({"kind": kind, **body})
+            words.note(body)
+
         page = Dashboard(board, Eyes(node, NAMES), Hands(node, NAMES), Tokens({"ada": TOKEN}), note)
         with serving(page, "127.0.0.1", 0) as url:
             yield Client(url, noted)
@@ -211,6 +218,35 @@ def test_orders_arrive_and_their_outcome_is_told_and_noted(client: Client, plant
     assert asked[NAMES.admit_robot].robot == "arm_2" and asked[NAMES.server("s1", "model_server/change_state")].transition.id == 4
     assert [note["outcome"] for note in client.noted] == ["done", "failed", "done", "failed"]
     assert "is not there" in client.noted[-1]["message"] and {note["who"] for note in client.noted} == {"ada"}
+
+
+class Auditor(Node):
+    def __init__(self, context: rclpy.Context) -> None:
+        super().__init__("auditor_stand_in", context=context)
+        self.pages: list[Page] = []
+        self.create_subscription(
+            msg.AuditPage, NAMES.dashboard_audit, lambda message: self.pages.append(page_from(message)), qos.AUDIT
+        )
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [record for page in self.pages for record in records(page)]
+
+
+def test_what_people_order_is_in_the_audit_log(client: Client, plant: Plant, ros_domain: int) -> None:
+    with living(Auditor, ros_domain) as auditor:
+        wait(lambda: client.fleet()["robots"].get("arm_1", {}).get("state") and auditor.pages)
+        client.order(action="pause", target="arm_1")
+        client.order(action="abort", target="arm_9")
+        persons = wait(lambda: (heard := [one for one in auditor.records if one["kind"] == "person"])[1:] and heard)
+    assert [(one["what"], one["who"], one["done"]) for one in persons] == [
+        ("pause arm_1", "ada", True),
+        ("abort arm_9", "ada", False),
+    ]
+    checked = Checked("dashboard/page", auditor.pages[0].run)
+    for page in auditor.pages:
+        checked.add(page)
+    assert not checked.flaws and checked.begins == 0
 
 
 def test_the_command_says_where_it_is_and_ends_at_once(repository: Path, ros_domain: int) -> None:

@@ -1,0 +1,40 @@
+"""What people order through a page, in the audit log."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from rclpy.node import Node
+
+from ros2_rfm_serving.ros.node.audit import AuditTopic
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.wire import qos
+
+
+class Words:
+    """`note` on any thread."""
+
+    def __init__(self, node: Node, names: qos.Names) -> None:
+        self._lock = threading.Lock()
+        self._topic = AuditTopic(node, "dashboard/page", names.dashboard_audit, lock=self._lock).open()
+
+    def note(self, said: Mapping[str, Any]) -> None:
+        """An order as the page tells it: who, address, action, target, task, outcome, message."""
+        with self._lock:
+            self._topic.journal.note("person", clock(), _word, said, urgent=True)
+
+    def close(self) -> None:
+        self._topic.close()
+
+
+def _word(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    what = " ".join(filter(None, (said["action"], said["target"], said["task"])))
+    return {
+        "what": what,
+        "who": said["who"],
+        "address": said["address"],
+        "answer": said["message"],
+        "done": said["outcome"] == "done",
+    }
