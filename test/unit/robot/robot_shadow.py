@@ -370,6 +370,7 @@ class Shadow:
         """The rest of it must not be executed; the ladder may run on in the same direction."""
         sent = step.made.sent
         is_old = sent.observed_s < self.world.now_s - self.config.max_action_age_s
+        is_old |= sent.at_s < self._stopped_s - EPS
         return is_old or sent.request.id.episode != self.brain.episode or sent.model_hash != self._model
 
     def _check_origin(self, made: MadeChunk | None, *, stale: bool = False) -> None:
@@ -392,7 +393,8 @@ class Shadow:
             moved = tags - (self._prev[TAGS] if self._prev is not None else tags)
             since_s = self.world.now_s - self._ladder_since_s
             left = max(0.0, 1.0 - since_s / self.ladder_s) if self.ladder_s else 0.0
-            runs_on = _is_share(moved, self._motion[TAGS], left)
+            rounding = 4.0 * float(np.spacing(np.abs(tags).max()))
+            runs_on = _is_share(moved, self._motion[TAGS], left, rounding)
             assert to_pose or runs_on is not None, f"it runs on by {moved}, more than {left:.3f} of {self._motion[TAGS]}"
             return
         share = _is_share(tags, self._base, self._share)
@@ -404,11 +406,12 @@ class Shadow:
             self._ladder_brakes_s += self._elapsed_s()
 
 
-def _is_share(values: Array, of: Array, most: float) -> float | None:
-    """Which share in [0, most] of `of` the values are; None: none."""
+def _is_share(values: Array, of: Array, most: float, rounding: float = 0.0) -> float | None:
+    """Which share in [0, most] of `of` the values are, each known but for `rounding`; None: none."""
     size = float(of @ of)
     share = float(values @ of) / size if size > 1e-6 else 0.0
-    return share if -1e-3 <= share <= most + 1e-3 and _close(values, share * of, 0.05) else None
+    slack = 1e-3 + rounding / math.sqrt(max(size, 1e-6))
+    return share if -slack <= share <= most + slack and _close(values, share * of, 0.05) else None
 
 
 def _close(some: Array, others: Array, most: float) -> bool:
