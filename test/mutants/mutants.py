@@ -74,7 +74,7 @@ MUTANTS = (
         file="robot/motion/fallback.py",
         old="self._before, self._will_set_out = None, True",
         new="self._before = None",
-        tests=MACHINE,
+        tests=ROBOT,
     ),
     Mutant(
         name="a ramp does not go down",
