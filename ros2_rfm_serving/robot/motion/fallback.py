@@ -104,6 +104,10 @@ class FallbackLadder:
         self._last: Array | None = None
         """[A] where this ladder sets out from; of position commands, the last one"""
         self._before: Array | None = None
+        """[A] the command before that, of the same motion; None: there is none to run on with"""
+        self._will_set_out, self._sets_out = True, False
+        """The next action, and the one under way, are the first since it stood or was on a rung. How fast it goes there says
+        how far away it was, not how the policy moves."""
         self._step = np.zeros(1, np.float32)
         """[A] what the last two commands before this rung differ by: the motion that position commands run on with"""
         self._to_pose: bool | None = None
@@ -127,26 +131,30 @@ class FallbackLadder:
     def go_on_from(self, before: FallbackLadder) -> None:
         """Takes the place of another one: a robot that is going down that begins this one anew, from where it is."""
         self._now, self._last, self._before = before._now, before._last, before._before
+        self._will_set_out, self._sets_out = before._will_set_out, before._sets_out
         self.entered = before.entered
 
     def stop_command(self) -> Array | None:
         """What makes the robot stand if it is the last thing that it is told; None: nothing needs to be said."""
         return self._stop
 
-    def commanded(self, command: Array) -> None:
-        """An action was executed: the ladder begins anew from there. The way to it from where a rung had led is no motion to run
-        on with: of one action after each stall it would make an ever larger one."""
-        self._before = self._last if self._to_pose is None else None
+    def commanded(self, command: Array, *, begins: bool = True) -> None:
+        """An action was executed, or one more part of it: the ladder begins anew from there. The way to the first one, in however
+        many parts, is no motion to run on with: of one action after each stall it would make an ever larger one."""
+        if begins:
+            self._sets_out, self._will_set_out = self._will_set_out, False
+        self._before = None if self._sets_out else self._last
         self._last = self._now = command
         self._to_pose = self._rung = None
 
     def forget_motion(self) -> None:
         """It sets out anew: how it moved before says nothing about how it runs on."""
-        self._before = None
+        self._before, self._will_set_out = None, True
 
     def rest(self) -> None:
         """The robot stands: nothing more is to be said."""
         self._before = self._last = self._now = self._to_pose = self._rung = None
+        self._will_set_out = True
 
     def command(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
         """[A] for this control period; None: nothing. positions: [A] measured, for the safe pose."""
@@ -157,7 +165,7 @@ class FallbackLadder:
         rungs = self._pose_rungs if to_pose else self._rungs
         if self._to_pose is not to_pose:
             self._to_pose, self._began_s, self._reached, self._rung = to_pose, now_s, False, None
-            self._last = self._now
+            self._last, self._will_set_out = self._now, True
         elapsed_s = now_s - self._began_s
         for rung in rungs[:-1]:
             if elapsed_s < rung.duration_s:

@@ -218,7 +218,7 @@ class Motor:
         part = self._interpolator.next(self._periods(now_s, self._period_s))
         assert part is not None
         self.by = By.PART
-        return self._shaped(part, now_s)
+        return self._shaped(part, now_s, begins=False)
 
     def step(self, positions: Array | None, now_s: float) -> Array | None:
         """[A] the next action of the queue, or the first part of the way to it; None: it must not be executed.
@@ -250,7 +250,7 @@ class Motor:
             part = self._interpolator.next()
             assert part is not None
             action = part
-        return self._shaped(action, now_s)
+        return self._shaped(action, now_s, begins=True)
 
     def _periods(self, now_s: float, length_s: float) -> int:
         """Rows, or parts of a step, that this command stands for: more than one where the robot always ticks more slowly than it
@@ -346,7 +346,10 @@ class Motor:
         anew = moves and (anew or silent_s > max(self._config.max_observation_age_s, 2.0 * self._step_s))
         if self._held and silent_s > stands_s:
             self._stand()
-        if not (self._at_rest or anew) or self._shaper is None:
+        if not (self._at_rest or anew):
+            return True
+        if self._shaper is None:
+            self.ladder.forget_motion()
             return True
         known = self._known(positions) if moves else None
         if self._shaper.needs_position and (problem := self._unfit_start(known)):
@@ -372,9 +375,9 @@ class Motor:
         fits = positions is not None and np.shape(positions) == (len(self._config.action_names),) and np.isfinite(positions).all()
         return positions if fits else None
 
-    def _shaped(self, command: Array, now_s: float) -> Array:
+    def _shaped(self, command: Array, now_s: float, *, begins: bool) -> Array:
         command = self._limited(command, now_s)
-        self.ladder.commanded(command)
+        self.ladder.commanded(command, begins=begins)
         self.smoothness.commanded(command, at_seam=self._at_seam)
         self._at_seam = False
         return command

@@ -50,6 +50,9 @@ class Shadow:
         zero = np.zeros(len(self.config.action_names), np.float32)
         self._prev = None if self.kind is CommandType.POSITION else zero
         self._zero, self._motion = zero, zero
+        """Of the last two commands of actions in a row: what position commands may run on by."""
+        self._anew, self._sets_out = True, True
+        """The next action, and the one under way, are the first since it stood or was on a rung: no two in a row."""
         self._speeds_xy = [np.zeros(2)]
         """Of the last command, per second: where it set out from may be one of two."""
         self._hands, self._may_stand = True, True
@@ -69,11 +72,6 @@ class Shadow:
 
     def in_flight(self, component: str) -> Sent | None:
         return self._flight[component]
-
-    @property
-    def is_legible(self) -> bool:
-        """Tags have no limits: nothing may make them grow by itself, or float32 could not tell actions apart."""
-        return self._prev is None or float(np.abs(self._prev[TAGS]).max()) < 5e3
 
     # --- what happens to the robot ---
 
@@ -123,6 +121,7 @@ class Shadow:
             return
         if self.kind is CommandType.VELOCITY:
             assert command is not None and not command.any(), "a stop that goes on moving"
+        self._anew = True
         self._stand()
 
     def _stand(self) -> None:
@@ -206,11 +205,11 @@ class Shadow:
             if not stands:
                 self._check_motion(command[:2].astype(np.float64), began=began)
             self._check_meaning(command, began=began, executing=executing)
-            self._motion = self._zero if self._prev is None else command - self._prev
             self._prev, self._told_s, self._may_stand = command, now_s, stands
             self._hands, self._perhaps_stopped = self._hands and not began, self._perhaps_stopped and not began
         if self._blind and executing and self.world.period:  # between two of them nobody looks
             self.may_have_been_moved()
+        self._anew |= handed_over or (self._blind and self.world.period)
         if handed_over:
             self.may_have_been_moved()
         for server, request in tick.requests:
@@ -240,6 +239,10 @@ class Shadow:
     def _has_been_silent(self) -> bool:
         """For long enough that the robot stands: less is the jitter of one that moves."""
         return self.world.now_s - self._told_s > 1.3 * self.period_s
+
+    @property
+    def _was_told_long_ago(self) -> bool:
+        return self.world.now_s - self._told_s > max(self.config.max_observation_age_s, 2.0 / self.config.step_rate_hz)
 
     def _check_silence(self, *, may_act: bool, executing: bool) -> None:
         within_step = may_act and executing and not self.config.tick_is_step and self.world.now_s < self._told_s + self.period_s
@@ -274,7 +277,7 @@ class Shadow:
             return
         readings, starts = self.world.readings, []
         assert readings is not None
-        long_ago = self.world.now_s - self._told_s > max(self.config.max_observation_age_s, 2.0 / self.config.step_rate_hz)
+        long_ago = self._was_told_long_ago
         moving = any(speed.any() for speed in self._speeds_xy) and not self._has_been_silent
         if self._prev is not None and not (began and self._hands and not moving) and not long_ago:
             starts += [(self._prev[:2], speed, self._elapsed_s()) for speed in self._speeds_xy]
@@ -298,6 +301,7 @@ class Shadow:
     def _check_meaning(self, command: Array, *, began: bool, executing: bool) -> None:
         tags = command[TAGS]
         if began:
+            self._sets_out, self._anew = self._anew or self._was_told_long_ago, False
             self._step = self._decode(tags)
             assert self._step is not None, f"an action that no chunk has: {tags}"
             self._check_action(self._step)
@@ -313,6 +317,7 @@ class Shadow:
             self._check_ladder(tags, command)
             return
         if self._step is not None:
+            self._motion = self._zero if self._sets_out or self._prev is None else command - self._prev
             self._base, self._share = tags, 1.0
             self._ladder_since_s, self._ladder_brakes_s = math.inf, 0.0
 
@@ -365,6 +370,7 @@ class Shadow:
         """The rest of it must not be executed; the ladder may run on in the same direction."""
         sent = step.made.sent
         is_old = sent.observed_s < self.world.now_s - self.config.max_action_age_s
+        is_old |= sent.at_s < self._stopped_s - EPS
         return is_old or sent.request.id.episode != self.brain.episode or sent.model_hash != self._model
 
     def _check_origin(self, made: MadeChunk | None, *, stale: bool = False) -> None:
@@ -377,15 +383,19 @@ class Shadow:
         assert made.sent.at_s >= self._stopped_s - EPS, "an action that was planned before a stop"
 
     def _check_ladder(self, tags: Array, command: Array) -> None:
-        """Less and less of the last motion, or the safe pose, whose tags are zero."""
-        self._step = None
+        """Less and less of the last motion, or the safe pose, whose tags are zero. Tags have no limits: nothing else keeps them
+        from growing until float32 cannot tell actions apart."""
+        self._step, self._anew = None, True
         if self._ladder_since_s == math.inf:
             self._ladder_since_s = self.world.now_s
         to_pose = not tags.any() and self.has_pose
         if self.kind is CommandType.POSITION:
-            motion = self._motion[TAGS]
             moved = tags - (self._prev[TAGS] if self._prev is not None else tags)
-            assert to_pose or _is_share(moved, motion, 1.0) is not None, "something else than the ladder is commanded"
+            since_s = self.world.now_s - self._ladder_since_s
+            left = max(0.0, 1.0 - since_s / self.ladder_s) if self.ladder_s else 0.0
+            rounding = 4.0 * float(np.spacing(np.abs(tags).max()))
+            runs_on = _is_share(moved, self._motion[TAGS], left, rounding)
+            assert to_pose or runs_on is not None, f"it runs on by {moved}, more than {left:.3f} of {self._motion[TAGS]}"
             return
         share = _is_share(tags, self._base, self._share)
         assert share is not None, f"something else than the ladder is commanded: {tags} after {self._share} of {self._base}"
@@ -396,11 +406,12 @@ class Shadow:
             self._ladder_brakes_s += self._elapsed_s()
 
 
-def _is_share(values: Array, of: Array, most: float) -> float | None:
-    """Which share in [0, most] of `of` the values are; None: none."""
+def _is_share(values: Array, of: Array, most: float, rounding: float = 0.0) -> float | None:
+    """Which share in [0, most] of `of` the values are, each known but for `rounding`; None: none."""
     size = float(of @ of)
     share = float(values @ of) / size if size > 1e-6 else 0.0
-    return share if -1e-3 <= share <= most + 1e-3 and _close(values, share * of, 0.05) else None
+    slack = 1e-3 + rounding / math.sqrt(max(size, 1e-6))
+    return share if -slack <= share <= most + slack and _close(values, share * of, 0.05) else None
 
 
 def _close(some: Array, others: Array, most: float) -> bool:

@@ -91,6 +91,34 @@ def test_stalls_after_every_action_never_run_on_further_and_further() -> None:
             assert command is None or abs(command[0] - 1.0) < 0.5
 
 
+@pytest.mark.parametrize("between_s", [0.2, 1.0])
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_the_way_to_one_action_is_none_to_run_on_with(parts: int, between_s: float) -> None:
+    """A policy that wants to be at one place, and whose chunks last for one action, to which it goes in parts: each run-on would be
+    answered by a larger one, until the robot swings between its limits."""
+    limits = Limits(lower=(-9.0, -9.0), upper=(9.0, 9.0))
+    made = Motor(config(POSITION, "ramp_down:1 hold", interpolation=parts, limits=limits), Counter())
+    at, now_s = np.full(2, 0.9, np.float32), 0.0
+    for _ in range(12):
+        made.take(chunk(observation(1), np.full((1, 2), 1.0, np.float32)), made.queue.mark, now_s, real_delay=0)
+        for tick in range(parts + round(between_s / PERIOD_S)):
+            command = made.step(at, now_s) if tick == 0 else made.go_on(now_s) if tick < parts else made.fall_back(at, now_s)
+            at, now_s = at if command is None else command, now_s + PERIOD_S
+            assert 0.9 - 1e-6 <= at[0] <= 1.0 + 1e-6
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(lower=(-9.0, -9.0), upper=(9.0, 9.0))])
+def test_the_way_after_a_gap_is_none_to_run_on_with(limits: Limits) -> None:
+    """Nobody knows what has moved the robot meanwhile."""
+    made = Motor(config(POSITION, "ramp_down:1 hold", limits=limits), Counter())
+    values = np.array([[1.0, 1.0], [1.1, 1.1], [4.0, 4.0]], np.float32)
+    made.take(chunk(observation(1), values), 0, 0.0, real_delay=0)
+    for now_s in (0.0, PERIOD_S, 2.0):
+        command = made.step(np.zeros(2, np.float32), now_s)
+    assert command is not None and np.array_equal(command, values[-1])
+    assert fall(made, 0.5, start_s=2.0 + PERIOD_S) == [4.0] * 5
+
+
 @pytest.mark.parametrize(
     ("kind", "ladder", "said"),
     [(VELOCITY, "safe_pose:1 zero", 0.0), (DELTA, "safe_pose", None), (POSITION, "safe_pose", None)],
