@@ -347,12 +347,13 @@ class ModelServerNode(LifecycleNode):
     # --- twice a second ---
 
     def _tend(self) -> None:
-        """Twice a second: does the engine get on, are the robots there, and what everybody is told."""
+        """Twice a second: does the engine get on, what everybody is told, and are the robots there."""
         self._watchdog.beat()
         if self._work:
             self._judge(self._work)
+        self._standing.publish()  # whatever the middleware says below of who is there
+        if self._work:
             self._collect(self._work.server)
-        self._standing.publish()
 
     def _collect(self, server: ModelServer) -> None:
         """Sessions of robots that left, and their topics."""

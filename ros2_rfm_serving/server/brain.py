@@ -124,10 +124,11 @@ class ServerBrain:
     # --- what comes ---
 
     def admitted(self, request: RequestId) -> Session:
-        """Changes nothing. Raises: `BadMessageError`."""
+        """Changes nothing. Raises: `BadMessageError`; whoever has no session is told so, whatever else is wrong."""
+        session = self.sessions.admit(request)
         if self.sessions.draining:
             raise BadMessageError("draining", "this server is about to end")
-        return self.sessions.admit(request)
+        return session
 
     def charge(self, request: RequestId, now_s: float) -> Session:
         """Raises: `BadMessageError` for one that may not run, or beyond its session's quota."""
@@ -152,6 +153,8 @@ class ServerBrain:
         """A newer one of its session arrived before anybody looked at it."""
         if session := self.sessions.get((request.robot, request.component), request.session_epoch):
             self._supersede(session, True)
+        else:  # the newer one is of another session
+            self.mishaps.append(SESSION_ENDED)
 
     def _supersede(self, session: Session, replaces: bool) -> None:
         session.superseded += replaces

@@ -25,18 +25,22 @@ class Quota:
         """From now on; what is left of the former burst stays."""
         self.rate_hz, self._burst = rate_hz, float(burst)
 
-    def take(self, now_s: float) -> bool:
+    def take(self, now_s: float, refused_cost: float = REFUSED_COST) -> bool:
         """False: too many."""
         if self.rate_hz == math.inf:
             return True
         self._left, self._since_s = self._left_at(now_s), now_s
         if self._left < 1.0:
-            self._left = max(0.0, self._left - REFUSED_COST)
+            self._left = max(0.0, self._left - refused_cost)
             self.num_refused += 1
             return False
         self._left -= 1.0
         self.num_refused = 0
         return True
+
+    def insists(self, times: int, now_s: float) -> bool:
+        """It has been refused so often in a row, and would be once more."""
+        return self.num_refused >= times and not self.allows(now_s)
 
     def allows(self, now_s: float) -> bool:
         """What `take` would say."""
@@ -64,6 +68,5 @@ class Quotas:
         return self._of.setdefault(key, Quota(rate_hz, self._burst)).take(now_s)
 
     def insists(self, key: Hashable, times: int, now_s: float) -> bool:
-        """It has been refused so often in a row, and would be once more."""
         quota = self._of.get(key)
-        return quota is not None and quota.num_refused >= times and not quota.allows(now_s)
+        return quota is not None and quota.insists(times, now_s)

@@ -29,7 +29,7 @@ a while after the rate has fallen."""
 LEAST_QUOTA_HZ = 5.0
 """Of a session whose schedule allows it little: what it asks anew after a loss must not be refused."""
 MAX_QUOTAS = 4096
-"""That are remembered; then those of sessions that are not open are forgotten."""
+"""That are remembered, or twice as many as sessions are open; then those of sessions that are not open are forgotten."""
 DECLARED_BURST = 4
 """Requests that such a session may send at once: it has one under way, or the few of a pipeline."""
 
@@ -125,7 +125,7 @@ class Sessions:
 
     def _quota(self, key: SessionKey) -> Quota:
         """What is left of it outlives the session: a new one is no new quota."""
-        if key not in self._quotas and len(self._quotas) >= MAX_QUOTAS:
+        if key not in self._quotas and len(self._quotas) >= max(MAX_QUOTAS, 2 * len(self._open)):
             self._quotas = {key: quota for key, quota in self._quotas.items() if key in self._open}
         quota = self._quotas.setdefault(key, Quota(*self._limits(key)))
         quota.become(*self._limits(key))

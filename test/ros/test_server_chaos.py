@@ -222,8 +222,8 @@ class Waits(FakeEngine):
 # --- what comes in ----------------------------------------------------------------------------------------------------------
 
 
-def message(epoch: int, sequence: int = 1, robot: str = "r1") -> bytes:
-    return bytes(serialize_message(convert.observation_to(observation(epoch, sequence, robot))))
+def message(epoch: int, sequence: int = 1, robot: str = "r1", episode: int = 1) -> bytes:
+    return bytes(serialize_message(convert.observation_to(observation(epoch, sequence, robot, episode))))
 
 
 @pytest.fixture
@@ -281,6 +281,46 @@ def test_a_late_observation_of_the_former_session_takes_nobodys_place(intake: An
     assert taking.stalled_s(time.monotonic() + 5.0) > 4.0, "the decoder is not back"
     go.set()
     assert eventually(lambda: server.num_waiting == 2)
+
+
+def sent_and_refused(server: ModelServer, taking: Any, sent: int) -> dict[str, int]:
+    """Once all that were sent, and one that waits, are accounted for."""
+    counted = lambda: server.num_waiting + server.snapshot(0.0).superseded + server.refused.total()  # noqa: E731
+    assert eventually(lambda: taking.is_idle and server.num_waiting > 0) and counted() == sent, (server.refused, counted())
+    return dict(server.refused)
+
+
+def test_what_a_session_left_before_the_decoders_is_counted_when_the_next_one_asks(
+    intake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, taking, _ = intake
+    busy = server.open_session(session_request("r2")).session_epoch
+    former = server.open_session(session_request()).session_epoch
+    go, decode = threading.Event(), server.deposit
+    monkeypatch.setattr(server, "deposit", lambda *arguments: go.wait(20) and decode(*arguments))
+    taking.take(message(busy, 1, "r2"))  # keeps the only decoder busy
+    assert eventually(lambda: not taking.is_idle and not len(taking._light))
+    taking.take(message(former, 1))
+    taking.take(message(server.open_session(session_request()).session_epoch, 1))
+    go.set()
+    assert eventually(lambda: server.num_waiting == 2)
+    assert sent_and_refused(server, taking, sent=3) == {"session_ended": 1}
+
+
+def test_what_is_refused_while_a_server_drains_or_of_an_old_episode_is_not_lost_as_well(intake: Any) -> None:
+    server, taking, _ = intake
+    epoch = server.open_session(session_request()).session_epoch
+    server.drain()
+    for sequence in (1, 2, 3):
+        taking.take(message(epoch, sequence))
+    taking.take(message(epoch, 1, "ghost"))
+    server.resume()
+    taking.take(message(epoch, 4))
+    assert sent_and_refused(server, taking, sent=5) == {"draining": 3, "unknown_session": 1}
+    server.reset_episode("r1", "system1", epoch, 2)
+    taking.take(message(epoch, 5))
+    taking.take(message(epoch, 6, episode=2))
+    assert sent_and_refused(server, taking, sent=7) == {"draining": 3, "unknown_session": 1, "stale_episode": 2}
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------------

@@ -18,13 +18,15 @@ from rfm_serving import action, msg, srv
 
 from ros2_rfm_serving.benchmarks.path.sides import camera_image
 from ros2_rfm_serving.ros.node.runtime import executor
-from ros2_rfm_serving.ros.server.infer_door import TOLD
+from ros2_rfm_serving.ros.server.infer_door import ALL, BURST, TOLD
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import grant_from, session_request_to
 from ros2_rfm_serving.types import Conditioning, EncodedImage, ObservationRequest, RequestId, SessionRequest, empty
 
 NAMES = ("delta_x", "delta_y", "delta_z", "gripper")
 CAMERAS = ("side", "front")
+INFER_RATE_HZ = 2.0
+"""The default of `infer_rate_hz`."""
 
 
 class Client(Node):
@@ -245,6 +247,23 @@ def test_who_infers_in_a_loop_is_refused_and_others_are_served(client: Client) -
     modest = observation(0, 0)
     modest.id.robot = "modest"
     assert infer(client, modest).error_code == 0
+
+
+def test_who_infers_under_a_new_name_each_time_is_refused_as_well(client: Client) -> None:
+    client.wait(client.infer.server_is_ready)
+    answered, begun_s = 0, time.monotonic()
+    for number in range(60):
+        goal = observation(0, 0)
+        goal.id.robot = f"greedy_{number}"
+        sending = client.infer.send_goal_async(action.Infer.Goal(observation=goal))
+        client.wait(sending.done)
+        if sending.result().accepted:
+            end = sending.result().get_result_async()
+            client.wait(end.done)
+            answered += end.result().result.error_code == 0
+    most = BURST + ALL * INFER_RATE_HZ * (time.monotonic() - begun_s)
+    assert 1 <= answered <= most + 1, f"{answered} of 60, at most {most:.1f}"
+    client.wait(lambda: client.refused("infer_over_quota") == 60 - answered)
 
 
 def test_who_opens_sessions_in_a_loop_is_refused_and_keeps_the_one_it_has(client: Client) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.journal import Journal
-from ros2_rfm_serving.audit.servers.records import CALL, COUNT, body_of, kind_of
+from ros2_rfm_serving.audit.servers.records import CALL, COUNT, body_of, image_bytes, kind_of
 from ros2_rfm_serving.audit.servers.snapshots import UNRECORDED, copied, written
 from ros2_rfm_serving.audit.servers.witness import Note, unwitnessed, witnessed
 from ros2_rfm_serving.server import ModelServer, ServerBrain
@@ -18,7 +18,9 @@ NO_MODEL = None
 URGENT = frozenset({"open_session", "close_session", "take_new", "resize", "reconfigure", "collect_sessions"})
 """Calls that somebody will ask about."""
 MAX_NOTES = 20_000
-"""That wait to be written, some of them with images: what comes when nobody has come for these goes by, and a chain begins anew."""
+"""That wait to be written: what comes when nobody has come for these goes by, and a chain begins anew."""
+MAX_IMAGE_BYTES = 512 * 1024 * 1024
+"""Of the images in them, decoded ones too: requests keep theirs until they are written."""
 
 
 class ServerJournal:
@@ -32,6 +34,8 @@ class ServerJournal:
         """Of the server's `refused`, as far as they are noted."""
         self._notes: list[Note] = []
         self._taken: list[Note] = []
+        self._kept_bytes = self._written_bytes = 0
+        """Of images in notes, so far: the one counts under the server's lock, the other on the journal's thread."""
         self._witnesses = self._overrun = False
         self._copy = b""
         journal.describes(made_of=self._made_of, whole=self._whole)
@@ -55,10 +59,12 @@ class ServerJournal:
 
     def _keep(self, note: Note) -> None:
         """The server's lock is held."""
-        if len(self._notes) < MAX_NOTES:
+        kept_bytes = self._kept_bytes + image_bytes(note)
+        fits = len(self._notes) < MAX_NOTES and kept_bytes - self._written_bytes <= MAX_IMAGE_BYTES
+        self._overrun |= not fits  # what comes after one that is missing cannot be decided again
+        if not self._overrun:
+            self._kept_bytes = kept_bytes
             self._notes.append(note)
-        else:
-            self._overrun = True
 
     def _note_counts(self) -> None:
         """What went wrong outside of the brain: engines, and what could not be read."""
@@ -73,10 +79,12 @@ class ServerJournal:
             self._server.witness(unwitnessed)
         self._witnesses = False
         self._notes.clear()
+        self._written_bytes = self._kept_bytes
 
     def _note(self, notes: list[Note]) -> None:
         for note in notes:
             self._journal.note(kind_of(note), note.t, body_of, note, self._padded, urgent=note.do in URGENT)
+        self._written_bytes += sum(map(image_bytes, notes))
 
     # --- what a chain begins with ---
 

@@ -46,6 +46,15 @@ ARGS: dict[str, tuple[str, ...]] = {
 """Names of the arguments of what is written as a `call`."""
 
 
+def image_bytes(note: Note) -> int:
+    """What the images hold that it brings: a request's, as they travelled and decoded."""
+    if note.do != "deposit":
+        return 0
+    request, observation, _ = note.args
+    decoded = sum(image.nbytes for image in request.images.values() if isinstance(image, np.ndarray))
+    return int(decoded) + sum(len(image.data) for image in observation.images)
+
+
 def kind_of(note: Note) -> str:
     refused = note.do == "charge" and isinstance(note.gave, Exception)
     return REQUEST if refused else KINDS.get(note.do, CALL)

@@ -20,7 +20,7 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.server import ModelServer
-from ros2_rfm_serving.server.quota import Quotas
+from ros2_rfm_serving.server.quota import Quota, Quotas
 from ros2_rfm_serving.types import Chunk, Conditioning, ObservationRequest, Plan, Reply, RequestId, SessionRequest
 
 TIMEOUT_S = 30.0
@@ -32,6 +32,8 @@ BURST = 8
 """Goals of one client that may come at once."""
 TOLD = 8
 """Refusals in a row of which a client is told why: what comes after them costs the server next to nothing."""
+ALL = 4
+"""Clients that may ask as often as one may, at once. Nobody proves a name, and a quota for each made-up one is none."""
 Deposit = Callable[[ObservationRequest, Callable[[RfmError], None]], None]
 """Of a request, and who is told, on any thread, that it is refused."""
 
@@ -75,6 +77,7 @@ class InferDoor:
         self._node, self._serving, self._refusal, self._limits = node, serving, refusal, limits
         self._quotas = Quotas(BURST)
         """By the name that a client gives itself."""
+        self._of_all = Quota(math.inf, BURST)
         self._waiting: dict[str, _Waiting] = {}
         """By the robot name of the goal."""
         self._action = PatientActionServer(
@@ -115,10 +118,11 @@ class InferDoor:
     def _listen(self, asked: Any) -> GoalResponse:
         """Whoever was told often enough that it asks too often is rejected without a word, until it asks less often."""
         client, now_s = asked.observation.id.robot, clock()
-        serving = self._serving()
-        if serving is None or not self._quotas.insists(client, TOLD, now_s):
+        serving, insists = self._serving(), self._quotas.insists(client, TOLD, now_s)
+        if serving is None or not (insists or self._of_all.insists(TOLD, now_s)):
             return GoalResponse.ACCEPT
-        self._quotas.take(client, self._limits().rate_hz or math.inf, now_s)
+        if insists:
+            self._quotas.take(client, self._limits().rate_hz or math.inf, now_s)
         serving[0].count("infer_over_quota")
         return GoalResponse.REJECT
 
@@ -159,14 +163,19 @@ class InferDoor:
 
     def _check_quota(self, server: ModelServer, client: str) -> None:
         """Raises: `CapacityError`; counted."""
-        limits = self._limits()
+        limits, now_s = self._limits(), clock()
+        rate_hz = limits.rate_hz or math.inf
         if len(self._waiting) >= limits.waiting:
             server.count("infer_full")
             raise CapacityError(f"{len(self._waiting)} goals of infer wait already (`infer_waiting`); try again")
-        if not self._quotas.take(client, limits.rate_hz or math.inf, clock()):
+        if not self._quotas.take(client, rate_hz, now_s):
             server.count("infer_over_quota")
             who = f"client {client!r}" if client else "a client without a name"
             raise CapacityError(f"{who} asks more than {limits.rate_hz:g} times a second (`infer_rate_hz`)")
+        self._of_all.become(ALL * rate_hz, BURST)
+        if not self._of_all.take(now_s, refused_cost=0.0):
+            server.count("infer_over_quota")
+            raise CapacityError(f"all clients ask more than {ALL * rate_hz:g} times a second ({ALL} times `infer_rate_hz`)")
 
     def _unfit(self, robot: str, error: RfmError) -> None:
         """On any thread."""

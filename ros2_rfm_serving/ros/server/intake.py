@@ -12,10 +12,13 @@ from ros2_rfm_serving.ros.server.decode_line import Line
 from ros2_rfm_serving.ros.wire import cdr
 from ros2_rfm_serving.server import ModelServer, images
 from ros2_rfm_serving.server.arrivals import Arrivals
-from ros2_rfm_serving.types import ObservationRequest
+from ros2_rfm_serving.types import ObservationRequest, RequestId
 
 MAX_WAITING = 4096
 """Robots with an observation that nobody has looked at yet; beyond it they are refused and counted."""
+
+STRANGERS = frozenset({"unknown_session", "stale_epoch"})
+"""Refused, and of no session that is open: whatever numbers they have, they tell nothing of what else was sent."""
 
 Refused = Callable[[BadMessageError], None]
 
@@ -73,11 +76,20 @@ class Intake:
     def _admitted(self, data: bytes, arrived_s: float) -> ObservationRequest:
         """Before it takes the place of one that may run. Raises: `BadMessageError`."""
         request = cdr.observation_from(data)
-        self._server.check_admission(request.id)
-        if lost := self._arrivals.lost_before(request.id):
-            self._server.count("lost_on_the_way", lost)
+        try:
+            self._server.check_admission(request.id)
+        except BadMessageError as error:
+            if error.kind not in STRANGERS:
+                self._arrived(request.id)
+            raise
+        self._arrived(request.id)
         self._server.charge(request.id, arrived_s)
         return request
+
+    def _arrived(self, request: RequestId) -> None:
+        """One of a session that is open, whether or not it may run: what is refused is not lost as well."""
+        if lost := self._arrivals.lost_before(request):
+            self._server.count("lost_on_the_way", lost)
 
     def put(self, request: ObservationRequest, arrived_s: float, refused: Refused) -> None:
         """One that is within its quota. `refused` is called on any thread."""

@@ -58,7 +58,7 @@ class Standing:
         self.publish()
         if before != state:
             self._audit.became(before.name.lower(), state.name.lower(), detail)
-            self._diagnostics.publish(self._diagnosis())
+            self._tried(lambda: self._diagnostics.publish(self._diagnosis()))
 
     def end(self) -> None:
         """The last word: what it served is told once more, while it is there."""
@@ -69,7 +69,15 @@ class Standing:
         if self._ended or self._own_name.lost:  # the status of a name that was lost is somebody else's
             return
         self._say_problems()
-        self._status.publish(convert.stamped(self._message(), self._node))
+        self._tried(lambda: self._status.publish(convert.stamped(self._message(), self._node)))
+
+    def _tried(self, publish: Callable[[], None]) -> None:
+        """What the middleware does not take is told again soon; it must not keep the server from becoming what it is about to."""
+        try:
+            publish()
+        except RuntimeError as error:  # rclpy's own are such
+            self.refused["publish_failed"] += 1
+            self._node.get_logger().error(f"the status cannot be published: {error}", throttle_duration_sec=SAID_PERIOD_S)
 
     @property
     def refusal(self) -> RfmError | None:
@@ -84,7 +92,7 @@ class Standing:
         """Of each kind the last one, now and then: an engine can fail a thousand times a second."""
         server, now_s = self._server(), clock()
         problems = server.problems if server else {}
-        for kind in [kind for kind in problems if now_s - self._said_s.get(kind, -math.inf) >= SAID_PERIOD_S]:
+        for kind in [kind for kind in tuple(problems) if now_s - self._said_s.get(kind, -math.inf) >= SAID_PERIOD_S]:
             self._said_s[kind] = now_s
             self._node.get_logger().error(f"{kind}: {problems.pop(kind)}")
 

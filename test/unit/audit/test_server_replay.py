@@ -39,7 +39,7 @@ from ros2_rfm_serving.types import (
 from test.fuzz.targets import server as fuzz
 from test.fuzz.targets.server import OPERATIONS, Foreign, Program, Run
 from test.unit.audit.servers import Kept, again
-from test.unit.fakes import CONTRACT, FakeEngine, observation, rows, session_request
+from test.unit.fakes import CONTRACT, JPEG, FakeEngine, observation, rows, session_request
 
 BUSY = [Run.open, Run.submit, Run.submit, Run.submit, Run.begin, Run.begin, Run.complete]
 
@@ -285,8 +285,12 @@ def test_while_nobody_listens_a_server_is_as_without_a_journal() -> None:
         assert type(brain) is ServerBrain
 
 
-def test_what_is_decided_faster_than_it_is_written_begins_another_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "MAX_NOTES", 10)
+@pytest.mark.parametrize(("limit", "notes"), [("MAX_NOTES", 11), ("MAX_IMAGE_BYTES", 5 * (16 * 16 * 3 + len(JPEG)))])
+def test_what_is_decided_faster_than_it_is_written_begins_another_chain(
+    limit: str, notes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session and five requests, each charged and deposited."""
+    monkeypatch.setattr(journal, limit, notes)
     server = ModelServer(ServerConfig(name="s"), FakeEngine())
     kept = Kept(server)
     epoch = server.open_session(session_request()).session_epoch
@@ -296,7 +300,8 @@ def test_what_is_decided_faster_than_it_is_written_begins_another_chain(monkeypa
     assert server.step(lambda: 2.0)
     records = kept.records()
     (first, second) = (number for number, record in enumerate(records) if record["kind"] == "begin")
-    assert sum(record["kind"] in ("call", "request") for record in records[first:second]) == 10
+    requests = [record for record in records[first:second] if record["kind"] == "request"]
+    assert len(requests) == 5 and records[second - 2]["do"] in ("charge", "deposit"), "and nothing after the gap"
     assert again(records[:second]).difference is None
     assert again(records[second:]).difference is None and any(record["kind"] == "reply" for record in records[second:])
 

@@ -204,6 +204,16 @@ def test_another_session_is_no_new_quota() -> None:
     assert len(target.brain.sessions._quotas) <= MAX_QUOTAS
 
 
+def test_a_large_fleet_does_not_look_through_all_quotas_for_each_that_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ros2_rfm_serving.server.sessions.MAX_QUOTAS", 8)
+    sessions = server(max_sessions=100).brain.sessions
+    found = set()
+    for i in range(40):
+        sessions.open(session_request(f"r{i}"), 0.0)
+        found.add(id(sessions._quotas))
+    assert len(found) == 1 and len(sessions._quotas) == 40
+
+
 @given(st.lists(st.floats(0, 2), max_size=60), st.integers(1, 10))
 def test_a_quota_never_allows_more_than_burst_and_rate(gaps: list[float], burst: int) -> None:
     quota, now_s, taken = Quota(5.0, burst), 0.0, []
