@@ -22,9 +22,9 @@ from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, Roster, Word
 from ros2_rfm_serving.types import Admission
 
 LEAF, TYPE = "rfm/status", "rfm_serving/msg/RobotStatus"
+MAX_SHARE = 0.02
 """Of the executor's computing time, for finding out who is on the graph: some 30 us per topic, and a large factory has tens of
 thousands."""
-"""Of the executor's computing time, for finding out who is on the graph: some 30 us per topic, and a large factory has tens of thousands."""
 SAID_FOR_S = 60.0
 """That a lease has ended."""
 
