@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from rfm_serving import msg
 
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.operate.running import observing
@@ -35,3 +36,23 @@ def test_who_is_in_the_schedule_is_watched_at_once(ros_domain: int, monkeypatch:
         with living(Plant, ros_domain):
             wait(lambda: board.robots.get("arm_1") and board.robots["arm_1"].state == "STREAMING")
         assert list(board.servers) == ["s1"]
+
+
+class Rival(Plant):
+    """Its schedule has nobody, and nothing else is said."""
+
+    def _tell(self) -> None:
+        self.schedule.publish(msg.Schedule(scheduler=4, epoch=90, factory="rival"))
+
+
+def test_two_schedulers_are_said_and_their_figures_do_not_alternate(ros_domain: int) -> None:
+    board, seen = Board([], []), set[str]()
+    with observing(board, "plant", discover=True), living(Plant, ros_domain) as plant:
+        wait(lambda: board.factory == "f")
+        with living(Rival, ros_domain):
+            wait(lambda: seen.add(board.factory) or board.disputed_s > -math.inf)
+            end_s = time.monotonic() + 1.0
+            wait(lambda: seen.add(board.factory) or time.monotonic() > end_s)
+            assert seen == {"f"} and (board.schedule_epoch, board.scheduler) == (2, 3)
+            plant.schedule.publish = lambda schedule: None  # it ends
+            wait(lambda: board.factory == "rival")
