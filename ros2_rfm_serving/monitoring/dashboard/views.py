@@ -8,7 +8,7 @@ from typing import Any
 
 from ros2_rfm_serving.monitoring.board import Board, ComponentRow, RobotRow, ServerRow, wilson_interval
 from ros2_rfm_serving.monitoring.dashboard.history import History
-from ros2_rfm_serving.types import Route
+from ros2_rfm_serving.types import SYSTEM1, Route
 from ros2_rfm_serving.types.following import SILENT_AFTER_S
 
 View = dict[str, Any]
@@ -170,6 +170,7 @@ def _route(board: Board, history: History, route: Route, now_s: float) -> View:
         "component": route.component,
         "server": route.server,
         "standby": route.standby,
+        "on_standby": heard and route.component == SYSTEM1 and bool(route.standby) and row.server == route.standby,
         "task": route.task,
         "planned_hz": _number(route.max_rate_hz),
         "real_hz": _number(history.rate_hz(route.robot, route.component)) if heard else None,
