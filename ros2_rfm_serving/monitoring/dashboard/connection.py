@@ -16,7 +16,8 @@ TAKES_WITHIN_S = 30.0
 
 
 class Connection(H11Protocol):
-    """Beyond `MAX_CONNECTIONS` the one that has asked for nothing for longest gives way; where all are being answered, the newest."""
+    """Beyond `MAX_CONNECTIONS` the one that has asked for nothing for longest gives way, and where all others are being answered the
+    newest."""
 
     _stuck: asyncio.TimerHandle | None = None
     _quiet_since_s = 0.0

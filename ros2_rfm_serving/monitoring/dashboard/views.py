@@ -164,13 +164,14 @@ def difference(before: View, after: View) -> View:
 def _route(board: Board, history: History, route: Route, now_s: float) -> View:
     row = board.robots.get(route.robot)
     heard = row is not None and not row.is_stale(now_s)
+    asks = row.server if row and heard else ""
     figures = row.components.get(route.component, ComponentRow()) if row else ComponentRow()
     return {
         "robot": route.robot,
         "component": route.component,
         "server": route.server,
         "standby": route.standby,
-        "on_standby": heard and route.component == SYSTEM1 and bool(route.standby) and row.server == route.standby,
+        "on_standby": route.component == SYSTEM1 and bool(route.standby) and asks == route.standby,
         "task": route.task,
         "planned_hz": _number(route.max_rate_hz),
         "real_hz": _number(history.rate_hz(route.robot, route.component)) if heard else None,
