@@ -16,7 +16,7 @@ TAKES_WITHIN_S = 30.0
 
 
 class Connection(H11Protocol):
-    """Beyond `MAX_CONNECTIONS` the one that has asked for nothing for longest gives way, and where all others are being answered the
+    """Beyond `MAX_CONNECTIONS` the one that has asked for nothing for longest gives way, and where all are being answered the
     newest."""
 
     _stuck: asyncio.TimerHandle | None = None
