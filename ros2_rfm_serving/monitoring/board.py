@@ -155,6 +155,8 @@ class Board:
         self.gap = math.nan
         """To the bound of the objective, as the schedule says."""
         self.schedule_seen_s = -math.inf
+        self.disputed_s = -math.inf
+        """When two schedulers were last heard in turn; the one that was there first counts here."""
         self.looked_s = -math.inf
         """When who fills this board last looked at the graph."""
         self.planned_robots: frozenset[str] = frozenset()

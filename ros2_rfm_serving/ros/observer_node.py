@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -18,11 +19,14 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
+from ros2_rfm_serving.types.following import REPEAT_PERIOD_S, SILENT_AFTER_S
 from ros2_rfm_serving.types.histogram import Histogram
 
 COUNTERS = ("refused", "transitions", "fallbacks")
 """Fields that are lists of `Counter`."""
 ALIVE_PERIOD_S = 1.0
+SUCCEEDED_AFTER_S = 1.5 * REPEAT_PERIOD_S
+"""Without a word of a scheduler, another one's counts."""
 
 
 class ObserverNode(Node):
@@ -31,6 +35,8 @@ class ObserverNode(Node):
         self._board = board
         self.refused: Counter[str] = Counter()
         """Messages that could not be read."""
+        self._rival_s = -math.inf
+        """When another scheduler than the board's was heard."""
         names = self._names = qos.Names(fleet_namespace)
         self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
         every(self, ALIVE_PERIOD_S, self._alive)
@@ -62,6 +68,8 @@ class ObserverNode(Node):
         return bool(self.count_publishers(self._names.schedule))
 
     def _on_schedule(self, message: Any) -> None:
+        if self._is_rivals(message.scheduler, clock()):
+            return
         self._board.schedule_epoch = message.epoch
         self._board.predicted_actions_hz = message.predicted_actions_hz
         self._board.factory, self._board.policy, self._board.gap = message.factory, message.policy, message.gap
@@ -72,6 +80,16 @@ class ObserverNode(Node):
             if placement.server in self._board.servers:
                 self._board.servers[placement.server].standby = placement.standby
         self._take_routes(message)
+
+    def _is_rivals(self, scheduler: int, now_s: float) -> bool:
+        """Figures that alternate would help nobody."""
+        board = self._board
+        if board.scheduler not in (0, scheduler) and now_s - board.schedule_seen_s <= SUCCEEDED_AFTER_S:
+            self._rival_s = now_s
+            return True
+        if board.scheduler == scheduler and now_s - self._rival_s <= SILENT_AFTER_S:
+            board.disputed_s = now_s
+        return False
 
     def _take_routes(self, message: Any) -> None:
         """Of a schedule that a robot would follow; it is repeated, and large for a large factory."""

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -32,6 +32,7 @@ from ros2_rfm_serving.monitoring.dashboard.control import (
     Note,
     Order,
     Orders,
+    Strangers,
     Tokens,
     read_order,
 )
@@ -42,6 +43,8 @@ STATIC = Path(__file__).parent / "static"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANSWER_S = 70.0
 """Of an order: a robot that does not fit has the whole factory planned anew."""
+BODY_WITHIN_S = 10.0
+"""Of an order."""
 PICTURE_PERIOD_S = 1.0
 """Of one camera; whoever asks sooner gets the same."""
 HEADERS = {
@@ -59,7 +62,7 @@ class Dashboard:
     def __init__(self, board: Board, graph: Looking, orders: Orders, tokens: Tokens, note: Note) -> None:
         self.feed = Feed(board)
         self._board, self._graph, self._orders, self._tokens, self._note = board, graph, orders, tokens, note
-        self._failures = Failures()
+        self._failures, self._strangers = Failures(), Strangers()
         self._pictures: dict[tuple[str, str], tuple[float, bytes]] = {}
         self._shrinking = ThreadPoolExecutor(1, "pictures")
         self._now: Callable[[], float] = time.monotonic
@@ -93,7 +96,10 @@ class Dashboard:
 
     async def _tick(self) -> None:
         while True:
-            self.feed.tick(self._now(), time.time())
+            now_s = self._now()
+            self.feed.tick(now_s, time.time())
+            if unsaid := self._strangers.unsaid(now_s):
+                self._note_order("", "", Order("", ""), "refused", f"{unsaid} more attempts without a token")
             await asyncio.sleep(PERIOD_S)
 
     # --- looking ---
@@ -151,10 +157,12 @@ class Dashboard:
 
     async def _whoami(self, request: Request) -> Response:
         who, refusal = self._admit(request)
+        if refusal:
+            self._tell(request, "", Order("unlock", ""), "refused", bytes(refusal.body).decode())
         return refusal or _json({"name": who})
 
     async def _control(self, request: Request) -> Response:
-        """Whatever comes of it, it is noted."""
+        """Whatever comes of it, it is noted; what strangers try, within bounds."""
         who, refusal = self._admit(request)
         order, problem = Order("", ""), ""
         if not refusal:
@@ -163,6 +171,8 @@ class Dashboard:
                 problem = self._problem_of(order)
             except ValueError as error:
                 refusal = _problem(400, str(error))
+            except ClientDisconnect:
+                refusal = _problem(400, "the body broke off")
         if refusal:
             self._tell(request, who, order, "refused", bytes(refusal.body).decode())
             return refusal
@@ -202,12 +212,15 @@ class Dashboard:
             return Answer(False, f"no answer within {ANSWER_S:g} s; it may still come about")
 
     def _tell(self, request: Request, who: str, order: Order, outcome: str, message: str) -> None:
-        address = request.client.host if request.client else ""
-        said = {"who": who, "address": address, "action": order.action, "target": order.target, "task": order.task}
-        self._note("control", **said, outcome=outcome, message=message)
+        if who or self._strangers.is_noted(self._now()):
+            self._note_order(who, request.client.host if request.client else "", order, outcome, message)
         if who:
             what = f"{order.action or 'an order'} by {who}: {outcome}"
             self.feed.events.add(GOOD if outcome == "done" else WARNING, "person", order.target, what, message)
+
+    def _note_order(self, who: str, address: str, order: Order, outcome: str, message: str) -> None:
+        said = {"who": who, "address": address, "action": order.action, "target": order.target, "task": order.task}
+        self._note("control", **said, outcome=outcome, message=message)
 
 
 class Guarded:
@@ -239,6 +252,13 @@ async def _body(request: Request) -> bytes:
     """Raises: `ValueError` when there is more than any order needs, or it does not say that it is JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ValueError("content-type: application/json")
+    try:
+        return await asyncio.wait_for(_bounded_body(request), BODY_WITHIN_S)
+    except (TimeoutError, asyncio.TimeoutError):
+        raise ValueError(f"the body did not come within {BODY_WITHIN_S:g} s") from None
+
+
+async def _bounded_body(request: Request) -> bytes:
     body = b""
     async for part in request.stream():
         body += part

@@ -7,6 +7,7 @@ import hmac
 import json
 import re
 import secrets
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ MAX_BODY_BYTES = 4096
 MAX_FAILURES, FAILURES_WITHIN_S = 5, 60.0
 MAX_ADDRESSES = 1024
 """Whose failures are remembered."""
+MAX_NOTED, NOTED_WITHIN_S = 10, 60.0
+"""Of attempts by nobody in particular, in the audit log; the others are counted there."""
 
 
 class Note(Protocol):
@@ -132,3 +135,30 @@ class Failures:
         self._failed_s[address] = [*recent, now_s]
         while len(self._failed_s) > MAX_ADDRESSES:
             del self._failed_s[next(iter(self._failed_s))]
+
+
+class Strangers:
+    """Attempts of people who are not known, which anybody may make, as often as they like: the first few of each minute are noted
+    one by one, the others by their number."""
+
+    def __init__(self) -> None:
+        self._noted_s: deque[float] = deque(maxlen=MAX_NOTED)
+        self._unsaid = 0
+
+    def is_noted(self, now_s: float) -> bool:
+        """Of one more attempt."""
+        if self._is_full(now_s):
+            self._unsaid += 1
+            return False
+        self._noted_s.append(now_s)
+        return True
+
+    def unsaid(self, now_s: float) -> int:
+        """To be noted now; 0: nothing is."""
+        if self._is_full(now_s):
+            return 0
+        unsaid, self._unsaid = self._unsaid, 0
+        return unsaid
+
+    def _is_full(self, now_s: float) -> bool:
+        return len(self._noted_s) == MAX_NOTED and now_s - self._noted_s[0] < NOTED_WITHIN_S

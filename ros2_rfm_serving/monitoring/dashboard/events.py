@@ -72,7 +72,7 @@ class EventLine:
         self._servers: dict[str, _Seen] = {}
         self._schedule = (0, 0)
         self._routes: dict[tuple[str, str], Route] = {}
-        self._scheduler_silent = False
+        self._scheduler_silent = self._disputed = False
         self._began_s, self._settles = math.inf, True
         self._time_s = 0.0
 
@@ -111,6 +111,13 @@ class EventLine:
         elif self._scheduler_silent and not silent:
             self.add(GOOD, "schedule", "", "scheduler back")
         self._scheduler_silent = silent
+        disputed = now_s - board.disputed_s <= SILENT_AFTER_S
+        if disputed and not self._disputed:
+            why = "another one publishes schedules here, too; the page shows that of the first: `rfm why` names both"
+            self.add(ERROR, "schedule", "", "two schedulers", why)
+        elif self._disputed and not disputed:
+            self.add(GOOD, "schedule", "", "one scheduler again")
+        self._disputed = disputed
         schedule = (board.scheduler, board.placed_epoch)
         if schedule == self._schedule:
             return

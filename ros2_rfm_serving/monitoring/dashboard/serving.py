@@ -12,8 +12,8 @@ import uvicorn
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.dashboard.app import LOOPBACK, Dashboard
+from ros2_rfm_serving.monitoring.dashboard.connection import Connection
 
-MAX_CONNECTIONS = 512
 BACKLOG = 128
 STARTS_WITHIN_S, ENDS_WITHIN_S = 10.0, 2.0
 
@@ -37,7 +37,8 @@ def serving(dashboard: Dashboard, address: str, port: int) -> Iterator[str]:
         log_config=None,
         lifespan="on",
         server_header=False,
-        limit_concurrency=MAX_CONNECTIONS,
+        http=Connection,
+        proxy_headers=False,  # anybody on this machine could claim any address, a new one for each guess of a token
         timeout_graceful_shutdown=int(ENDS_WITHIN_S),
         ws="none",
     )

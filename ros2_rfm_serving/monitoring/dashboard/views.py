@@ -8,7 +8,7 @@ from typing import Any
 
 from ros2_rfm_serving.monitoring.board import Board, ComponentRow, RobotRow, ServerRow, wilson_interval
 from ros2_rfm_serving.monitoring.dashboard.history import History
-from ros2_rfm_serving.types import Route
+from ros2_rfm_serving.types import SYSTEM1, Route
 from ros2_rfm_serving.types.following import SILENT_AFTER_S
 
 View = dict[str, Any]
@@ -164,12 +164,14 @@ def difference(before: View, after: View) -> View:
 def _route(board: Board, history: History, route: Route, now_s: float) -> View:
     row = board.robots.get(route.robot)
     heard = row is not None and not row.is_stale(now_s)
+    asks = row.server if row and heard else ""
     figures = row.components.get(route.component, ComponentRow()) if row else ComponentRow()
     return {
         "robot": route.robot,
         "component": route.component,
         "server": route.server,
         "standby": route.standby,
+        "on_standby": route.component == SYSTEM1 and bool(route.standby) and asks == route.standby,
         "task": route.task,
         "planned_hz": _number(route.max_rate_hz),
         "real_hz": _number(history.rate_hz(route.robot, route.component)) if heard else None,

@@ -13,6 +13,8 @@ from ros2_rfm_serving.monitoring.metrics.health import SILENT_AFTER_S
 
 DEAD_AFTER_S = 2.0
 """Of a sensor; or twice what the robot takes, if that is longer."""
+DEAD_WORDS = 3
+"""Of diagnostics, a second apart: a robot that is reset forgets its readings, and has none for a moment."""
 FEWEST_LOST, LOST = 3, 0.03
 """Requests without an answer: number, and share."""
 FEWEST_LATE, LATE = 3, 0.05
@@ -46,15 +48,16 @@ def changed_model(look: Look) -> Iterator[Finding]:
 
 def dead_camera(look: Look) -> Iterator[Finding]:
     for robot, said in _sensing(look):
-        dead = [camera for camera, age_s in said.named("image_age_s").items() if _is_dead(said, age_s)]
-        for camera in dead:
-            age_s, topic = said.number(f"image_age_s {camera}"), said.values.get(f"image_topic {camera}", "")
+        for camera, age_s in said[-1].named("image_age_s").items():
+            if not _is_dead(said, f"image_age_s {camera}"):
+                continue
+            topic = said[-1].values.get(f"image_topic {camera}", "")
             yield Finding(
                 cause="dead camera",
                 about=robot,
                 evidence=(
                     f"the newest image of camera {camera} is {_age(age_s)}, on {topic}",
-                    f"{robot} asks for nothing with one older than {_limit_s(said):g} s",
+                    f"{robot} asks for nothing with one older than {_limit_s(said[-1]):g} s",
                 ),
                 mend=f"look at the camera and its driver: `ros2 topic hz {topic}`. {robot} goes on by itself when new images come",
             )
@@ -62,29 +65,32 @@ def dead_camera(look: Look) -> Iterator[Finding]:
 
 def dead_joints(look: Look) -> Iterator[Finding]:
     for robot, said in _sensing(look):
-        if _is_dead(said, age_s := said.number("state_age_s")):
-            topics = said.values.get("state_topics", "")
+        if _is_dead(said, "state_age_s"):
+            age_s, topics = said[-1].number("state_age_s"), said[-1].values.get("state_topics", "")
             yield Finding(
                 cause="dead joint states",
                 about=robot,
                 evidence=(
                     f"the newest state of {robot} is {_age(age_s)}, on {topics}",
-                    f"{robot} stands with one older than {_limit_s(said):g} s",
+                    f"{robot} stands with one older than {_limit_s(said[-1]):g} s",
                 ),
                 mend=f"look at the arm's driver and joint_state_broadcaster: `ros2 topic hz {topics.split(' ')[-1]}`",
             )
 
 
-def _sensing(look: Look) -> Iterator[tuple[str, Diagnosis]]:
-    """Robots that speak, and whose readings are not just forgotten because they are reset."""
+def _sensing(look: Look) -> Iterator[tuple[str, list[Diagnosis]]]:
+    """Robots that speak and are not being reset, and what each said of itself lately."""
     for robot, rows in look.robots.items():
-        said = look.diagnosis(f"{robot}: robot")
+        said = look.diagnoses.get(f"{robot}: robot", [])[-DEAD_WORDS:]
         if said and rows and look.silent_s(robot, rows) <= SILENT_AFTER_S and rows[-1].phase != "resetting":
             yield robot, said
 
 
-def _is_dead(said: Diagnosis, age_s: float) -> bool:
-    return age_s > max(DEAD_AFTER_S, 2.0 * _limit_s(said))
+def _is_dead(said: list[Diagnosis], age: str) -> bool:
+    """By the newest word; that none ever came is to be said by each."""
+    age_s = said[-1].number(age)
+    none_came = len(said) == DEAD_WORDS and all(math.isinf(one.number(age)) for one in said)
+    return none_came if math.isinf(age_s) else age_s > max(DEAD_AFTER_S, 2.0 * _limit_s(said[-1]))
 
 
 def _limit_s(said: Diagnosis) -> float:

@@ -14,8 +14,8 @@ ANSWERS_WITHIN_S = 10.0
 
 
 def is_up(row: RobotRow | ServerRow, now_s: float) -> bool:
-    """It tells how it is."""
-    return now_s - row.seen_s < SILENT_AFTER_S
+    """It tells how it is, and the middleware does not say that it has ended."""
+    return now_s - row.seen_s < SILENT_AFTER_S and not (isinstance(row, ServerRow) and row.lost)
 
 
 def not_alive(board: Board, now_s: float) -> list[str]:

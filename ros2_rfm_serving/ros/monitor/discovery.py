@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rclpy.node import Node
 
@@ -17,7 +18,8 @@ from ros2_rfm_serving.ros.wire import qos
 
 LOOK_PERIOD_S = 1.0
 MAX_SHARE = 0.05
-"""Of the executor's time, for finding out who is on the graph: some 30 us per topic, and a large factory has tens of thousands."""
+"""Of the executor's computing time, for finding out who is on the graph: some 30 us per topic, and a large factory has tens of
+thousands. Computing time: on a busy machine a look takes long and costs as little, and who comes is to be found all the same."""
 FORGET_AFTER_S = 60.0
 """Of a robot or server that is silent, whose topics have gone, and that the schedule does not know."""
 MAX_WATCHED = 4096
@@ -74,17 +76,29 @@ class DiscoveringNode(ObserverNode):
         self.look()
 
     def _look_in_time(self) -> None:
-        if (begin_s := clock()) >= self._look_s:
+        if clock() >= self._look_s:
+            begin_s = time.thread_time()
             self.look()
-            self._look_s = begin_s + (clock() - begin_s) / MAX_SHARE
+            self._look_s = clock() + (time.thread_time() - begin_s) / MAX_SHARE
+
+    def _on_schedule(self, message: Any) -> None:
+        """Who is in it is watched from now on, whenever the graph is looked at next."""
+        board = self._board
+        before = board.planned_robots, board.planned_servers
+        super()._on_schedule(message)
+        if (board.planned_robots, board.planned_servers) != before:
+            self._add(_usable(board.planned_robots), _usable(board.planned_servers))
 
     def look(self) -> None:
         board, found = self._board, look(self, self._names)
         robots, servers = found.robots | _usable(board.planned_robots), found.servers | _usable(board.planned_servers)
+        self._add(robots, servers)
+        self._forget(robots | servers)
+
+    def _add(self, robots: frozenset[str], servers: frozenset[str]) -> None:
         self._watch(robots, self._watched[0], self.watch_robot)
         self._watch(servers, self._watched[1], self.watch_server)
-        board.add(robots=sorted(robots & self._watched[0]), servers=sorted(servers & self._watched[1]))
-        self._forget(robots | servers)
+        self._board.add(robots=sorted(robots & self._watched[0]), servers=sorted(servers & self._watched[1]))
 
     def _watch(self, found: frozenset[str], watched: set[str], watch: Callable[[str], None]) -> None:
         for name in sorted(found - watched)[: MAX_WATCHED - len(watched)]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ MAX_ROBOTS, MAX_CAMERAS = 8, 12
 LEASE_S = 4.0
 """After it was asked for last."""
 ATTEND_PERIOD_S, LOOK_PERIOD_S, MAX_SHARE = 0.25, 2.0, 0.01
-"""`LOOK_PERIOD_S`: for cameras on the graph, at least; `MAX_SHARE`: of the executor's time for that."""
+"""`LOOK_PERIOD_S`: for cameras on the graph, at least; `MAX_SHARE`: of the executor's computing time for that."""
 OLD_S = 3.0
 """Of a picture: it says nothing about now."""
 IMAGE = "sensor_msgs/msg/CompressedImage"
@@ -107,7 +108,7 @@ class Eyes:
         for topic in _over(self._asked_cameras, now_s):
             self._let_go([self._heard.pop(topic).subscription] if topic in self._heard else ())
         if now_s - self._wanted_s < LEASE_S and now_s >= self._look_s:
-            self._look_for_cameras(now_s)
+            self._look_for_cameras()
 
     def _approach(self, robot: str) -> _Near:
         closeup = Closeup()
@@ -134,16 +135,16 @@ class Eyes:
         for subscription in subscriptions:
             self._node.destroy_subscription(subscription)
 
-    def _look_for_cameras(self, begin_s: float) -> None:
+    def _look_for_cameras(self) -> None:
         """Of every robot: whatever compressed images there are below its name."""
+        begin_s = time.thread_time()
         root, found = self._names.robot("", "").rstrip("/"), dict[str, dict[str, str]]()
         for topic, kinds in self._node.get_topic_names_and_types():
             if IMAGE in kinds and topic.startswith(f"{root}/"):
                 robot, _, leaf = topic.removeprefix(f"{root}/").partition("/")
                 found.setdefault(robot, {})[_short(leaf)] = topic
         self._topics = {robot: dict(sorted(cameras.items())) for robot, cameras in found.items()}
-        end_s = clock()
-        self._look_s = end_s + max(LOOK_PERIOD_S, (end_s - begin_s) / MAX_SHARE)
+        self._look_s = clock() + max(LOOK_PERIOD_S, (time.thread_time() - begin_s) / MAX_SHARE)
 
 
 def _due(asked: Mapping[str, float], there: Mapping[str, Any], now_s: float) -> list[str]:

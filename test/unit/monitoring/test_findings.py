@@ -127,6 +127,15 @@ def slow_answers(look: Look) -> None:
             row.histograms["round_trip_s"] = {"system1": histogram(1000 + (RATE + 1) * word, 0.3)}
 
 
+def just_reset(look: Look) -> None:
+    """Its readings are forgotten, and the first new ones on their way."""
+    forgot = [
+        replace(one, values=of_robot() | {"image_age_s front": "inf", "state_age_s": "inf"})
+        for one in look.diagnoses["arm_1: robot"][:2]
+    ]
+    look.diagnoses["arm_1: robot"][-2:] = forgot
+
+
 def busy_and_in_time(look: Look) -> None:
     """A server that is used to the full by whom the schedule sends: that is what it is for."""
     each(look, SERVER, lambda word, row: setattr(row, "load", 0.97))
@@ -329,6 +338,7 @@ def a_moment(look: Look) -> None:
 SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (nothing, []),
     (idle, []),
+    (just_reset, []),
     (busy_and_in_time, []),
     (few_lost, []),
     (slow_model, []),

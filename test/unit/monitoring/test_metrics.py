@@ -134,6 +134,7 @@ def test_rules_and_dashboards_ask_for_what_is_exported(repository: Path) -> None
     [
         (lambda b: None, ""),
         (lambda b: setattr(b.servers["s1"], "seen_s", NOW_S - 5.0), "s1: nothing is heard of it"),
+        (lambda b: setattr(b.servers["s1"], "lost", True), "s1: nothing is heard of it"),
         (lambda b: setattr(b.servers["s1"], "state", "hung"), "s1: hung"),
         (lambda b: setattr(b, "schedule_seen_s", -math.inf), "no schedule is heard"),
         (lambda b: setattr(b, "looked_s", NOW_S - 20.0), "the graph was last looked at 20.0 s ago"),

@@ -36,8 +36,13 @@ export function chart(title, lines, { unit, max = null, limit = null, limitName 
 
   function range(_, low, high) {
     if (max !== null) return [0, max];
-    const bottom = from === null ? low - 0.05 * (high - low || 1) : Math.min(from, low ?? 0);
-    return [bottom, (high || bottom + 1e-3) + 0.08 * ((high || 0) - bottom)];
+    const lowest = low ?? 0, highest = high ?? 0;
+    if (from === null) {
+      const room = 0.08 * (highest - lowest || 1);
+      return [lowest - room, highest + room];
+    }
+    const bottom = Math.min(from, lowest), top = Math.max(highest, bottom + 1e-3);
+    return [bottom, top + 0.08 * (top - bottom)];
   }
 
   function draw() {

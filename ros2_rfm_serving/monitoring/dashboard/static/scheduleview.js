@@ -17,12 +17,13 @@ export function routeTable(label) {
     return {
       root: h("tr", {}, cells),
       update(route) {
-        const told = [route.robot, route.server, route.standby].join(" ");
+        const told = [route.robot, route.server, route.standby, route.on_standby].join(" ");
         if (told !== names) {
           names = told;
           cells[0].replaceChildren(link("robot", route.robot));
           cells[2].replaceChildren(link("server", route.server));
-          cells[3].replaceChildren(route.standby ? link("server", route.standby) : NONE);
+          cells[3].replaceChildren(...(route.standby ? [link("server", route.standby), route.on_standby ? " in use" : ""] : [NONE]));
+          attribute(cells[3], "data-level", route.on_standby ? "warning" : null);
         }
         text(cells[1], route.component);
         text(cells[4], route.planned_hz === null ? "unlimited" : hz(route.planned_hz)); text(cells[5], hz(route.real_hz));

@@ -20,10 +20,21 @@ import simplejpeg
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
 from ros2_rfm_serving.monitoring.board import Board
-from ros2_rfm_serving.monitoring.dashboard import views
+from ros2_rfm_serving.monitoring.dashboard import app, connection, views
 from ros2_rfm_serving.monitoring.dashboard.app import STATIC, Dashboard
 from ros2_rfm_serving.monitoring.dashboard.closeup import Closeup, thumbnail
-from ros2_rfm_serving.monitoring.dashboard.control import ACTIONS, MAX_FAILURES, Answer, Failures, Tokens, read_order, read_tokens
+from ros2_rfm_serving.monitoring.dashboard.connection import MAX_CONNECTIONS
+from ros2_rfm_serving.monitoring.dashboard.control import (
+    ACTIONS,
+    MAX_FAILURES,
+    MAX_NOTED,
+    NOTED_WITHIN_S,
+    Answer,
+    Failures,
+    Tokens,
+    read_order,
+    read_tokens,
+)
 from ros2_rfm_serving.monitoring.dashboard.feed import BEHIND, MAX_PAGES, Feed
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
 from ros2_rfm_serving.operate.page import read_door
@@ -370,3 +381,68 @@ def test_doors_are_ports_with_or_without_an_address() -> None:
     for wrong in ("", "x", "localhost:", "8088x", ":70000", "-1"):
         with pytest.raises(ConfigurationError, match="write a port"):
             read_door(wrong)
+
+
+# --- people who mean harm ---
+
+
+def test_strangers_do_not_fill_the_audit_log(page: Page, client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(page.dashboard, "_now", lambda: now_s[0])
+    for _ in range(40):
+        client.post("/api/control", json=PAUSE, headers={"authorization": "Bearer guess"})
+        client.get("/api/whoami", headers={"authorization": "Bearer guess"})
+    assert len(page.noted) == MAX_NOTED and {note["action"] for note in page.noted} == {"", "unlock"}
+    now_s[0] = NOTED_WITHIN_S + 1.0
+    end_s = time.monotonic() + 30.0
+    while len(page.noted) == MAX_NOTED and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert page.noted[-1]["outcome"] == "refused" and page.noted[-1]["message"] == "70 more attempts without a token"
+    assert client.post("/api/control", json=PAUSE, headers=GOOD).status_code == 200 and page.noted[-1]["who"] == "ada"
+
+
+def test_whoever_guesses_has_one_address_whatever_they_claim(page: Page, client: httpx.Client) -> None:
+    guesses = [
+        client.get("/api/whoami", headers={"authorization": "Bearer guess", "x-forwarded-for": f"10.0.0.{i}"})
+        for i in range(MAX_FAILURES + 1)
+    ]
+    assert guesses[-1].status_code == 429 and {note["address"] for note in page.noted} == {"127.0.0.1"}
+
+
+def test_connections_that_ask_nothing_give_way(page: Page) -> None:
+    with serving(page.dashboard, "127.0.0.1", 0) as url:
+        port = int(url.rstrip("/").rpartition(":")[2])
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(MAX_CONNECTIONS + 20)]
+        answers = [httpx.get(f"{url}api/schedule", trust_env=False, timeout=30.0).status_code for _ in range(3)]
+        assert answers == [200, 200, 200]
+        for one in idle:
+            one.close()
+
+
+def test_who_asks_nothing_is_let_go(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "ASKS_WITHIN_S", 0.3)
+    monkeypatch.setattr(app, "BODY_WITHIN_S", 0.3)
+    head = f"POST /api/control HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\ncontent-type: application/json\r\n"
+    looks = b"GET /static/style.css HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with serving(page.dashboard, "127.0.0.1", 0) as url:
+        at = "127.0.0.1", int(url.rstrip("/").rpartition(":")[2])
+        for begun in (b"", b"GET / HT", looks + b"GET / HT", f"{head}content-length: 50\r\n\r\n{{".encode()):
+            with socket.create_connection(at, timeout=30.0) as slow:
+                slow.sendall(begun)
+                while slow.recv(65536):  # it ends
+                    pass
+        assert page.noted[-1]["message"].count("did not come within")
+
+
+def test_who_takes_nothing_is_let_go(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "TAKES_WITHIN_S", 0.3)
+    with serving(page.dashboard, "127.0.0.1", 0) as url, socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.settimeout(30.0)
+        deaf.connect(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])))
+        deaf.sendall(b"GET /static/vendor/uPlot.iife.min.js HTTP/1.1\r\nhost: localhost\r\n\r\n" * 120)
+        end_s = time.monotonic() + 30.0
+        with pytest.raises(ConnectionError):
+            while time.monotonic() < end_s:
+                deaf.sendall(b"\r")
+                time.sleep(0.1)

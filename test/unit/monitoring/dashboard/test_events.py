@@ -95,6 +95,14 @@ def test_a_schedule_says_what_it_changes() -> None:
     assert watched.line.since(0)[-1].what == "turned to its standby"
 
 
+def test_two_schedulers_are_told_once() -> None:
+    watched = Watched()
+    watched.board.disputed_s = watched.now_s
+    assert [what for _, what, _ in watched.look()] == ["two schedulers"] and watched.look() == []
+    watched.board.disputed_s = watched.now_s - 100.0
+    assert [what for _, what, _ in watched.look()] == ["one scheduler again"]
+
+
 def test_a_silent_scheduler_is_told() -> None:
     watched = Watched()
     watched.now_s += 10.0

@@ -11,7 +11,7 @@ import pytest
 
 from ros2_rfm_serving.monitoring.dashboard import views
 from ros2_rfm_serving.monitoring.dashboard.history import KEPT_S, RATE_WINDOW_S, History, Mean, Rate, Ring
-from test.unit.monitoring.dashboard.boards import NOW_S, board, counted
+from test.unit.monitoring.dashboard.boards import NOW_S, board, counted, route
 
 
 def test_figures_are_those_of_the_board() -> None:
@@ -90,6 +90,14 @@ def test_differences_lead_from_one_view_to_the_next() -> None:
     assert views.difference(view, view) == {}
 
 
+def test_whoever_asks_its_standby_is_seen_to() -> None:
+    made = board()
+    made.routes = (route("arm_1", standby="s2"), route("arm_1", "monitor", standby="s2"))
+    made.robots["arm_1"].server = "s2"
+    assert [told["on_standby"] for told in views.routes(made, History(), NOW_S)] == [True, False]
+    assert [told["on_standby"] for told in views.routes(made, History(), NOW_S + 10.0)] == [False, False], "nobody knows"
+
+
 def test_planned_and_real_rates() -> None:
     made, history = board(), History()
     for second in range(20):
@@ -99,6 +107,7 @@ def test_planned_and_real_rates() -> None:
     made.robots["arm_1"].seen_s = NOW_S + 19
     system1, monitor = views.routes(made, history, NOW_S + 19)
     assert (system1["planned_hz"], system1["real_hz"], system1["server"]) == (5.0, 4.0, "s1")
+    assert not system1["on_standby"] and not monitor["on_standby"]
     assert monitor["real_hz"] is None and monitor["attained"] is None, "nobody has answered: nothing is made up"
 
 
