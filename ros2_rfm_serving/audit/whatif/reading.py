@@ -107,7 +107,14 @@ def _placed(
 
 def _unknown(schedule: Schedule, servers: dict[str, ServerRead]) -> list[str]:
     absent = [p.server for p in schedule.placements if p.server not in servers]
-    return [f"{server} has no journal in the recording: another one with its model stands in for it" for server in absent]
+    return [
+        *(f"{server} has no journal in the recording: another one with its model stands in for it" for server in absent),
+        *(
+            f"{name} sent {read.overflowed} batches on to the tier that it overflows to: that is not replayed, its own GPU gets them"
+            for name, read in servers.items()
+            if read.overflowed
+        ),
+    ]
 
 
 def _arrived(servers: dict[str, ServerRead], outages: dict[str, list[Outage]]) -> Any:

@@ -26,6 +26,8 @@ class ServerRead:
     config: ServerConfig
     contract: ModelContract
     batches: list[Batch] = field(default_factory=list)
+    overflowed: int = 0
+    """Batches that ran in a tier elsewhere, of which nothing is kept."""
     arrived: set[Key] = field(default_factory=set)
     intakes_s: list[float] = field(default_factory=list)
     pauses_s: list[float] = field(default_factory=list)
@@ -65,7 +67,8 @@ class ServerRead:
             self.intakes_s.append(record["t"] - record["now_s"])
 
     def _begun(self, record: Record) -> None:
-        if record["tier"] or not record["ids"]:  # what overflowed ran elsewhere
+        self.overflowed += bool(record["tier"] and record["ids"])
+        if record["tier"] or not record["ids"]:
             return
         continuous = self.config.max_concurrent > 1
         size = len(self._running) + 1 if continuous else record["padded"] or len(record["ids"])

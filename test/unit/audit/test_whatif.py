@@ -234,6 +234,24 @@ def test_another_factory_is_planned_anew_with_what_was_recorded_of_its_robots_an
         with_factory(case, parse_factory(FACTORY.replace("push", "fold")), known)
 
 
+def test_a_declaration_that_no_recording_can_follow_is_said(tmp_path: Path) -> None:
+    """Robots tick when they did, whatever rate is declared; what overflows ran elsewhere, in no recorded time."""
+    text = FACTORY.replace("gpu_type: any", "gpu_type: any, overflow: {url: 'ws://elsewhere:8000', round_trip_ms: 20}")
+    world = "push:\n  world: {simulator: metaworld, task: push, control_rate_hz: 50}\n"
+    case, known = made.case(4), _known(tmp_path)
+    assert not [gap for gap in with_factory(case, parse_factory(FACTORY), known).gaps if "replayed" in gap or "applied" in gap]
+    gaps = with_factory(case, parse_factory(text.replace("push:\n", world)), known).gaps
+    assert any("'push'" in gap and "control_rate_hz 50" in gap and "not applied" in gap and "20 Hz" in gap for gap in gaps)
+    assert any("overflow" in gap and "not replayed" in gap for gap in gaps)
+
+
+def test_robots_that_were_not_recorded_ask_at_other_times_than_those_that_they_do_as(tmp_path: Path) -> None:
+    """Within the 0.8 s for which a chunk is executed, not within one control period."""
+    changed = with_factory(made.case(1), parse_factory(FACTORY), _known(tmp_path))
+    later_s = [robot.ticks[0].at_s - changed.robots["push_1"].ticks[0].at_s for robot in changed.robots.values()]
+    assert max(later_s) > 0.3 and max(later_s) < 0.8 and len(set(later_s)) == 6
+
+
 def test_requests_that_are_batched_continuously_take_what_as_many_at_once_took() -> None:
     """Alone 70 ms, two at once 80 ms each, and so on: 16 robots that ask 2.5 times a second are three or four at once."""
     case = made.case(16, rows=(1, 2, 3, 4, 5, 6))
