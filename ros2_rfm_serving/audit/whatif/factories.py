@@ -67,12 +67,14 @@ def with_factory(case: Case, factory: Factory, known: Knowledge, policy: str = "
 def _not_applied(factory: Factory, case: Case, settings: Settings) -> list[str]:
     """What the declaration says and no recording can follow."""
     gaps = [
-        f"{task!r} is declared with control_rate_hz {wanted_hz:g}, which is not applied: its robots tick when they did, at {rate_hz:g} Hz"
+        f"{task!r} is declared with control_rate_hz {wanted_hz:g}, which is not applied: robots tick as they did, at {rate_hz:g}"
         for task, rate_hz, wanted_hz in _rates(case, settings)
         if wanted_hz and wanted_hz != rate_hz
     ]
     if any(group.overflow is not None for group in factory.server_cluster):
-        gaps.append("the tier that servers are declared to overflow to is not replayed: what is too much for them waits, or is late")
+        gaps.append(
+            "the tier that servers are declared to overflow to is not replayed: what is too much for them waits, or is late"
+        )
     return gaps
 
 

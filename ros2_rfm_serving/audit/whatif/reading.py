@@ -110,7 +110,7 @@ def _unknown(schedule: Schedule, servers: dict[str, ServerRead]) -> list[str]:
     return [
         *(f"{server} has no journal in the recording: another one with its model stands in for it" for server in absent),
         *(
-            f"{name} sent {read.overflowed} batches on to the tier that it overflows to: that is not replayed, its own GPU gets them"
+            f"{name} sent {read.overflowed} batches to the tier that it overflows to: that is not replayed, its own GPU gets them"
             for name, read in servers.items()
             if read.overflowed
         ),

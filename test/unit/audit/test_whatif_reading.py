@@ -88,7 +88,9 @@ def test_a_server_has_the_batches_delays_and_contract_that_it_noted() -> None:
     assert [(batch.rows, batch.padded) for batch in read.batches] == [(2, 4), (3, 4)]
     assert [batch.seconds for batch in read.batches] == pytest.approx([0.1, 0.1])
     assert ("r0", SYSTEM1, grants[0].session_epoch, 2) in read.arrived and not read.overflowed
-    kept.pages[:] = [replace(page, lines=tuple(line.replace(b'"tier":0', b'"tier":1') for line in page.lines)) for page in kept.pages]
+    kept.pages[:] = [
+        replace(page, lines=tuple(line.replace(b'"tier":0', b'"tier":1') for line in page.lines)) for page in kept.pages
+    ]
     (elsewhere,) = servers_of(chains_of(kept.pages)).values()
     assert elsewhere.overflowed == 2 and not elsewhere.batches
 
