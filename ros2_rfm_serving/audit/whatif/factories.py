@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ros2_rfm_serving.audit.whatif.case import Case, RobotCase, ServerCase
+from ros2_rfm_serving.audit.whatif.changes import configured
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
@@ -109,8 +111,12 @@ def _robots(case: Case, wanted: Sequence[Robot], settings: Settings) -> dict[str
         same = case.robots.get(robot.name)
         model = recorded[robot.task][robot.index % len(recorded[robot.task])]
         like = same or _beside(model, robot.name, settings.robots[robot.task].mean_period_s)
-        found[robot.name] = replace(like, config=declared(replace(like.config, name=robot.name), settings.robots[robot.task]))
+        found[robot.name] = configured(like, partial(_as_declared, robot.name, settings.robots[robot.task]))
     return found
+
+
+def _as_declared(name: str, settings: RobotSettings, config: RobotConfig) -> RobotConfig:
+    return declared(replace(config, name=name), settings)
 
 
 def _task(robot: RobotCase) -> str:

@@ -114,6 +114,11 @@ def _unknown(schedule: Schedule, servers: dict[str, ServerRead]) -> list[str]:
             for name, read in servers.items()
             if read.overflowed
         ),
+        *(
+            f"{name} got other parameters at work: it has the first ones throughout"
+            for name, read in servers.items()
+            if read.reconfigured
+        ),
     ]
 
 

@@ -28,6 +28,8 @@ class ServerRead:
     batches: list[Batch] = field(default_factory=list)
     overflowed: int = 0
     """Batches that ran in a tier elsewhere, of which nothing is kept."""
+    reconfigured: bool = False
+    """Its parameters changed at work."""
     arrived: set[Key] = field(default_factory=set)
     intakes_s: list[float] = field(default_factory=list)
     pauses_s: list[float] = field(default_factory=list)
@@ -45,6 +47,8 @@ class ServerRead:
                 self._request(record)
             elif record["kind"] == "batch":
                 self._begun(record)
+            elif record["do"] == "reconfigure":
+                self.reconfigured = True
             elif record["do"] == "ended":
                 self._ended(record["args"], chain)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -13,11 +14,12 @@ from ros2_rfm_serving.audit.whatif.changes import SETTINGS, with_horizon, with_s
 from ros2_rfm_serving.audit.whatif.comparison import compare
 from ros2_rfm_serving.audit.whatif.factories import Knowledge, with_factory
 from ros2_rfm_serving.audit.whatif.gpu import Law
-from ros2_rfm_serving.audit.whatif.network import cuts
+from ros2_rfm_serving.audit.whatif.network import RecordedWire, cuts
 from ros2_rfm_serving.audit.whatif.reading import Recording
 from ros2_rfm_serving.audit.whatif.replay import replay
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, parse_factory
+from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.profiles import Profile, ProfileRow
 from ros2_rfm_serving.robot import TaskGoal
 from ros2_rfm_serving.types import MONITOR, OutputKind, Route
@@ -124,6 +126,29 @@ def test_a_cut_network_is_cut_again_and_single_losses_are_drawn() -> None:
     for network, less in ((carried, 0.9), (lossy, 0.99)):
         robots = {name: replace(robot, network=network) for name, robot in case.robots.items()}
         assert replay(replace(case, robots=robots), 0).figures.chunks_hz < less * replay(case, 0).figures.chunks_hz
+
+
+def test_a_slow_request_has_a_slow_answer() -> None:
+    """One in nine took 1 s, there and back: not two in nine half a second."""
+    wire = RecordedWire([Carried(0.1 * i, 1.0 if i % 9 == 0 else 0.01) for i in range(900)], 0.0, Random(7))
+    trips_s = []
+    for step in range(900):
+        (there,), (back,) = (wire.deliveries(way, 0.1 * step) for way in (Direction.UP, Direction.DOWN))
+        trips_s.append(there.delay_s + back.delay_s)
+    assert set(trips_s) == {0.01, 1.0} and 60 < trips_s.count(1.0) < 140
+
+
+def test_parameters_that_changed_at_work_change_again_and_a_question_is_about_all_of_them() -> None:
+    case = made.case(1)
+    (robot,) = case.robots.values()
+    short = replace(robot, later=((made.SECONDS / 2, replace(robot.config, max_action_age_s=0.25)),))
+    changed = replace(case, robots={robot.name: short})
+    was, has = replay(case, 0).figures, replay(changed, 0).figures
+    assert has.held_share > was.held_share + 0.1 and has.staleness_p99_s <= was.staleness_p99_s
+    assert (
+        replay(with_settings(changed, "max_action_age_s=2"), 0).figures
+        == replay(with_settings(case, "max_action_age_s=2"), 0).figures
+    )
 
 
 def test_a_paused_robot_pauses_and_a_judge_ends_the_attempt_when_it_did() -> None:

@@ -111,6 +111,7 @@ def test_a_retry_has_a_reset_of_its_own_and_what_was_heard_of_a_lost_server_is_k
         became(1.0, "IDLE", "RESETTING"),
         call(3.0, "reset_done", ok=True, problem=""),
         became(3.0, "RESETTING", "EXECUTING"),
+        call(8.0, "reconfigure", config=codec.plain(replace(CONFIG, max_action_age_s=0.5))),
         call(9.0, "server_lost", server="server_1", problem="silent"),
         became(18.0, "EXECUTING", "RESETTING"),
         call(18.5, "reset_done", ok=True, problem=""),
@@ -119,4 +120,5 @@ def test_a_retry_has_a_reset_of_its_own_and_what_was_heard_of_a_lost_server_is_k
     (read,) = robots_of([chain], {}).values()
     case = read.case(lambda key, asked: False)
     assert case.resets_s == {1: pytest.approx(2.0), 2: pytest.approx(0.5)} and read.log.episodes == [1.0, 18.0]
+    assert [(at_s, config.max_action_age_s) for at_s, config in case.later] == [(8.0, 0.5)]
     assert [told.what for told in case.told] == ["start"] and case.heard == (Told(9.0, "server_lost", ("server_1", "silent")),)
