@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ros2_rfm_serving.audit.bag import Bag
+from ros2_rfm_serving.audit.replay import DAMAGED
 from ros2_rfm_serving.audit.whatif.case import Case, Outage, ServerCase
 from ros2_rfm_serving.audit.whatif.chains import chains_of
 from ros2_rfm_serving.audit.whatif.figures import Figures, figures
@@ -29,7 +30,17 @@ class Recording:
 
 
 def recording(bag: Bag) -> Recording:
-    """Raises: `RfmError` when it lacks what a replay needs."""
+    """Raises: `RfmError` when it lacks what a replay needs, or has records that nobody wrote so."""
+    try:
+        return _recording(bag)
+    except DAMAGED as error:
+        what = f"{type(error).__name__}: {error}"[:200]
+        raise RfmError(
+            f"{bag.path}: its audit log cannot be read ({what}); `rfm audit verify` says where it was changed"
+        ) from error
+
+
+def _recording(bag: Bag) -> Recording:
     chains = chains_of(bag.pages())
     begins_s = chains[0].begins_s if chains else 0.0
     held, ready = _statuses(bag, begins_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,15 +12,18 @@ import pytest
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.whatif.case import Told
 from ros2_rfm_serving.audit.whatif.chains import Chain, chains_of
+from ros2_rfm_serving.audit.whatif.reading import recording
 from ros2_rfm_serving.audit.whatif.robots import RobotRead, robots_of
 from ros2_rfm_serving.audit.whatif.servers import outages_of, servers_of
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
+from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.profiles import FixedService
 from ros2_rfm_serving.robot import TaskGoal
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import MONITOR, SYSTEM1, ObservationRequest, RequestId, SessionRequest, empty
 from test.unit.audit.recordings import recorded_world, run
 from test.unit.audit.servers import Kept
+from test.unit.audit.story import Log
 from test.unit.robot.robots import CONFIG
 
 
@@ -93,6 +97,17 @@ def test_a_server_has_the_batches_delays_and_contract_that_it_noted() -> None:
     ]
     (elsewhere,) = servers_of(chains_of(kept.pages)).values()
     assert elsewhere.overflowed == 2 and not elsewhere.batches
+
+
+@pytest.mark.parametrize(
+    "record", [{"kind": "tick"}, {"kind": "call", "do": "reply", "args": None}, {"kind": "snapshot", "brain": 7}]
+)
+def test_a_recording_that_nobody_wrote_so_is_refused_with_the_reason(record: dict[str, Any]) -> None:
+    log = Log("robot/r1", "robot", {"config": codec.plain(CONFIG)})
+    log.note(record["kind"], 1.0, **{key: value for key, value in record.items() if key != "kind"})
+    bag = SimpleNamespace(path="shift", pages=lambda: [log.page()], messages=lambda *kinds: [])
+    with pytest.raises(RfmError, match=r"shift: its audit log cannot be read.*audit verify"):
+        recording(bag)  # type: ignore[arg-type]
 
 
 def test_a_retry_has_a_reset_of_its_own_and_what_was_heard_of_a_lost_server_is_kept() -> None:
