@@ -100,7 +100,7 @@ def test_a_server_has_the_batches_delays_and_contract_that_it_noted() -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [{"kind": "tick"}, {"kind": "call", "do": "reply", "args": None}, {"kind": "snapshot", "brain": 7}]
+    "record", [{"kind": "tick"}, {"kind": "call", "do": "reply", "args": None, "result": True}, {"kind": "snapshot", "brain": 7}]
 )
 def test_a_recording_that_nobody_wrote_so_is_refused_with_the_reason(record: dict[str, Any]) -> None:
     log = Log("robot/r1", "robot", {"config": codec.plain(CONFIG)})
