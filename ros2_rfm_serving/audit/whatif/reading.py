@@ -47,7 +47,8 @@ def _recording(bag: Bag) -> Recording:
     robots, servers = robots_of(chains, held), servers_of(chains)
     if not (any(robot.ticks for robot in robots.values()) and servers):
         missing = "server" if robots else "robot"
-        raise RfmError(f"{bag.path}: no {missing}'s journal is in it; record with `rfm record` or `rfm up --record` while they run")
+        fix = "record with `rfm record` or `rfm up --record` while they run, as the first who does: it takes a beginning"
+        raise RfmError(f"{bag.path}: no {missing}'s journal is in it; {fix}")
     seconds = max(robot.ticks[-1].at_s for robot in robots.values() if robot.ticks)
     outages = {name: outages_of(sorted(ready[name] + _signs(name, robots.values())), seconds) for name in servers}
     schedules, gaps = _schedules(list(robots.values()))
