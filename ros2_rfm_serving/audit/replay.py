@@ -25,8 +25,9 @@ ANSWERS = frozenset({"command", "result", "raised"})
 class Replayer(Protocol):
     """One brain. What raises counts as a difference, unless it is an `RfmError`: then this record cannot be replayed at all."""
 
-    def restore(self, brain: Any) -> None:
-        """As the snapshot says. Raises: `RfmError` when this version cannot."""
+    def restore(self, brain: Any) -> Mapping[str, Any] | None:
+        """As the snapshot says; returns those keys of it that were decided once more, as what led to them stands in it, too.
+        Raises: `RfmError` when this version cannot."""
 
     def feed(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         """Decides as the record says that it was told; returns those keys of the record that it answers, in JSON's terms and
@@ -108,8 +109,7 @@ class Replay:
             return
         except Exception as error:
             answers = {"raised": f"{type(error).__name__}: {error}"[:400]}
-        for note in getattr(self._replayer, "notes", ()):
-            self._say(note)
+        self._say_notes()
         if answers:
             self.result.decisions += 1
             told = {key: value for key, value in record.items() if key in answers or key in ANSWERS}
@@ -122,11 +122,15 @@ class Replay:
             return
         replayer = self._make()
         try:
-            replayer.restore(record.get("brain"))
+            answers = replayer.restore(record.get("brain"))
         except RfmError as error:
             self._refuse(f"record {record['n']}, a snapshot, cannot be replayed from: {error}")
-        else:
-            self._replayer = replayer
+            return
+        self._replayer = replayer
+        self._say_notes()
+        if answers:
+            self.result.decisions += 1
+            self._compare(record, {key: record["brain"].get(key) for key in answers}, _as_read(answers))
 
     def _compare(self, record: Mapping[str, Any], recorded: Any, replayed: Any) -> None:
         self.result.difference = first_difference(recorded, replayed)
@@ -141,6 +145,10 @@ class Replay:
     def _refuse(self, why: str) -> None:
         self._replayer, self.result.refused = None, True
         self._say(why)
+
+    def _say_notes(self) -> None:
+        for note in getattr(self._replayer, "notes", ()):
+            self._say(note)
 
     def _say(self, note: str) -> None:
         if len(self.result.notes) < MAX_REASONS and note not in self.result.notes:

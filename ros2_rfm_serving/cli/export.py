@@ -52,7 +52,7 @@ def export(
         _tell(skipped)
         fix = "record with `rfm up --record`, images included; `rfm audit verify` says what is in it"
         raise ConfigurationError("no episode of a robot that can be exported", file=str(bag), fix=fix)
-    counted = _Counted(same_shape(itertools.chain([first], found), first))
+    counted = _Counted(same_shape(itertools.chain([first], found), first, skipped))
     num_frames = write(counted, shape_of(first), lerobot, bag.resolve().stem, videos=videos)
     console.print(f"{lerobot}: {num_frames} frames in {counted}", soft_wrap=True)
     _tell(skipped)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -31,11 +32,16 @@ def infer_again(recording: Bag, models: Path | None, *, as_json: bool) -> int:
     if not rerun.results:
         raise RfmError(f"{recording.path} has no audit log of a server; `rfm audit verify` says what is in it")
     if as_json:
-        chains = [{name: getattr(one, name) for name in ("writer", *FIGURES, "notes")} for one in rerun.results]
+        chains = [{name: _plain(getattr(one, name)) for name in ("writer", *FIGURES, "notes")} for one in rerun.results]
         print(json.dumps({"took_s": time.monotonic() - began_s, "chains": chains}))
     else:
         _show(rerun.results, time.monotonic() - began_s)
     return _code(rerun.results)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _code(results: list[Inferred]) -> int:

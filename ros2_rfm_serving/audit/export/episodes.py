@@ -24,12 +24,13 @@ def episodes(
     tasks: Collection[str] = (),
 ) -> Iterator[Episode]:
     """As they end. robots, tasks: empty: all."""
-    stories: dict[str, Story] = {}
+    stories: dict[tuple[str, int], Story] = {}
+    """Of each run of a robot: of two at once, too."""
     for page in pages:
         robot = page.writer.removeprefix(ROBOT)
         if not page.writer.startswith(ROBOT) or (robots and robot not in robots):
             continue
-        story = stories.setdefault(robot, Story(robot, blob, labels, skipped))
+        story = stories.setdefault((robot, page.run), Story(robot, blob, labels, skipped))
         for ended in story.read(page):
             yield from _wanted(ended, tasks, skipped)
     for story in stories.values():

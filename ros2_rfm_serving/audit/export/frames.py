@@ -108,11 +108,17 @@ def shape_of(episode: Episode) -> Shape:
     )
 
 
-def same_shape(found: Iterable[Episode], first: Episode) -> Iterator[Episode]:
-    """Raises: `ConfigurationError` at the first that does not fit in one data set with `first`."""
+def same_shape(found: Iterable[Episode], first: Episode, skipped: Skipped) -> Iterator[Episode]:
+    """Without those of the same robot that do not fit in one data set with `first`: somebody changed its parameters meanwhile.
+
+    Raises: `ConfigurationError` at the first of another robot that does not.
+    """
     shape = shape_of(first)
     for episode in found:
-        if (other := shape_of(episode)) != shape:
+        if (other := shape_of(episode)) != shape and episode.robot == first.robot:
+            skipped.episodes[f"of another shape than its first one: {other}"] += 1
+            continue
+        if other != shape:
             parts = f"{first.robot}: {shape}; {episode.robot}: {other}"
             fix = "export each kind of robot for itself, with --robot or --task"
             raise ConfigurationError(f"these robots do not fit in one data set: {parts}", key="export", fix=fix)

@@ -15,9 +15,10 @@ from ros2_rfm_serving.audit.export.frames import Episode, Frame, Skipped, Source
 from ros2_rfm_serving.audit.export.labels import Labels
 from ros2_rfm_serving.audit.log import real
 from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.server.images import decode
 from ros2_rfm_serving.types import SYSTEM1, EncodedImage
 
-NO_IMAGE, NO_EPISODE = "no image of that time was recorded", "no request told which episode it is"
+NO_IMAGE, NO_EPISODE = "no image of that time was recorded, or none that can be decoded", "no request told which episode it is"
 AT_WORK = frozenset({"EXECUTING", "STOPPED", "WAITING"})
 """Phases of a task in which the robot is moved by what its brain says."""
 Blob = Callable[[str], bytes | None]
@@ -25,7 +26,7 @@ Blob = Callable[[str], bytes | None]
 
 @dataclass
 class Story:
-    """One robot, record by record."""
+    """One run of a robot, record by record."""
 
     robot: str
     blob: Blob
@@ -34,21 +35,20 @@ class Story:
     frames: list[Frame] = field(default_factory=list)
     number: int = 0
     """Of the episode; 0: not known."""
-    run: int = 0
     names: tuple[str, ...] = ()
     rate_hz: float = math.nan
     offset_s: float = 0.0
     """ROS time less the robot's clock."""
     images: tuple[EncodedImage, ...] = ()
+    sizes: tuple[tuple[int, ...], ...] = ()
+    """Of these images, and of those of the episode's first frame."""
+    first_sizes: tuple[tuple[int, ...], ...] = ()
     images_s: float = math.nan
     instruction: str = ""
     state: Mapping[str, Any] = field(default_factory=dict)
     person: bool = False
 
     def read(self, page: Page) -> Iterator[Episode]:
-        if page.run != self.run:
-            yield from filter(None, [self.end()])
-            self.run = page.run
         try:
             found = list(records(page))
         except RfmError:
@@ -66,6 +66,10 @@ class Story:
         kind = record["kind"]
         if kind == "begin":
             self._begin(record.get("made_of"))
+        elif kind == "snapshot" and not self.state:
+            self.state = _told_state(record["brain"])
+        elif kind == "closed":
+            yield from filter(None, [self.end()])
         elif kind == "transition":
             self.state = record["to"]
         elif kind == "person":
@@ -98,8 +102,8 @@ class Story:
     def _look(self, sensors: Mapping[str, Any], *, required: bool) -> None:
         """Images that a request took along. required: without them the policy saw something else than what is known here."""
         images = tuple(codec.value(image, self.blob) for image in sensors.get("images") or ())
-        if images and all(len(image.data) for image in images):
-            self.images, self.images_s = images, real(sensors.get("images_s"))
+        if sizes := _sizes(images):
+            self.images, self.sizes, self.images_s = images, sizes, real(sensors.get("images_s"))
         elif required:
             self.images = ()
 
@@ -109,7 +113,8 @@ class Story:
             return
         frame = self._made(record, why)
         first = self.frames[0] if self.frames else frame
-        if not _is_like(frame, first):
+        self.first_sizes = self.first_sizes if self.frames else self.sizes
+        if self.sizes != self.first_sizes or not _is_like(frame, first):
             self.skipped.frames["of another shape, or with numbers that are none"] += 1
             return
         self.frames.append(frame)
@@ -154,6 +159,20 @@ def _is_like(frame: Frame, first: Frame) -> bool:
     same = frame.state.shape == first.state.shape and frame.action.shape == first.action.shape
     flat = frame.state.ndim == frame.action.ndim == 1
     return cameras and same and flat and bool(np.isfinite(frame.state).all() and np.isfinite(frame.action).all())
+
+
+def _sizes(images: tuple[EncodedImage, ...]) -> tuple[tuple[int, ...], ...]:
+    """None: one of them cannot be decoded, which its server refused, too."""
+    try:
+        return tuple(decode(image).shape for image in images)
+    except RfmError:
+        return ()
+
+
+def _told_state(brain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a robot was about when its recording began, as a transition has it."""
+    phase = brain["task"]["phase"]["member"] if brain["task"] else "IDLE"
+    return {"state": brain["_failsafe"]["state"]["member"], "phase": phase, "paused": brain["paused"]}
 
 
 def _names(names: tuple[str, ...], size: int) -> tuple[str, ...]:

@@ -75,14 +75,20 @@ class Book:
         return {"profiles": self._profiles}
 
     def _whole(self) -> Any:
-        """The last plan, and the steps since."""
-        if self._planned is None:
+        """The last plan, with all that it was made from, and the steps since."""
+        planned = self._planned
+        if planned is None:
             return None
-        factory, text = factory_of(self._planned.factory)
+        factory, text = factory_of(planned.factory)
         self._told.add(text)
-        inputs = _inputs(self._planned, text, self._profiles)
-        schedule = codec.plain(self._planned.fleet.schedule)
-        return {"factory": factory, "inputs": inputs, "schedule": schedule, "steps": [list(step) for step in self._steps]}
+        return {
+            "factory": factory,
+            "inputs": _inputs(planned, text, self._profiles),
+            "previous": codec.plain(planned.previous),
+            "time_limited": planned.time_limited,
+            "schedule": codec.plain(planned.fleet.schedule),
+            "steps": [list(step) for step in self._steps],
+        }
 
 
 def _change_of(steps: Sequence[Step], schedule: Schedule, reason: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from ros2_rfm_serving.scheduler import Fleet, rebuilt, start_fleet
 from ros2_rfm_serving.types import Schedule
 
 TIME_LIMIT = "not comparable: the time limit of an integer program decided, so the schedule that was recorded is taken"
+GIVEN = "the schedule of its snapshot is taken as it is"
 
 
 class SchedulerReplay:
@@ -31,13 +32,18 @@ class SchedulerReplay:
         self._kept: Any = None
         """As a snapshot would have it."""
 
-    def restore(self, brain: Any) -> None:
+    def restore(self, brain: Any) -> Mapping[str, Any]:
+        """The plan that was made before anybody listened is made once more, from the snapshot's inputs."""
         if not isinstance(brain, dict):
             raise RfmError("no factory was planned yet")
         inputs = brain["inputs"]
         self._learn(brain["factory"], inputs)
         self._fleet = stepped(self._as_planned(inputs, brain["schedule"]), brain["steps"])
         self._kept = brain
+        if why := _not_comparable(brain):
+            self.notes.append(f"{GIVEN}: {why}")
+            return {}
+        return {"schedule": codec.plain(self._made(inputs, _schedule(brain["previous"])).schedule)}
 
     def whole(self) -> Any:
         return self._kept
@@ -61,10 +67,13 @@ class SchedulerReplay:
             self._learn(record["factory"], inputs)
         fleet = self._as_planned(inputs, record["schedule"]) if record["time_limited"] else self._again(inputs, record)
         if record["published"]:
+            beside = self._fleet.schedule if self._fleet is not None and inputs["previous"] else None
             self._fleet = fleet
             self._kept = {
                 "factory": self._kept["factory"] if "factory" not in record else record["factory"],
                 "inputs": inputs,
+                "previous": codec.plain(beside),
+                "time_limited": record["time_limited"],
                 "schedule": codec.plain(fleet.schedule),
                 "steps": [],
             }
@@ -74,14 +83,17 @@ class SchedulerReplay:
         return {"schedule": codec.plain(fleet.schedule), "inputs_hash": hashed(inputs)}
 
     def _again(self, inputs: Mapping[str, Any], record: Mapping[str, Any]) -> Fleet:
-        """On the clock that the planner read then. Raises: `RfmError`."""
+        """Beside the schedule in force. Raises: `RfmError`."""
         previous = self._fleet.schedule if self._fleet is not None and inputs["previous"] else None
         if previous is not None and previous.epoch != inputs["previous"]:
             what = "begun in the background" if record["how"] == BACKGROUND else "made"
             raise RfmError(f"it was {what} beside schedule {inputs['previous']}, and {previous.epoch} is in force")
-        factory = self._factories[inputs["factory"]]
+        return self._made(inputs, previous)
+
+    def _made(self, inputs: Mapping[str, Any], previous: Schedule | None) -> Fleet:
+        """On the clock that the planner read then. Raises: `RfmError`."""
         return start_fleet(
-            factory,
+            self._factories[inputs["factory"]],
             robots_of(inputs),
             self._profile,
             self._catalogue,
@@ -93,8 +105,8 @@ class SchedulerReplay:
 
     def _as_planned(self, inputs: Mapping[str, Any], schedule: Any) -> Fleet:
         """Without planning: as the schedule says. Raises: `RfmError`."""
-        found = codec.value(schedule)
-        if not isinstance(found, Schedule):
+        found = _schedule(schedule)
+        if found is None:
             raise RfmError("a plan without a schedule")
         factory = self._factories.get(inputs["factory"])
         if factory is None:
@@ -108,6 +120,18 @@ class SchedulerReplay:
         if inputs["profiles"] != self._hash:
             raise ScheduleError(f"it was planned with other profiles than those in {self._folder}: name the folder with --profiles")
         self._factories[inputs["factory"]] = Factory.model_validate(codec.value(factory))
+
+
+def _schedule(found: Any) -> Schedule | None:
+    value = codec.value(found)
+    return value if isinstance(value, Schedule) else None
+
+
+def _not_comparable(brain: Mapping[str, Any]) -> str:
+    """Empty: all that its plan was made from is there, and decides."""
+    if not {"previous", "time_limited"} <= brain.keys():
+        return "what it was made from was not recorded"
+    return "the time limit of an integer program decided" if brain["time_limited"] else ""
 
 
 def robots_of(inputs: Mapping[str, Any]) -> list[Robot]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from ros2_rfm_serving.audit.servers.infer import Inference, Inferred
 from ros2_rfm_serving.audit.servers.observations import Observations, id_of, observation_of, tensor_of
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.types import RequestId
+from ros2_rfm_serving.types import Array
 
 CHUNK = "rfm_serving/msg/ActionChunk"
 
@@ -91,17 +90,21 @@ class Rerun:
 
     def _measure(self) -> None:
         """How far today's chunks are from those that robots got."""
-        wanted: dict[RequestId, Callable[[Any], None]] = {}
-        for result in self.results:
-            for request, answer in result.different:
-                wanted[request] = partial(_measure, result, answer.chunk_model)
+        wanted = {request: (result, answer.chunk_model) for result in self.results for request, answer in result.different}
         for message in self._bag.messages(CHUNK) if wanted else ():
             chunk = self._bag.read(message)
-            if (measure := wanted.get(id_of(chunk.id))) is not None:
-                measure(tensor_of(chunk.chunk_model))
+            if found := wanted.get(id_of(chunk.id)):
+                measure(*found, chunk.chunk_model)
 
 
-def _measure(result: Inferred, now: Any, then: Any) -> None:
-    if now.shape != then.shape:
-        raise RfmError(f"{result.writer}: a chunk of shape {now.shape} in place of {then.shape}")
-    result.off = max(result.off, float(np.abs(now - then).max(initial=0.0)))
+def measure(result: Inferred, now: Array, sent: Any) -> None:
+    """How far a chunk of today is from the one that was sent, a `Tensor`; either may be none."""
+    try:
+        then = tensor_of(sent)
+    except ValueError as error:
+        result.say(f"a chunk that was sent cannot be read: {error}")
+        return
+    if now.shape == then.shape:
+        result.off = max(result.off, float(np.abs(now - then).max(initial=0.0)))
+    else:
+        result.say(f"a chunk of {then.shape} came out as {now.shape}" if now.size else "a row that had an answer has none here")

@@ -57,6 +57,8 @@ class RobotCase:
     config: RobotConfig
     task: str
     """Class, as in the descriptor."""
+    later: tuple[tuple[float, RobotConfig], ...] = ()
+    """When its parameters changed at work -> all that it was configured with from then on."""
     first_episode: int = 1
     ticks: tuple[Ticked, ...] = ()
     """From the first to the last it is there."""

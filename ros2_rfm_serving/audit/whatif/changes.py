@@ -101,9 +101,9 @@ def _with_horizon(case: Case, horizon: Horizon) -> Case:
         fix = "give static:N, or record with a model that tells its solver's steps (an emulated one does not)"
         raise ConfigurationError(problem, key="--horizon", fix=fix)
     if horizon.policy != "static":
-        return each_robot(case, lambda robot: replace(robot.config, horizon=horizon))
+        return each_robot(case, lambda config: replace(config, horizon=horizon))
     own = Horizon(steps=horizon.steps)
-    return each_robot(case, lambda robot: replace(robot.config, horizon=own, execution_horizon=horizon.steps))
+    return each_robot(case, lambda config: replace(config, horizon=own, execution_horizon=horizon.steps))
 
 
 # --- what a change is made of ----------------------------------------------------------------------------------------------
@@ -113,8 +113,14 @@ def each_server(case: Case, change: Callable[[ServerCase], ServerCase]) -> Case:
     return replace(case, servers={name: change(server) for name, server in case.servers.items()})
 
 
-def each_robot(case: Case, change: Callable[[RobotCase], RobotConfig]) -> Case:
-    return replace(case, robots={name: replace(robot, config=change(robot)) for name, robot in case.robots.items()})
+def each_robot(case: Case, change: Callable[[RobotConfig], RobotConfig]) -> Case:
+    return replace(case, robots={name: configured(robot, change) for name, robot in case.robots.items()})
+
+
+def configured(robot: RobotCase, change: Callable[[RobotConfig], RobotConfig]) -> RobotCase:
+    """Otherwise, whatever its parameters are by then."""
+    later = tuple((at_s, change(config)) for at_s, config in robot.later)
+    return replace(robot, config=change(robot.config), later=later)
 
 
 def _of_servers(name: str) -> Callable[[Case, Any], Case]:
@@ -133,14 +139,14 @@ def _of_placements(name: str) -> Callable[[Case, Any], Case]:
 
 
 def _of_robots(name: str) -> Callable[[Case, Any], Case]:
-    return lambda case, value: each_robot(case, lambda robot: replace(robot.config, **{name: value}))
+    return lambda case, value: each_robot(case, lambda config: replace(config, **{name: value}))
 
 
 def _of_links(name: str) -> Callable[[Case, Any], Case]:
-    def change(robot: RobotCase, value: Any) -> RobotConfig:
-        return replace(robot.config, link=replace(robot.config.link, **{name: value}))
+    def change(config: RobotConfig, value: Any) -> RobotConfig:
+        return replace(config, link=replace(config.link, **{name: value}))
 
-    return lambda case, value: each_robot(case, lambda robot: change(robot, value))
+    return lambda case, value: each_robot(case, lambda config: change(config, value))
 
 
 def _faster(case: Case, factor: float) -> Case:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ros2_rfm_serving.audit.whatif.case import Case, RobotCase, ServerCase
+from ros2_rfm_serving.audit.whatif.changes import configured
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
@@ -55,12 +57,33 @@ def with_factory(case: Case, factory: Factory, known: Knowledge, policy: str = "
     doubled = Counter(robot.task for robot in factory.robots if robot.name not in case.robots)
     gaps = [f"{count} robots of {task!r} were not recorded: each does what another one did" for task, count in doubled.items()]
     gaps += _unmeasured(schedule.placements, case)
+    gaps += _not_applied(factory, case, settings)
     gaps += [
         f"{name} was out of order then, and is not there now"
         for name, s in case.servers.items()
         if s.outages and name not in servers
     ]
     return replace(case, robots=robots, servers=servers, schedules=((first_s, schedule),), gaps=(*case.gaps, *gaps))
+
+
+def _not_applied(factory: Factory, case: Case, settings: Settings) -> list[str]:
+    """What the declaration says and no recording can follow."""
+    gaps = [
+        f"{task!r} is declared with control_rate_hz {wanted_hz:g}, which is not applied: robots tick as they did, at {rate_hz:g}"
+        for task, rate_hz, wanted_hz in _rates(case, settings)
+        if wanted_hz and wanted_hz != rate_hz
+    ]
+    if any(group.overflow is not None for group in factory.server_cluster):
+        gaps.append(
+            "the tier that servers are declared to overflow to is not replayed: what is too much for them waits, or is late"
+        )
+    return gaps
+
+
+def _rates(case: Case, settings: Settings) -> list[tuple[str, float, float]]:
+    """(task, recorded, declared; 0: nothing is declared)"""
+    found = {(_task(one), one.config.control_rate_hz) for one in case.robots.values()}
+    return [(task, rate_hz, settings.robots[task].control_rate_hz) for task, rate_hz in sorted(found) if task in settings.robots]
 
 
 def _unmeasured(placements: Sequence[Placement], case: Case) -> list[str]:
@@ -79,21 +102,30 @@ def _kind(placement: Placement) -> tuple[str, str]:
 def _robots(case: Case, wanted: Sequence[Robot], settings: Settings) -> dict[str, RobotCase]:
     recorded: defaultdict[str, list[RobotCase]] = defaultdict(list)
     for one in case.robots.values():
-        recorded[one.task or one.name.rpartition("_")[0]].append(one)
+        recorded[_task(one)].append(one)
     found = {}
     for robot in wanted:
         if not recorded[robot.task]:
             fix = f"{did_you_mean(robot.task, [task for task in recorded if recorded[task]])}; name its tasks alike"
             raise ConfigurationError(f"no robot of {robot.task!r} was recorded", key="--factory", fix=fix)
         same = case.robots.get(robot.name)
-        like = same or _beside(recorded[robot.task][robot.index % len(recorded[robot.task])], robot.name)
-        found[robot.name] = replace(like, config=declared(replace(like.config, name=robot.name), settings.robots[robot.task]))
+        model = recorded[robot.task][robot.index % len(recorded[robot.task])]
+        like = same or _beside(model, robot.name, settings.robots[robot.task].mean_period_s)
+        found[robot.name] = configured(like, partial(_as_declared, robot.name, settings.robots[robot.task]))
     return found
 
 
-def _beside(robot: RobotCase, name: str) -> RobotCase:
-    """Another one that does the same a part of a period later."""
-    later_s = source(0, "beside", name).random() / robot.config.control_rate_hz
+def _as_declared(name: str, settings: RobotSettings, config: RobotConfig) -> RobotConfig:
+    return declared(replace(config, name=name), settings)
+
+
+def _task(robot: RobotCase) -> str:
+    return robot.task or robot.name.rpartition("_")[0]
+
+
+def _beside(robot: RobotCase, name: str, period_s: float) -> RobotCase:
+    """Another one that does the same later, by a part of the time for which it executes a chunk: else both would ask at once."""
+    later_s = period_s * source(0, "beside", name).random()
     return replace(
         robot,
         ticks=tuple(tick._replace(at_s=tick.at_s + later_s) for tick in robot.ticks),

@@ -26,7 +26,8 @@ T = TypeVar("T", bound=Timed)
 
 
 class RecordedWire:
-    """In place of `simulation.wire.Wire`. Which share of both ways is which is not recorded: each is half."""
+    """In place of `simulation.wire.Wire`. Which share of both ways is which is not recorded: each is half. An answer takes as long
+    as its request took: halves of two of them would be late twice as often, by half as much."""
 
     def __init__(self, carried: Sequence[Carried], intake_s: float, rng: random.Random) -> None:
         """intake_s: what its servers need before a request can run; it is spent on the way."""
@@ -34,6 +35,8 @@ class RecordedWire:
         self._carried = [c for c in carried if self._connected(c.at_s)]
         self._arrived = [c for c in self._carried if c.both_ways_s < math.inf]
         self._intake_s, self._rng = intake_s, rng
+        self._both_ways_s = math.inf
+        """Of the newest request; inf: it was lost."""
 
     def connected(self, direction: Direction, now_s: float) -> bool:
         return self._connected(now_s)
@@ -41,9 +44,13 @@ class RecordedWire:
     def deliveries(self, direction: Direction, now_s: float, *, reliable: bool = False) -> tuple[Delivery, ...]:
         """Of a message that sets out now; none: it never arrives."""
         asks = direction is Direction.UP and not reliable
-        if not self._connected(now_s) or (asks and self._drawn(self._carried, now_s) == math.inf):
+        if not self._connected(now_s):
             return ()
-        return (Delivery(self._drawn(self._arrived, now_s) / 2 + self._intake_s * asks),)
+        if direction is Direction.UP or self._both_ways_s == math.inf:
+            self._both_ways_s = self._drawn(self._carried if asks else self._arrived, now_s)
+        if self._both_ways_s == math.inf:
+            return ()
+        return (Delivery(self._both_ways_s / 2 + self._intake_s * asks),)
 
     def _connected(self, now_s: float) -> bool:
         return not any(from_s <= now_s < until_s for from_s, until_s in self._cuts)

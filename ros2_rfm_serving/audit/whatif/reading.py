@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ros2_rfm_serving.audit.bag import Bag
+from ros2_rfm_serving.audit.replay import DAMAGED
 from ros2_rfm_serving.audit.whatif.case import Case, Outage, ServerCase
 from ros2_rfm_serving.audit.whatif.chains import chains_of
 from ros2_rfm_serving.audit.whatif.figures import Figures, figures
@@ -29,14 +30,25 @@ class Recording:
 
 
 def recording(bag: Bag) -> Recording:
-    """Raises: `RfmError` when it lacks what a replay needs."""
+    """Raises: `RfmError` when it lacks what a replay needs, or has records that nobody wrote so."""
+    try:
+        return _recording(bag)
+    except DAMAGED as error:
+        what = f"{type(error).__name__}: {error}"[:200]
+        raise RfmError(
+            f"{bag.path}: its audit log cannot be read ({what}); `rfm audit verify` says where it was changed"
+        ) from error
+
+
+def _recording(bag: Bag) -> Recording:
     chains = chains_of(bag.pages())
     begins_s = chains[0].begins_s if chains else 0.0
     held, ready = _statuses(bag, begins_s)
     robots, servers = robots_of(chains, held), servers_of(chains)
     if not (any(robot.ticks for robot in robots.values()) and servers):
         missing = "server" if robots else "robot"
-        raise RfmError(f"{bag.path}: no {missing}'s journal is in it; record with `rfm record` or `rfm up --record` while they run")
+        fix = "record with `rfm record` or `rfm up --record` while they run, as the first who does: it takes a beginning"
+        raise RfmError(f"{bag.path}: no {missing}'s journal is in it; {fix}")
     seconds = max(robot.ticks[-1].at_s for robot in robots.values() if robot.ticks)
     outages = {name: outages_of(sorted(ready[name] + _signs(name, robots.values())), seconds) for name in servers}
     schedules, gaps = _schedules(list(robots.values()))
@@ -107,7 +119,19 @@ def _placed(
 
 def _unknown(schedule: Schedule, servers: dict[str, ServerRead]) -> list[str]:
     absent = [p.server for p in schedule.placements if p.server not in servers]
-    return [f"{server} has no journal in the recording: another one with its model stands in for it" for server in absent]
+    return [
+        *(f"{server} has no journal in the recording: another one with its model stands in for it" for server in absent),
+        *(
+            f"{name} sent {read.overflowed} batches to the tier that it overflows to: that is not replayed, its own GPU gets them"
+            for name, read in servers.items()
+            if read.overflowed
+        ),
+        *(
+            f"{name} got other parameters at work: it has the first ones throughout"
+            for name, read in servers.items()
+            if read.reconfigured
+        ),
+    ]
 
 
 def _arrived(servers: dict[str, ServerRead], outages: dict[str, list[Outage]]) -> Any:

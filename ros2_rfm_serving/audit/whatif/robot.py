@@ -53,6 +53,7 @@ class ReplayedRobot:
         self.brain.episode = case.first_episode - 1
         self._case, self._hosts, self._events, self._traffic = case, hosts, events, traffic
         self._ticks, self._told, self._heard = iter(case.ticks), deque(case.told), deque(case.heard)
+        self._later = deque(case.later)
         self._there = False
         self._asked_s: dict[str, float] = {}
         """Component -> age of the attempt when it was asked last."""
@@ -128,6 +129,8 @@ class ReplayedRobot:
 
     def _tell(self, now_s: float) -> None:
         """What was said by now. A task begins once the last one is over, however long that took here."""
+        while self._later and self._later[0][0] <= now_s:
+            self.brain.prepared(bodiless(self._later.popleft()[1]))()
         while self._heard and self._heard[0].at_s <= now_s:
             self._say(self._heard.popleft(), now_s)
         while self._told and self._told[0].at_s <= now_s:

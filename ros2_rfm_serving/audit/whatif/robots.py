@@ -41,6 +41,7 @@ class RobotRead:
     log: Log
     ticks: list[Ticked] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)
+    later: list[tuple[float, RobotConfig]] = field(default_factory=list)
     heard: list[Told] = field(default_factory=list)
     resets_s: dict[int, float] = field(default_factory=dict)
     answers: list[Answered] = field(default_factory=list)
@@ -77,6 +78,7 @@ class RobotRead:
         return RobotCase(
             config=self.config,
             task=tasks[0] if tasks else "",
+            later=tuple(self.later),
             first_episode=self.first_episode or 1,
             ticks=tuple(self.ticks),
             told=tuple(self.told),
@@ -140,6 +142,8 @@ class RobotRead:
             self._reply(at_s, args["reply"])
         elif do == "follow":
             self._follow(at_s, args["schedule"])
+        elif do == "reconfigure":
+            self.later.append((at_s, codec.value(args["config"])))
         elif do == "reset_done":
             self.resets_s[self._episode] = at_s - self._began_s
         elif do in OUTAGES or (do == "server_seen" and not args["ready"]):

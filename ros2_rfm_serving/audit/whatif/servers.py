@@ -26,6 +26,10 @@ class ServerRead:
     config: ServerConfig
     contract: ModelContract
     batches: list[Batch] = field(default_factory=list)
+    overflowed: int = 0
+    """Batches that ran in a tier elsewhere, of which nothing is kept."""
+    reconfigured: bool = False
+    """Its parameters changed at work."""
     arrived: set[Key] = field(default_factory=set)
     intakes_s: list[float] = field(default_factory=list)
     pauses_s: list[float] = field(default_factory=list)
@@ -43,6 +47,8 @@ class ServerRead:
                 self._request(record)
             elif record["kind"] == "batch":
                 self._begun(record)
+            elif record["do"] == "reconfigure":
+                self.reconfigured = True
             elif record["do"] == "ended":
                 self._ended(record["args"], chain)
 
@@ -65,7 +71,8 @@ class ServerRead:
             self.intakes_s.append(record["t"] - record["now_s"])
 
     def _begun(self, record: Record) -> None:
-        if record["tier"] or not record["ids"]:  # what overflowed ran elsewhere
+        self.overflowed += bool(record["tier"] and record["ids"])
+        if record["tier"] or not record["ids"]:
             return
         continuous = self.config.max_concurrent > 1
         size = len(self._running) + 1 if continuous else record["padded"] or len(record["ids"])

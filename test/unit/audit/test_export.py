@@ -121,7 +121,60 @@ def test_robots_that_do_not_fit_in_one_data_set_are_named() -> None:
         told(log)
     found, _ = read(*logs)
     with pytest.raises(ConfigurationError, match=r"push_1: actions \(x, y\).*arm_7: actions \(a, b\).*--robot"):
-        list(same_shape(found, found[0]))
+        list(same_shape(found, found[0], Skipped()))
+
+
+def test_a_robot_that_was_paused_before_anybody_listened_is_paused() -> None:
+    log = robot()
+    task = {"phase": {"~": "types.states:TaskPhase", "member": "EXECUTING"}}
+    state = {"state": {"~": "types.states:RobotState", "member": "STALLED"}}
+    log.note("snapshot", 0.0, why="begin", brain={"paused": True, "task": task, "_failsafe": state})
+    asks(log, 0.1, None, {"by": "nothing", "reason": "waits for its chunk"}, 1)
+    tick(log, 0.2, [0.0, 0.0], {"by": "rung", "rung": "hold", "reason": "paused by a person"})
+    transition(log, 0.25, "STREAMING")
+    tick(log, 0.3, [0.1, 1.0], row(0, 1))
+    ((first, second),) = [episode.frames for episode in read(log)[0]]
+    assert (first.paused, first.failsafe) == (True, "STALLED") and (second.paused, second.failsafe) == (False, "STREAMING")
+
+
+def test_two_robots_of_one_name_are_told_apart() -> None:
+    logs, pages = [robot(), robot()], []
+    logs[1].chain.run = 8
+    for log in logs:
+        asks(log, 0.1, None, {"by": "nothing", "reason": "waits for its chunk"}, 1)
+    for step in range(4):
+        for log in logs:
+            tick(log, 0.2 + 0.1 * step, [0.1 * log.chain.run, float(step)], row(step, 1))
+            pages.append(log.page())
+    found = list(episodes(pages, BLOBS.get, Labels(), Skipped()))
+    assert [[frame.action.tolist() for frame in one.frames] for one in found] == [
+        [pytest.approx([0.1 * run, step]) for step in range(4)] for run in (7, 8)
+    ]
+
+
+def test_images_that_cannot_be_decoded_or_change_their_size_cost_their_frames_alone() -> None:
+    """A broken camera, and another `max_image_size_px` at work."""
+    broken, small = JPEG[: len(JPEG) // 4], simplejpeg.encode_jpeg(np.zeros((8, 12, 3), np.uint8))
+    log = robot()
+    for sequence, data in enumerate((JPEG, broken, b"none", small, JPEG)):
+        t_s, images = 0.1 + sequence, (picture("front", data),)
+        command, why = [float(sequence), 0.0], row(0, 1)
+        tick(log, t_s, command, why, sensors=sensors(t_s, t_s, images), requests=[request(sequence + 1)])
+    found, skipped = read(log, blobs={digest(data): data for data in (JPEG, broken, b"none", small)})
+    ((first, last),) = [episode.frames for episode in found]
+    assert (first.action[0], last.action[0]) == (0.0, 4.0) and sum(skipped.frames.values()) == 3
+
+
+def test_episodes_of_one_robot_in_another_shape_are_left_out_and_counted() -> None:
+    small = simplejpeg.encode_jpeg(np.zeros((8, 12, 3), np.uint8))
+    log = robot()
+    for episode, data in enumerate((JPEG, small, JPEG), start=1):
+        images = (picture("front", data),)
+        asked = request(1, episode)
+        tick(log, float(episode), [0.0, 0.0], row(0, 1, episode), sensors=sensors(1.0, 1.0, images), requests=[asked])
+    found, skipped = read(log, blobs={digest(JPEG): JPEG, digest(small): small})
+    kept = list(same_shape(found, found[0], skipped))
+    assert [episode.number for episode in kept] == [1, 3] and list(skipped.episodes.values()) == [1]
 
 
 def test_damaged_records_cost_themselves_alone() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.replay import Replayed, brains, replay
-from ros2_rfm_serving.audit.schedulers.replay import TIME_LIMIT, SchedulerReplay
+from ros2_rfm_serving.audit.schedulers.replay import GIVEN, TIME_LIMIT, SchedulerReplay
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from test.unit.scheduler.test_fleet_in_force import FACTORY, Running
@@ -63,10 +63,37 @@ def test_plans_are_made_again(lived: Records, profiles: Path) -> None:
     how = {record["how"] for record in lived if record["kind"] == "plan"}
     result = again(lived, profiles)
     assert result.difference is None and not result.refused and not result.notes, result
-    assert how == {"planned", "changed", "background"} and result.decisions >= 6 and result.snapshots == 2
+    assert how == {"planned", "changed", "background"} and result.snapshots == 2
+    assert result.decisions == 1 + sum(record["kind"] == "plan" for record in lived) >= 7  # 1: made before anybody listened
     for first in (record["n"] for record in lived if record["kind"] == "snapshot"):
         later = again(lived[first:], profiles)
         assert later.difference is None and not later.refused and not later.skipped, later
+
+
+def from_its(snapshot: int, lived: Records, **brain: Any) -> Records:
+    """As if recorded from one of its snapshots on, in which something else stands."""
+    (first,) = [at for at, record in enumerate(lived) if record["kind"] == "snapshot"][snapshot:][:1]
+    changed = copy.deepcopy(lived[first:])
+    changed[0]["brain"] |= brain
+    return changed
+
+
+@pytest.mark.parametrize("snapshot", [0, 1, 2])
+def test_a_plan_that_was_made_before_anybody_listened_is_made_again(lived: Records, profiles: Path, snapshot: int) -> None:
+    (brain,) = [record["brain"] for record in lived if record["kind"] == "snapshot"][snapshot:][:1]
+    kept = from_its(snapshot, lived, schedule={**brain["schedule"], "predicted_actions_hz": 1.5})
+    result = again(kept, profiles)
+    assert result.difference is not None and (result.at["kind"], result.at["n"]) == ("snapshot", kept[0]["n"])
+    assert result.difference.field == "schedule.predicted_actions_hz" and result.difference.recorded == 1.5
+
+
+def test_a_snapshot_whose_plan_cannot_be_made_again_is_taken_and_said(lived: Records, profiles: Path) -> None:
+    limited = from_its(0, lived, time_limited=True)[:1]
+    older = from_its(0, lived)[:1]
+    del older[0]["brain"]["previous"]
+    for kept in (limited, older):
+        result = again(kept, profiles)
+        assert not result.refused and not result.decisions and result.notes[0].startswith(GIVEN)
 
 
 @pytest.mark.parametrize("how", ["planned", "changed", "background"])

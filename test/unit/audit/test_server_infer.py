@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,12 @@ from ros2_rfm_serving.audit.servers import engines
 from ros2_rfm_serving.audit.servers.engines import differences, elsewhere, here
 from ros2_rfm_serving.audit.servers.infer import ALONE_LIMIT, Inference, Inferred
 from ros2_rfm_serving.audit.servers.observations import Observations
+from ros2_rfm_serving.audit.servers.rerun import measure
 from ros2_rfm_serving.engines.base import Engine, SamplingConfig
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.types import Conditioning, EncodedImage, ObservationRequest, SessionRequest
+from ros2_rfm_serving.types import Conditioning, EncodedImage, EngineReply, ObservationRequest, SessionRequest
 from test.unit.audit.servers import Kept
 from test.unit.engines.test_engines import small_policy
 from test.unit.fakes import JPEG, observation
@@ -80,6 +82,17 @@ def test_another_engine_gives_other_bytes() -> None:
     records, asked, _ = served()
     found = again(records, asked, FlowEngine(small_policy(), replace(SAMPLING, seed=1)))
     assert found.rows == 12 and found.same == 0 and found.different[0][0] == asked[0].id
+
+
+def test_how_far_other_bytes_are_is_measured_where_there_is_something_to_compare() -> None:
+    """An engine may fail today where it answered then, and a bag may hold what is no chunk: neither ends the others."""
+    now, result = np.zeros((2, 2), np.float32), Inferred("server/s")
+    measure(result, now, SimpleNamespace(data=[0.0, 0.0, 0.25, 0.0], rows=2, columns=2))
+    assert result.off == 0.25 and not result.notes
+    measure(result, EngineReply().chunk_model, SimpleNamespace(data=[0.0] * 4, rows=2, columns=2))
+    measure(result, now, SimpleNamespace(data=[0.0] * 6, rows=3, columns=2))
+    measure(result, now, SimpleNamespace(data=[0.0], rows=2**31, columns=2**31))
+    assert result.off == 0.25 and len(result.notes) == 3
 
 
 def test_what_was_not_recorded_is_counted_and_so_is_what_is_another_picture_or_state() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -13,11 +14,12 @@ from ros2_rfm_serving.audit.whatif.changes import SETTINGS, with_horizon, with_s
 from ros2_rfm_serving.audit.whatif.comparison import compare
 from ros2_rfm_serving.audit.whatif.factories import Knowledge, with_factory
 from ros2_rfm_serving.audit.whatif.gpu import Law
-from ros2_rfm_serving.audit.whatif.network import cuts
+from ros2_rfm_serving.audit.whatif.network import RecordedWire, cuts
 from ros2_rfm_serving.audit.whatif.reading import Recording
 from ros2_rfm_serving.audit.whatif.replay import replay
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, parse_factory
+from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.profiles import Profile, ProfileRow
 from ros2_rfm_serving.robot import TaskGoal
 from ros2_rfm_serving.types import MONITOR, OutputKind, Route
@@ -126,6 +128,29 @@ def test_a_cut_network_is_cut_again_and_single_losses_are_drawn() -> None:
         assert replay(replace(case, robots=robots), 0).figures.chunks_hz < less * replay(case, 0).figures.chunks_hz
 
 
+def test_a_slow_request_has_a_slow_answer() -> None:
+    """One in nine took 1 s, there and back: not two in nine half a second."""
+    wire = RecordedWire([Carried(0.1 * i, 1.0 if i % 9 == 0 else 0.01) for i in range(900)], 0.0, Random(7))
+    trips_s = []
+    for step in range(900):
+        (there,), (back,) = (wire.deliveries(way, 0.1 * step) for way in (Direction.UP, Direction.DOWN))
+        trips_s.append(there.delay_s + back.delay_s)
+    assert set(trips_s) == {0.01, 1.0} and 60 < trips_s.count(1.0) < 140
+
+
+def test_parameters_that_changed_at_work_change_again_and_a_question_is_about_all_of_them() -> None:
+    case = made.case(1)
+    (robot,) = case.robots.values()
+    short = replace(robot, later=((made.SECONDS / 2, replace(robot.config, max_action_age_s=0.25)),))
+    changed = replace(case, robots={robot.name: short})
+    was, has = replay(case, 0).figures, replay(changed, 0).figures
+    assert has.held_share > was.held_share + 0.1 and has.staleness_p99_s <= was.staleness_p99_s
+    assert (
+        replay(with_settings(changed, "max_action_age_s=2"), 0).figures
+        == replay(with_settings(case, "max_action_age_s=2"), 0).figures
+    )
+
+
 def test_a_paused_robot_pauses_and_a_judge_ends_the_attempt_when_it_did() -> None:
     case = made.case(1)
     (name,) = case.robots
@@ -232,6 +257,24 @@ def test_another_factory_is_planned_anew_with_what_was_recorded_of_its_robots_an
     assert has.chunks_hz == pytest.approx(0.75 * was.chunks_hz, rel=0.1)
     with pytest.raises(ConfigurationError, match=r"no robot of 'fold' was recorded.*push"):
         with_factory(case, parse_factory(FACTORY.replace("push", "fold")), known)
+
+
+def test_a_declaration_that_no_recording_can_follow_is_said(tmp_path: Path) -> None:
+    """Robots tick when they did, whatever rate is declared; what overflows ran elsewhere, in no recorded time."""
+    text = FACTORY.replace("gpu_type: any", "gpu_type: any, overflow: {url: 'ws://elsewhere:8000', round_trip_ms: 20}")
+    world = "push:\n  world: {simulator: metaworld, task: push, control_rate_hz: 50}\n"
+    case, known = made.case(4), _known(tmp_path)
+    assert not [gap for gap in with_factory(case, parse_factory(FACTORY), known).gaps if "replayed" in gap or "applied" in gap]
+    gaps = with_factory(case, parse_factory(text.replace("push:\n", world)), known).gaps
+    assert any("'push'" in gap and "control_rate_hz 50" in gap and "not applied" in gap and "at 20" in gap for gap in gaps)
+    assert any("overflow" in gap and "not replayed" in gap for gap in gaps)
+
+
+def test_robots_that_were_not_recorded_ask_at_other_times_than_those_that_they_do_as(tmp_path: Path) -> None:
+    """Within the 0.8 s for which a chunk is executed, not within one control period."""
+    changed = with_factory(made.case(1), parse_factory(FACTORY), _known(tmp_path))
+    later_s = [robot.ticks[0].at_s - changed.robots["push_1"].ticks[0].at_s for robot in changed.robots.values()]
+    assert max(later_s) > 0.3 and max(later_s) < 0.8 and len(set(later_s)) == 6
 
 
 def test_requests_that_are_batched_continuously_take_what_as_many_at_once_took() -> None:

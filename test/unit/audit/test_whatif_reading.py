@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,15 +12,18 @@ import pytest
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.whatif.case import Told
 from ros2_rfm_serving.audit.whatif.chains import Chain, chains_of
+from ros2_rfm_serving.audit.whatif.reading import recording
 from ros2_rfm_serving.audit.whatif.robots import RobotRead, robots_of
 from ros2_rfm_serving.audit.whatif.servers import outages_of, servers_of
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
+from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.profiles import FixedService
 from ros2_rfm_serving.robot import TaskGoal
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import MONITOR, SYSTEM1, ObservationRequest, RequestId, SessionRequest, empty
 from test.unit.audit.recordings import recorded_world, run
 from test.unit.audit.servers import Kept
+from test.unit.audit.story import Log
 from test.unit.robot.robots import CONFIG
 
 
@@ -86,7 +91,23 @@ def test_a_server_has_the_batches_delays_and_contract_that_it_noted() -> None:
     assert read.config.dispatch == "swift" and read.contract.model == "emulated m"
     assert [(batch.rows, batch.padded) for batch in read.batches] == [(2, 4), (3, 4)]
     assert [batch.seconds for batch in read.batches] == pytest.approx([0.1, 0.1])
-    assert ("r0", SYSTEM1, grants[0].session_epoch, 2) in read.arrived
+    assert ("r0", SYSTEM1, grants[0].session_epoch, 2) in read.arrived and not read.overflowed
+    kept.pages[:] = [
+        replace(page, lines=tuple(line.replace(b'"tier":0', b'"tier":1') for line in page.lines)) for page in kept.pages
+    ]
+    (elsewhere,) = servers_of(chains_of(kept.pages)).values()
+    assert elsewhere.overflowed == 2 and not elsewhere.batches
+
+
+@pytest.mark.parametrize(
+    "record", [{"kind": "tick"}, {"kind": "call", "do": "reply", "args": None, "result": True}, {"kind": "snapshot", "brain": 7}]
+)
+def test_a_recording_that_nobody_wrote_so_is_refused_with_the_reason(record: dict[str, Any]) -> None:
+    log = Log("robot/r1", "robot", {"config": codec.plain(CONFIG)})
+    log.note(record["kind"], 1.0, **{key: value for key, value in record.items() if key != "kind"})
+    bag = SimpleNamespace(path="shift", pages=lambda: [log.page()], messages=lambda *kinds: [])
+    with pytest.raises(RfmError, match=r"shift: its audit log cannot be read.*audit verify"):
+        recording(bag)  # type: ignore[arg-type]
 
 
 def test_a_retry_has_a_reset_of_its_own_and_what_was_heard_of_a_lost_server_is_kept() -> None:
@@ -105,6 +126,7 @@ def test_a_retry_has_a_reset_of_its_own_and_what_was_heard_of_a_lost_server_is_k
         became(1.0, "IDLE", "RESETTING"),
         call(3.0, "reset_done", ok=True, problem=""),
         became(3.0, "RESETTING", "EXECUTING"),
+        call(8.0, "reconfigure", config=codec.plain(replace(CONFIG, max_action_age_s=0.5))),
         call(9.0, "server_lost", server="server_1", problem="silent"),
         became(18.0, "EXECUTING", "RESETTING"),
         call(18.5, "reset_done", ok=True, problem=""),
@@ -113,4 +135,5 @@ def test_a_retry_has_a_reset_of_its_own_and_what_was_heard_of_a_lost_server_is_k
     (read,) = robots_of([chain], {}).values()
     case = read.case(lambda key, asked: False)
     assert case.resets_s == {1: pytest.approx(2.0), 2: pytest.approx(0.5)} and read.log.episodes == [1.0, 18.0]
+    assert [(at_s, config.max_action_age_s) for at_s, config in case.later] == [(8.0, 0.5)]
     assert [told.what for told in case.told] == ["start"] and case.heard == (Told(9.0, "server_lost", ("server_1", "silent")),)
