@@ -120,11 +120,11 @@ def test_the_memory_is_bounded_in_time_and_bytes_and_keeps_what_was_said_once() 
     once = Topic("/once", TEXT, "", "durability: transient_local")
     often = Topic("/often", TEXT, "")
     memory = Memory(2.0, 10_000)
-    memory.keep([Sample(once, T, b"schedule")], T)
+    memory.keep([Sample(once, T, b"schedule")], 0.0)
     for number in range(100):
-        memory.keep([Sample(often, T + number * 100_000_000, b"x")], T + number * 100_000_000)
-    assert 1.9 <= memory.span_s(T + 9_900_000_000) <= 2.1
-    memory.keep([Sample(often, T + 9_900_000_000, bytes(6000)), Sample(often, T + 9_900_000_000, bytes(6000))], T + 9_900_000_000)
+        memory.keep([Sample(often, T + number * 100_000_000, b"x")], number * 0.1)
+    assert 1.9 <= memory.span_s(9.9) <= 2.1
+    memory.keep([Sample(often, T + 9_900_000_000, bytes(6000)), Sample(often, T + 9_900_000_000, bytes(6000))], 9.9)
     assert memory.size <= 10_000
     assert memory.take()[0].data == b"schedule" and memory.size == 0
 
@@ -234,3 +234,23 @@ def test_what_belongs_to_a_factory_is_recorded() -> None:
     more = Selection(namespace="hall", topics=("/hall/*/chatter",), exclude=("/tf",))
     assert more.of(listed).keys() == (wanted | {"/hall/other/chatter"}) - {"/tf"}
     assert Selection().of([("/two", [TEXT, PAGE])]) == {}
+
+
+def test_a_folder_that_could_not_be_made_costs_that_incident_alone(tmp_path: Path) -> None:
+    one = flight(tmp_path / "flights")
+    (tmp_path / "flights").rmdir()
+    (tmp_path / "flights").write_text("somebody's file")
+    fly(one, 4.0, stops_at_s=3.0)
+    assert one.told.incidents == 0 and one.told.problem
+    (tmp_path / "flights").unlink()
+    fly(one, 8.0, stops_at_s=7.0, begins_s=4.0)
+    assert one.told.incidents == 1 and not one.told.problem
+
+
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+def test_a_clock_that_is_set_costs_nothing_of_the_last_seconds(step_s: int) -> None:
+    memory = Memory(2.0, 1 << 20)
+    for number in range(100):
+        time_ns = T + number * 100_000_000 + (step_s * 1_000_000_000 if number >= 95 else 0)
+        memory.keep([Sample(WORD, time_ns, b"x")], number * 0.1)
+    assert 20 <= len(memory.take()) <= 21
