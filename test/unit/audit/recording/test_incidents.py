@@ -10,6 +10,7 @@ import pytest
 
 from ros2_rfm_serving.audit import chain
 from ros2_rfm_serving.audit.bag import PAGE, Bag
+from ros2_rfm_serving.audit.folder_lock import FolderLock
 from ros2_rfm_serving.audit.recording.flight import Flight, FlightLimits, Memory
 from ros2_rfm_serving.audit.recording.incident_folders import prune
 from ros2_rfm_serving.audit.recording.incidents import Cause, Incidents, Watch
@@ -254,3 +255,14 @@ def test_a_clock_that_is_set_costs_nothing_of_the_last_seconds(step_s: int) -> N
         time_ns = T + number * 100_000_000 + (step_s * 1_000_000_000 if number >= 95 else 0)
         memory.keep([Sample(WORD, time_ns, b"x")], number * 0.1)
     assert 20 <= len(memory.take()) <= 21
+
+
+def test_what_another_recorder_writes_and_what_lies_behind_a_link_stays(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"20260101-00000{number}_hold_r").mkdir()
+        (tmp_path / f"20260101-00000{number}_hold_r" / "a.mcap").write_bytes(bytes(100))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "20250101-000000_hold_r").symlink_to(tmp_path / "elsewhere")
+    lock = FolderLock(tmp_path / "20260101-000000_hold_r")
+    assert prune(tmp_path, 250, 0.0, 0.0) == ["20260101-000001_hold_r", "20260101-000002_hold_r"]
+    lock.release()
