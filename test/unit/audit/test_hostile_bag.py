@@ -7,13 +7,17 @@ import shutil
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
+import simplejpeg
 import zstandard
 from mcap.opcode import Opcode
 
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.bag_writer import BagWriter, free
+from ros2_rfm_serving.audit.explain import pictures
+from ros2_rfm_serving.audit.explain.explanation import Shown
 from ros2_rfm_serving.audit.mcap_chunk import CHUNK, HEAD_BYTES
 from ros2_rfm_serving.audit.mcap_file import MAGIC
 from ros2_rfm_serving.audit.recording.recover import recover
@@ -94,3 +98,15 @@ def test_one_writes_to_a_folder_at_a_time_and_nobody_mends_it_meanwhile(tmp_path
     one.close()
     shutil.rmtree(folder)
     BagWriter(folder).close()
+
+
+def test_a_picture_that_says_it_is_huge_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytearray(simplejpeg.encode_jpeg(np.zeros((8, 8, 3), np.uint8)))
+    size = data.index(b"\xff\xc0") + 5  # behind the begin of the frame: height and width
+    data[size : size + 4] = b"\xff\xdc\xff\xdc"
+
+    def unpack(*_: object, **__: object) -> None:
+        raise AssertionError("12 GB")
+
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", unpack)
+    assert pictures.as_png(Shown("front", "a"), lambda _: bytes(data)) is None
