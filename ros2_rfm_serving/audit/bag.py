@@ -39,7 +39,7 @@ class Bag:
     def __init__(self, path: Path | str) -> None:
         """Raises: `RfmError`: there is none, or it is of another kind."""
         self.path = Path(path)
-        self.files: tuple[Scanned, ...] = tuple(mcap_scan.scan(file) for file in files_of(self.path))
+        self.files: tuple[Scanned, ...] = tuple(mcap_scan.scan(file) for file in _begun(files_of(self.path)))
         self.damages: dict[str, None] = {}
         """What could not be read, in words, as far as it was come across."""
         for one in self.files:
@@ -168,6 +168,11 @@ def files_of(path: Path) -> list[Path]:
         what = "it has files of another kind; `ros2 bag convert` to mcap" if any(path.glob("*.db3")) else "no *.mcap is in it"
         raise RfmError(f"{path}: no recording: {what if path.is_dir() else 'there is no such folder or file'}")
     return found
+
+
+def _begun(files: list[Path]) -> list[Path]:
+    """Without a last one of which not even the first bytes were written: whoever wrote it was killed right then."""
+    return files[:-1] if len(files) > 1 and files[-1].stat().st_size < mcap_scan.SMALLEST_BYTES else files
 
 
 def _wanted(one: Scanned, types: Collection[str], topics: Collection[str] | None) -> frozenset[int]:

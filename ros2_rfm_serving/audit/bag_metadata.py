@@ -53,7 +53,9 @@ def replace_text(path: Path, text: str) -> None:
     """At once: whoever reads it finds the old one or the new one."""
     new = path.with_name(path.name + ".new")
     try:
-        new.write_text(text, encoding="utf-8")
+        new.unlink(missing_ok=True)  # of somebody who was killed; behind a link may lie what is no recording
+        with new.open("x", encoding="utf-8") as file:
+            file.write(text)
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ros2_rfm_serving.audit.bag_metadata import METADATA, Ended, metadata, replace_text
+from ros2_rfm_serving.audit.folder_lock import FolderLock
 from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 from ros2_rfm_serving.audit.mcap_file import McapFile, Output
 from ros2_rfm_serving.audit.message_types import MessageTypes
@@ -67,7 +68,7 @@ class BagWriter:
         """Topic -> messages that were written."""
         self._types = MessageTypes()
         self._stale = False
-        _make(folder)
+        self._lock = _make(folder)
         self._write_metadata()
 
     def write(
@@ -118,6 +119,7 @@ class BagWriter:
             file.abandon()
         if self._stale:
             self._write_metadata()
+        self._lock.release()
 
     def remove_oldest(self) -> Ended:
         """Of the files that are whole. Raises: `IndexError`: there is none."""
@@ -208,19 +210,22 @@ def free(folder: Path) -> Path:
     """It, or `<folder>_2` and so on: the first that has no recording in it."""
     for number in itertools.count(1):
         found = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
-        if not any(found.glob("*.mcap")):
+        if not any(found.glob("*.mcap")) and not (found / METADATA).exists():  # which is there before its first file
             return found
     raise AssertionError("they do not end")
 
 
-def _make(folder: Path) -> None:
+def _make(folder: Path) -> FolderLock:
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(folder)
         taken = any(folder.glob("*.mcap"))
     except OSError as error:
         raise RfmError(f"{folder}: no folder for a recording: {error.strerror or error}") from None
     if taken:
+        lock.release()
         raise RfmError(f"{folder}: a recording is in it already; name another folder")
+    return lock
 
 
 def _open(path: Path) -> Output:

@@ -154,12 +154,12 @@ class Checked:
 
     def _miss(self, until: int) -> None:
         """Records from the next one on are not there."""
-        missing = range(self.number, until)
-        known = sum(len(range(max(first, missing.start), min(first + count, until))) for first, count in self.lost)
-        self.num_lost += min(known, len(missing))
-        if known < len(missing):
+        missing = max(0, until - self.number)
+        known = sum(max(0, min(first + count, until) - max(first, self.number)) for first, count in self.lost)
+        self.num_lost += min(known, missing)
+        if known < missing:
             told = f", and {known} that were lost on the way" if known else ""
-            self._flaw(self.number, f"{len(missing) - known} records are missing{told}")
+            self._flaw(self.number, f"{missing - known} records are missing{told}")
 
     def _read(self, page: Page) -> None:
         self.number, self.hash = page.first, page.previous

@@ -25,7 +25,8 @@ from ros2_rfm_serving.errors import RfmError
 HEAD = struct.Struct("<BQ")
 TOPLEVEL = frozenset({*range(Opcode.HEADER, Opcode.DATA_END + 1)})
 SMALLEST_BYTES = len(MAGIC)
-LARGEST_CHUNK_BYTES = 1 << 31
+LARGEST_CHUNK_BYTES, LARGEST_DEFINITION_BYTES = 1 << 28, 1 << 24
+"""Whoever wrote the file says how much memory it takes; no recorder says so much."""
 
 
 class ChunkAt(NamedTuple):
@@ -83,6 +84,8 @@ def scan(path: Path) -> Scanned:
     """Raises: `RfmError`: it is no MCAP file, or one of a kind that nobody here writes."""
     found = Scanned(path)
     try:
+        if not path.is_file():  # opening a pipe waits for its other end
+            raise RfmError(f"{path}: cannot be read: it is no file")
         with path.open("rb") as file:
             _through(file, found)
     except struct.error:
@@ -109,14 +112,20 @@ def records(chunk: ChunkAt) -> tuple[list[tuple[int, int, bytes]], str]:
 def unpacked(chunk: ChunkAt) -> tuple[bytes, str]:
     """What is in it, and what is wrong with it."""
     where = f"{chunk.path.name}, {chunk.stored} bytes from {chunk.offset}"
-    with chunk.path.open("rb") as file:
-        file.seek(chunk.offset)
-        data = file.read(chunk.stored)
+    if max(chunk.stored, chunk.size) > LARGEST_CHUNK_BYTES:
+        return b"", f"{where}: larger than the {LARGEST_CHUNK_BYTES >> 20} MB that a chunk may have, so its messages are not read"
     try:
+        with chunk.path.open("rb") as file:
+            file.seek(chunk.offset)
+            data = file.read(chunk.stored)
         if chunk.compression == "zstd":
+            if zstandard.frame_content_size(data) not in (-1, chunk.size):  # the library would take that word for its memory
+                return b"", f"{where}: not as it was written: it would not unpack to the {chunk.size} bytes that it says"
             data = zstandard.ZstdDecompressor().decompress(data, max_output_size=chunk.size)
         elif chunk.compression:
             return b"", f"{where}: compressed with {chunk.compression}, which is not read here; `ros2 bag convert` to zstd"
+    except OSError as error:  # removed meanwhile: only so much is kept
+        return b"", f"{where}: cannot be read any more: {error.strerror or error}"
     except (zstandard.ZstdError, MemoryError) as error:
         return b"", f"{where}: cannot be unpacked, so its messages are lost: {error}"
     damaged = len(data) != chunk.size or (chunk.crc and zlib.crc32(data) != chunk.crc)
@@ -125,7 +134,8 @@ def unpacked(chunk: ChunkAt) -> tuple[bytes, str]:
 
 def _through(file: BinaryIO, found: Scanned) -> None:
     total = found.size = os.fstat(file.fileno()).st_size
-    if file.read(len(MAGIC)) != MAGIC:
+    begin = file.read(len(MAGIC))
+    if begin != MAGIC:
         raise RfmError(f"{found.path}: no MCAP file; its first bytes are not MCAP's")
     at, data = len(MAGIC), True
     found.end = at
@@ -144,7 +154,9 @@ def _through(file: BinaryIO, found: Scanned) -> None:
 
 
 def _take(file: BinaryIO, found: Scanned, code: int, at: int, length: int) -> None:
-    if code in {Opcode.SCHEMA, Opcode.CHANNEL}:
+    if code in {Opcode.SCHEMA, Opcode.CHANNEL} and length > LARGEST_DEFINITION_BYTES:
+        found.problems.append(f"{found.path.name}: what a topic is, is damaged: {length} bytes")
+    elif code in {Opcode.SCHEMA, Opcode.CHANNEL}:
         found.define(code, file.read(length))
     elif code == Opcode.CHUNK:
         found.chunks.append(_chunk(file, found.path, at, length))
@@ -161,15 +173,16 @@ def _chunk(file: BinaryIO, path: Path, at: int, length: int) -> ChunkAt:
     begins_ns, ends_ns, size, crc, named = struct.unpack("<QQQII", file.read(head))
     name = file.read(min(named, 64)).decode(errors="replace")
     (stored,) = struct.unpack("<Q", file.read(8))
-    whole = head + named + 8 + stored == length and size <= LARGEST_CHUNK_BYTES
+    whole = head + named + 8 + stored == length
     offset = at + head + named + 8
     stored = stored if whole else max(0, length - (offset - at))
-    return ChunkAt(path, offset, stored, min(size, LARGEST_CHUNK_BYTES), name, crc, begins_ns, ends_ns, frozenset())
+    return ChunkAt(path, offset, stored, size, name, crc, begins_ns, ends_ns, frozenset())
 
 
 def _channels_inside(chunk: ChunkAt, found: Scanned) -> frozenset[int]:
     """Defines them, if they are defined in there."""
-    data, _ = unpacked(chunk)
+    data, problem = unpacked(chunk)
+    found.problems += [problem] if problem else []
     channels = set()
     for code, begins, ends in _inside(data):
         if code in {Opcode.SCHEMA, Opcode.CHANNEL}:

@@ -58,7 +58,7 @@ def verify(pages: Callable[[], Iterable[Page]]) -> Verified:
         if key not in chains:
             chains[key] = _checked(key, heard.get(key, _Heard()))
         chains[key].add(page)
-    flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard)]
+    flaws = [*_strangers(chains, heard, complete), *_absent(chains, heard), *_nobody(chains)]
     for chain in chains.values():
         chain.end()
         flaws += chain.flaws
@@ -79,24 +79,31 @@ def _heard(pages: Iterable[Page]) -> tuple[dict[Key, _Heard], bool]:
             for record in records(page):
                 complete |= record.get("kind") == CLOSED
                 _hear(heard, record)
-        except (RfmError, KeyError, TypeError, ValueError):  # damaged: its own chain says so
+        except (RfmError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError):  # damaged: its own chain says so
             continue
     return heard, complete
 
 
 def _hear(heard: dict[Key, _Heard], record: Mapping[str, Any]) -> None:
-    """Raises: `KeyError`, `TypeError` or `ValueError` for what no recorder writes."""
+    """Raises: `ArithmeticError`, `AttributeError`, `KeyError`, `TypeError` or `ValueError` for what no recorder writes."""
     kind = record.get("kind")
     if kind == LOST and "writer" in record:
-        told = heard.setdefault((record["writer"], record["run"]), _Heard())
+        told = heard.setdefault(_key(record), _Heard())
         told.lost.append((int(record["first"]), int(record["count"])))
     if kind not in (SEALED, CLOSED):
         return
     for head in record.get("heads", ()):
-        told = heard.setdefault((head["writer"], head["run"]), _Heard())
+        told = heard.setdefault(_key(head), _Heard())
         told.heads[int(head["next"])] = str(head["hash"])
         told.first = int(head["first"]) if "first" in head else told.first
         told.last = int(head["next"]) if kind == CLOSED else told.last
+
+
+def _key(found: Mapping[str, Any]) -> Key:
+    writer, run = found["writer"], found["run"]
+    if not (isinstance(writer, str) and isinstance(run, int)):
+        raise TypeError("no recorder writes that")
+    return writer, run
 
 
 def _checked(key: Key, heard: _Heard) -> Checked:
@@ -117,3 +124,10 @@ def _absent(chains: Mapping[Key, Checked], heard: Mapping[Key, _Heard]) -> list[
         Flaw(writer=writer, run=run, number=0, problem=f"the recorder heard {number} records of it, and none is there")
         for (writer, run), number in missing
     ]
+
+
+def _nobody(chains: Mapping[Key, Checked]) -> list[Flaw]:
+    """No recorder says which chains there were."""
+    if not chains or any(writer.startswith(RECORDER) for writer, _ in chains):
+        return []
+    return [Flaw(writer=RECORDER, run=0, number=0, problem="no recorder's chain is there: whole chains may be missing")]

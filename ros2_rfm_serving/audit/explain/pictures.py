@@ -11,6 +11,7 @@ from PIL import Image as PilImage
 
 from ros2_rfm_serving.audit.explain.explanation import Shown
 from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.server.images import MAX_PIXELS
 
 Blob = Callable[[str], bytes | None]
 
@@ -36,6 +37,9 @@ def as_png(image: Shown, blob: Blob) -> bytes | None:
     if not data:
         return None
     try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        if height * width > MAX_PIXELS:
+            return None
         pixels = simplejpeg.decode_jpeg(data, colorspace="RGB")
     except (ValueError, RfmError):
         return None

@@ -33,20 +33,21 @@ class Memory:
     """The last messages, by time and by bytes."""
 
     def __init__(self, seconds: float, limit_bytes: int) -> None:
-        self._span_ns, self._limit = int(seconds * 1e9), limit_bytes
-        self._kept: deque[Sample] = deque()
+        self._span_s, self._limit = seconds, limit_bytes
+        self._kept: deque[tuple[float, Sample]] = deque()
+        """When each was heard, by the monotonic clock: the other one may be set while it lies here."""
         self._latched: dict[str, Sample] = {}
         self.size = 0
 
-    def keep(self, samples: list[Sample], now_ns: int) -> None:
-        self._kept.extend(samples)
+    def keep(self, samples: list[Sample], now_s: float) -> None:
+        self._kept.extend((now_s, sample) for sample in samples)
         self.size += sum(sample.size for sample in samples)
-        while self._kept and (self.size > self._limit or now_ns - self._kept[0].time_ns > self._span_ns):
-            self._forget(self._kept.popleft())
+        while self._kept and (self.size > self._limit or now_s - self._kept[0][0] > self._span_s):
+            self._forget(self._kept.popleft()[1])
 
     def take(self) -> list[Sample]:
         """What was said once for all who come later is in it, however old it is."""
-        taken, self._kept, self.size = [*self._latched.values(), *self._kept], deque(), 0
+        taken, self._kept, self.size = [*self._latched.values(), *(sample for _, sample in self._kept)], deque(), 0
         return taken
 
     def _forget(self, sample: Sample) -> None:
@@ -54,8 +55,8 @@ class Memory:
         if sample.topic.latched:
             self._latched[sample.topic.name] = sample
 
-    def span_s(self, now_ns: int) -> float:
-        return (now_ns - self._kept[0].time_ns) / 1e9 if self._kept else 0.0
+    def span_s(self, now_s: float) -> float:
+        return now_s - self._kept[0][0] if self._kept else 0.0
 
 
 Begin = Callable[[Path, Limits, dict[str, Any]], Recorder]
@@ -93,7 +94,7 @@ class Flight:
             self._asked.clear()
             causes.append(Cause("person", "", "asked for it"))
         if self._recorder is None:
-            self._memory.keep(samples, now_ns)
+            self._memory.keep(samples, now_s)
             samples = []
         for cause in causes:
             self._happened(cause, now_s, now_ns)
@@ -101,13 +102,13 @@ class Flight:
             self._recorder.work(samples, overflowed, now_s, now_ns)
             if self._incidents.over(now_s):
                 self._end(now_s, now_ns)
-        self._tell(overflowed, now_ns)
+        self._tell(overflowed, now_s)
 
     def close(self, now_s: float, now_ns: int) -> Told:
         """An incident that goes on ends; what is only in memory is forgotten."""
         if self._recorder is not None:
             self._end(now_s, now_ns)
-        self._tell({}, now_ns)
+        self._tell({}, now_s)
         return self.told
 
     def _happened(self, cause: Cause, now_s: float, now_ns: int) -> None:
@@ -117,6 +118,7 @@ class Flight:
             try:
                 self._recorder = self._begin(folder, self._limits, about)
             except RfmError as error:
+                self._incidents.open = None  # the next cause tries again, with the last seconds then
                 self._done = dataclasses.replace(self._done, problem=str(error))
                 return
             self._recorder.work(self._memory.take(), {}, now_s, now_ns)
@@ -133,11 +135,11 @@ class Flight:
         except OSError as error:  # the next one tries again
             self._done = dataclasses.replace(self._done, problem=error.strerror or str(error))
 
-    def _tell(self, overflowed: Mapping[str, int], now_ns: int) -> None:
+    def _tell(self, overflowed: Mapping[str, int], now_s: float) -> None:
         if self._recorder is None:
             lost = dict(Counter(self._done.lost) + Counter(overflowed))
             self._done = dataclasses.replace(self._done, lost=lost)
-            self.told = dataclasses.replace(self._done, held_s=self._memory.span_s(now_ns))
+            self.told = dataclasses.replace(self._done, held_s=self._memory.span_s(now_s))
         else:
             now = self._recorder.told
             self.told = _sum(self._done, now, problem=now.problem)

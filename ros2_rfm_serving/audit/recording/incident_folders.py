@@ -7,7 +7,9 @@ import shutil
 import time
 from pathlib import Path
 
+from ros2_rfm_serving.audit.folder_lock import FolderLock
 from ros2_rfm_serving.audit.recording.incidents import Cause
+from ros2_rfm_serving.errors import RfmError
 
 NAMED = re.compile(r"\d{8}-\d{6}_\w+")
 
@@ -20,10 +22,12 @@ def folder_name(cause: Cause, stamp_s: float) -> str:
 
 def prune(folder: Path, keep_bytes: int, keep_s: float, now_s: float) -> list[str]:
     """Removes the oldest incidents beyond what is kept, never the newest; 0: no bound. now_s: since 1970. Returns their names."""
-    there = sorted(one for one in folder.iterdir() if one.is_dir() and NAMED.fullmatch(one.name))
+    there = sorted(one for one in folder.iterdir() if one.is_dir() and not one.is_symlink() and NAMED.fullmatch(one.name))
     sizes = {one: sum(file.stat().st_size for file in one.iterdir()) for one in there}
     gone = []
     for one in there[:-1]:
+        if _is_written(one):
+            continue
         too_old = 0 < keep_s < now_s - max(file.stat().st_mtime for file in [one, *one.iterdir()])
         if not (too_old or 0 < keep_bytes < sum(sizes.values())):
             break
@@ -31,3 +35,12 @@ def prune(folder: Path, keep_bytes: int, keep_s: float, now_s: float) -> list[st
         del sizes[one]
         gone.append(one.name)
     return gone
+
+
+def _is_written(folder: Path) -> bool:
+    """By another flight recorder, whose incident goes on."""
+    try:
+        FolderLock(folder).release()
+    except RfmError:
+        return True
+    return False

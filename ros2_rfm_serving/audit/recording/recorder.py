@@ -119,7 +119,12 @@ class Recorder:
     def _retain(self, now_s: float, now_ns: int) -> None:
         bag, limits = self._bag, self._limits
         while bag.ended and (0 < limits.keep_bytes < bag.size or 0 < limits.keep_s < (now_ns - bag.ended[0].ends_ns) / 1e9):
-            self._ledger.note("removed", now_s, {"file": bag.remove_oldest().name})
+            oldest = bag.ended[0].name
+            try:
+                bag.remove_oldest()
+                self._ledger.note("removed", now_s, {"file": oldest})
+            except OSError as error:  # it stays where it is, and is tried no more
+                self._ledger.note("disk", now_s, {"problem": f"{oldest} cannot be removed: {error.strerror or error}"})
 
     def _note_changes(self, now_s: float) -> None:
         if self._bag.writable:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ros2_rfm_serving.audit import mcap_scan
 from ros2_rfm_serving.audit.bag import files_of
 from ros2_rfm_serving.audit.bag_metadata import METADATA, Ended, metadata, replace_text
+from ros2_rfm_serving.audit.folder_lock import FolderLock
 from ros2_rfm_serving.audit.mcap_chunk import Channel, Chunk
 from ros2_rfm_serving.audit.mcap_file import McapFile
 from ros2_rfm_serving.audit.mcap_scan import Scanned
@@ -32,12 +33,16 @@ class Mended:
 
 
 def recover(folder: Path) -> list[Mended]:
-    """Raises: `RfmError`: it is no recording, or it cannot be written to."""
+    """Raises: `RfmError`: it is no recording, it cannot be written to, or somebody is recording to it."""
     if not folder.is_dir():
         raise RfmError(f"{folder}: no folder of a recording")
     try:
-        found = [_mend(file) for file in _with_begin(folder)]
-        _describe(folder)
+        lock = FolderLock(folder)
+        try:
+            found = [_mend(file) for file in _with_begin(folder)]
+            _describe(folder)
+        finally:
+            lock.release()
     except OSError as error:
         raise RfmError(f"{folder}: cannot be mended: {error.strerror or error}") from None
     return found
@@ -70,7 +75,8 @@ def _rewrite(scanned: Scanned) -> None:
     """Beside it, and then in its place: whatever happens meanwhile, one of the two is whole."""
     new = scanned.path.with_name(scanned.path.name + ".mending")
     try:
-        with new.open("wb", buffering=0) as output:
+        new.unlink(missing_ok=True)  # of somebody who was killed; behind a link may lie what is no recording
+        with new.open("xb", buffering=0) as output:
             file = McapFile(output)
             for at in scanned.chunks:
                 chunk = Chunk(compressed=at.compression == "zstd")
@@ -92,7 +98,7 @@ def _counts(scanned: Scanned) -> tuple[Counter[int], list[str]]:
         found, problem = mcap_scan.records(chunk)
         counts.update(channel for channel, _, _ in found if channel in scanned.channels)
         problems += [problem] if problem else []
-    return counts, problems
+    return counts, list(dict.fromkeys(problems))
 
 
 def _describe(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from rclpy.node import Node
 from rclpy.serialization import serialize_message
 from rfm_serving import msg
-from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import CompressedImage, JointState
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 
 from ros2_rfm_serving.benchmarks.path.sides import CAMERAS, CONTROL_RATE_HZ, photograph
@@ -46,6 +46,7 @@ class _Robot:
     def __init__(self, node: Node, name: str, names: qos.Names, observations: Any) -> None:
         topics = [
             (Float32MultiArray(data=[0.0] * 14), "state", qos.SENSOR, CONTROL_RATE_HZ),
+            (_joints(), "joint_states", qos.SENSOR, CONTROL_RATE_HZ),
             (Float64MultiArray(data=[0.0] * 7), "command", qos.COMMAND, CONTROL_RATE_HZ),
             (_chunk(), "rfm/action_chunk", qos.REPLY_SENT, REQUESTS_HZ),
             (_status(name), "rfm/status", qos.ROBOT_STATUS, STATUS_HZ),
@@ -76,6 +77,10 @@ def _observation(name: str) -> Any:
         image.header.frame_id = camera
         message.images.append(image)
     return message
+
+
+def _joints() -> Any:
+    return JointState(name=[f"joint_{i}" for i in range(7)], position=[0.0] * 7, velocity=[0.0] * 7)
 
 
 def _chunk() -> Any:

@@ -230,3 +230,21 @@ def test_a_recorder_that_was_killed_leaves_open_ends() -> None:
 def test_the_head_tells_recordings_apart() -> None:
     heads = {verified(recording(seed)).head for seed in range(5)}
     assert len(heads) == 5 and verified(recording(0)).head in heads
+
+
+def test_without_its_recorders_chain_a_recording_proves_less_and_that_is_said() -> None:
+    """Whoever removes a whole chain removes the only other one that knows of it as well."""
+    left = [page for page in recording(2) if page.writer == "robot/r1"]
+    (flaw,) = verified(left).flaws
+    assert "no recorder's chain" in flaw.problem
+
+
+@pytest.mark.parametrize("change", [{"run": "1"}, {"writer": 7}, {"next": 1 << 63}, {"next": "x"}, {"run": None}])
+def test_a_recorder_that_nobody_wrote_is_judged_and_harms_nobody(change: dict[str, object]) -> None:
+    chain = Chain("recorder/one", 13)
+    chain.seal(1.0, closed=True, heads=[{"writer": "robot/r1", "run": 1, "first": 0, "next": 5, "hash": "x", **change}])
+    own = chain.page()
+    assert own is not None
+    far = Page(writer="robot/r1", run=1, first=(1 << 64) - 1, previous="", lines=())
+    flaws = verified([Page(writer="robot/r1", run=1, first=0, previous="", lines=(b"{}",)), far, own]).flaws
+    assert flaws and all(isinstance(flaw.run, int) and isinstance(flaw.writer, str) for flaw in flaws)

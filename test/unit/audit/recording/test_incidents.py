@@ -10,6 +10,7 @@ import pytest
 
 from ros2_rfm_serving.audit import chain
 from ros2_rfm_serving.audit.bag import PAGE, Bag
+from ros2_rfm_serving.audit.folder_lock import FolderLock
 from ros2_rfm_serving.audit.recording.flight import Flight, FlightLimits, Memory
 from ros2_rfm_serving.audit.recording.incident_folders import prune
 from ros2_rfm_serving.audit.recording.incidents import Cause, Incidents, Watch
@@ -120,11 +121,11 @@ def test_the_memory_is_bounded_in_time_and_bytes_and_keeps_what_was_said_once() 
     once = Topic("/once", TEXT, "", "durability: transient_local")
     often = Topic("/often", TEXT, "")
     memory = Memory(2.0, 10_000)
-    memory.keep([Sample(once, T, b"schedule")], T)
+    memory.keep([Sample(once, T, b"schedule")], 0.0)
     for number in range(100):
-        memory.keep([Sample(often, T + number * 100_000_000, b"x")], T + number * 100_000_000)
-    assert 1.9 <= memory.span_s(T + 9_900_000_000) <= 2.1
-    memory.keep([Sample(often, T + 9_900_000_000, bytes(6000)), Sample(often, T + 9_900_000_000, bytes(6000))], T + 9_900_000_000)
+        memory.keep([Sample(often, T + number * 100_000_000, b"x")], number * 0.1)
+    assert 1.9 <= memory.span_s(9.9) <= 2.1
+    memory.keep([Sample(often, T + 9_900_000_000, bytes(6000)), Sample(often, T + 9_900_000_000, bytes(6000))], 9.9)
     assert memory.size <= 10_000
     assert memory.take()[0].data == b"schedule" and memory.size == 0
 
@@ -234,3 +235,34 @@ def test_what_belongs_to_a_factory_is_recorded() -> None:
     more = Selection(namespace="hall", topics=("/hall/*/chatter",), exclude=("/tf",))
     assert more.of(listed).keys() == (wanted | {"/hall/other/chatter"}) - {"/tf"}
     assert Selection().of([("/two", [TEXT, PAGE])]) == {}
+
+
+def test_a_folder_that_could_not_be_made_costs_that_incident_alone(tmp_path: Path) -> None:
+    one = flight(tmp_path / "flights")
+    (tmp_path / "flights").rmdir()
+    (tmp_path / "flights").write_text("somebody's file")
+    fly(one, 4.0, stops_at_s=3.0)
+    assert one.told.incidents == 0 and one.told.problem
+    (tmp_path / "flights").unlink()
+    fly(one, 8.0, stops_at_s=7.0, begins_s=4.0)
+    assert one.told.incidents == 1 and not one.told.problem
+
+
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+def test_a_clock_that_is_set_costs_nothing_of_the_last_seconds(step_s: int) -> None:
+    memory = Memory(2.0, 1 << 20)
+    for number in range(100):
+        time_ns = T + number * 100_000_000 + (step_s * 1_000_000_000 if number >= 95 else 0)
+        memory.keep([Sample(WORD, time_ns, b"x")], number * 0.1)
+    assert 20 <= len(memory.take()) <= 21
+
+
+def test_what_another_recorder_writes_and_what_lies_behind_a_link_stays(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"20260101-00000{number}_hold_r").mkdir()
+        (tmp_path / f"20260101-00000{number}_hold_r" / "a.mcap").write_bytes(bytes(100))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "20250101-000000_hold_r").symlink_to(tmp_path / "elsewhere")
+    lock = FolderLock(tmp_path / "20260101-000000_hold_r")
+    assert prune(tmp_path, 250, 0.0, 0.0) == ["20260101-000001_hold_r", "20260101-000002_hold_r"]
+    lock.release()

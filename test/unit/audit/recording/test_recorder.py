@@ -305,3 +305,18 @@ def test_the_limit_of_a_file_leaves_room_for_several(tmp_path: Path) -> None:
     assert Limits(split_bytes=1000, keep_bytes=400).file_bytes == 100 and Limits(split_bytes=1000).file_bytes == 1000
     assert Limits(split_s=0.0, keep_s=40.0).file_s == 10.0 and Limits(split_s=0.0).file_s == 0.0
     assert resource.RLIMIT_FSIZE  # the platform has it
+
+
+def test_a_file_that_cannot_be_removed_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of what is due is still done: records are written, the problem is said."""
+    one = recorder(tmp_path / "bag", Limits(split_s=1.0, keep_s=4.0))
+
+    def refuse(self: Path, missing_ok: bool = False) -> None:
+        if self.suffix == ".mcap":
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    run(one, 12.0)
+    one.close(12.0, T + 12_000_000_000)
+    told = [record["problem"] for record in own_records(tmp_path / "bag") if record["kind"] == "disk"]
+    assert told and told[0] == "bag_0.mcap cannot be removed: Permission denied"
