@@ -18,12 +18,21 @@ from typing import Any, NamedTuple
 
 import yaml
 
-KILLED_FROM, PAUSED, CUT = "push_1", "door_open_1", "pick_place_1"
-"""Whose server is killed, who is paused, and whose network is cut."""
+ROBOTS = Path(__file__).resolve().parents[2] / "config" / "robots"
 AT_WORK_S = 90.0
 """That a factory may take until all its robots are at work."""
 AFTER_S = 2.5
 """After the kill and the cut: a chunk of 24 actions at 20 Hz is executed by then."""
+
+
+class Cast(NamedTuple):
+    """Robots of the factory."""
+
+    killed_from: str = "push_1"
+    """Whose System 1 is on the server that is killed."""
+    paused: str = "door_open_1"
+    cut: str = "pick_place_1"
+    """Whose network is cut."""
 
 
 class Moment(NamedTuple):
@@ -37,18 +46,18 @@ class Moment(NamedTuple):
 class Shift:
     """In a folder of its own: `factory.yaml`, `bag`, `logs`."""
 
-    def __init__(self, rfm: Sequence[str], folder: Path, seconds: float, domain: int) -> None:
-        self._rfm, self._seconds, self._domain = rfm, seconds, domain
+    def __init__(self, rfm: Sequence[str], folder: Path, seconds: float, domain: int, cast: Cast = Cast()) -> None:  # noqa: B008
+        self._rfm, self._seconds, self._domain, self._cast = rfm, seconds, domain, cast
         self._folder, self._token = folder, secrets.token_urlsafe(24)
         self._lasts_s = min(10.0, seconds / 6)
         self._url = ""
 
-    def run(self, quickstart: Path) -> list[Moment]:
+    def run(self, declared: Path) -> list[Moment]:
         """Raises: `RuntimeError`, `TimeoutError`, `OSError`: the factory did not do as it is told."""
         self._folder.mkdir(parents=True)
-        factory = self._declare(quickstart)
+        factory = self._declare(declared)
         with self._up(factory) as process:
-            self._until(lambda: all(map(self._is_answered, (KILLED_FROM, PAUSED, CUT))), "at work")
+            self._until(lambda: all(map(self._is_answered, self._cast)), "at work")
             moments = list(self._happen(time.time()))
             told, _ = process.communicate(timeout=self._seconds + 60)
             (self._folder / "up.txt").open("a").write(told)
@@ -56,13 +65,13 @@ class Shift:
             raise RuntimeError(f"rfm up ended with {process.returncode}:\n{told}")
         return moments
 
-    def _declare(self, quickstart: Path) -> Path:
-        """The quickstart, of which one robot's network is cut by its own parameter."""
-        factory = yaml.safe_load(quickstart.read_text(encoding="utf-8"))
-        robot = yaml.safe_load((quickstart.parent / "robots" / "metaworld_arm.yaml").read_text(encoding="utf-8"))
+    def _declare(self, declared: Path) -> Path:
+        """The same factory, of which one robot's network is cut by its own parameter."""
+        factory = yaml.safe_load(declared.read_text(encoding="utf-8"))
+        robot = yaml.safe_load((ROBOTS / "metaworld_arm.yaml").read_text(encoding="utf-8"))
         start_s = 0.65 * self._seconds
         robot["/**"]["ros__parameters"]["faults"] = f"cut={start_s:g}-{start_s + self._lasts_s:g}"
-        factory[CUT.removesuffix("_1")]["robot"] = "cut_off.yaml"
+        factory[self._cast.cut.removesuffix("_1")]["robot"] = "cut_off.yaml"
         (self._folder / "cut_off.yaml").write_text(yaml.safe_dump(robot), encoding="utf-8")
         (self._folder / "factory.yaml").write_text(yaml.safe_dump(factory, sort_keys=False), encoding="utf-8")
         (self._folder / "tokens").touch(mode=0o600)
@@ -99,31 +108,31 @@ class Shift:
     def _happen(self, began_s: float) -> Iterator[Moment]:
         """began_s: ROS time at which all are at work. Each incident has a fifth of the shift."""
         self._sleep_until(began_s + 0.1 * self._seconds)
-        yield Moment("all is well", PAUSED, time.time())
-        yield Moment("a server is killed", KILLED_FROM, self._kill() + AFTER_S)
+        yield Moment("all is well", self._cast.paused, time.time())
+        yield Moment("a server is killed", self._cast.killed_from, self._kill() + AFTER_S)
         self._sleep_until(began_s + 0.4 * self._seconds)
-        self._order("pause", PAUSED)
-        yield Moment("a robot is paused", PAUSED, time.time() + self._lasts_s / 2)
+        self._order("pause", self._cast.paused)
+        yield Moment("a robot is paused", self._cast.paused, time.time() + self._lasts_s / 2)
         time.sleep(self._lasts_s)
-        self._order("resume", PAUSED)
+        self._order("resume", self._cast.paused)
         start_s, end_s = self._cut()
-        yield Moment("a network is cut", CUT, start_s + AFTER_S)
+        yield Moment("a network is cut", self._cast.cut, start_s + AFTER_S)
         self._sleep_until(end_s)
-        yield Moment("all is well again", CUT, end_s + 0.08 * self._seconds)
+        yield Moment("all is well again", self._cast.cut, end_s + 0.08 * self._seconds)
 
     def _kill(self) -> float:
         """Of the server that its System 1 is asked of."""
-        server = next(route["server"] for route in self._look(KILLED_FROM)["routes"] if route["component"] == "system1")
+        server = next(route["server"] for route in self._look(self._cast.killed_from)["routes"] if route["component"] == "system1")
         (pid,) = _pids(str(self._folder / "logs" / f"{server}.yaml"))
         os.kill(pid, signal.SIGKILL)
         return time.time()
 
     def _cut(self) -> tuple[float, float]:
         """When it is, in ROS time: its node says when it began to count."""
-        log = (self._folder / "logs" / f"{CUT}.log").read_text(encoding="utf-8", errors="replace")
+        log = (self._folder / "logs" / f"{self._cast.cut}.log").read_text(encoding="utf-8", errors="replace")
         found = re.search(r"\[(\d+\.\d+)\].*faults on purpose: cut=([\d.]+)-([\d.]+)", log)
         if not found:
-            raise RuntimeError(f"{CUT} says nothing of its faults:\n{log[:2000]}")
+            raise RuntimeError(f"{self._cast.cut} says nothing of its faults:\n{log[:2000]}")
         began_s, start_s, end_s = map(float, found.groups())
         return began_s + start_s, began_s + end_s
 
