@@ -6,6 +6,7 @@ import datetime
 import json
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +45,8 @@ class Checks:
 
     def all(self, moments: Sequence[Moment]) -> Iterator[Seen]:
         yield self.verified()
-        yield from (self.explained(moment) for moment in moments)
+        with ThreadPoolExecutor(2) as pool:
+            yield from pool.map(self.explained, moments)
         yield self.replayed()
         yield self.inferred()
         yield self.reported(moments)

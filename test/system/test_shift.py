@@ -39,12 +39,12 @@ RECORDED = {
 
 
 @pytest.mark.alone
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_a_shift_is_recorded_whole_verified_explained_and_decided_once_more(
     repository: Path, tmp_path: Path, ros_domain: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(repository)
-    shift = Shift(RFM, tmp_path / "shift", 24.0, ros_domain, Cast(killed_from=ROBOT, paused=ROBOT, cut=ROBOT))
+    shift = Shift(RFM, tmp_path / "shift", 20.0, ros_domain, Cast(killed_from=ROBOT, paused=ROBOT, cut=ROBOT))
     moments = shift.run(one_arm(repository, tmp_path))
     bag = tmp_path / "shift" / "bag"
     recorded_whole(Bag(bag))

@@ -183,7 +183,7 @@ class Inference:
                 self.result.same += 1
             elif len(self.result.different) < MOST_TOLD:
                 self.result.different.append((row.id, answer or EngineReply()))
-            if self._alone and answer is not None and answer.chunk_model.size:
+            if self._alone and len(rows) > 1 and answer is not None and answer.chunk_model.size:
                 self._compare_alone(row, answer, self._running)
 
     def _compare_alone(self, row: InferenceRequest, answer: EngineReply, running: Running) -> None:
