@@ -109,6 +109,7 @@ class Shift:
         """began_s: ROS time at which all are at work. Each incident has a fifth of the shift."""
         self._sleep_until(began_s + 0.1 * self._seconds)
         yield Moment("all is well", self._cast.paused, time.time())
+        time.sleep(1.0)
         yield Moment("a server is killed", self._cast.killed_from, self._kill() + AFTER_S)
         self._sleep_until(began_s + 0.4 * self._seconds)
         self._order("pause", self._cast.paused)

@@ -26,6 +26,8 @@ from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRe
 MOST_TOLD = 8
 ALONE_LIMIT = 1e-5
 """How far a row that runs alone may be from the same row in its batch, model space."""
+NUM_DRAWS = 8
+"""Of last bits, for a row that is further off."""
 
 
 @dataclass
@@ -202,9 +204,9 @@ def _apart(one: EngineReply | None, other: EngineReply) -> float:
 
 
 def _last_bit(row: InferenceRequest, alone: EngineReply, running: Running) -> float:
-    """How far the last bit of its state moves a row that runs alone."""
-    states = [np.nextafter(row.state, np.float32(limit)) for limit in (-np.inf, np.inf)]
-    replies = [running.run([replace(row, state=state)], 0)[0] for state in states]
+    """How far the last bits of its state, each up or down by a draw, move a row that runs alone."""
+    ups = np.random.default_rng(0).choice(np.float32([-np.inf, np.inf]), (NUM_DRAWS, *row.state.shape))
+    replies = [running.run([replace(row, state=np.nextafter(row.state, up))], 0)[0] for up in ups]
     return max((_apart(reply, alone) for reply in replies if reply is not None), default=0.0)
 
 
