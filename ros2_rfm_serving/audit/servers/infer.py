@@ -205,7 +205,7 @@ def _apart(one: EngineReply | None, other: EngineReply) -> float:
 
 def _last_bit(row: InferenceRequest, alone: EngineReply, running: Running) -> float:
     """How far the last bits of its state, each up or down by a draw, move a row that runs alone."""
-    ups = np.random.default_rng(0).choice(np.float32([-np.inf, np.inf]), (NUM_DRAWS, *row.state.shape))
+    ups = np.random.default_rng(0).choice(np.asarray([-np.inf, np.inf], np.float32), (NUM_DRAWS, *row.state.shape))
     replies = [running.run([replace(row, state=np.nextafter(row.state, up))], 0)[0] for up in ups]
     return max((_apart(reply, alone) for reply in replies if reply is not None), default=0.0)
 
