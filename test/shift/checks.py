@@ -91,7 +91,7 @@ class Checks:
             return Seen("export, loaded by LeRobot", done.stderr[-400:], False)
         told = json.loads(done.stdout.splitlines()[-1])
         figures = ", ".join(f"{count} {what}" for what, count in told.items())
-        return Seen("export, loaded by LeRobot", figures, told["frames"] > told["frames of a chunk"] > 0)
+        return Seen("export, loaded by LeRobot", figures, told["frames"] >= told["frames of a chunk"] > 0)
 
     # --- parts ---
 
