@@ -4,12 +4,13 @@ VENV ?= .venv
 ENGINES ?= .venv-engines
 SECONDS ?= 0
 FUZZ_SECONDS ?= 240
+SHIFT_SECONDS ?= 600
 FACTORY ?= config/factory_quickstart.yaml
 BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit ros system colcon engines operate fuzz mutants doctor bench clean
+.PHONY: run test one-core install lint unit ros system colcon engines operate shift fuzz mutants doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -57,6 +58,11 @@ operate: install
 	scripts/prometheus build/prometheus
 	scripts/chromium build/chromium
 	PROMETHEUS_BIN=build/prometheus/usr/bin CHROMIUM_BIN=build/chromium $(BIN)/python -m pytest -q test/operate
+
+# Recorded, while a server is killed, a robot is paused and a network is cut; then verified, explained, replayed, exported. The
+# commands are the installed ones.
+shift: install $(ENGINES)/.installed
+	$(BIN)/python -m test.shift $(SHIFT_SECONDS) --rfm $(BIN)/rfm --lerobot $(ENGINES)/bin/python
 
 # Coverage-guided, FUZZ_SECONDS in all. What it keeps is in build/fuzz.
 fuzz: install $(VENV)/.fuzz

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.audit.servers.infer import Inferred
 
 SAME, OTHER_BYTES, NOTHING_RAN = 0, 1, 2
-FIGURES = ("batches", "rows", "same", "alone", "off", "unrecorded", "skipped")
+FIGURES = ("batches", "rows", "same", "alone", "on_edge", "off", "unrecorded", "skipped")
 
 
 def infer_again(recording: Bag, models: Path | None, *, as_json: bool) -> int:

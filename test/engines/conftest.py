@@ -1,5 +1,4 @@
-"""LeRobot's policies, tiny and random, made once; and PyTorch without a GPU beside torchvision's wheel for one: its operators are
-declared, and never called."""
+"""LeRobot's policies, tiny and random, made once."""
 
 from __future__ import annotations
 
@@ -7,17 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
+
+from test.engines import operators  # noqa: F401  before anything of LeRobot's
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.engines.lerobot.engine import LeRobotEngine
-
-try:
-    import torchvision  # noqa: F401
-except RuntimeError:
-    OPERATORS = torch.library.Library("torchvision", "DEF")
-    for operator in ("nms", "qnms"):
-        OPERATORS.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 @pytest.fixture(scope="session")

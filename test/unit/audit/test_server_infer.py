@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from ros2_rfm_serving.engines.base import Engine, SamplingConfig
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.types import Conditioning, EncodedImage, EngineReply, ObservationRequest, SessionRequest
+from ros2_rfm_serving.types import Conditioning, EncodedImage, EngineReply, InferenceRequest, ObservationRequest, SessionRequest
 from test.unit.audit.servers import Kept
 from test.unit.engines.test_engines import small_policy
 from test.unit.fakes import JPEG, observation
@@ -28,9 +28,26 @@ ROBOTS = ("a", "b", "c")
 SAMPLING = SamplingConfig(fixed_shapes=(1, 2, 4))
 
 
-def served(num_rounds: int = 4) -> tuple[list[dict[str, Any]], list[ObservationRequest], Engine]:
+class RoughEngine(FlowEngine):
+    """In a batch it is off by a little, and the state's last bit matters `steepness` times as much as it should."""
+
+    OFF = np.float32(3e-5)
+
+    def __init__(self, steepness: float) -> None:
+        super().__init__(small_policy(), SAMPLING)
+        self._steepness = np.float32(steepness)
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        off = self.OFF if len(requests) > 1 else np.float32(0)
+        return [
+            replace(reply, chunk_model=np.zeros_like(reply.chunk_model) + self._steepness * request.state[0] + off)
+            for request, reply in zip(requests, super().infer(requests), strict=True)
+        ]
+
+
+def served(num_rounds: int = 4, engine: Engine | None = None) -> tuple[list[dict[str, Any]], list[ObservationRequest], Engine]:
     """Batches of three, filled up to four, and what was asked."""
-    engine = FlowEngine(small_policy(), SAMPLING)
+    engine = engine or FlowEngine(small_policy(), SAMPLING)
     contract, server = engine.contract, ModelServer(ServerConfig(name="s", batch_size=4), engine)
     kept, asked, rng = Kept(server), [], np.random.default_rng(0)
     kept.written.follow(server, {"entry": {"engine": "bundle"}})
@@ -76,6 +93,18 @@ def test_the_same_engine_gives_the_same_bytes_and_each_row_alone_about_the_same(
     found = again(records, asked, engine)
     assert (found.batches, found.rows, found.same, found.unrecorded, found.skipped) == (4, 12, 12, 0, 0)
     assert found.alone <= ALONE_LIMIT and not found.notes and not found.different
+
+
+def test_a_row_that_is_another_one_alone_is_found() -> None:
+    found = again(*served(engine=RoughEngine(0.0)))
+    assert found.same == found.rows == 12 and found.alone == pytest.approx(RoughEngine.OFF) and found.on_edge == 0
+
+
+def test_a_row_that_its_last_bit_moves_further_is_told_apart() -> None:
+    """1e-7 of the state is as much as a difference of 3e-5 here: no sum in single precision is nearer."""
+    found = again(*served(num_rounds=1, engine=RoughEngine(1e3)))
+    assert found.same == found.rows == 3 and found.alone <= ALONE_LIMIT
+    assert found.on_edge == len(found.notes) > 0 and "the last bit of its state" in found.notes[0]
 
 
 def test_another_engine_gives_other_bytes() -> None:
