@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,13 @@ def _collect(text: str, package: str, parts: dict[str, str]) -> None:
 def _file(package: str, folder: str, name: str) -> str:
     share()  # finds its way when nothing was sourced
     try:
-        return (Path(get_package_share_directory(package)) / folder / f"{name}.{folder}").read_text(encoding="utf-8")
-    except (PackageNotFoundError, OSError, ValueError) as error:
+        return (_share_of(package) / folder / f"{name}.{folder}").read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
         raise KeyError(f"{package}/{folder}/{name}: {error}") from None
+
+
+def _share_of(package: str) -> Path:
+    try:
+        return Path(get_package_share_directory(package))
+    except PackageNotFoundError:  # a workspace that was built on the wheels does not list them
+        return Path(sys.prefix) / "share" / package
