@@ -18,10 +18,12 @@ from ros2_rfm_serving.ros.markers_node import MarkersNode
 from ros2_rfm_serving.ros.metaworld_robot_node import MetaworldRobotNode
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
 from ros2_rfm_serving.ros.monitor.recorder import RecorderNode
+from ros2_rfm_serving.ros.monitor.words import Words
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
+from ros2_rfm_serving.ros.wire.qos import Names
 
 from .test_scheduler_node import FACTORY
 
@@ -52,6 +54,7 @@ def graph(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, str]]:
     ]
     rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
     observer = ObserverNode(Board(["arm_1"], ["server_1"]))
+    words = Words(observer, Names())
     nodes: list[Node] = [
         SchedulerNode(),
         ModelServerNode(),
@@ -69,6 +72,7 @@ def graph(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, str]]:
         yield settled(spinner, observer)
     finally:
         spinner.shutdown()
+        words.close()
         for node in nodes:
             getattr(node, "stop", lambda: None)()
             node.destroy_node()
