@@ -90,7 +90,8 @@ class PlainClient(Node):
         raise AssertionError(f"waited in vain; the robot's last word: {self.robot}")
 
     def send(self, **goal: Any) -> Any:
-        self.wait(self.action.server_is_ready)
+        """From then on there is a last word of the robot."""
+        self.wait(lambda: self.action.server_is_ready() and self.robot)
         sending = self.action.send_goal_async(ExecuteTask.Goal(**goal), lambda m: self.feedback.append(m.feedback))
         self.wait(sending.done)
         return sending.result()
