@@ -148,9 +148,9 @@ MUTANTS = (
     ),
     Mutant(
         name="what began before a reset is answered after it",
-        file="server/server.py",
-        old="if self._mailboxes.discard(key, before_episode=episode):",
-        new="if self._mailboxes.discard(key, before_episode=0):",
+        file="server/brain.py",
+        old="return self.mailboxes.discard((robot, component), before_episode=episode)",
+        new="return self.mailboxes.discard((robot, component), before_episode=0)",
         tests=SERVER,
     ),
 )
