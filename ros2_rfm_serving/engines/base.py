@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -87,6 +87,48 @@ class Engine(Protocol):
     def check_parity(self) -> list[Parity]:
         """Block by block where the engine is split, against its reference (vla.cpp §4.6). Empty: nothing to compare with."""
         return []
+
+
+@runtime_checkable
+class Stepping(Protocol):
+    """An `Engine` whose rows go on one solver step at a time: they join a running batch and leave it, each when it is done.
+
+    One thread calls `enter`, `turn` and `leave`, never together with `infer`. A row is known by a number that its server draws and
+    never uses again. A row's answer equals that of `infer` with it alone: bit for bit alone, to rounding in company.
+    """
+
+    @property
+    @abstractmethod
+    def max_rows(self) -> int:
+        """In flight at once. What they need is allocated at warm-up and does not grow."""
+
+    @abstractmethod
+    def num_turns(self, request: InferenceRequest) -> int:
+        """Solver steps from perception to answer of such a request."""
+
+    @abstractmethod
+    def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
+        """Perceives new rows, together. The errors of those that did not enter.
+
+        With a row of a pipelined session a frame of that session begins: its rows in flight read the new context from here on (or
+        from the next frame on, `fetch_offset` -1) and may go on by their stage's share of steps.
+        Raises: `ModelError` when none of them entered.
+        """
+
+    @abstractmethod
+    def ready(self) -> Collection[int]:
+        """Rows in flight that a turn may advance: all but those that wait for their session's next frame."""
+
+    @abstractmethod
+    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        """Advances these of the `ready` rows by one solver step, in one batch. Answers of those that are done, which have left.
+
+        Raises: `ModelError` when the step failed for all of them: they have left too.
+        """
+
+    @abstractmethod
+    def leave(self, rows: Collection[int]) -> None:
+        """They are not wanted any more. Numbers that are not in flight are passed over."""
 
 
 @dataclass(frozen=True, kw_only=True)

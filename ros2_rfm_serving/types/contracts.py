@@ -74,6 +74,26 @@ class Horizon:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pipelining:
+    """Several requests of one session in flight, all of them reading its freshest context (AURAS §4). A frame begins with each
+    observation: it is perceived, every request in flight goes on by one stage, and the one in its last stage is answered."""
+
+    pp_perception: int = 1
+    """Frames until an observation is in the public context (§4.3.2)."""
+    pp_generation: int = 1
+    """Frames that the solver steps of one request are spread over."""
+    alpha: float = 0.0
+    """Skew of that spread: stage i has a share of e^(i alpha); 0: all have the same."""
+    fetch_offset: int = 0
+    """0: a frame generates on the context that it has perceived itself; -1: on that of the frame before (§4.3.1)."""
+
+    @property
+    def depth(self) -> int:
+        """L: requests that are in flight at once, and frames that each of them takes."""
+        return self.pp_perception + self.pp_generation
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelContract:
     """What must be the same on both sides before anything runs (Remote-RTC §8.4)."""
 
@@ -95,6 +115,8 @@ class ModelContract:
     """What it can do."""
     true_jacobian: bool = False
     """Guidance through the model's Jacobian is served, which slows its whole batch; else a session that asks for it is refused."""
+    pipelines: bool = False
+    """It takes `Pipelining` sessions."""
     serving: Serving = Serving.SHARED
     action_mean: tuple[float, ...] = ()
     """Of the actions that the model was trained on, per column, in robot space; empty: it does not say."""
@@ -123,6 +145,8 @@ class SessionRequest:
     """The only one of this session; empty: each request says its own."""
     slo_s: float = 0.0
     """Request to reply, as the schedule promises it; 0: no requirement."""
+    pipelining: Pipelining | None = None
+    """None: one request in flight."""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ros2_rfm_serving.types.arrays import NO_ROWS, NO_UPDATES, NO_VALUES, Array, Image, empty
-from ros2_rfm_serving.types.contracts import Conditioning, Guidance, Horizon
+from ros2_rfm_serving.types.contracts import Conditioning, Guidance, Horizon, Pipelining
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +82,8 @@ class InferenceRequest:
     guidance: Guidance = field(default_factory=Guidance)
     horizon: Horizon = field(default_factory=Horizon)
     """For an engine that is a server itself: the session's wish goes on with the request."""
+    pipelining: Pipelining | None = None
+    """Its session's; None: it reads its own context and no other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +104,8 @@ class EngineReply:
     text: str = ""
     score: float = float("nan")
     """Probability of `verdict`, or NaN."""
+    ended_with: int | None = None
+    """Sequence number of the observation that the last steps saw, of a pipelined session; None: the request's own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
