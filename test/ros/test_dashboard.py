@@ -8,12 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ import pytest
 import rclpy
 import simplejpeg
 from lifecycle_msgs.srv import ChangeState
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rfm_serving import msg, srv
 from sensor_msgs.msg import CompressedImage
@@ -39,6 +37,7 @@ from ros2_rfm_serving.ros.monitor.hands import Hands
 from ros2_rfm_serving.ros.monitor.words import Words
 from ros2_rfm_serving.ros.node.audit import page_from
 from ros2_rfm_serving.ros.wire import convert, qos
+from test.ros.spinning import living
 
 TOKEN = "a-long-enough-token"
 NAMES = qos.Names("plant")
@@ -94,30 +93,6 @@ class Server(Node):
         status = msg.ServerStatus(state=msg.ServerStatus.READY, model="m", emulated=True, load=0.5, latency_p99_s=0.375)
         status.header.frame_id = "s1"
         self._status.publish(status)
-
-
-@contextmanager
-def living(make: Callable[[rclpy.Context], Any], domain: int) -> Iterator[Any]:
-    """A node with a context and a thread of its own."""
-    context = rclpy.Context()
-    context.init(domain_id=domain)
-    node, spinner, ending = make(context), SingleThreadedExecutor(context=context), threading.Event()
-    spinner.add_node(node)
-
-    def spin() -> None:
-        while not ending.is_set():
-            spinner.spin_once(timeout_sec=0.1)
-
-    thread = threading.Thread(target=spin, daemon=True)
-    thread.start()
-    try:
-        yield node
-    finally:
-        ending.set()
-        thread.join(timeout=5.0)
-        spinner.shutdown()
-        node.destroy_node()
-        context.try_shutdown()
 
 
 def wait(true: Callable[[], Any], seconds: float = 30.0) -> Any:

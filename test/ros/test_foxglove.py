@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import rclpy
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message, serialize_message
 from rfm_serving import msg
@@ -23,6 +21,7 @@ from ros2_rfm_serving.operate.running import spinning
 from ros2_rfm_serving.ros.foxglove_bridge import Bridge
 from ros2_rfm_serving.ros.monitor import definitions
 from ros2_rfm_serving.ros.wire import qos
+from test.ros.spinning import living
 
 STATUS, IMAGE = "/arm_1/rfm/status", "/arm_1/camera/side/image/compressed"
 MESSAGE_DATA, SERVICE_RESPONSE = 1, 3
@@ -96,26 +95,8 @@ class Robot(Node):
 @pytest.fixture
 def robot(ros_domain: int) -> Iterator[Robot]:
     """In a context of its own: the bridge starts rclpy as its command does."""
-    context = rclpy.Context()
-    context.init(domain_id=ros_domain)
-    made = Robot(context)
-    spinner, ending = SingleThreadedExecutor(context=context), threading.Event()
-    spinner.add_node(made)
-
-    def spin() -> None:
-        while not ending.is_set():
-            spinner.spin_once(timeout_sec=0.1)
-
-    thread = threading.Thread(target=spin, daemon=True)
-    thread.start()
-    try:
+    with living(Robot, ros_domain) as made:
         yield made
-    finally:
-        ending.set()
-        thread.join(timeout=5.0)
-        spinner.shutdown()
-        made.destroy_node()
-        context.try_shutdown()
 
 
 def connected(bridge: Bridge) -> ClientConnection:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,8 @@ from ros2_rfm_serving.audit import chain
 from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.codec import digest
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import qos
+from test.ros.spinning import living
 
 IMAGE = bytes(range(256)) * 100
 STATE, STATUS = "/arm_1/state", "/arm_1/rfm/status"
@@ -47,8 +45,8 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 40.0) -> No
 class Robot(Node):
     """What a robot and its server say, twenty times a second, in real messages."""
 
-    def __init__(self) -> None:
-        super().__init__("told")
+    def __init__(self, context: rclpy.Context) -> None:
+        super().__init__("told", context=context)
         names = qos.Names()
         self.slowest_s, self.count = 0.0, 0
         self.diagnostics: list[Any] = []
@@ -91,28 +89,6 @@ class Robot(Node):
         self._audit.publish(msg.AuditPage(writer=page.writer, run=page.run, first=page.first, previous=page.previous, records=text))
 
 
-@contextmanager
-def robot() -> Iterator[Robot]:
-    rclpy.init()
-    node, spinner, ending = Robot(), executor(), threading.Event()
-    spinner.add_node(node)
-
-    def spin() -> None:
-        while not ending.is_set():
-            spinner.spin_once(timeout_sec=0.2)
-
-    thread = threading.Thread(target=spin, daemon=True)
-    thread.start()
-    try:
-        yield node
-    finally:
-        ending.set()
-        thread.join(timeout=5.0)
-        spinner.shutdown()
-        node.destroy_node()
-        rclpy.try_shutdown()
-
-
 def read(folder: Path) -> Bag | None:
     try:
         return Bag(folder)
@@ -134,7 +110,7 @@ def statuses(bag: Bag) -> list[tuple[int, int]]:
 @pytest.mark.timeout(150)
 def test_a_killed_recorder_harms_nobody_and_its_bag_is_mended(repository: Path, tmp_path: Path, ros_domain: int) -> None:
     folder = tmp_path / "bag"
-    with robot() as node:
+    with living(Robot) as node:
         process = rfm(repository, str(folder))
         try:
             until(lambda: count(folder, STATE) > 20 and count(folder, "/rfm/servers/s1/observation") > 20, "nothing is recorded")
@@ -171,7 +147,7 @@ def test_a_killed_recorder_harms_nobody_and_its_bag_is_mended(repository: Path, 
 
 @pytest.mark.timeout(150)
 def test_a_flight_recorder_writes_when_a_person_asks(repository: Path, tmp_path: Path, ros_domain: int) -> None:
-    with robot() as node:
+    with living(Robot) as node:
         process = rfm(repository, str(tmp_path / "incidents"), "--flight", "20", "--after", "0.5")
         try:
             until(lambda: node.chain.number > 40, "nobody listens")

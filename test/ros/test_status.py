@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import rclpy
@@ -15,9 +12,9 @@ from rclpy.node import Node
 from rfm_serving import msg
 
 from ros2_rfm_serving.ros.monitor.discovery import ROBOT_STATUS, SERVER_STATUS, there
-from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.types.histogram import Histogram
+from test.ros.spinning import living
 
 
 def rfm(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -25,47 +22,32 @@ def rfm(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
-@contextmanager
-def told(namespace: str) -> Iterator[None]:
+class Told(Node):
     """A schedule, a server and a robot tell how they are; of the schedule a second server is silent and others are none."""
-    names = qos.Names(namespace)
-    rclpy.init()
-    node, spinner, ending = Node("told"), executor(), threading.Event()
-    counted = Histogram()
-    counted.add(0.12)
-    server = msg.ServerStatus(state=msg.ServerStatus.READY, model="m", served=9)
-    robot = msg.RobotStatus(state=msg.RobotStatus.STREAMING, held_ticks=4, task="push")
-    robot.transitions = [msg.Counter(name="CONNECTING to STREAMING", count=1)]
-    robot.histograms = [convert.histogram_to("round_trip_s", counted, "system1")]
-    server.header.frame_id, robot.header.frame_id = "s1", "arm_1"
-    placements = [msg.Placement(server=name) for name in ("s1", "s2", "no server's name", "")]
-    schedule = msg.Schedule(epoch=3, factory="f", gap=0.25, placements=placements, routes=[msg.Route(robot="arm_1", server="s1")])
-    said = (
-        (node.create_publisher(msg.ServerStatus, names.server("s1", "status"), qos.SERVER_STATUS), server),
-        (node.create_publisher(msg.RobotStatus, names.robot("arm_1", "rfm/status"), qos.ROBOT_STATUS), robot),
-        (node.create_publisher(msg.Schedule, names.schedule, qos.SCHEDULE), schedule),
-    )
-    node.create_timer(0.3, lambda: [publisher.publish(message) for publisher, message in said])
-    spinner.add_node(node)
 
-    def spin() -> None:
-        while not ending.is_set():
-            spinner.spin_once(timeout_sec=0.2)
-
-    thread = threading.Thread(target=spin, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join(timeout=5.0)
-        spinner.shutdown()
-        node.destroy_node()
-        rclpy.try_shutdown()
+    def __init__(self, context: rclpy.Context, namespace: str) -> None:
+        super().__init__("told", context=context)
+        names = qos.Names(namespace)
+        counted = Histogram()
+        counted.add(0.12)
+        server = msg.ServerStatus(state=msg.ServerStatus.READY, model="m", served=9)
+        robot = msg.RobotStatus(state=msg.RobotStatus.STREAMING, held_ticks=4, task="push")
+        robot.transitions = [msg.Counter(name="CONNECTING to STREAMING", count=1)]
+        robot.histograms = [convert.histogram_to("round_trip_s", counted, "system1")]
+        server.header.frame_id, robot.header.frame_id = "s1", "arm_1"
+        placements = [msg.Placement(server=name) for name in ("s1", "s2", "no server's name", "")]
+        routes = [msg.Route(robot="arm_1", server="s1")]
+        schedule = msg.Schedule(epoch=3, factory="f", gap=0.25, placements=placements, routes=routes)
+        said = (
+            (self.create_publisher(msg.ServerStatus, names.server("s1", "status"), qos.SERVER_STATUS), server),
+            (self.create_publisher(msg.RobotStatus, names.robot("arm_1", "rfm/status"), qos.ROBOT_STATUS), robot),
+            (self.create_publisher(msg.Schedule, names.schedule, qos.SCHEDULE), schedule),
+        )
+        self.create_timer(0.3, lambda: [publisher.publish(message) for publisher, message in said])
 
 
 def test_status_shows_a_factory_that_it_was_told_nothing_about(repository: Path, ros_domain: int) -> None:
-    with told("plant_a"):
+    with living(lambda context: Told(context, "plant_a")):
         done = rfm("status", "--json", "--namespace", "plant_a", "--wait", "60", cwd=repository)
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
