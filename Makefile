@@ -73,7 +73,7 @@ $(VENV)/.fuzz: $(VENV)/.dependencies
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements_fuzz.txt
 	touch $@
 
-# Faults in the brain and the server, one at a time: a test must notice each. Some ten minutes.
+# Faults in the brain and the server, one at a time: a test must notice each. Some five minutes.
 mutants: install
 	$(BIN)/python -m test.mutants
 

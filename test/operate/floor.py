@@ -61,7 +61,7 @@ def write_profiles(folder: Path, model: str = MODEL) -> Path:
     (folder / "seconds").write_text(str(PROFILED_S))
     ms = 1e3 * PROFILED_S
     entry = {
-        "engine": "test.operate.paced_engine:build",
+        "engine": "test.paced_engine:build",
         "options": {"seconds_file": str(folder / "seconds")},
         "action_names": list(ACTIONS),
         "cameras": [CAMERA],

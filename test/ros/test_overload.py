@@ -40,11 +40,11 @@ GUESTS_HZ = 5.0
 CATALOGUE = """
 models:
   strained:
-    engine: "test.ros.strained_engine:build"
+    engine: "test.paced_engine:build"
     action_names: [{actions}]
     cameras: [{cameras}]
     state_size: {state_size}
-    options: {{seconds_in: "{file}"}}
+    options: {{seconds_file: "{file}", batch_size: 8}}
 """
 
 

@@ -16,5 +16,6 @@ def build(spec: EngineSpec) -> EmulatedEngine:
         cameras=entry.cameras,
         state_size=entry.state_size,
         chunk_length=entry.chunk_length,
+        batch_sizes=(entry.options.get("batch_size", 64),),
     )
     return EmulatedEngine(emulated, lambda rows: float(file.read_text()), spec.wait)
