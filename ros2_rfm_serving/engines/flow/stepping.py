@@ -66,7 +66,7 @@ class SteppingEngine(FlowEngine, Stepping):
                 raise
 
     def ready(self) -> Collection[int]:
-        return [row for row, step in self._flight.steps().items() if self._may_step(row, step)]
+        return [row for row, step in self._flight.steps() if self._may_step(row, step)]
 
     def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
         with self._lock:
