@@ -82,6 +82,8 @@ class Flight:
 
     def leave(self, rows: Collection[int]) -> None:
         """The last row moves into each hole."""
+        if not rows:
+            return
         leaving = [slot for slot, row in enumerate(self._rows) if row in rows]
         for slot in reversed(leaving):
             self._slots.leave(slot, len(self._rows) - 1)

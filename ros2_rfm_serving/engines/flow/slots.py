@@ -74,7 +74,8 @@ class Slots:
                 max_weight=np.zeros((num_slots, 1, 1)),
                 through_model=self._through,
             )
-        self._guided, self._jacobian = [False] * num_slots, [False] * num_slots
+        self._guided, self._jacobian = set[int](), set[int]()
+        """Slots whose rows ask for it"""
         self._tensors = (self.x, self._updates.transpose(0, 1), *self._context, *self._held)
         self._target_tensors = (self._target.actions, self._target.weights, self._through)
         self._batches: dict[tuple[int, int, int, bool, bool], Batch] = {}
@@ -103,15 +104,16 @@ class Slots:
         """The row in the last one that is in use moves there."""
         if slot != last:
             self._set([slot], [last])
-        self._guided[last] = self._jacobian[last] = False
+        self._guided.discard(last)
+        self._jacobian.discard(last)
 
     @property
     def asks_jacobian(self) -> bool:
-        return any(self._jacobian)
+        return bool(self._jacobian)
 
     def batch(self, start: int, count: int, padded: int) -> Batch:
         """`count` slots, filled up with others, which a step leaves as they are. The same views again for the same slots."""
-        guided, jacobian = any(self._guided), self.asks_jacobian
+        guided, jacobian = bool(self._guided), self.asks_jacobian
         key = (start, count, padded, guided, jacobian)
         if key not in self._batches:
             own, run = slice(start, start + count), slice(start, start + padded)
@@ -130,27 +132,30 @@ class Slots:
         return self._updates[:, index].transpose(0, 1)
 
     def _aim(self, rows: Sequence[int], target: Target | None) -> None:
-        through = None if target is None else target.through_model
-        asks = [False] * len(rows) if through is None else through.flatten().expand(len(rows)).tolist()
-        for row, jacobian in zip(rows, asks, strict=True):
-            self._guided[row], self._jacobian[row] = target is not None, jacobian
         index = _index(rows)
+        self._guided.difference_update(rows)
+        self._jacobian.difference_update(rows)
         if target is None:
             self._target.weights[index] = 0.0
             return
+        through = target.through_model
+        self._guided.update(rows)
+        if through is not None:
+            asks = through.flatten().expand(len(rows)).tolist()
+            self._jacobian.update(row for row, jacobian in zip(rows, asks, strict=True) if jacobian)
         self._target.actions[index], self._target.weights[index] = target.actions, target.weights
         self._target.max_weight[index] = target.max_weight
         self._through[index] = False if through is None else through
 
     def _set(self, slots: list[int], sources: list[int]) -> None:
         """What is in `sources` into `slots`."""
-        aimed = any(self._guided)
-        for values in (*self._tensors, *(self._target_tensors if aimed else ())):
+        for values in (*self._tensors, *(self._target_tensors if self._guided else ())):
             values[slots] = values[sources]
         self._target.max_weight[slots] = self._target.max_weight[sources]
-        for flags in (self._guided, self._jacobian):
-            for slot, flag in zip(slots, [flags[source] for source in sources], strict=True):
-                flags[slot] = flag
+        for asking in (self._guided, self._jacobian):
+            moved = [slot for slot, source in zip(slots, sources, strict=True) if source in asking]
+            asking.difference_update(slots)
+            asking.update(moved)
 
 
 def _index(rows: Sequence[int]) -> slice | Sequence[int]:
