@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EngineReply, InferenceRequest
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, Pipelining
 from test.unit.fakes import FakeEngine, rows
 
 
@@ -31,6 +31,8 @@ class FakeStepping(FakeEngine):
         self.in_flight: dict[int, tuple[InferenceRequest, int]] = {}
         self.waits: set[int] = set()
         """Numbers that wait for their session's next frame."""
+
+    def require_pipelining(self, pipelining: Pipelining) -> None: ...
 
     def num_turns(self, request: InferenceRequest) -> int:
         return self.num_steps
