@@ -391,7 +391,7 @@ class ModelServer:
         """What began and did not enter: to be completed without an answer."""
         with self.deciding() as brain:
             works = {work.number: work for work in self._lanes[0].works}
-            return [works[number] for number in brain.entered(turns, now_s)]
+            return [works[number] for number in brain.entered(tuple(turns), now_s)]
 
     def advancing(self, now_s: float, took_s: float | None = None) -> list[Work]:
         """Rows in flight that go on now; those that nobody waits for have left. took_s: of the turn before, where it is not `round`
@@ -403,7 +403,7 @@ class ModelServer:
         took_s, self._turn_s = self._turn_s if took_s is None else took_s, 0.0
         with self.deciding() as brain:
             works = {work.number: work for work in lane.works}
-            advance, leave = brain.turn(ready, took_s, now_s)
+            advance, leave = brain.turn(tuple(ready), took_s, now_s)
         if leave:
             self._stepping.leave(leave)
         return [works[number] for number in advance]
