@@ -1,7 +1,8 @@
 """One request in flight per component (Remote-RTC P5), or as many as a pipelined session's depth, by a record of its own.
 
 The next one goes out when the last is *over*: it was answered, its time is up, or nobody wants the answer any more, as what it was
-asked for is over. Time is up at its SLO where late answers have a fallback, since that asks anew; else at the request's timeout. In a pipelined session an answer also ends what went out before its request.
+asked for is over. Time is up at its SLO where late answers have a fallback, since that asks anew; else at the request's timeout.
+In a pipelined session an answer also ends what went out before its request.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ LADDERS = {
 }
 
 
+NOT_PIPELINED: st.SearchStrategy[Pipelining | None] = st.none()
 PIPELININGS = st.builds(Pipelining, pp_perception=st.integers(1, 2), pp_generation=st.integers(1, 3))
 
 
@@ -54,7 +55,7 @@ def columns(value: float) -> tuple[float, ...]:
 
 
 @st.composite
-def configs(draw: st.DrawFn, pipelinings: st.SearchStrategy[Pipelining | None] = st.none()) -> RobotConfig:
+def configs(draw: st.DrawFn, pipelinings: st.SearchStrategy[Pipelining | None] = NOT_PIPELINED) -> RobotConfig:
     kind = draw(st.sampled_from(CommandType))
     rungs = ladder(draw(st.sampled_from(LADDERS[kind])))
     velocity = draw(st.sampled_from([0.5, 5.0])) if kind is CommandType.POSITION else 0.0
