@@ -150,9 +150,8 @@ class Coverage:
         return self.rules + self.happenings.total()
 
     def print(self) -> None:
-        print(
-            f"\n{self.name}: {self.generated} generated events: {self.rules} rules, and in storms {dict(self.happenings.most_common())};"
-        )
+        print(f"\n{self.name}: {self.generated} generated events: {self.rules} rules,")
+        print(f"  and in storms {dict(self.happenings.most_common())};")
         print(f"  {dict(self.passive)}, {self.actions} of the control periods with an action")
         print(f"  {self.ended_later} chunks of pipelined sessions ended with a newer observation than they began with")
         for (before, after), times in sorted(self.changes.items()):
