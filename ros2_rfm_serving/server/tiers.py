@@ -145,11 +145,11 @@ class Lane:
 
     @property
     def since_s(self) -> float:
-        """When the oldest of what runs began, or rows last went on; inf: nothing runs. Takes no lock."""
+        """When what has not moved for longest began, or went on by a solver step; inf: nothing runs. Takes no lock."""
         flight = self.view.flight
         if flight is not None:
             rows = tuple(flight.rows.values())
-            return flight.moved_s if any(not row.paused or not row.is_pipelined for row in rows) else math.inf
+            return min((row.moved_s for row in rows if not (row.paused and row.is_pipelined)), default=math.inf)
         return min((work.begun_s for work in tuple(self._ends_s)), default=math.inf)
 
     def begun(self, work: Work) -> None:
