@@ -1,7 +1,8 @@
 """A model server: `submit()` puts requests into latest-only mailboxes, `step()` selects, runs and replies.
 
 A body that does not spend time but computes it calls the parts of `step` itself: `begin`, `run`, `complete`; of an engine whose
-rows go on one solver step at a time (`batching: continuous`) `begin` until None, `enter`, `entered`, `advancing`, `turn`, `complete`.
+rows go on one solver step at a time (`batching: continuous`): `begin` until None, `enter`, `entered`, `advancing`, `turn` and
+`complete`.
 
 Threads: `submit`, `open_session` and the like may be called from any thread; `step` and its parts from one thread per tier, but
 `run` from as many as its engine takes calls at once. One lock guards the `ServerBrain`, which decides, and is never held while an
@@ -22,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ros2_rfm_serving.engines.base import Engine, Stepping
-from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ContractError, ModelError
 from ros2_rfm_serving.server.brain import ServerBrain
 from ros2_rfm_serving.server.config import ServerConfig
 from ros2_rfm_serving.server.dispatch import CONTINUOUS, DispatchPolicy
@@ -138,11 +139,21 @@ class ModelServer:
 
     def open_session(self, request: SessionRequest) -> SessionGrant:
         """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
+        self._require(request)
         with self.deciding() as brain:
             grant = brain.open_session(request)
         self._tell_engines()
         unable = without_updates(request.horizon, self.config.num_updates)
         return replace(grant, warnings=(*grant.warnings, unable)) if unable else grant
+
+    def _require(self, request: SessionRequest) -> None:
+        """Raises: `ContractError` where the engine cannot do it."""
+        engine = self.engine(0)
+        if request.pipelining and not request.pipelining.problem and self.contract.pipelines and isinstance(engine, Stepping):
+            try:
+                engine.require_pipelining(request.pipelining)
+            except ModelError as error:
+                raise ContractError([f"pipelining: {error}"]) from error
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         with self.deciding() as brain:

@@ -11,8 +11,8 @@ Answered = tuple[InferenceRequest, EngineReply | None]
 
 
 class Rows:
-    """Of one chain, since a snapshot. Rows that the recording lacks are left out, and whoever was with one of them is not `answered`:
-    other company rounds otherwise."""
+    """Of one chain, since a snapshot. Rows that the recording lacks are left out, and whoever was with one of them is not
+    `answered`: other company rounds otherwise."""
 
     def __init__(self, running: StepRunning, in_flight: Collection[int]) -> None:
         """in_flight: those whose beginning is not known."""

@@ -63,6 +63,12 @@ class Flight:
         return min(self.capacity, self.step.saturation(self.capacity))
 
     @property
+    def is_full(self) -> bool:
+        """Rows of pipelined sessions stay between two frames and wait: of them, memory alone is counted."""
+        alone = sum(not row.is_pipelined for row in self.rows.values())
+        return len(self.rows) >= self.capacity or alone >= self.most
+
+    @property
     def num_entering(self) -> int:
         return sum(not row.turns_left for row in self.rows.values())
 
