@@ -189,13 +189,13 @@ def _run(
     if policy == "rosa":
         rosa = Rosa(problem, planned, budget.expired).solve()
         if rosa is None:
-            return _infeasible(policy, bound.objective, explain.reasons(problem, curves), 0.0)
+            return _none_found(policy, problem, curves, bound)
         caps = rosa.rates if capped else None
         operation = Operation(hosts=rosa.hosts, caps=caps, complete=not rosa.timed_out)
         return solution_of(policy, problem, curves, operation, bound)
     found = best.solve(problem, planned, bound if planned is curves else upper_bound(problem, planned), budget)
     if found is None:
-        return _infeasible(policy, bound.objective, explain.reasons(problem, curves), 0.0)
+        return _none_found(policy, problem, curves, bound)
     search = RateSearch(problem, planned, found.hosts)
     paces = self_paced(problem, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
     lifted = search.caps(found.rates)
@@ -204,6 +204,12 @@ def _run(
     if capped:
         operation = replace(operation, caps=caps, rates=found.rates, paces=paces)
     return solution_of(policy, problem, curves, operation, _bound_of(found.gpus, problem, curves, bound))
+
+
+def _none_found(policy: str, problem: Problem, curves: Curves, bound: Bound) -> Solution:
+    """That there is none is claimed only where the bound proves it."""
+    doubt = () if bound.objective == -math.inf else ("the bound does not rule a schedule out: none was found, there may be one",)
+    return _infeasible(policy, bound.objective, (*explain.reasons(problem, curves), *doubt), 0.0)
 
 
 def _bound_of(gpus: Sequence[str], problem: Problem, curves: Curves, bound: Bound) -> Bound:
