@@ -6,14 +6,16 @@ It is always marked as emulated.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.engines.registry import EngineSpec
-from ros2_rfm_serving.profiles import ContinuousService, FixedService, Profile, ServiceLaw
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.profiles import ContinuousService, FixedService, Profile, ServiceLaw, SteppedService
 from ros2_rfm_serving.types import SAFETY, Conditioning, EngineReply, InferenceRequest, ModelContract, OutputKind
 
 
@@ -86,6 +88,10 @@ class EmulatedEngine(Engine):
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         self._spend(len(requests))
+        return self.answers(requests)
+
+    def answers(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        """What it says to them, in no time."""
         if self._spec.output is not OutputKind.ACTION_CHUNK:
             return [EngineReply(verdict=VERDICTS.get(request.id.component, "ongoing"), text="emulated") for request in requests]
         still = np.zeros((self._spec.chunk_length, len(self._spec.action_names)), np.float32)
@@ -123,6 +129,53 @@ class EmulatedEngine(Engine):
         return next((size for size in self._spec.batch_sizes if size >= wanted), wanted)
 
 
+class EmulatedSteps(EmulatedEngine, Stepping):
+    """Can also go on one solver step at a time, by the law of that. Steps that nobody computes always succeed."""
+
+    def __init__(
+        self,
+        spec: EmulatedSpec,
+        service: ServiceLaw | Callable[[int], float],
+        wait: Callable[[float], None],
+        *,
+        steps: SteppedService,
+    ) -> None:
+        super().__init__(spec, service, wait)
+        self._steps = steps
+        self._rows: dict[int, InferenceRequest] = {}
+        self._left: Counter[int] = Counter()
+        """Steps that a row still needs."""
+
+    @property
+    def max_rows(self) -> int:
+        return self._steps.max_rows
+
+    def num_turns(self, request: InferenceRequest) -> int:
+        return self._steps.num_steps
+
+    def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
+        self._wait(self._steps.draw_perception_s(len(rows), self._rng))
+        self._rows.update(rows)
+        self._left.update(dict.fromkeys(rows, self._steps.num_steps))
+        return {}
+
+    def ready(self) -> Collection[int]:
+        return self._rows.keys()
+
+    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        self._wait(self._steps.draw_step_s(len(rows), self._rng))
+        self._left.subtract(rows)
+        done = [row for row in rows if not self._left[row]]
+        answers = self.answers([self._rows[row] for row in done])
+        self.leave(done)
+        return dict(zip(done, answers, strict=True))
+
+    def leave(self, rows: Collection[int]) -> None:
+        for row in rows:
+            self._rows.pop(row, None)
+            self._left.pop(row, None)
+
+
 def build(spec: EngineSpec) -> EmulatedEngine:
     """By the catalogue's service law, or else by the profile."""
     entry = spec.entry
@@ -140,7 +193,10 @@ def build(spec: EngineSpec) -> EmulatedEngine:
     if service is None:
         return EmulatedEngine(emulated, _service_time(spec.model, spec.profile, spec.gpu_type), spec.wait)
     sizes = service.batch_sizes if service.batching == "fixed" else (service.max_concurrent,)
-    return EmulatedEngine(replace(emulated, batch_sizes=sizes), service.law(), spec.wait)
+    emulated, steps = replace(emulated, batch_sizes=sizes), service.stepped_law()
+    if steps:
+        return EmulatedSteps(emulated, service.law(), spec.wait, steps=steps)
+    return EmulatedEngine(emulated, service.law(), spec.wait)
 
 
 def _service_time(model: str, profile: Profile, gpu_type: str) -> Callable[[int], float]:
