@@ -42,16 +42,28 @@ SHARE = 1 / 8
 """Of a request's work, after which it looks again how many are in service with it."""
 
 
+Amend = Callable[[InferenceRequest, EngineReply], EngineReply]
+"""What becomes of an answer."""
+
+
 class EmulatedEngine(Engine):
     """`service` is a law, or gives the seconds of one batch by its size. `wait` spends them, with a sleep or in virtual time."""
 
-    def __init__(self, spec: EmulatedSpec, service: ServiceLaw | Callable[[int], float], wait: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        spec: EmulatedSpec,
+        service: ServiceLaw | Callable[[int], float],
+        wait: Callable[[float], None],
+        amend: Amend = lambda request, reply: reply,
+    ) -> None:
+        self._amend = amend
         self._spec, self._service, self._wait = spec, service, wait
         self._batch_size = 1
         self._lock, self._in_service = threading.Lock(), 0
         self.max_concurrent = service.max_concurrent if isinstance(service, ContinuousService) else 1
         self._rng = np.random.default_rng(spec.seed)
         acts = spec.output is OutputKind.ACTION_CHUNK
+        self._still = np.zeros((spec.chunk_length, len(spec.action_names)), np.float32)
         self._contract = ModelContract(
             model=f"emulated {spec.model}",
             model_hash="",
@@ -88,14 +100,12 @@ class EmulatedEngine(Engine):
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         self._spend(len(requests))
-        return self.answers(requests)
+        return [self._amend(request, self._answer(request)) for request in requests]
 
-    def answers(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
-        """What it says to them, in no time."""
+    def _answer(self, request: InferenceRequest) -> EngineReply:
         if self._spec.output is not OutputKind.ACTION_CHUNK:
-            return [EngineReply(verdict=VERDICTS.get(request.id.component, "ongoing"), text="emulated") for request in requests]
-        still = np.zeros((self._spec.chunk_length, len(self._spec.action_names)), np.float32)
-        return [EngineReply(chunk_model=still, chunk_robot=still)] * len(requests)
+            return EngineReply(verdict=VERDICTS.get(request.id.component, "ongoing"), text="emulated")
+        return EngineReply(chunk_model=self._still, chunk_robot=self._still)
 
     def _spend(self, num_requests: int) -> None:
         service = self._service
@@ -137,10 +147,10 @@ class EmulatedSteps(EmulatedEngine, Stepping):
         spec: EmulatedSpec,
         service: ServiceLaw | Callable[[int], float],
         wait: Callable[[float], None],
-        *,
         steps: SteppedService,
+        amend: Amend = lambda request, reply: reply,
     ) -> None:
-        super().__init__(spec, service, wait)
+        super().__init__(spec, service, wait, amend)
         self._steps = steps
         self._rows: dict[int, InferenceRequest] = {}
         self._left: Counter[int] = Counter()
@@ -166,9 +176,9 @@ class EmulatedSteps(EmulatedEngine, Stepping):
         self._wait(self._steps.draw_step_s(len(rows), self._rng))
         self._left.subtract(rows)
         done = [row for row in rows if not self._left[row]]
-        answers = self.answers([self._rows[row] for row in done])
+        answers = {row: self._amend(self._rows[row], self._answer(self._rows[row])) for row in done}
         self.leave(done)
-        return dict(zip(done, answers, strict=True))
+        return answers
 
     def leave(self, rows: Collection[int]) -> None:
         for row in rows:
@@ -195,7 +205,7 @@ def build(spec: EngineSpec) -> EmulatedEngine:
     sizes = service.batch_sizes if service.batching == "fixed" else (service.max_concurrent,)
     emulated, steps = replace(emulated, batch_sizes=sizes), service.stepped_law()
     if steps:
-        return EmulatedSteps(emulated, service.law(), spec.wait, steps=steps)
+        return EmulatedSteps(emulated, service.law(), spec.wait, steps)
     return EmulatedEngine(emulated, service.law(), spec.wait)
 
 

@@ -25,6 +25,14 @@ class Steps(BaseModel):
     """Of `base_ms`."""
     perception_per_row_ms: float = Field(ge=0)
     """Of `per_row_ms`."""
+    sizes: tuple[int, ...] = ()
+    """Shapes of a perception and of a step, rising; none: `batch_sizes`. There may be more of them: a step is captured once, not
+    once for each of a batch's."""
+
+
+def _check_rising(name: str, sizes: tuple[int, ...]) -> None:
+    if not sizes or sizes[0] < 1 or any(low >= high for low, high in pairwise(sizes)):
+        raise ValueError(f"{name} is {list(sizes)}; it must be a rising list of whole numbers from 1")
 
 
 class Service(BaseModel):
@@ -56,9 +64,8 @@ class Service(BaseModel):
         needed = "per_row_ms" if self.batching == "fixed" else "per_request_ms"
         if getattr(self, needed) is None:
             raise ValueError(f"{needed} is missing: {self.batching} batching needs it")
-        sizes = self.batch_sizes
-        if not sizes or sizes[0] < 1 or any(low >= high for low, high in pairwise(sizes)):
-            raise ValueError(f"batch_sizes is {list(sizes)}; it must be a rising list of whole numbers from 1")
+        _check_rising("batch_sizes", self.batch_sizes)
+        _check_rising("steps.sizes", self.steps.sizes if self.steps and self.steps.sizes else (1,))
         if self.steps and not (
             self.steps.perception_base_ms < self.base_ms and self.steps.perception_per_row_ms <= (self.per_row_ms or 0.0)
         ):
@@ -86,7 +93,7 @@ class Service(BaseModel):
             step_base_s=(self.base_ms - steps.perception_base_ms) / steps.num_steps / 1e3,
             step_per_row_s=((self.per_row_ms or 0.0) - steps.perception_per_row_ms) / steps.num_steps / 1e3,
             num_steps=steps.num_steps,
-            sizes=self.batch_sizes,
+            sizes=steps.sizes or self.batch_sizes,
             jitter=self.jitter,
         )
 

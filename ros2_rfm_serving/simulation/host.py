@@ -13,9 +13,9 @@ from ros2_rfm_serving.faults import Delivery, Direction, corrupt
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
 from ros2_rfm_serving.simulation.events import source
-from ros2_rfm_serving.simulation.gpu import Gpu
+from ros2_rfm_serving.simulation.gpu import Answers, Gpu
 from ros2_rfm_serving.simulation.world import World
-from ros2_rfm_serving.types import EngineReply, ObservationRequest, Placement, Reply, RequestId, SessionGrant, SessionRequest
+from ros2_rfm_serving.types import ObservationRequest, Placement, Reply, RequestId, SessionGrant, SessionRequest
 
 STATUS_PERIOD_S = 0.5
 """Of a server's status messages, as in the live body."""
@@ -89,8 +89,7 @@ class Host:
         self._server = self._started(self._config)
         self._up = True
         self._lives = 1
-        self._in_progress: dict[Work, list[EngineReply | None]] = {}
-        """With the answers, once the engine has worked on it"""
+        self._in_progress: set[Work] = set()
         self._busy_since_s = self._looks_s = math.inf
         if self._config.refetch_after_s < math.inf:
             self._events.at(0.0, self._refetch)
@@ -189,11 +188,12 @@ class Host:
     def _serve(self) -> None:
         now_s = self._events.now_s
         for tier, gpu in enumerate(self._gpus):
-            while work := self._server.begin(now_s, tier):
+            while gpu.takes and (work := self._server.begin(now_s, tier)):
                 if not tier and not self._is_busy:
                     self._busy_since_s = now_s
-                self._in_progress[work] = []
-                gpu.start(work, self._infer, self._return if tier else self._done)
+                self._in_progress.add(work)
+                gpu.start(work, self._server.run, self._return if tier else self._done)
+            gpu.go(self._serve)
         if now_s < self._server.look_again_s < math.inf and self._server.look_again_s != self._looks_s:
             self._looks_s = self._server.look_again_s
             self._events.at(self._looks_s, self._look_again, self._looks_s)
@@ -218,17 +218,14 @@ class Host:
         """Its own GPU."""
         return any(not work.tier for work in self._in_progress)
 
-    def _return(self, work: Work) -> None:
+    def _return(self, work: Work, answers: Answers) -> None:
         """The way there and back of what overflowed."""
-        self._events.at(self._events.now_s + self._round_trips_s[work.tier], self._done, work)
+        self._events.at(self._events.now_s + self._round_trips_s[work.tier], self._done, work, answers)
 
-    def _infer(self, work: Work) -> None:
-        self._in_progress[work] = self._server.run(work)
-
-    def _done(self, work: Work) -> None:
+    def _done(self, work: Work, answers: Answers) -> None:
         if work not in self._in_progress:
             return  # a crash was faster
-        answers = self._in_progress.pop(work)
+        self._in_progress.remove(work)
         if not work.tier and not self._is_busy:
             self._count_busy()
         now_s, traffic = self._events.now_s, self._traffic
