@@ -167,11 +167,11 @@ def problem_of(factory: Factory, counts: Mapping[str, int], profile: Profile, ca
                 continue
             memory[model, gpu_type] = need.memory_gb if need else 1.0
             load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
-    return Problem(classes=classes, servers=servers, memory_gb=memory, load_s=load)
+    return Problem(classes=classes, servers=servers, memory_gb=memory, load_s=load, continuous=factory.continuous)
 
 
 def curves_of(problem: Problem, profile: Profile) -> Curves:
-    return Curves(profile, problem.models, problem.gpus, problem.memory_gb)
+    return Curves(profile.batched(problem.continuous), problem.models, problem.gpus, problem.memory_gb)
 
 
 def _run(

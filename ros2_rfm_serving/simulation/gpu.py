@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -10,22 +10,22 @@ from typing import Protocol
 import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
+from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec, EmulatedSteps
 from ros2_rfm_serving.profiles import (
     ContinuousService,
     FixedService,
     MeasuredService,
     ProcessorSharing,
+    SteppedService,
 )
 from ros2_rfm_serving.server import Work
 from ros2_rfm_serving.simulation.events import source
+from ros2_rfm_serving.simulation.rounds import Answers
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
 
-Answers = Sequence[EngineReply | None]
 Run = Callable[[Work], Answers]
 Done = Callable[[Work, Answers], None]
-Again = Callable[[], None]
 BatchLaw = FixedService | MeasuredService
 LARGE = 1e3
 """Of a solver's last update, in standard deviations of an action: no model is as unsure."""
@@ -57,15 +57,8 @@ class Gpu(Protocol):
     @property
     def engine(self) -> Engine: ...
 
-    @property
-    def takes(self) -> bool:
-        """Whether works may begin now."""
-
     def start(self, work: Work, run: Run, done: Done) -> None:
         """`run` makes the engine work on it, `done` is called when it has ended."""
-
-    def go(self, again: Again) -> None:
-        """All that begin now have been started. `again` is called when works may begin that could not before."""
 
     def forget(self) -> None:
         """What runs will not end."""
@@ -87,7 +80,7 @@ class Stragglers:
 class BatchGpu:
     """One batch at a time. The engine waits for as long as the law says; here that is written down instead."""
 
-    max_concurrent, takes = 1, True
+    max_concurrent = 1
 
     def __init__(self, world: World, stragglers: Stragglers, spec: EmulatedSpec, law: BatchLaw, unsure: Unsure) -> None:
         rng = np.random.default_rng(spec.seed)
@@ -103,17 +96,12 @@ class BatchGpu:
         answers = run(work)
         self._events.at(self._events.now_s + self._spent_s * self._stragglers.factor(), done, work, answers)
 
-    def go(self, again: Again) -> None:
-        """It is under way."""
-
     def forget(self) -> None:
         """Nothing is kept here."""
 
 
 class SharedGpu:
     """Continuous batching: all requests in service at once, each the slower the more they are."""
-
-    takes = True
 
     def __init__(self, world: World, stragglers: Stragglers, spec: EmulatedSpec, law: ContinuousService, unsure: Unsure) -> None:
         self.engine = EmulatedEngine(spec, lambda num_requests: 0.0, lambda seconds: None, unsure)
@@ -126,9 +114,6 @@ class SharedGpu:
         self._ends[work] = (run, done)
         self._sharing.add(work, self._events.now_s, self._law.draw_work(self._rng) * self._stragglers.factor())
         self._sleep()
-
-    def go(self, again: Again) -> None:
-        """It is under way."""
 
     def forget(self) -> None:
         self._sharing: ProcessorSharing[Work] = ProcessorSharing(self._law)
@@ -150,3 +135,23 @@ class SharedGpu:
             run, done = self._ends.pop(work)
             done(work, run(work))
         self._sleep()
+
+
+class SteppedGpu:
+    """Continuous batching of an action model: `Rounds` call the engine, which writes down how long the law says that it takes."""
+
+    max_concurrent = 1
+
+    def __init__(self, stragglers: Stragglers, spec: EmulatedSpec, law: SteppedService, unsure: Unsure) -> None:
+        self.engine = EmulatedSteps(spec, law.mean_s, self._wait, law, unsure)
+        self._stragglers, self.spent_s = stragglers, 0.0
+
+    def _wait(self, seconds: float) -> None:
+        self.spent_s += seconds * self._stragglers.factor()
+
+    def start(self, work: Work, run: Run, done: Done) -> None:
+        raise AssertionError("its works run together, in rounds")
+
+    def forget(self) -> None:
+        """What runs will not end."""
+        self.engine.leave(list(self.engine.ready()))

@@ -17,8 +17,7 @@ from ros2_rfm_serving.profiles import (
     measured_service,
 )
 from ros2_rfm_serving.simulation.events import source
-from ros2_rfm_serving.simulation.gpu import BatchGpu, Gpu, SharedGpu, Stragglers, Unsure
-from ros2_rfm_serving.simulation.stepped_gpu import SteppedGpu
+from ros2_rfm_serving.simulation.gpu import BatchGpu, Gpu, SharedGpu, SteppedGpu, Stragglers, Unsure
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import OutputKind, Placement
 
@@ -72,7 +71,7 @@ def build_gpu(
     stragglers = Stragglers(world, name, share)
     unsure = Unsure(rows, spec.seed + 1)
     if isinstance(law, SteppedService):
-        return SteppedGpu(world, stragglers, replace(spec, batch_sizes=sizes), law, unsure)
+        return SteppedGpu(stragglers, replace(spec, batch_sizes=sizes), law, unsure)
     if isinstance(law, ContinuousService):
         return SharedGpu(world, stragglers, spec, law, unsure)
     return BatchGpu(world, stragglers, replace(spec, batch_sizes=sizes), law, unsure)

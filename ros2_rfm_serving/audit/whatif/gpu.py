@@ -17,7 +17,8 @@ from ros2_rfm_serving.engines.emulated import VERDICTS, EmulatedEngine, Emulated
 from ros2_rfm_serving.server import Work
 from ros2_rfm_serving.server.horizon import policy as horizon_policy
 from ros2_rfm_serving.simulation.events import Events
-from ros2_rfm_serving.simulation.gpu import Again, Answers, Done, Run
+from ros2_rfm_serving.simulation.gpu import Done, Run
+from ros2_rfm_serving.simulation.rounds import Answers
 from ros2_rfm_serving.types import NO_VALUES, SYSTEM2, EngineReply, InferenceRequest, ModelContract, OutputKind, RequestId
 
 Says = Callable[[RequestId], tuple[str, ...]]
@@ -159,8 +160,6 @@ class RecordedGpu:
         size = len(self._in_service) if self.law.is_continuous else rows
         self._spent_s = self.law.draw_s(size, self._events.now_s, self._rng)
 
-    takes = True
-
     def start(self, work: Work, run: Run, done: Done) -> None:
         self._in_service.add(work)
         answers = run(work)
@@ -171,9 +170,6 @@ class RecordedGpu:
     def _end(self, work: Work, answers: Answers, done: Done) -> None:
         self._in_service.discard(work)
         done(work, answers)
-
-    def go(self, again: Again) -> None:
-        """It is under way."""
 
     def forget(self) -> None:
         """What runs will not end."""
