@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.engines.blank import SMALL_PX, blank_request
 from ros2_rfm_serving.engines.emulated import EmulatedSpec, EmulatedSteps
 from ros2_rfm_serving.errors import ModelError
