@@ -81,7 +81,7 @@ class Mailboxes:
         ranked = self._dispatcher.rank(list(self._waiting.values()), lane.view, now_s)
         return [
             waiting.request.id
-            for waiting in ranked[: lane.view.batch_size]
+            for waiting in ranked[: lane.view.next_rows]
             if free_s - waiting.arrived_s > limit_s
             and now_s + waiting.history.refetch_s <= free_s
             and waiting.history.ask_again(waiting.request.id.sequence, now_s)

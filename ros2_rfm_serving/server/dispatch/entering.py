@@ -1,0 +1,121 @@
+"""Iteration-level batching (Orca) for rows with deadlines: who joins a running batch at this turn, and which rows a turn advances.
+
+New rows are perceived between two turns, and all rows in flight wait meanwhile. Entering at once serves the new ones; entering
+later lets others end before, and perceives those together that come meanwhile. What takes least, summed over all rows, is done, as
+long as no row in flight misses a deadline for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from ros2_rfm_serving.server.dispatch.base import NOTHING, EngineView, Selection
+from ros2_rfm_serving.server.dispatch.flight import Flight, Row
+from ros2_rfm_serving.server.dispatch.waiting import Waiting
+
+Asks = Callable[[], Sequence[float]]
+
+
+def joining(ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks) -> Selection:
+    """One more of those who wait, or nobody at this turn. An engine that goes by calls takes whatever waits."""
+    flight = engine.flight
+    if flight is None:
+        return Selection(ranked[: engine.batch_size])
+    able = _able(ranked, flight)
+    num_new = flight.num_entering + 1
+    if not able or len(flight.rows) >= flight.most or num_new > flight.perceive.saturation(flight.capacity):
+        return NOTHING
+    rows = flight.moving()
+    if rows and (_hurts(rows, num_new, flight, now_s) or (num_new == 1 and _pays_later(able, rows, flight, now_s, asks))):
+        return NOTHING
+    return Selection(able[:1])
+
+
+def advancing(flight: Flight, ready: Collection[int], now_s: float) -> Sequence[int]:
+    """All of them, unless some that would be late alone are in time and no other one is late for it."""
+    numbers = list(ready)
+    step_s = flight.step.seconds(len(numbers))
+    late = [n for n in numbers if now_s < flight.rows[n].deadline_s < now_s + flight.rows[n].turns_left * step_s]
+    if not late or len(late) == len(numbers):
+        return numbers
+    urgent: list[int] = []
+    for number in sorted(late, key=lambda n: flight.rows[n].deadline_s):
+        if _saves([*urgent, number], numbers, flight, now_s):
+            urgent.append(number)
+    return urgent or numbers
+
+
+def _able(ranked: Sequence[Waiting], flight: Flight) -> Sequence[Waiting]:
+    """A session that was in a call of which nobody got an answer has the engine for itself until it has got one."""
+    if ranked and ranked[0].history.suspect:
+        return () if flight.rows else ranked[:1]
+    if any(row.waiting.history.suspect for row in flight.rows.values()):
+        return ()
+    return [waiting for waiting in ranked if not waiting.history.suspect]
+
+
+def _hurts(rows: Sequence[Row], num_new: int, flight: Flight, now_s: float) -> bool:
+    """A row in flight that would be in time would not be if so many were perceived now."""
+    alone_s, company_s = flight.step.seconds(len(rows)), flight.step.seconds(len(rows) + num_new)
+    stall_s = flight.perceive.seconds(num_new)
+    return any(now_s + row.turns_left * alone_s <= row.deadline_s < now_s + stall_s + row.turns_left * company_s for row in rows)
+
+
+def _pays_later(waiting: Sequence[Waiting], rows: Sequence[Row], flight: Flight, now_s: float, asks: Asks) -> bool:
+    """Less time passes, summed over all rows, if they enter after some of the turns that those in flight have left."""
+    if not flight.step.seconds(len(rows)):
+        return False  # nothing is known yet
+    num_new = min(len(waiting), flight.most - len(flight.rows), flight.perceive.saturation(flight.capacity))
+    lefts = sorted(row.turns_left for row in rows)
+    now_total_s = _total_s(lefts, num_new, 0, flight, 0)
+    expected_s = sorted(t - now_s for t in asks() if t > now_s)
+    for turns in sorted({1, *lefts}):
+        wait_s, _, _ = _after(lefts, turns, flight)
+        if any(_is_late(w, wait_s, num_new, flight, now_s) for w in waiting[:num_new]):
+            return False
+        num_more = sum(t <= wait_s for t in expected_s)
+        if _total_s(lefts, num_new, turns, flight, num_more) < now_total_s:
+            return True
+    return False
+
+
+def _is_late(waiting: Waiting, wait_s: float, num_new: int, flight: Flight, now_s: float) -> bool:
+    """Only because it waits."""
+    service_s, deadline_s = flight.seconds(len(flight.rows) + num_new), min(waiting.due_s, waiting.starves_s)
+    return now_s + service_s <= deadline_s < now_s + wait_s + service_s
+
+
+def _after(lefts: Sequence[int], turns: int, flight: Flight) -> tuple[float, float, list[int]]:
+    """After so many turns: how long they took, the sum of when rows ended, and what the others have left. `lefts` rise."""
+    at_s = sum_s = 0.0
+    had, num = 0, len(lefts)
+    for i, left in enumerate(lefts):
+        upto = min(left, turns)
+        at_s += (upto - had) * flight.step.seconds(num - i)
+        had = upto
+        if left > turns:
+            return at_s, sum_s, [later - turns for later in lefts[i:]]
+        sum_s += at_s
+    return at_s, sum_s, []
+
+
+def _total_s(lefts: Sequence[int], num_new: int, wait_turns: int, flight: Flight, num_more: int) -> float:
+    """Time until each is done, summed, if `num_new` enter after so many turns. `num_more`, expected meanwhile, are perceived with
+    them then, which spares everybody a perception of their own."""
+    wait_s, ended_s, others = _after(lefts, wait_turns, flight)
+    rows = sorted([*others, *[flight.turns_of_one] * num_new])
+    stall_s = wait_s + flight.perceive.seconds(num_new)
+    _, sum_s, _ = _after(rows, rows[-1], flight)
+    more_s = flight.perceive.seconds(num_new) + flight.perceive.seconds(1) - flight.perceive.seconds(num_new + 1)
+    return ended_s + sum_s + len(rows) * (stall_s - num_more * max(0.0, more_s))
+
+
+def _saves(urgent: Sequence[int], ready: Sequence[int], flight: Flight, now_s: float) -> bool:
+    """Alone all of these are in time, and whoever else would have been still is."""
+    step_s, together_s = flight.step.seconds(len(urgent)), flight.step.seconds(len(ready))
+    first_s = max(flight.rows[n].turns_left for n in urgent) * step_s
+    if any(now_s + flight.rows[n].turns_left * step_s > flight.rows[n].deadline_s for n in urgent):
+        return False
+    others = [flight.rows[n] for n in ready if n not in urgent]
+    in_time = [row for row in others if now_s + row.turns_left * together_s <= row.deadline_s]
+    return all(now_s + first_s + row.turns_left * together_s <= row.deadline_s for row in in_time)
