@@ -21,7 +21,7 @@ console = Console()
 DERIVED = "derived from published figures by `rfm profile --derive"
 MEASURED = "measured by `rfm profile`, camera images of"
 DERIVED_REQUESTS = 2000
-"""Per point of a law and repetition. At full rate an open-loop queue never settles: such a point is the mean over its first ones."""
+"""Per point of a law and repetition. At full rate an open-loop queue never settles: such a point is the mean over these."""
 
 
 class Sheet:
