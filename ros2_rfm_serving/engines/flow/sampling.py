@@ -115,8 +115,12 @@ Row = TypeVar("Row")
 
 def filled(rows: Sequence[Row], sizes: Sequence[int]) -> Sequence[Row]:
     """`rows`, the last one repeated up to the next of `sizes`, rising; as they are beyond the largest, or without any."""
-    size = next((size for size in sizes if size >= len(rows)), len(rows))
-    return [*rows, *[rows[-1]] * (size - len(rows))]
+    return [*rows, *[rows[-1]] * (padded(len(rows), sizes) - len(rows))]
+
+
+def padded(rows: int, sizes: Sequence[int]) -> int:
+    """Rows that are computed for a batch of so many."""
+    return next((size for size in sizes if size >= rows), rows)
 
 
 def velocity_of(model: VelocityModel, context: object, time: Tensor, x: Tensor) -> Tensor:
