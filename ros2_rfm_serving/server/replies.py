@@ -63,6 +63,7 @@ def _chunk(server: str, contract: ModelContract, waiting: Waiting, answer: Engin
         inference_delay_steps=min(request.inference_delay_steps, len(request.prefix_model)) if fixed else 0,
         served=served,
         emulated=contract.emulated,
+        ended_with=answer.ended_with if request.pipelining else None,
     )
 
 

@@ -15,6 +15,7 @@ from ros2_rfm_serving.types import (
     Guidance,
     Horizon,
     ModelContract,
+    Pipelining,
     RequestId,
     Serving,
     SessionGrant,
@@ -31,7 +32,7 @@ LEAST_QUOTA_HZ = 5.0
 MAX_QUOTAS = 4096
 """That are remembered, or twice as many as sessions are open; then those of sessions that are not open are forgotten."""
 DECLARED_BURST = 4
-"""Requests that such a session may send at once: it has one under way, or the few of a pipeline."""
+"""Requests that such a session may send at once, or as many as its pipeline has in flight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,8 @@ class Session:
     slo_s: float
     """inf: no requirement"""
     quota: Quota
+    pipelining: Pipelining | None = None
+    """None: one request of it runs at a time."""
     history: History = field(default_factory=History)
     episode: int = 0
     sequence: int = 0
@@ -87,6 +90,9 @@ class Sessions:
     next_epoch: int
     rules: SessionRules = field(default_factory=SessionRules)
     draining: bool = False
+    pipelined_rows: int = 0
+    """That pipelined sessions may have in flight together: theirs stay there between two frames, and others must not starve. 0:
+    requests run in batches here that begin and end together, and none is taken."""
     _declared_hz: Mapping[SessionKey, float] = field(default_factory=dict)
     _open: dict[SessionKey, Session] = field(default_factory=dict)
     _quotas: dict[SessionKey, Quota] = field(default_factory=dict)
@@ -115,29 +121,30 @@ class Sessions:
         others = (rules.max_request_rate_hz, rules.burst) != (self.rules.max_request_rate_hz, self.rules.burst)
         self.rules = rules
         for session in self._open.values() if others else ():
-            session.quota = self._quota(session.key)
+            session.quota = self._quota(session.key, session.pipelining)
 
     def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
         """How often the schedule lets these ask. Whoever is not among them may ask as often as the rules say."""
         self._declared_hz = rates_hz
         for session in self._open.values():
-            session.quota = self._quota(session.key)
+            session.quota = self._quota(session.key, session.pipelining)
 
-    def _quota(self, key: SessionKey) -> Quota:
+    def _quota(self, key: SessionKey, pipelining: Pipelining | None) -> Quota:
         """What is left of it outlives the session: a new one is no new quota."""
         if key not in self._quotas and len(self._quotas) >= max(MAX_QUOTAS, 2 * len(self._open)):
             self._quotas = {key: quota for key, quota in self._quotas.items() if key in self._open}
-        quota = self._quotas.setdefault(key, Quota(*self._limits(key)))
-        quota.become(*self._limits(key))
+        limits = self._limits(key, pipelining.depth if pipelining else 1)
+        quota = self._quotas.setdefault(key, Quota(*limits))
+        quota.become(*limits)
         return quota
 
-    def _limits(self, key: SessionKey) -> tuple[float, int]:
-        """(rate in Hz, at once)"""
+    def _limits(self, key: SessionKey, depth: int) -> tuple[float, int]:
+        """(rate in Hz, at once); depth: requests that it may have in flight."""
         rules, declared_hz = self.rules, self._declared_hz.get(key, math.inf)
         if declared_hz == math.inf:
-            return rules.max_request_rate_hz, rules.burst
+            return rules.max_request_rate_hz, max(rules.burst, depth)
         quota_hz = max(DECLARED_FACTOR * declared_hz, LEAST_QUOTA_HZ)
-        return min(rules.max_request_rate_hz, quota_hz), min(rules.burst, DECLARED_BURST)
+        return min(rules.max_request_rate_hz, quota_hz), max(min(rules.burst, DECLARED_BURST), depth)
 
     def open(self, request: SessionRequest, load: float) -> SessionGrant:
         """A second open by the same robot and component replaces the first (it has restarted, or lost its way).
@@ -151,6 +158,8 @@ class Sessions:
         if found := contracts.differences(self.contract, request, instruction=rules.instruction, strict_rate=rules.strict_rate):
             raise ContractError(found)
         key = (request.robot, request.component)
+        if request.pipelining:
+            self._check_rows(key, request.pipelining)
         if key not in self._open:
             self._check_capacity(key, load)
         else:
@@ -163,11 +172,24 @@ class Sessions:
             request.horizon,
             rules.instruction or request.instruction,
             request.slo_s or math.inf,
-            self._quota(key),
+            self._quota(key, request.pipelining),
+            request.pipelining,
         )
         self.next_epoch += 1
         warning = contracts.other_rate(self.contract, request)
         return SessionGrant(session_epoch=self._open[key].epoch, contract=self.contract, warnings=(warning,) if warning else ())
+
+    def _check_rows(self, key: SessionKey, pipelining: Pipelining) -> None:
+        """Raises: `ContractError` for more than there could ever be; `CapacityError` while others have them."""
+        if not self.pipelined_rows:
+            problem = "pipelining: this server runs batches that begin and end together"
+            raise ContractError([f"{problem}; set `batching: continuous` of its server group, or leave it out"])
+        if pipelining.depth > self.pipelined_rows:
+            problem = f"pipelining: pp_perception + pp_generation is {pipelining.depth}"
+            raise ContractError([f"{problem}, this server keeps {self.pipelined_rows} rows for pipelined sessions; ask for fewer"])
+        taken = sum(each.pipelining.depth for each in self._open.values() if each.pipelining and each.key != key)
+        if taken + pipelining.depth > self.pipelined_rows:
+            raise CapacityError(f"{taken} of {self.pipelined_rows} rows are taken by pipelined sessions; try another server")
 
     def _check_capacity(self, key: SessionKey, load: float) -> None:
         """Whoever is not in the schedule takes no place of those who are."""

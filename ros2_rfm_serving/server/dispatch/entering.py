@@ -62,21 +62,18 @@ def _hurts(rows: Sequence[Row], num_new: int, flight: Flight, now_s: float) -> b
 
 
 def _pays_later(waiting: Sequence[Waiting], rows: Sequence[Row], flight: Flight, now_s: float, asks: Asks) -> bool:
-    """Less time passes, summed over all rows, if they enter after some of the turns that those in flight have left."""
+    """They enter when all in flight are done, rather than now: less time passes until each is answered, summed over these, those in
+    flight, and those who are expected meanwhile: what the engine works longer delays them, and once more whom they delay."""
     if not flight.step.seconds(len(rows)):
         return False  # nothing is known yet
-    num_new = min(len(waiting), flight.most - len(flight.rows), flight.perceive.saturation(flight.capacity))
+    num_new = min(len(waiting), flight.most - len(flight.rows))
     lefts = sorted(row.turns_left for row in rows)
-    now_total_s = _total_s(lefts, num_new, 0, flight, 0)
-    expected_s = sorted(t - now_s for t in asks() if t > now_s)
-    for turns in sorted({1, *lefts}):
-        wait_s, _, _ = _after(lefts, turns, flight)
-        if any(_is_late(w, wait_s, num_new, flight, now_s) for w in waiting[:num_new]):
-            return False
-        num_more = sum(t <= wait_s for t in expected_s)
-        if _total_s(lefts, num_new, turns, flight, num_more) < now_total_s:
-            return True
-    return False
+    wait_s = _after(lefts, lefts[-1], flight)[0]
+    if any(_is_late(w, wait_s, num_new, flight, now_s) for w in waiting[:num_new]):
+        return False
+    (now_sum_s, now_end_s), (later_sum_s, later_end_s) = (_work(lefts, num_new, turns, flight) for turns in (0, lefts[-1]))
+    num_more = 2 * sum(not t <= now_s and not t > now_s + later_end_s for t in asks())  # NaN: at any time
+    return later_sum_s - now_sum_s < num_more * (now_end_s - later_end_s)
 
 
 def _is_late(waiting: Waiting, wait_s: float, num_new: int, flight: Flight, now_s: float) -> bool:
@@ -99,15 +96,13 @@ def _after(lefts: Sequence[int], turns: int, flight: Flight) -> tuple[float, flo
     return at_s, sum_s, []
 
 
-def _total_s(lefts: Sequence[int], num_new: int, wait_turns: int, flight: Flight, num_more: int) -> float:
-    """Time until each is done, summed, if `num_new` enter after so many turns. `num_more`, expected meanwhile, are perceived with
-    them then, which spares everybody a perception of their own."""
+def _work(lefts: Sequence[int], num_new: int, wait_turns: int, flight: Flight) -> tuple[float, float]:
+    """If `num_new` enter after so many turns: the time until each row is done, summed, and until all are."""
     wait_s, ended_s, others = _after(lefts, wait_turns, flight)
     rows = sorted([*others, *[flight.turns_of_one] * num_new])
-    stall_s = wait_s + flight.perceive.seconds(num_new)
-    _, sum_s, _ = _after(rows, rows[-1], flight)
-    more_s = flight.perceive.seconds(num_new) + flight.perceive.seconds(1) - flight.perceive.seconds(num_new + 1)
-    return ended_s + sum_s + len(rows) * (stall_s - num_more * max(0.0, more_s))
+    entered_s = wait_s + flight.perceive.seconds(num_new)
+    end_s, sum_s, _ = _after(rows, rows[-1], flight)
+    return ended_s + len(rows) * entered_s + sum_s, entered_s + end_s
 
 
 def _saves(urgent: Sequence[int], ready: Sequence[int], flight: Flight, now_s: float) -> bool:
