@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,8 +25,6 @@ KEPT = 0.99
 """Share of the requests of every component that are answered within their SLO, where the SLO is kept; of its rate that a robot has,
 where it has it."""
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -35,6 +33,8 @@ class Setting:
     seed: int
     profiles: Path | None
     """Folder of profiles and catalogue; None: the shipped one."""
+    system1: str = ""
+    """Action model in place of the workloads' own; empty: theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +72,11 @@ class Most:
     """Of those, as many as it holds for in virtual time."""
 
 
-def rows(setting: Setting, workloads: tuple[str, ...], fleets: tuple[int, ...], say: Say) -> Iterator[Row]:
+def rows(setting: Setting, workloads: tuple[str, ...], fleets: tuple[int, ...]) -> Iterator[Row]:
     for workload in workloads:
         for num_robots in fleets:
             for batching in BATCHINGS:
-                say(f"{workload}, {num_robots} robots, {batching}")
-                inputs = inputs_of(workload, batching, setting, num_robots)
-                yield row(workload, batching, inputs, setting)
+                yield row(workload, batching, inputs_of(workload, batching, setting, num_robots), setting)
 
 
 def row(workload: str, batching: str, inputs: Inputs, setting: Setting) -> Row:
@@ -99,20 +97,19 @@ def row(workload: str, batching: str, inputs: Inputs, setting: Setting) -> Row:
     )
 
 
-def most(workload: str, batching: str, rate_hz: float, setting: Setting, say: Say) -> Most:
+def most(workload: str, batching: str, rate_hz: float, setting: Setting) -> Most:
     inputs = inputs_of(workload, batching, setting)
     required = {name: Required(rate_hz=rate_hz, source="--rate") for name in inputs.factory.tasks}
     question = Question(inputs=inputs, required=required, policy="best", budget_s=None, rtt_s=0.0)
-    planned = question.robots(lambda text: say(f"{workload}, {batching}: {text}")).found or 0
+    planned = question.robots(lambda text: None).found or 0
     holds = planned
-    while holds and not _holds(holds, question, rate_hz, setting, say):
+    while holds and not _holds(holds, question, rate_hz, setting):
         holds -= max(1, holds // 50)
     return Most(workload=workload, batching=batching, rate_hz=rate_hz, planned=planned, simulated=holds)
 
 
-def _holds(num_robots: int, question: Question, rate_hz: float, setting: Setting, say: Say) -> bool:
+def _holds(num_robots: int, question: Question, rate_hz: float, setting: Setting) -> bool:
     """In virtual time every component keeps its SLO and the robots, on average, their rate."""
-    say(f"{question.inputs.factory.name}, {num_robots} robots in virtual time")
     factory = demanding(question.inputs.factory.with_num_robots(num_robots), question.required)
     report = _simulated(question.solve(factory), replace(question.inputs, factory=factory), setting)
     return report is not None and _attainment(report) >= KEPT and report.goodput >= KEPT * rate_hz * num_robots
@@ -120,12 +117,18 @@ def _holds(num_robots: int, question: Question, rate_hz: float, setting: Setting
 
 def inputs_of(workload: str, batching: str, setting: Setting, num_robots: int | None = None) -> Inputs:
     inputs = load_inputs(shipped("config", "rosa", f"{workload}.yaml"), setting.profiles, robots=num_robots)
-    return replace(inputs, factory=batched(inputs.factory, batching))
-
-
-def batched(factory: Factory, batching: str) -> Factory:
+    factory = with_model(inputs.factory, setting.system1) if setting.system1 else inputs.factory
     groups = tuple(group.model_copy(update={"batching": batching}) for group in factory.server_cluster)
-    return factory.model_copy(update={"server_cluster": groups})
+    return replace(inputs, factory=factory.model_copy(update={"server_cluster": groups}))
+
+
+def with_model(factory: Factory, model: str) -> Factory:
+    """System 1 of every task on this one."""
+    tasks = {}
+    for name, task in factory.tasks.items():
+        system1 = task.components[SYSTEM1].model_copy(update={"model": model})
+        tasks[name] = task.model_copy(update={"components": {**task.components, SYSTEM1: system1}})
+    return factory.model_copy(update={"tasks": tasks})
 
 
 def _simulated(solution: Solution, inputs: Inputs, setting: Setting) -> Report | None:
