@@ -6,17 +6,27 @@ It is always marked as emulated.
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine, Stepping
+from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, session_of, steps_of_stages
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.profiles import ContinuousService, FixedService, Profile, ServiceLaw, SteppedService
-from ros2_rfm_serving.types import SAFETY, Conditioning, EngineReply, InferenceRequest, ModelContract, OutputKind
+from ros2_rfm_serving.types import (
+    MAX_STAGES,
+    SAFETY,
+    Conditioning,
+    EngineReply,
+    InferenceRequest,
+    ModelContract,
+    OutputKind,
+    Pipelining,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +150,8 @@ class EmulatedEngine(Engine):
 
 
 class EmulatedSteps(EmulatedEngine, Stepping):
-    """Can also go on one solver step at a time, by the law of that. Steps that nobody computes always succeed."""
+    """Can also go on one solver step at a time, by the law of that, in pipelined sessions too. Steps that nobody computes always
+    succeed."""
 
     def __init__(
         self,
@@ -151,7 +162,10 @@ class EmulatedSteps(EmulatedEngine, Stepping):
         amend: Amend = lambda request, reply: reply,
     ) -> None:
         super().__init__(spec, service, wait, amend)
-        self._steps = steps
+        self._contract = replace(self._contract, pipelines=True)
+        self._steps, self._frames = steps, Frames(steps.num_steps)
+        self._observed: dict[SessionKey, deque[int]] = {}
+        """Sequence numbers of a pipelined session's latest frames, while rows of it are in flight."""
         self._rows: dict[int, InferenceRequest] = {}
         self._left: Counter[int] = Counter()
         """Steps that a row still needs."""
@@ -163,27 +177,45 @@ class EmulatedSteps(EmulatedEngine, Stepping):
     def num_turns(self, request: InferenceRequest) -> int:
         return self._steps.num_steps
 
+    def require_pipelining(self, pipelining: Pipelining) -> None:
+        steps_of_stages(self._steps.num_steps, pipelining)
+
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
         self._wait(self._steps.draw_perception_s(len(rows), self._rng))
+        for row, request in rows.items():
+            if request.pipelining is not None:
+                session = session_of(request.id)
+                self._frames.begin(row, session, request.pipelining)
+                self._observed.setdefault(session, deque(maxlen=MAX_STAGES + 1)).append(request.id.sequence)
         self._rows.update(rows)
         self._left.update(dict.fromkeys(rows, self._steps.num_steps))
         return {}
 
     def ready(self) -> Collection[int]:
-        return self._rows.keys()
+        num_steps = self._steps.num_steps
+        return [row for row in self._rows if row not in self._frames or num_steps - self._left[row] < self._frames.limit(row)]
 
     def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
         self._wait(self._steps.draw_step_s(len(rows), self._rng))
         self._left.subtract(rows)
         done = [row for row in rows if not self._left[row]]
-        answers = {row: self._amend(self._rows[row], self._answer(self._rows[row])) for row in done}
+        answers = {row: self._amend(self._rows[row], self._answer_of(row)) for row in done}
         self.leave(done)
         return answers
+
+    def _answer_of(self, row: int) -> EngineReply:
+        reply, pipelining = self._answer(self._rows[row]), self._rows[row].pipelining
+        if pipelining is None:
+            return reply
+        seen = self._observed[self._frames.session_of(row)][pipelining.fetch_offset - pipelining.pp_perception]
+        return replace(reply, ended_with=seen)
 
     def leave(self, rows: Collection[int]) -> None:
         for row in rows:
             self._rows.pop(row, None)
             self._left.pop(row, None)
+            if row in self._frames and (session := self._frames.leave(row)):
+                del self._observed[session]
 
 
 def build(spec: EngineSpec) -> EmulatedEngine:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
-from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
 from ros2_rfm_serving.server.config import ServerConfig
 from ros2_rfm_serving.server.dispatch import CONTINUOUS, Dispatcher, DispatchPolicy, Flight, Guarded
 from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
@@ -85,7 +85,8 @@ class ServerBrain:
 
     def open_session(self, request: SessionRequest) -> SessionGrant:
         """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
-        grant = self.sessions.open(request, self._figures.load)
+        rows = self.lanes[0].pipelined_rows if self.config.batching == CONTINUOUS else 0
+        grant = self.sessions.open(request, self._figures.load, rows)
         self._forget((request.robot, request.component))
         return grant
 
@@ -124,7 +125,10 @@ class ServerBrain:
         self.sessions.max_sessions = max_sessions or self.sessions.max_sessions
 
     def reconfigure(self, config: ServerConfig) -> None:
-        """Raises: `ConfigurationError` for a name that is not known; then nothing has changed."""
+        """Raises: `ConfigurationError` for a name that is not known, or what open sessions exclude; then nothing has changed."""
+        if self.sessions.are_pipelined and config.batching != CONTINUOUS:
+            problem, fix = f"{config.batching!r} while pipelined sessions are open", "close them first, or leave it `continuous`"
+            raise ConfigurationError(problem, key="batching", fix=fix)
         changes = config.dispatch != self.config.dispatch
         policy = Guarded(dispatch_policy(config.dispatch), self._mishap) if changes else None
         self.mailboxes.dispatch_by(policy, config.batching)
@@ -284,7 +288,8 @@ class ServerBrain:
         session.superseded = 0
         self._served += 1
         self._figures.replied(served)
-        return reply_of(self.config.name, self.contract, waiting, answer, served, outlook)
+        held = self.lanes[work.tier].asked_with(waiting.request, answer.ended_with)
+        return reply_of(self.config.name, self.contract, waiting, answer, served, outlook, held)
 
     # --- how it is ---
 

@@ -62,7 +62,8 @@ class Mailboxes:
 
     def take(self, lanes: Sequence[Lane], tier: int, now_s: float) -> Selection:
         """What tier `tier` runs next leaves its mailboxes."""
-        view, waiting = lanes[tier].view, list(self._waiting.values())
+        view = lanes[tier].view
+        waiting = [each for each in self._waiting.values() if lanes[tier].takes(each.request)]
         ranked = self._dispatcher.rank(waiting, view, now_s)
         if tier:
             ranked = overflow(ranked, lanes[0].view, view, now_s)

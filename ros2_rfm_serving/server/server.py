@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ros2_rfm_serving.engines.base import Engine, Stepping
-from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ContractError, ModelError
 from ros2_rfm_serving.server.brain import ServerBrain
 from ros2_rfm_serving.server.config import ServerConfig
 from ros2_rfm_serving.server.dispatch import CONTINUOUS, DispatchPolicy
@@ -138,11 +138,21 @@ class ModelServer:
 
     def open_session(self, request: SessionRequest) -> SessionGrant:
         """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
+        self._require(request)
         with self.deciding() as brain:
             grant = brain.open_session(request)
         self._tell_engines()
         unable = without_updates(request.horizon, self.config.num_updates)
         return replace(grant, warnings=(*grant.warnings, unable)) if unable else grant
+
+    def _require(self, request: SessionRequest) -> None:
+        """Raises: `ContractError` where the engine cannot do it."""
+        engine = self.engine(0)
+        if request.pipelining and not request.pipelining.problem and self.contract.pipelines and isinstance(engine, Stepping):
+            try:
+                engine.require_pipelining(request.pipelining)
+            except ModelError as error:
+                raise ContractError([f"pipelining: {error}"]) from error
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         with self.deciding() as brain:

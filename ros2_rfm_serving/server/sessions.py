@@ -90,9 +90,6 @@ class Sessions:
     next_epoch: int
     rules: SessionRules = field(default_factory=SessionRules)
     draining: bool = False
-    pipelined_rows: int = 0
-    """That pipelined sessions may have in flight together: theirs stay there between two frames, and others must not starve. 0:
-    requests run in batches here that begin and end together, and none is taken."""
     _declared_hz: Mapping[SessionKey, float] = field(default_factory=dict)
     _open: dict[SessionKey, Session] = field(default_factory=dict)
     _quotas: dict[SessionKey, Quota] = field(default_factory=dict)
@@ -112,6 +109,11 @@ class Sessions:
     def over_quota(self) -> dict[str, int]:
         """ "robot/component" -> requests refused as too many; only those that have any."""
         return {"/".join(session.key): session.over_quota for session in self._open.values() if session.over_quota}
+
+    @property
+    def are_pipelined(self) -> bool:
+        """Any of them."""
+        return any(session.pipelining is not None for session in self._open.values())
 
     def histories(self) -> list[History]:
         return [session.history for session in self._open.values()]
@@ -146,8 +148,10 @@ class Sessions:
         quota_hz = max(DECLARED_FACTOR * declared_hz, LEAST_QUOTA_HZ)
         return min(rules.max_request_rate_hz, quota_hz), max(min(rules.burst, DECLARED_BURST), depth)
 
-    def open(self, request: SessionRequest, load: float) -> SessionGrant:
+    def open(self, request: SessionRequest, load: float, pipelined_rows: int = 0) -> SessionGrant:
         """A second open by the same robot and component replaces the first (it has restarted, or lost its way).
+
+        pipelined_rows: that pipelined sessions may have in flight together; 0: batches begin and end together here.
 
         Raises: `ContractError`; `CapacityError` with the `load`; `DrainingError`; `BadMessageError` for impossible values.
         """
@@ -159,7 +163,7 @@ class Sessions:
             raise ContractError(found)
         key = (request.robot, request.component)
         if request.pipelining:
-            self._check_rows(key, request.pipelining)
+            self._check_rows(key, request.pipelining, pipelined_rows)
         if key not in self._open:
             self._check_capacity(key, load)
         else:
@@ -179,17 +183,17 @@ class Sessions:
         warning = contracts.other_rate(self.contract, request)
         return SessionGrant(session_epoch=self._open[key].epoch, contract=self.contract, warnings=(warning,) if warning else ())
 
-    def _check_rows(self, key: SessionKey, pipelining: Pipelining) -> None:
+    def _check_rows(self, key: SessionKey, pipelining: Pipelining, rows: int) -> None:
         """Raises: `ContractError` for more than there could ever be; `CapacityError` while others have them."""
-        if not self.pipelined_rows:
+        if not rows:
             problem = "pipelining: this server runs batches that begin and end together"
             raise ContractError([f"{problem}; set `batching: continuous` of its server group, or leave it out"])
-        if pipelining.depth > self.pipelined_rows:
+        if pipelining.depth > rows:
             problem = f"pipelining: pp_perception + pp_generation is {pipelining.depth}"
-            raise ContractError([f"{problem}, this server keeps {self.pipelined_rows} rows for pipelined sessions; ask for fewer"])
+            raise ContractError([f"{problem}, this server keeps {rows} rows for pipelined sessions; ask for fewer"])
         taken = sum(each.pipelining.depth for each in self._open.values() if each.pipelining and each.key != key)
-        if taken + pipelining.depth > self.pipelined_rows:
-            raise CapacityError(f"{taken} of {self.pipelined_rows} rows are taken by pipelined sessions; try another server")
+        if taken + pipelining.depth > rows:
+            raise CapacityError(f"{taken} of {rows} rows are taken by pipelined sessions; try another server")
 
     def _check_capacity(self, key: SessionKey, load: float) -> None:
         """Whoever is not in the schedule takes no place of those who are."""

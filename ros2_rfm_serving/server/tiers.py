@@ -11,6 +11,7 @@ from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.server.dispatch import EngineView, Flight, Row, ServiceTimes, Waiting
 from ros2_rfm_serving.server.running import Mishap, Running
 from ros2_rfm_serving.server.stepping import StepRunning
+from ros2_rfm_serving.types import InferenceRequest, RequestId
 
 FIRST_REST_S, LAST_REST_S = 0.5, 30.0
 MOST_DOUBLINGS = 10
@@ -89,6 +90,11 @@ class Lane:
     def _capacity(self) -> int:
         return min(self.batch_size, self.max_rows)
 
+    @property
+    def pipelined_rows(self) -> int:
+        """That pipelined sessions may have in flight together: theirs stay there between two frames, and others must not starve."""
+        return max(0, self._capacity - 1)
+
     def become(self, *, continuous: bool) -> bool:
         """Rows one by one, or whole batches; only while it is idle. False: something runs that began the other way."""
         continuous = continuous and self.max_rows > 0
@@ -104,7 +110,25 @@ class Lane:
 
     @property
     def is_full(self) -> bool:
-        return len(self._ends_s) >= (self.max_concurrent if self.view.flight is None else self.view.flight.most)
+        return len(self._ends_s) >= self.max_concurrent if self.view.flight is None else self.view.flight.is_full
+
+    def takes(self, request: InferenceRequest) -> bool:
+        """Of a pipelined session, only rows that go on step by step, and no more of them at once than it has agreed upon."""
+        if request.pipelining is None:
+            return True
+        return self.view.flight is not None and len(self._of_session(request.id)) < request.pipelining.depth
+
+    def asked_with(self, request: InferenceRequest, sequence: int | None) -> InferenceRequest:
+        """That of the same session which has this number and runs beside it; else itself."""
+        others = (each for each in self._of_session(request.id) if each.id.sequence == sequence)
+        return next(others, request)
+
+    def _of_session(self, request: RequestId) -> list[InferenceRequest]:
+        """Of its episode."""
+        same = (request.robot, request.component, request.session_epoch, request.episode)
+        running = [waiting.request for work in self._ends_s for waiting in work.batch]
+        ids = [(each, each.id) for each in running if each.pipelining is not None]
+        return [each for each, id in ids if (id.robot, id.component, id.session_epoch, id.episode) == same]
 
     @property
     def works(self) -> list[Work]:
@@ -121,11 +145,11 @@ class Lane:
 
     @property
     def since_s(self) -> float:
-        """When the oldest of what runs began, or rows last went on; inf: nothing runs. Takes no lock."""
+        """When what has not moved for longest began, or went on by a solver step; inf: nothing runs. Takes no lock."""
         flight = self.view.flight
         if flight is not None:
             rows = tuple(flight.rows.values())
-            return flight.moved_s if any(not row.paused or not row.is_pipelined for row in rows) else math.inf
+            return min((row.moved_s for row in rows if not (row.paused and row.is_pipelined)), default=math.inf)
         return min((work.begun_s for work in tuple(self._ends_s)), default=math.inf)
 
     def begun(self, work: Work) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ros2_rfm_serving.types.arrays import SCHEMA_VERSION
 
-
 MAX_STAGES = 64
 """Of one kind, in a pipelined session; who is served so slowly is better off without."""
 MAX_ALPHA = 8.0

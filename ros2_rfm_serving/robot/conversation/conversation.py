@@ -133,7 +133,7 @@ class Conversation:
         for link in self.links.all:
             if link.asked_again and asking:
                 link_s = -math.inf
-            elif link.is_full or link.state is LinkState.OPENING or not asking and link.state is LinkState.OPEN:
+            elif link.is_full or link.state is LinkState.OPENING or (not asking and link.state is LinkState.OPEN):
                 link_s = link.deadline_s
             elif link.state is not LinkState.OPEN:
                 link_s = self.links.open_s(link)
@@ -141,9 +141,7 @@ class Conversation:
                 link_s = link.next_send_s if self._supervision.asks(link.component) else math.inf
             else:
                 link_s = self.due.ask_s(link, step_ends_s) if link.goal_coupled else link.next_send_s
-            if link.deadline_s < link_s:
-                link_s = link.deadline_s
-            next_s = link_s if link_s < next_s else next_s  # a hot loop: no call
+            next_s = min(next_s, link_s, link.deadline_s)
         return next_s
 
     def _sensor_problem(self, sensors: Sensors | None, now_s: float) -> str:

@@ -61,7 +61,7 @@ class Links:
             link.goal_coupled = link is self.system1 or link in self.coupled
 
     def _pipeline(self, link: Link) -> None:
-        """A frame lasts as long as the steps that are executed of a chunk. Ticks that are steps jitter: half of one is no matter."""
+        """A frame lasts as long as what is executed of a chunk. Ticks that are steps jitter: half of one is no matter."""
         config = self._config
         if config.pipelining is not None and link.component == SYSTEM1:
             jitter_s = 0.5 / config.control_rate_hz if config.tick_is_step else 0.0

@@ -125,7 +125,7 @@ class Motor:
     def take(self, chunk: Chunk, mark: int, observed_s: float, *, real_delay: int, begun_s: float = math.nan) -> str:
         """A chunk for the queue. Returns the counter under which it is refused; empty: it was merged.
 
-        mark, observed_s: of the observation that its last steps saw, from which row 0 counts. begun_s: when the one was taken that it
+        mark, observed_s: of the observation that its last steps saw, from which row 0 counts. begun_s: when that was taken which it
         began with.
         """
         robot, model = chunk.chunk_robot, chunk.chunk_model

@@ -23,7 +23,7 @@ def joining(ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: A
         return Selection(ranked[: engine.batch_size])
     able = _able(ranked, flight)
     num_new = flight.num_entering + 1
-    if not able or len(flight.rows) >= flight.most or num_new > flight.perceive.saturation(flight.capacity):
+    if not able or flight.is_full:
         return NOTHING
     rows = flight.moving()
     if rows and (_hurts(rows, num_new, flight, now_s) or (num_new == 1 and _pays_later(able, rows, flight, now_s, asks))):
@@ -66,7 +66,7 @@ def _pays_later(waiting: Sequence[Waiting], rows: Sequence[Row], flight: Flight,
     flight, and those who are expected meanwhile: what the engine works longer delays them, and once more whom they delay."""
     if not flight.step.seconds(len(rows)):
         return False  # nothing is known yet
-    num_new = min(len(waiting), flight.most - len(flight.rows))
+    num_new = max(1, min(len(waiting), flight.most - len(flight.rows)))
     lefts = sorted(row.turns_left for row in rows)
     wait_s = _after(lefts, lefts[-1], flight)[0]
     if any(_is_late(w, wait_s, num_new, flight, now_s) for w in waiting[:num_new]):
@@ -78,7 +78,8 @@ def _pays_later(waiting: Sequence[Waiting], rows: Sequence[Row], flight: Flight,
 
 def _is_late(waiting: Waiting, wait_s: float, num_new: int, flight: Flight, now_s: float) -> bool:
     """Only because it waits."""
-    service_s, deadline_s = flight.seconds(len(flight.rows) + num_new), min(waiting.due_s, waiting.starves_s)
+    service_s = flight.perceive.seconds(num_new) + flight.turns_of_one * flight.step.seconds(len(flight.rows) + num_new)
+    deadline_s = min(waiting.due_s, waiting.starves_s)
     return now_s + service_s <= deadline_s < now_s + wait_s + service_s
 
 

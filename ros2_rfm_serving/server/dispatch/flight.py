@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +14,8 @@ class Row:
     """One request between `begin` and its answer."""
 
     waiting: Waiting
-    begun_s: float
+    moved_s: float
+    """When it began, entered or last went on."""
     turns_left: int = 0
     """Solver steps; 0: it is being perceived."""
     num_turns: int = 0
@@ -56,13 +56,17 @@ class Flight:
     """By number of their works, in the order in which they began."""
     advanced: tuple[int, ...] = ()
     """In the last turn."""
-    moved_s: float = -math.inf
-    """When something last began, entered or was decided."""
 
     @property
     def most(self) -> int:
         """Rows at once: one more would make turns longer than it shortens the queue."""
         return min(self.capacity, self.step.saturation(self.capacity))
+
+    @property
+    def is_full(self) -> bool:
+        """Rows of pipelined sessions stay between two frames and wait: of them, memory alone is counted."""
+        alone = sum(not row.is_pipelined for row in self.rows.values())
+        return len(self.rows) >= self.capacity or alone >= self.most
 
     @property
     def num_entering(self) -> int:
@@ -96,18 +100,16 @@ class Flight:
 
     def begun(self, number: int, waiting: Waiting, now_s: float) -> None:
         self.rows[number] = Row(waiting, now_s)
-        self.moved_s = now_s
 
     def entered(self, turns: Sequence[tuple[int, int]], now_s: float) -> list[int]:
         """`turns`: (number, turns that it will take) of those that have been perceived. Those that did not enter."""
         new = {number: row for number, row in self.rows.items() if not row.turns_left}
+        if turns:
+            self.perceive.observe(len(new), now_s - max(row.moved_s for row in new.values()))
         for row in new.values():
-            row.together = len(new)
+            row.together, row.moved_s = len(new), now_s
         for number, num_turns in turns:
             new.pop(number).turns_left = self.turns_of_one = num_turns
-        if turns:
-            self.perceive.observe(len(turns) + len(new), now_s - max(row.begun_s for row in self.rows.values()))
-        self.moved_s = now_s
         return list(new)
 
     def had_turn(self, took_s: float) -> None:
@@ -122,10 +124,10 @@ class Flight:
 
     def advance(self, rows: Sequence[int], now_s: float) -> None:
         """These go on now."""
-        self.advanced, self.moved_s = tuple(rows), now_s
+        self.advanced = tuple(rows)
         for number in rows:
             row = self.rows[number]
-            row.together = len(rows)
+            row.together, row.moved_s = len(rows), now_s
             row.sum_rows += len(rows)
             row.num_turns += 1
             row.turns_left = max(1, row.turns_left - 1)  # the engine says when it is done

@@ -23,7 +23,7 @@ from ros2_rfm_serving.benchmarks.dispatch.world import CLOUD, EDGE, World, draw_
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig
 from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
-from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
+from ros2_rfm_serving.server.dispatch.batching import BATCHINGS, CONTINUOUS
 from ros2_rfm_serving.server.dispatch.fifo import Fifo
 from ros2_rfm_serving.server.horizon import HORIZON_POLICIES
 from ros2_rfm_serving.types import (
@@ -84,7 +84,7 @@ def test_any_program_is_decided_again(seed: int) -> None:
     assert result.decisions > 50 and result.snapshots > 5
 
 
-@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("batching", [name for name in BATCHINGS if name != CONTINUOUS])
 @pytest.mark.parametrize("policy", DISPATCH_POLICIES)
 def test_every_policy_decides_again(policy: str, batching: str) -> None:
     result = again(of_a_world(policy, batching))
