@@ -138,10 +138,11 @@ class ForeignSteps(FakeStepping, Foreign):
 class Run:
     """A server, its clock, and what its robots know."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, config: ServerConfig | None = None) -> None:
+        """`config`: in place of the one that the program says."""
         self.program, self.now_s = program, 100.0
         serving = program.one_of(tuple(Serving))
-        config = ServerConfig(
+        config = config or ServerConfig(
             name="s",
             batch_size=1 + program.byte() % 4,
             max_sessions=1 + program.byte() % 8,
@@ -155,10 +156,10 @@ class Run:
                 absent_grace_s=1.0,
             ),
         )
-        self.steps = config.batching == CONTINUOUS
-        if self.steps:
+        steps = config.batching == CONTINUOUS
+        if steps:
             serving = Serving.SHARED
-        self.engines = [(ForeignSteps if self.steps else Foreign)(serving=serving), Foreign(serving=serving)]
+        self.engines = [(ForeignSteps if steps else Foreign)(serving=serving), Foreign(serving=serving)]
         overflow = [Tier(engine=self.engines[1], batch_size=2, round_trip_s=0.05)] if program.byte() % 2 else []
         self.server = ModelServer(config, self.engines[0], *overflow)
         self.epochs = dict.fromkeys((*ROBOTS, GOOD), 0)
@@ -226,7 +227,7 @@ class Run:
     def begin(self) -> None:
         tier = self.program.byte() % self.server.num_tiers
         work = self.server.begin(self.now_s, tier)
-        if tier == 0 and self.steps:
+        if tier == 0 and self.server.steps():
             _, ended = self.server.round(work, self.clock)
             for one in ended:
                 self.server.complete(*one, self.now_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import random
 import sys
 import threading
@@ -89,6 +90,36 @@ def test_any_program_is_decided_again(seed: int) -> None:
 def test_every_policy_decides_again(policy: str, batching: str) -> None:
     result = again(of_a_world(policy, batching))
     assert result.difference is None and not result.refused and result.decisions > 300, result
+
+
+def of_rows(seed: int, operations: int = 500) -> list[dict[str, Any]]:
+    """Rows that join, leave, are overtaken and lost; a server that goes over to batches and back."""
+    rng, now_s = random.Random(seed), itertools.count(1.0, 0.01)
+    config = ServerConfig(name="s", dispatch="balanced", batching="continuous", batch_size=4, max_sessions=6)
+    run = Run(Program(b""), config)
+    kept = Kept(run.server, run.clock)
+    operate = [Run.open, Run.reset, Run.close, Run.behave, *[Run.submit] * 6, *[Run.begin] * 8]
+    for number in range(operations):
+        run.now_s = next(now_s)
+        run.program = Program(rng.randbytes(64))
+        with contextlib.suppress(RfmError), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fuzz, "TEXTS", TEXTS)
+            rng.choice(operate)(run)
+        run.engines[0].does %= 3 if rng.random() < 0.9 else 8
+        if number % 100 == 50:
+            run.server.reconfigure(replace(config, batching=rng.choice(["fixed", "continuous"])))
+        if number % 37 == 0:
+            kept.snapshot()
+    return kept.records()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_who_joined_went_on_and_left_is_decided_again(seed: int) -> None:
+    kept = of_rows(seed)
+    turns = [record["result"] for record in kept if record.get("do") == "turn"]
+    assert sum(bool(turn["advance"]) for turn in turns) > 20 and any(turn["leave"] for turn in turns)
+    result = again(kept)
+    assert result.difference is None and not result.refused and result.decisions > 150, result
 
 
 class Last(Fifo):
