@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,6 +25,7 @@ from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, MONITOR, SAFETY, SYSTE
 COMPONENTS = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
 LAST_RESORTS = (Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE)
 """What may follow when retries or patience are used up: a person looks after it, or the task ends where it is safe."""
+CONTINUOUS = "continuous"
 CONTROL_RATE_HZ = 20.0
 """Of a robot that does not say."""
 IMAGE_SIZE_PX = (640, 480)
@@ -54,7 +55,8 @@ class ServerCluster(_Section):
     """Whose request runs next: `balanced`, `best`, `swift`, `fifo`, `least_attained`, `wait_ratio`, `deadline`, or one of one's own
     (docs/server.md says what each is good at). Ours."""
     batching: str = "fixed"
-    """How many run together: `fixed`, `saturation` or `wait`. Ours."""
+    """How many run together: `fixed`, `saturation` or `wait`; `continuous`: models that can advance one solver step at a time let
+    requests join a running batch. Ours."""
     refetch_after_ms: float = Field(default=0.0, ge=0)
     """An observation that would be older when it is used is asked for again if that costs nothing; 0: never. Ours."""
     overflow: Overflow | None = None
@@ -316,6 +318,11 @@ class Factory(_Section):
         return {server: group.gpu_type for server, group in self.groups.items()}
 
     @property
+    def continuous(self) -> frozenset[str]:
+        """GPU types whose servers batch continuously."""
+        return frozenset(group.gpu_type for group in self.server_cluster if group.batching == CONTINUOUS)
+
+    @property
     def groups(self) -> dict[str, ServerCluster]:
         """Server -> the group that declares it."""
         groups = [group for group in self.server_cluster for _ in range(group.num_servers)]
@@ -356,7 +363,18 @@ def _cluster(source: YamlSource) -> tuple[ServerCluster, ...]:
         return (source.validate(ServerCluster, (_CLUSTER,), data),)
     if not data:
         raise source.error((_CLUSTER,), "is an empty list", "write `- {num_servers: ..., gpu_type: ...}`")
-    return tuple(source.validate(ServerCluster, (_CLUSTER, i), group) for i, group in enumerate(data))
+    groups = tuple(source.validate(ServerCluster, (_CLUSTER, i), group) for i, group in enumerate(data))
+    _check_batching(source, groups)
+    return groups
+
+
+def _check_batching(source: YamlSource, groups: Sequence[ServerCluster]) -> None:
+    """A schedule tells servers by their GPU type, and latencies are those of one way of batching."""
+    first: dict[str, bool] = {}
+    for i, group in enumerate(groups):
+        if first.setdefault(group.gpu_type, group.batching == CONTINUOUS) != (group.batching == CONTINUOUS):
+            fix = f"batch all servers with {group.gpu_type} continuously or none of them, or give these a gpu_type of their own"
+            raise source.error((_CLUSTER, i, "batching"), f"`{group.batching}`, and other servers of the type do otherwise", fix)
 
 
 def _standby(source: YamlSource, num_servers: int) -> Standby:

@@ -31,8 +31,8 @@ from ros2_rfm_serving.ros.server.settings import SPECS, server_params
 from ros2_rfm_serving.scheduler.planning import problem_of
 from ros2_rfm_serving.server import ServerConfig
 from ros2_rfm_serving.simulation import Conditions
-from ros2_rfm_serving.simulation.gpu import Timing
 from ros2_rfm_serving.simulation.simulate import _Simulation
+from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Placement, Route, Schedule
 from test.unit.fakes import FakeEngine
