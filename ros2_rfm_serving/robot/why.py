@@ -31,6 +31,10 @@ class Origin(NamedTuple):
     """That it answers."""
     server: str
     model_hash: str
+    ended_with: int | None = None
+    """Sequence number of the observation that its last steps saw, of a pipelined session; None: that of `id`."""
+    begun_s: float = math.nan
+    """When the observation was taken that it began with, on the robot's clock."""
 
 
 class Why(NamedTuple):

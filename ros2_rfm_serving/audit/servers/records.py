@@ -40,6 +40,8 @@ ARGS: dict[str, tuple[str, ...]] = {
     "declare": ("rates_hz",),
     "charge": ("request", "now_s"),
     "superseded_early": ("request",),
+    "entered": ("turns", "now_s"),
+    "turn": ("ready", "took_s", "now_s"),
     "refetches": ("now_s",),
     "snapshot": ("now_s",),
 }
