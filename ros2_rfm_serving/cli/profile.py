@@ -113,9 +113,9 @@ def profile(
     """
     from ros2_rfm_serving.factory import Catalogue
     from ros2_rfm_serving.operate.profiled import BATCHINGS, derived, load_model, measured
-    from ros2_rfm_serving.ros.node.runtime import share
+    from ros2_rfm_serving.shipped import shipped
 
-    folder = profiles or share() / "config" / "profiles"
+    folder = profiles or shipped("config", "profiles")
     catalogue = Catalogue.load(folder / "models.yaml")
     processes, sizes, ways = _processes(arrivals), _sizes(batches), _batchings(batching)
     if plot and not plot.parent.is_dir():

@@ -1,7 +1,8 @@
 """A model server: `submit()` puts requests into latest-only mailboxes, `step()` selects, runs and replies.
 
 A body that does not spend time but computes it calls the parts of `step` itself: `begin`, `run`, `complete`; of an engine whose
-rows go on one solver step at a time (`batching: continuous`) `begin` until None, `enter`, `entered`, `advancing`, `turn`, `complete`.
+rows go on one solver step at a time (`batching: continuous`): `begin` until None, `enter`, `entered`, `advancing`, `turn` and
+`complete`.
 
 Threads: `submit`, `open_session` and the like may be called from any thread; `step` and its parts from one thread per tier, but
 `run` from as many as its engine takes calls at once. One lock guards the `ServerBrain`, which decides, and is never held while an
@@ -401,7 +402,7 @@ class ModelServer:
         """What began and did not enter: to be completed without an answer."""
         with self.deciding() as brain:
             works = {work.number: work for work in self._lanes[0].works}
-            return [works[number] for number in brain.entered(turns, now_s)]
+            return [works[number] for number in brain.entered(tuple(turns), now_s)]
 
     def advancing(self, now_s: float, took_s: float | None = None) -> list[Work]:
         """Rows in flight that go on now; those that nobody waits for have left. took_s: of the turn before, where it is not `round`
@@ -413,7 +414,7 @@ class ModelServer:
         took_s, self._turn_s = self._turn_s if took_s is None else took_s, 0.0
         with self.deciding() as brain:
             works = {work.number: work for work in lane.works}
-            advance, leave = brain.turn(ready, took_s, now_s)
+            advance, leave = brain.turn(tuple(ready), took_s, now_s)
         if leave:
             self._stepping.leave(leave)
         return [works[number] for number in advance]

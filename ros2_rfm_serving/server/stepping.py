@@ -17,6 +17,11 @@ MOST_BLANK_TURNS = 10_000
 """After which a blank request is given up."""
 
 
+def running_of(engine: Engine, mishap: Mishap) -> Running:
+    """As its rows can go on step by step, or not."""
+    return StepRunning(engine, mishap) if isinstance(engine, Stepping) else Running(engine, mishap)
+
+
 class StepRunning(Running):
     """`enter`, `ready`, `turn` and `leave` come from one thread, and raise nothing."""
 

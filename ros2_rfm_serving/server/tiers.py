@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.server.dispatch import EngineView, Flight, Row, ServiceTimes, Waiting
-from ros2_rfm_serving.server.running import Mishap, Running
-from ros2_rfm_serving.server.stepping import StepRunning
+from ros2_rfm_serving.server.running import Mishap
+from ros2_rfm_serving.server.stepping import running_of
 from ros2_rfm_serving.types import InferenceRequest, RequestId
 
 FIRST_REST_S, LAST_REST_S = 0.5, 30.0
@@ -60,7 +60,7 @@ class Lane:
 
     def __init__(self, tier: Tier, mishap: Mishap) -> None:
         self.engine, self.view = tier.engine, EngineView(0, ServiceTimes(tier.profile_s), tier.round_trip_s)
-        self.running = StepRunning(tier.engine, mishap) if isinstance(tier.engine, Stepping) else Running(tier.engine, mishap)
+        self.running = running_of(tier.engine, mishap)
         self.max_rows = tier.engine.max_rows if isinstance(tier.engine, Stepping) else 0
         """Of an engine whose rows can go on step by step; 0: it cannot."""
         self.rests_until_s = -math.inf

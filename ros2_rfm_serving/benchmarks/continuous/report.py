@@ -73,9 +73,8 @@ def table(found: list[Row]) -> Table:
 
 
 def largest(most: list[Most]) -> Table:
-    made = Table(
-        "", "batching", "robots, planned", "in virtual time", title=f"{most[0].rate_hz:g} actions/s of every robot, every SLO"
-    )
+    title = f"largest fleet: {most[0].rate_hz:g} actions/s of every robot within every SLO"
+    made = Table("", "batching", "planned", "in virtual time", title=title)
     for answer in most:
         made.add_row(answer.workload, answer.batching, str(answer.planned), str(answer.simulated))
     return made

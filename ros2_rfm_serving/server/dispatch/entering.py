@@ -64,8 +64,8 @@ def _hurts(rows: Sequence[Row], num_new: int, flight: Flight, now_s: float) -> b
 def _pays_later(waiting: Sequence[Waiting], rows: Sequence[Row], flight: Flight, now_s: float, asks: Asks) -> bool:
     """They enter when all in flight are done, rather than now: less time passes until each is answered, summed over these, those in
     flight, and those who are expected meanwhile: what the engine works longer delays them, and once more whom they delay."""
-    if not flight.step.seconds(len(rows)):
-        return False  # nothing is known yet
+    if waiting[0].request.pipelining is not None or not flight.step.seconds(len(rows)):
+        return False  # rows of its session wait for this frame; or nothing is known yet
     num_new = max(1, min(len(waiting), flight.most - len(flight.rows)))
     lefts = sorted(row.turns_left for row in rows)
     wait_s = _after(lefts, lefts[-1], flight)[0]

@@ -155,10 +155,10 @@ class Run:
                 absent_grace_s=1.0,
             ),
         )
-        self.steps = config.batching == CONTINUOUS
-        if self.steps:
+        steps = config.batching == CONTINUOUS
+        if steps:
             serving = Serving.SHARED
-        self.engines = [(ForeignSteps if self.steps else Foreign)(serving=serving), Foreign(serving=serving)]
+        self.engines = [(ForeignSteps if steps else Foreign)(serving=serving), Foreign(serving=serving)]
         overflow = [Tier(engine=self.engines[1], batch_size=2, round_trip_s=0.05)] if program.byte() % 2 else []
         self.server = ModelServer(config, self.engines[0], *overflow)
         self.epochs = dict.fromkeys((*ROBOTS, GOOD), 0)
@@ -226,7 +226,7 @@ class Run:
     def begin(self) -> None:
         tier = self.program.byte() % self.server.num_tiers
         work = self.server.begin(self.now_s, tier)
-        if tier == 0 and self.steps:
+        if tier == 0 and self.server.steps():
             _, ended = self.server.round(work, self.clock)
             for one in ended:
                 self.server.complete(*one, self.now_s)

@@ -40,6 +40,7 @@ from test.fuzz.targets import server as fuzz
 from test.fuzz.targets.server import OPERATIONS, Foreign, Program, Run
 from test.unit.audit.servers import Kept, again
 from test.unit.fakes import CONTRACT, JPEG, FakeEngine, observation, rows, session_request
+from test.unit.server.rows_machine import Machine
 
 BUSY = [Run.open, Run.submit, Run.submit, Run.submit, Run.begin, Run.begin, Run.complete]
 
@@ -89,6 +90,26 @@ def test_any_program_is_decided_again(seed: int) -> None:
 def test_every_policy_decides_again(policy: str, batching: str) -> None:
     result = again(of_a_world(policy, batching))
     assert result.difference is None and not result.refused and result.decisions > 300, result
+
+
+def of_rows(seed: int, operations: int = 400) -> list[dict[str, Any]]:
+    """Rows that join, leave, are overtaken and lost; a server that goes over to batches and back."""
+    machine = Machine(seed)
+    kept = Kept(machine.server, lambda: machine.now_s)
+    for number in range(operations):
+        machine.happen()
+        if number % 37 == 0:
+            kept.snapshot()
+    return kept.records()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_who_joined_went_on_and_left_is_decided_again(seed: int) -> None:
+    kept = of_rows(seed)
+    turns = [record["result"] for record in kept if record.get("do") == "turn"]
+    assert sum(bool(turn["advance"]) for turn in turns) > 20 and any(turn["leave"] for turn in turns)
+    result = again(kept)
+    assert result.difference is None and not result.refused and result.decisions > 150, result
 
 
 class Last(Fifo):
