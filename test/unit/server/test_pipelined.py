@@ -37,8 +37,9 @@ class Framed(FakeStepping):
             raise ModelError(f"pp_generation is {pipelining.pp_generation}; the model has {self.num_steps} steps")
 
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
-        self.waits = {number for number, request in rows.items() if request.pipelining}
-        self.seen = max(request.id.sequence for request in rows.values())
+        for number, request in rows.items():
+            if request.pipelining:
+                self.waits, self.seen = {number}, request.id.sequence
         return super().enter(rows)
 
     def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
