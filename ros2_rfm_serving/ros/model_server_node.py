@@ -116,6 +116,8 @@ class ModelServerNode(LifecycleNode):
             raise ConfigurationError("cannot change while a model is being loaded", key=min(sizes), fix="try again in a while")
         if sizes and self._work:
             check_sizes(params, sizes, self._work.server.max_batch_size)
+        if self._work:
+            self._work.server.check(params.ruled(self._work.server.config, self._ruling(params)))
         return functools.partial(self._take, params, resize=bool(sizes))
 
     def _take(self, params: ServerParams, *, resize: bool) -> None:
@@ -125,12 +127,18 @@ class ModelServerNode(LifecycleNode):
             self._placement = params.placed(schedule.placement_of(self._name) if schedule else None)
         else:
             server = self._work.server
-            server.reconfigure(params.ruled(server.config))
+            server.reconfigure(params.ruled(server.config, self._ruling(params)))
             if resize:
                 self._work.resize(params.batch_size, params.max_sessions)
             if self._watchdog.watches:
                 self._watch(self._work)
         self._time_refetches()
+
+    def _ruling(self, params: ServerParams) -> Placement:
+        """Whose batching counts: the newest placement, as these parameters read it."""
+        assert self._work is not None
+        placed = params.placed(self._placement)
+        return placed if placed is not None else self._work.placement
 
     def _time_refetches(self) -> None:
         """Looks for stale observations a few times within the time after which they are."""
@@ -163,7 +171,8 @@ class ModelServerNode(LifecycleNode):
         return SUCCESS
 
     def _take_over(self, loaded: Loaded) -> None:
-        loaded.server.reconfigure(self._params.ruled(loaded.server.config))  # parameters may have changed meanwhile
+        config = self._params.ruled(loaded.server.config, loaded.placement)  # parameters may have changed meanwhile
+        loaded.server.reconfigure(config)
         log = self.get_logger()
         self._audit.follow(loaded.server, described(self._params.engine_spec(loaded.placement)))
         self._work = Serving(loaded, self._deliver, self._complain, log.error, self._params.decode_threads)
@@ -304,12 +313,20 @@ class ModelServerNode(LifecycleNode):
             return
         present = before is not None and _same_model(before, placement)
         if present and self._work is not None and self._work.is_open:
+            self._obey(self._work.server, placement)
             self._work.resize(placement.batch_size, placement.max_sessions)
             self._expect_robots(self._work.server)
         elif not (present and (self._loading or self._turning)):
             if self._work and self._work.is_open:
                 self.trigger_deactivate()
             self._turning = True
+
+    def _obey(self, server: ModelServer, placement: Placement) -> None:
+        """It may be planned with another batching now."""
+        try:
+            server.reconfigure(self._params.ruled(server.config, placement))
+        except ConfigurationError as error:
+            self.get_logger().error(f"the batching stays as it is: {error}")
 
     def _expect_robots(self, server: ModelServer) -> None:
         """Their readers are matched before the first reply is due."""

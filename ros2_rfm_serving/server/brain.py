@@ -126,14 +126,18 @@ class ServerBrain:
 
     def reconfigure(self, config: ServerConfig) -> None:
         """Raises: `ConfigurationError` for a name that is not known, or what open sessions exclude; then nothing has changed."""
-        if self.sessions.are_pipelined and config.batching != CONTINUOUS:
-            problem, fix = f"{config.batching!r} while pipelined sessions are open", "close them first, or leave it `continuous`"
-            raise ConfigurationError(problem, key="batching", fix=fix)
+        self.check(config)
         changes = config.dispatch != self.config.dispatch
         policy = Guarded(dispatch_policy(config.dispatch), self._mishap) if changes else None
         self.mailboxes.dispatch_by(policy, config.batching)
         self.sessions.govern(config.sessions)
         self.config = config
+
+    def check(self, config: ServerConfig) -> None:
+        """Changes nothing. Raises: `ConfigurationError` for what open sessions exclude."""
+        if self.sessions.are_pipelined and config.batching != CONTINUOUS:
+            problem, fix = f"{config.batching!r} while pipelined sessions are open", "close them first, or leave it `continuous`"
+            raise ConfigurationError(problem, key="batching", fix=fix)
 
     def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
         self.sessions.declare(rates_hz)

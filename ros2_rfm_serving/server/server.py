@@ -258,9 +258,15 @@ class ModelServer:
 
         Raises: `ConfigurationError` for a name that is not known, or what the engine cannot do; then nothing has changed.
         """
-        check_able(config, self.engine(0))
+        self.check(config)
         with self.deciding() as brain:
             brain.reconfigure(config)
+
+    def check(self, config: ServerConfig) -> None:
+        """What `reconfigure` would raise for what cannot be served. Changes nothing."""
+        check_able(config, self.engine(0))
+        with self._lock:
+            self._brain.check(config)
 
     def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
         """How often the schedule lets these ask: what goes far beyond it is refused, whatever the rules allow others."""

@@ -63,6 +63,7 @@ class Lane:
         self.running = running_of(tier.engine, mishap)
         self.max_rows = tier.engine.max_rows if isinstance(tier.engine, Stepping) else 0
         """Of an engine whose rows can go on step by step; 0: it cannot."""
+        self._max_batch_size = tier.engine.max_batch_size
         self.rests_until_s = -math.inf
         """An engine elsewhere that gives no answers is not asked before: it would seem quick, and be asked the more."""
         self.batch_size = 0
@@ -72,7 +73,7 @@ class Lane:
 
     def prepare(self, batch_size: int) -> int:
         """Of those that were asked for, what the engine runs, ready for it. Raises: `ModelError` when it cannot."""
-        batch_size = min(batch_size, self.engine.max_batch_size)
+        batch_size = min(batch_size, self._max_batch_size)
         if self._rows(batch_size) != self.view.batch_size:
             self.engine.prepare(self._rows(batch_size))
         return batch_size
@@ -88,7 +89,8 @@ class Lane:
 
     @property
     def _capacity(self) -> int:
-        return min(self.batch_size, self.max_rows)
+        """Rows in flight: `batch_size`, or as many as there is memory for where it is as large as can be."""
+        return self.max_rows if self.batch_size == self._max_batch_size else min(self.batch_size, self.max_rows)
 
     @property
     def pipelined_rows(self) -> int:

@@ -21,7 +21,7 @@ from ros2_rfm_serving.ros.node.own_name import named
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, When
 from ros2_rfm_serving.ros.node.runtime import share
 from ros2_rfm_serving.server import ServerConfig, SessionRules
-from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, Dispatcher
+from ros2_rfm_serving.server.dispatch import CONTINUOUS, DISPATCH_POLICIES, Dispatcher
 from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
 from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.types import Placement
@@ -73,14 +73,14 @@ class ServerParams:
         An engine that batches continuously takes whatever waits; in the schedule its batch size is 1.
         """
         if not self.model:
-            continuous = placement is not None and placement.batching == "continuous"
+            continuous = placement is not None and placement.batching == CONTINUOUS
             return replace(placement, batch_size=UNLIMITED) if placement and continuous else placement
         return Placement(
             server=self.server,
             model=self.model,
             components=(),
             gpu_type=self.gpu_type,
-            batching="fixed",
+            batching=CONTINUOUS if self.batching == CONTINUOUS else "fixed",
             batch_size=self.batch_size,
             max_sessions=self.max_sessions,
             predicted_p99_s=0.0,
@@ -117,14 +117,14 @@ class ServerParams:
                 placement.model, placement.gpu_type, placement.batching, placement.batch_size
             ),
         )
-        return self.ruled(config)
+        return self.ruled(config, placement)
 
-    def ruled(self, config: ServerConfig) -> ServerConfig:
-        """With the rules that may change while it serves."""
+    def ruled(self, config: ServerConfig, placement: Placement) -> ServerConfig:
+        """With the rules that may change while it serves. What was planned with continuous batching is served so."""
         return replace(
             config,
             dispatch=self.dispatch,
-            batching=self.batching,
+            batching=CONTINUOUS if placement.batching == CONTINUOUS else self.batching,
             refetch_after_s=self.refetch_after_s or math.inf,
             max_engine_errors=self.max_engine_errors,
             sessions=SessionRules(

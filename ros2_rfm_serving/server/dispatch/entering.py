@@ -62,16 +62,21 @@ def _hurts(rows: Sequence[Row], num_new: int, flight: Flight, now_s: float) -> b
 
 
 def _pays_later(waiting: Sequence[Waiting], rows: Sequence[Row], flight: Flight, now_s: float, asks: Asks) -> bool:
-    """They enter when all in flight are done, rather than now: less time passes until each is answered, summed over these, those in
-    flight, and those who are expected meanwhile: what the engine works longer delays them, and once more whom they delay."""
-    if not flight.step.seconds(len(rows)):
-        return False  # nothing is known yet
+    """They enter when all in flight are done, rather than now: less time passes until each is answered, summed over all who are
+    here and those who are expected meanwhile: what the engine works longer delays them, and once more whom they delay. Whoever finds
+    no room is taken to follow in full batches."""
+    if waiting[0].request.pipelining is not None or not flight.step.seconds(len(rows)):
+        return False  # rows of its session wait for this frame; or nothing is known yet
     num_new = max(1, min(len(waiting), flight.most - len(flight.rows)))
     lefts = sorted(row.turns_left for row in rows)
-    wait_s = _after(lefts, lefts[-1], flight)[0]
+    wait_s, in_flight_s = _turns(lefts, flight)
     if any(_is_late(w, wait_s, num_new, flight, now_s) for w in waiting[:num_new]):
         return False
-    (now_sum_s, now_end_s), (later_sum_s, later_end_s) = (_work(lefts, num_new, turns, flight) for turns in (0, lefts[-1]))
+    stall_s = flight.perceive.seconds(num_new)
+    end_s, joined_s = _turns(sorted([*lefts, *[flight.turns_of_one] * num_new]), flight)
+    now = joined_s + stall_s * (len(lefts) + num_new), stall_s + end_s
+    now_end_s, now_sum_s = _batches(*now, len(waiting) - num_new, flight)
+    later_end_s, later_sum_s = _batches(in_flight_s, wait_s, len(waiting), flight)
     num_more = 2 * sum(not t <= now_s and not t > now_s + later_end_s for t in asks())  # NaN: at any time
     return later_sum_s - now_sum_s < num_more * (now_end_s - later_end_s)
 
@@ -83,27 +88,25 @@ def _is_late(waiting: Waiting, wait_s: float, num_new: int, flight: Flight, now_
     return now_s + service_s <= deadline_s < now_s + wait_s + service_s
 
 
-def _after(lefts: Sequence[int], turns: int, flight: Flight) -> tuple[float, float, list[int]]:
-    """After so many turns: how long they took, the sum of when rows ended, and what the others have left. `lefts` rise."""
+def _turns(lefts: Sequence[int], flight: Flight) -> tuple[float, float]:
+    """Until rows with so many turns left, rising, are all done, and that time of each, summed."""
     at_s = sum_s = 0.0
     had, num = 0, len(lefts)
     for i, left in enumerate(lefts):
-        upto = min(left, turns)
-        at_s += (upto - had) * flight.step.seconds(num - i)
-        had = upto
-        if left > turns:
-            return at_s, sum_s, [later - turns for later in lefts[i:]]
+        at_s += (left - had) * flight.step.seconds(num - i)
         sum_s += at_s
-    return at_s, sum_s, []
+        had = left
+    return at_s, sum_s
 
 
-def _work(lefts: Sequence[int], num_new: int, wait_turns: int, flight: Flight) -> tuple[float, float]:
-    """If `num_new` enter after so many turns: the time until each row is done, summed, and until all are."""
-    wait_s, ended_s, others = _after(lefts, wait_turns, flight)
-    rows = sorted([*others, *[flight.turns_of_one] * num_new])
-    entered_s = wait_s + flight.perceive.seconds(num_new)
-    end_s, sum_s, _ = _after(rows, rows[-1], flight)
-    return ended_s + len(rows) * entered_s + sum_s, entered_s + end_s
+def _batches(sum_s: float, end_s: float, num: int, flight: Flight) -> tuple[float, float]:
+    """When all are done and the time of each, summed, if `num` more follow in full batches."""
+    while num > 0:
+        rows = min(num, flight.most)
+        end_s += flight.seconds(rows)
+        sum_s += rows * end_s
+        num -= rows
+    return end_s, sum_s
 
 
 def _saves(urgent: Sequence[int], ready: Sequence[int], flight: Flight, now_s: float) -> bool:

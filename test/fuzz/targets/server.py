@@ -138,11 +138,10 @@ class ForeignSteps(FakeStepping, Foreign):
 class Run:
     """A server, its clock, and what its robots know."""
 
-    def __init__(self, program: Program, config: ServerConfig | None = None) -> None:
-        """`config`: in place of the one that the program says."""
+    def __init__(self, program: Program) -> None:
         self.program, self.now_s = program, 100.0
         serving = program.one_of(tuple(Serving))
-        config = config or ServerConfig(
+        config = ServerConfig(
             name="s",
             batch_size=1 + program.byte() % 4,
             max_sessions=1 + program.byte() % 8,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import random
 import sys
 import threading
@@ -41,6 +40,7 @@ from test.fuzz.targets import server as fuzz
 from test.fuzz.targets.server import OPERATIONS, Foreign, Program, Run
 from test.unit.audit.servers import Kept, again
 from test.unit.fakes import CONTRACT, JPEG, FakeEngine, observation, rows, session_request
+from test.unit.server.rows_machine import Machine
 
 BUSY = [Run.open, Run.submit, Run.submit, Run.submit, Run.begin, Run.begin, Run.complete]
 
@@ -92,22 +92,12 @@ def test_every_policy_decides_again(policy: str, batching: str) -> None:
     assert result.difference is None and not result.refused and result.decisions > 300, result
 
 
-def of_rows(seed: int, operations: int = 500) -> list[dict[str, Any]]:
+def of_rows(seed: int, operations: int = 400) -> list[dict[str, Any]]:
     """Rows that join, leave, are overtaken and lost; a server that goes over to batches and back."""
-    rng, now_s = random.Random(seed), itertools.count(1.0, 0.01)
-    config = ServerConfig(name="s", dispatch="balanced", batching="continuous", batch_size=4, max_sessions=6)
-    run = Run(Program(b""), config)
-    kept = Kept(run.server, run.clock)
-    operate = [Run.open, Run.reset, Run.close, Run.behave, *[Run.submit] * 6, *[Run.begin] * 8]
+    machine = Machine(seed)
+    kept = Kept(machine.server, lambda: machine.now_s)
     for number in range(operations):
-        run.now_s = next(now_s)
-        run.program = Program(rng.randbytes(64))
-        with contextlib.suppress(RfmError), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fuzz, "TEXTS", TEXTS)
-            rng.choice(operate)(run)
-        run.engines[0].does %= 3 if rng.random() < 0.9 else 8
-        if number % 100 == 50:
-            run.server.reconfigure(replace(config, batching=rng.choice(["fixed", "continuous"])))
+        machine.happen()
         if number % 37 == 0:
             kept.snapshot()
     return kept.records()

@@ -17,6 +17,7 @@ from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.sessions import Session, Sessions
 from ros2_rfm_serving.types import Chunk, EngineReply, InferenceRequest, OutputKind, Reply, Serving
 from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
+from test.unit.server.rows_machine import Machine
 from test.unit.stepping import FakeStepping
 
 PERCEIVE_S, STEP_S = 0.01, 0.1
@@ -314,3 +315,15 @@ def test_overflow_and_newer_observations_look_at_when_a_row_leaves() -> None:
     engine.in_flight(3, 9)
     assert [engine.view.begins_s(place, 0.0) for place in range(4)] == pytest.approx([0.3, 0.9, 1.3, 1.9])
     assert engine.view.next_rows == 1
+
+
+# --- whatever happens -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_every_request_ends_in_one_count_and_the_engine_keeps_nothing(seed: int) -> None:
+    machine = Machine(seed)
+    for _ in range(400):
+        machine.happen()
+    machine.settle()
+    assert machine.served > 5
