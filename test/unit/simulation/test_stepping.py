@@ -80,22 +80,22 @@ def test_a_robot_alone_has_the_closed_loop_rate_in_either_way_of_batching() -> N
 
 
 def test_robots_that_saturate_a_server_share_its_throughput() -> None:
-    assert continuous(40, slo_ms=2000).raw == pytest.approx(law().capacity_hz(), rel=0.08)
+    assert continuous(40, slo_ms=2000, seconds=20).raw == pytest.approx(law().capacity_hz(), rel=0.08)
 
 
 def test_a_request_does_not_wait_for_a_whole_batch() -> None:
     """Eight robots at random phases, at three quarters of what batches of eight can: nobody waits for 120 ms to begin."""
     plant = factory(10, slo_ms=400)
-    whole = run(plant, schedule(plant, batch_size=8, rate_hz=3.0), jitter=0.05).components["system1"]
-    joined = continuous(10, rate_hz=3.0, jitter=0.05).components["system1"]
+    whole = run(plant, schedule(plant, batch_size=8, rate_hz=3.0), jitter=0.05, seconds=30).components["system1"]
+    joined = continuous(10, rate_hz=3.0, jitter=0.05, seconds=30).components["system1"]
     assert joined.p50_s < 0.7 * whole.p50_s and joined.p99_s < 0.8 * whole.p99_s
     assert joined.count >= 0.97 * whole.count
 
 
 def test_a_crash_takes_rows_in_flight_with_it_and_nothing_else() -> None:
-    report = continuous(8, seconds=20, jitter=0.05, crashes=(Crash(server="s1", at_s=10.1),))
-    assert balanced(report) and report.counters.dropped > 0
-    assert report.raw > 0.6 * continuous(8, seconds=20).raw
+    report = continuous(24, slo_ms=2000, seconds=12, crashes=(Crash(server="s1", at_s=8.0),))
+    assert balanced(report) and report.counters.dropped >= law().max_rows
+    assert report.raw > 0.5 * law().capacity_hz()
 
 
 def test_a_model_that_nobody_said_the_steps_of_cannot_be_simulated_so() -> None:
