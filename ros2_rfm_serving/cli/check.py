@@ -46,7 +46,7 @@ def horizons(factory: Factory) -> Iterator[str]:
 
 def report(inputs: Inputs) -> Iterator[str]:
     factory = inputs.factory
-    cluster = ", ".join(f"{g.num_servers} x {g.gpu_type}" for g in factory.server_cluster)
+    cluster = ", ".join(map(str, factory.server_cluster))
     yield f"{factory.file}: valid. {len(factory.robots)} robots; servers: {cluster}"
     if factory.standby.num_servers:
         yield f"  standby: {factory.standby.num_servers} of the servers, out of the normal routes"

@@ -62,6 +62,9 @@ class ServerCluster(_Section):
     overflow: Overflow | None = None
     gpu_type: Annotated[str, BeforeValidator(str)] = Field(min_length=1)
 
+    def __str__(self) -> str:
+        return f"{self.num_servers} x {self.gpu_type}" + (" (batching continuously)" if self.batching == CONTINUOUS else "")
+
 
 class Standby(_Section):
     """Servers that take over when another is lost (ROSA §3.4.4). Ours."""

@@ -34,7 +34,7 @@ def _answers(question: Question, answers: Sequence[Answer]) -> PlainTable:
     for name in (f"policy {question.policy}", "Remote-RTC P10", "ROSA's accounting"):
         table.add_column(name, justify="right")
     fleet = ", ".join(f"{entry.num_robots} x {entry.task}" for entry in factory.robot_fleet)
-    cluster = ", ".join(f"{group.num_servers} x {group.gpu_type}" for group in factory.server_cluster)
+    cluster = ", ".join(map(str, factory.server_cluster))
     first = " of the first group" if len(factory.server_cluster) > 1 else ""
     table.add_row(f"GPUs{first} for {fleet}", *_numbers(answers[0]))
     table.add_row(f"robots for {cluster}", *_numbers(answers[1]))

@@ -32,8 +32,6 @@ class FakeStepping(FakeEngine):
         self.waits: set[int] = set()
         """Numbers that wait for their session's next frame."""
 
-    def require_pipelining(self, pipelining: Pipelining) -> None: ...
-
     def num_turns(self, request: InferenceRequest) -> int:
         return self.num_steps
 

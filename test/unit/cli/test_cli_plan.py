@@ -56,6 +56,40 @@ def edited(tmp_path: Path, *changes: tuple[str, str]) -> str:
     return str(file)
 
 
+class TestContinuous:
+    """`batching: continuous`, of GPUs on which an action model was measured in both ways."""
+
+    def test_the_plan_batches_continuously_only_where_the_descriptor_says_so(self, tmp_path: Path) -> None:
+        asked = edited(tmp_path, ("dispatch: fifo", "batching: continuous"))
+        for file, batching in ((P4, "fixed"), (asked, "continuous")):
+            plan = rfm_json("plan", file, "--robots", "16", "--budget", "0.1")
+            system1 = [s for s in plan["servers"] if s["model"].startswith("nvidia/")]
+            assert {server["batching"] for server in system1} == {batching}
+
+    def test_check_and_capacity_say_how_servers_batch(self, tmp_path: Path) -> None:
+        asked = edited(tmp_path, ("dispatch: fifo", "batching: continuous"))
+        said = rfm("check", asked).stdout
+        assert "8 x NVIDIA H200 (batching continuously)" in said and "16; continuous; planned continuous)" in said
+        assert "planned in fixed batches" in rfm("check", P4).stdout
+
+    def test_a_model_that_was_only_measured_in_batches_is_warned_about(self, tmp_path: Path) -> None:
+        folder = shipped("config", "profiles")
+        (tmp_path / "models.yaml").write_text((folder / "models.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+        lines = (folder / "h200.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+        text = "".join(line for line in lines if "GR00T" not in line or ",continuous," not in line or line.startswith("#"))
+        (tmp_path / "h200.csv").write_text(text, encoding="utf-8")
+        said = rfm("check", edited(tmp_path, ("dispatch: fifo", "batching: continuous")), "--profiles", str(tmp_path)).stdout
+        assert "GR00T-N1.6-3B' was never measured on NVIDIA H200 with `batching: continuous`" in said.replace("\n", " ")
+
+    def test_servers_of_one_gpu_type_batch_alike(self, tmp_path: Path) -> None:
+        group = "\n  - {num_servers: 4, gpu_type: NVIDIA H200"
+        groups = f"server_cluster:{group}, batching: continuous}}{group}}}\n"
+        text = groups + "robot_fleet:" + Path(P4).read_text(encoding="utf-8").split("robot_fleet:")[1]
+        (tmp_path / "mixed.yaml").write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigurationError, match=r"server_cluster.1.*batching.*gpu_type of their own"):
+            load_inputs(tmp_path / "mixed.yaml")
+
+
 class TestPlan:
     def test_json_has_the_documented_shape_and_adds_up(self) -> None:
         plan = rfm_json("plan", P4, "--policy", "rosa")

@@ -332,7 +332,7 @@ def test_a_model_that_nothing_is_known_about_cannot_be_simulated() -> None:
     with pytest.raises(ModelError, match=r"nobody has said how long.*`rfm profile vla.*`service:`"):
         run(plant, elsewhere)
     with pytest.raises(ModelError, match="batches 'vla'"):
-        run(plant, replace(plan, placements=tuple(replace(p, batching="continuous") for p in plan.placements)))
+        run(plant, replace(plan, placements=tuple(replace(p, batching="by the dozen") for p in plan.placements)))
 
 
 # --- what is declared about servers and execution ---------------------------------------------------------------------------
