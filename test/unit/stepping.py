@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EngineReply, InferenceRequest, Pipelining
+from ros2_rfm_serving.types import EngineReply, InferenceRequest
 from test.unit.fakes import FakeEngine, rows
 
 
