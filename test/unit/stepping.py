@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EngineReply, InferenceRequest
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, Pipelining
 from test.unit.fakes import FakeEngine, rows
 
 
@@ -34,6 +34,8 @@ class FakeStepping(FakeEngine):
 
     def num_turns(self, request: InferenceRequest) -> int:
         return self.num_steps
+
+    def require_pipelining(self, pipelining: Pipelining) -> None: ...
 
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
         assert len(self.in_flight) + len(rows) <= self.max_rows and not self.in_flight.keys() & rows.keys()
