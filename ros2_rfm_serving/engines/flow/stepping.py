@@ -66,7 +66,8 @@ class SteppingEngine(FlowEngine, Stepping):
                 raise
 
     def ready(self) -> Collection[int]:
-        return [row for row, step in self._flight.steps().items() if self._may_step(row, step)]
+        rows = self._flight.steps()
+        return [row for row, step in rows if self._may_step(row, step)] if self._frames else [row for row, _ in rows]
 
     def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
         with self._lock:
