@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -90,10 +90,11 @@ class FlowPolicy:
             action_mean=tuple(self._action_mean.tolist()),
             action_std=tuple(self._action_std.tolist()),
         )
-        self._encode = accelerated(self._keys_values, compiled=options.compiles, recorded=options.records)
-        self._velocity = accelerated(self._velocity_of, compiled=options.compiles, recorded=options.records)
+        traced = network if options.traces else None
+        fast = partial(accelerated, compiled=options.compiles, recorded=options.records, traced=traced)
+        self._encode, self._velocity, self._velocity_at = map(fast, (self._keys_values, self._velocity_of, self._modulated))
         blocks: tuple[Function, ...] = (self._tokens, *map(_alone, network.encoder), self._read_by_head)
-        self._perception = [accelerated(block, compiled=options.compiles, recorded=options.records) for block in blocks]
+        self._perception = [fast(block) for block in blocks]
         self._few_times = not options.fixed_shapes
         self._modulation_at = lru_cache(maxsize=64)(lambda *times: network.modulation(torch.tensor(times, device=options.device)))
 
@@ -110,7 +111,7 @@ class FlowPolicy:
 
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
         if self._few_times and not torch.is_grad_enabled():
-            return self._network.velocity_at(x, self._modulation(time), _pairs(context))
+            return self._velocity_at(x, self._modulation(time), *context)[0]
         return self._velocity(x, time, *context)[0]
 
     def denormalize(self, actions: Array) -> Array:
@@ -138,7 +139,8 @@ class FlowPolicy:
         return " ".join(self._network.config.vocabulary[2:])
 
     def reference(self) -> FlowPolicy:
-        exact = FlowPolicy(self._contract.model, copy.deepcopy(self._network).cpu().double(), self._contract.model_hash)
+        network, options = copy.deepcopy(self._network).cpu().double(), BundleOptions(device="cpu", trace=False)
+        exact = FlowPolicy(self._contract.model, network, self._contract.model_hash, options)
         exact._few_times = False
         return exact
 
@@ -159,6 +161,9 @@ class FlowPolicy:
 
     def _velocity_of(self, x: Tensor, time: Tensor, *context: Tensor) -> Tensors:
         return (self._network.velocity(x, time, _pairs(context)),)
+
+    def _modulated(self, x: Tensor, modulation: Tensor, *context: Tensor) -> Tensors:
+        return (self._network.velocity_at(x, modulation, _pairs(context)),)
 
     def _modulation(self, time: Tensor) -> Tensor:
         """Of few distinct times: the solver step's, and 0 of fixed rows. So it is computed once each, not per token and call."""

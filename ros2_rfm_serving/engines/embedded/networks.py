@@ -139,7 +139,7 @@ class ImageTokens(nn.Module):
         dtype = self.position.dtype
         pixels = (self.patches(images).to(at_least_float32(dtype)) / 64.0).sub_(127.5 / 64.0)
         tokens = self.norm(F.gelu(self.embed(pixels.to(dtype))) + self.position)
-        out: Tensor = self.attention(self.queries.expand(len(images), -1, -1), self.attention.keys_values(tokens))
+        out: Tensor = self.attention(self.queries.expand(images.shape[0], -1, -1), self.attention.keys_values(tokens))
         return out
 
     def patches(self, images: Tensor) -> Tensor:

@@ -26,6 +26,8 @@ class BundleOptions(BaseModel):
     """With torch.compile; by default on a GPU only: on a CPU it gains next to nothing and takes half a minute per batch size."""
     cuda_graphs: bool | None = None
     """By default on a GPU."""
+    trace: bool | None = None
+    """As a graph of PyTorch's own operations; by default on a CPU where nothing is compiled."""
     batch_sizes: tuple[int, ...] = Field(default=(1, 2, 4, 8, 16, 32), min_length=1)
     """That are compiled or recorded at warm-up, rising; a batch is filled up to the next one. Elsewhere any size runs as it is."""
     num_steps: int | None = Field(default=None, ge=1, le=1000)
@@ -61,6 +63,10 @@ class BundleOptions(BaseModel):
     @property
     def records(self) -> bool:
         return self.on_gpu if self.cuda_graphs is None else self.cuda_graphs
+
+    @property
+    def traces(self) -> bool:
+        return not (self.compiles or self.records) and (not self.on_gpu if self.trace is None else self.trace)
 
     @property
     def fixed_shapes(self) -> tuple[int, ...]:
