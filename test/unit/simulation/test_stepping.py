@@ -132,13 +132,14 @@ def test_no_way_of_entering_exceeds_full_batches_and_the_servers_own_comes_near_
 @pytest.mark.parametrize("load", ["fleet", "poisson"])
 def test_a_real_engine_and_the_law_of_its_costs_have_the_same_latencies(load: str) -> None:
     """The engine is `Stepping` and in the hands of a `ModelServer`; only what its calls take is made up, and its clock."""
-    wanted = law()
+    wanted, calls_s = law(), list[float]()
+    engine = FakeStepping(calls_s.append, wanted.perception_s, wanted.step_s)
+    engine.num_steps = wanted.num_steps
 
     def start(rng: np.random.Generator) -> tuple[FakeStepping, Callable[[], float]]:
-        calls_s: list[float] = []
-        made = FakeStepping(calls_s.append, wanted.perception_s, wanted.step_s)
-        made.num_steps = wanted.num_steps
-        return made, lambda: sum(calls_s)
+        assert not engine.in_flight  # nothing is left of the run before
+        calls_s.clear()
+        return engine, lambda: sum(calls_s)
 
     def requests() -> Load:
         rng = np.random.default_rng(7)
