@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.base import Engine, Predicts, SamplingConfig
+from ros2_rfm_serving.engines.base import Engine, Predicts, SamplingConfig, TokenSampling
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.inputs import placed
 from ros2_rfm_serving.engines.embedded.judge import Judge
@@ -18,10 +18,13 @@ from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPol
 from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.embedded.planner import Planner
 from ros2_rfm_serving.engines.embedded.planner_network import PlannerNetwork
+from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig, TokenPolicyNetwork
+from ros2_rfm_serving.engines.embedded.token_policy import TokenPolicy
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
 from ros2_rfm_serving.engines.identity import model_hash
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
+from ros2_rfm_serving.engines.tokens.engine import TokenEngine
 from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind
 
 
@@ -32,6 +35,8 @@ def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> 
     content_hash = model_hash(content_hash, options.changes(vars(network.config)))
     if isinstance(network, FlowPolicyNetwork):
         return FlowEngine(FlowPolicy(model, network, content_hash, options), _sampling(network.config, options))
+    if isinstance(network, TokenPolicyNetwork):
+        return TokenEngine(TokenPolicy(model, network, content_hash, options), _token_sampling(network.config, options))
     if isinstance(network, PlannerNetwork):
         return Planner(model, network, content_hash, options)
     return Judge(model, network, content_hash, options)
@@ -58,6 +63,11 @@ def _sampling(config: FlowPolicyConfig, options: BundleOptions) -> SamplingConfi
         device=options.device,
         fixed_shapes=options.fixed_shapes,
     )
+
+
+def _token_sampling(config: TokenPolicyConfig, options: BundleOptions) -> TokenSampling:
+    temperature = config.temperature if options.temperature is None else options.temperature
+    return TokenSampling(temperature=temperature, seed=options.seed, device=options.device)
 
 
 class FlowPolicy:

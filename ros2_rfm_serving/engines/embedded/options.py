@@ -32,6 +32,8 @@ class BundleOptions(BaseModel):
     """Of the solver; by default the bundle's."""
     noise_scale: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """By default the bundle's."""
+    temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Of an autoregressive policy's sampling, 0: greedy; by default the bundle's."""
     seed: int = Field(default=0, ge=0)
     """Of the noise."""
     true_jacobian: bool = False
@@ -46,7 +48,7 @@ class BundleOptions(BaseModel):
 
     def changes(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """What these options make of a bundle that was `saved` with this configuration, for its hash: what shapes an answer."""
-        asked = {"dtype": self.dtype, "num_steps": self.num_steps, "noise_scale": self.noise_scale}
+        asked = {"dtype": self.dtype, "num_steps": self.num_steps, "noise_scale": self.noise_scale, "temperature": self.temperature}
         own = {"dtype": "float32", **saved}
         return {key: value for key, value in asked.items() if value is not None and key in own and value != own[key]}
 

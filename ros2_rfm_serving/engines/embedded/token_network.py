@@ -25,6 +25,8 @@ class TokenPolicyConfig(ContextConfig):
     num_bins: int = 65
     """Per action dimension, evenly from its least to its greatest value in training."""
     decoder_blocks: int = 3
+    temperature: float = 0.0
+    """Of our sampling; 0: the likeliest token."""
 
     @classmethod
     def of_senses(cls, other: ContextConfig) -> TokenPolicyConfig:
@@ -95,43 +97,32 @@ class TokenPolicyNetwork(ContextEncoder):
         return [block.context_keys_values(tokens) for block in self.decoder]  # type: ignore[operator]
 
     def prefill(self, tokens: Tensor, context: list[KeysValues]) -> Tensor:
-        """tokens: [B, N] bins of the first N tokens -> [B, N + 1, bins] logits of these and of the next, at most l_a of them."""
-        hidden = self.inputs(tokens)
-        seen = self.seen[: hidden.shape[1], : context[0][0].shape[2] + hidden.shape[1]]
+        """tokens: [B, l_a] -> [B, l_a, bins] logits of each, given those before it. Without a cache, as in training."""
+        dimension = torch.arange(tokens.shape[1] - 1, device=tokens.device) % self.config.num_actions
+        before = self.token(tokens[:, :-1] + dimension * self.config.num_bins)
+        hidden = torch.cat([self.begin.expand(len(tokens), 1, -1), before], dim=1) + self.position
         for block, keys_values in zip(self.decoder, context, strict=True):
-            hidden = block(hidden, keys_values, seen)
+            hidden = block(hidden, keys_values, self.seen)
         return self.logits(hidden)
-
-    def inputs(self, tokens: Tensor) -> Tensor:
-        """[B, N] bins -> [B, N + 1, width], at most l_a: what stands at a position is the token before it."""
-        before = self.token(self.indices(tokens, 0))
-        hidden = torch.cat([self.begin.expand(len(tokens), 1, -1), before], dim=1)[:, : self.config.num_tokens]
-        return hidden + self.position[: hidden.shape[1]]
-
-    def indices(self, tokens: Tensor, first: int) -> Tensor:
-        """Into the embedding; the first column is token number `first`."""
-        dimension = (first + torch.arange(tokens.shape[1], device=tokens.device)) % self.config.num_actions
-        return tokens + dimension * self.config.num_bins
 
     def logits(self, hidden: Tensor) -> Tensor:
         out: Tensor = self.to_bins(self.decoder_norm(hidden))
         return out.to(at_least_float32(out.dtype))
 
-    # --- actions and tokens ---
+    # --- actions and bins ---
 
-    def bins(self, actions: Tensor) -> Tensor:
-        """[..., A] robot space -> [..., A] places among the bins, [0, num_bins - 1], not yet rounded."""
+    def place(self, actions: Tensor) -> Tensor:
+        """[..., A] robot space -> [..., A] among the bins, [0, num_bins - 1], not yet rounded."""
         share = (actions - self.bin_low) / (self.bin_high - self.bin_low)
         return share.clamp(0, 1) * (self.config.num_bins - 1)
 
-    def tokens(self, actions: Tensor) -> Tensor:
-        """[B, T, A] -> [B, T A], the nearest bins."""
-        return self.bins(actions).round().long().flatten(1)
+    def nearest(self, actions: Tensor) -> Tensor:
+        """[..., A] robot space -> [..., A] bins."""
+        return self.place(actions).round().long()
 
-    def actions(self, tokens: Tensor) -> Tensor:
-        """[B, T A] -> [B, T, A], their centres."""
-        share = tokens.view(len(tokens), -1, self.config.num_actions) / (self.config.num_bins - 1)
-        return self.bin_low + share * (self.bin_high - self.bin_low)
+    def centres(self, bins: Tensor) -> Tensor:
+        """[..., A] bins -> [..., A] robot space."""
+        return self.bin_low + bins / (self.config.num_bins - 1) * (self.bin_high - self.bin_low)
 
 
 def seen_from(num_context: int, num_tokens: int) -> Tensor:

@@ -97,8 +97,8 @@ def _given(batch: Batch, batches: PolicyBatches, rng: np.random.Generator) -> Te
 def _loss(network: TokenPolicyNetwork, batch: Batch, given: Tensor) -> tuple[Tensor, Tensor]:
     """And the share of tokens whose likeliest bin is at most one away from the right one."""
     context = network.encode(batch.state, batch.images, batch.words, batch.keep_images)
-    logits = network.prefill(network.tokens(given), context).view(*batch.action.shape, -1)
-    place = network.bins(batch.action)
+    logits = network.prefill(network.nearest(given).flatten(1), context).view(*batch.action.shape, -1)
+    place = network.place(batch.action)
     counted = batch.valid & (torch.arange(batch.action.shape[1]) >= batch.delay[:, None])
     distance = (torch.arange(network.config.num_bins) - place[..., None]) / SPREAD_BINS
     log_likelihood = ((-0.5 * distance.square()).softmax(-1) * logits.log_softmax(-1)).sum(-1).mean(-1)
