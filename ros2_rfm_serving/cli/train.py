@@ -43,7 +43,7 @@ def train(
     staged_episodes: Annotated[int, typer.Option(min=1, help="Demonstrations of the two-stage task, for the staged policy")] = 150,
     autoregressive_steps: Annotated[
         int, typer.Option(min=1, help="Training steps of the autoregressive policy, which sets out from the policy's eyes")
-    ] = 9000,
+    ] = 3500,
     small_steps: Annotated[int, typer.Option(min=1, help="Training steps of safety and monitor; a third of the planner's")] = 800,
     stage_episodes: Annotated[int, typer.Option(min=10, help="Episodes of the two-stage task, for safety and monitor")] = 120,
     seed: Annotated[int, typer.Option(help="Of demonstrations, initial weights and batches")] = 0,
