@@ -47,7 +47,8 @@ class BlindTokens(TokenPolicy):
     """The same of the autoregressive policy."""
 
     def _context(self, state: Tensor, images: Tensor, words: Tensor) -> Tensor:
-        return self._network.context_tokens(state, images[:1], words, torch.zeros(len(state), dtype=torch.bool))
+        none = torch.zeros(len(state), dtype=torch.bool)
+        return self._network.context(state, images[:1], words, none)
 
 
 def blind_engine(folder: Path) -> Engine:

@@ -146,7 +146,14 @@ class ContextEncoder(nn.Module):
         return torch.cat([state[:, list(self.config.state_columns)], *relative], dim=1)
 
     def context_tokens(self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None) -> Tensor:
-        """state [B, S], images [B, C, H, W, 3] uint8, words [B, L] -> [B, num_context_tokens, width]
+        """[B, num_context_tokens, width], not yet normalised: `tokens`, then each block of `encoder`."""
+        tokens = self.tokens(state, images, words, keep_images)
+        for block in self.encoder:
+            tokens = block(tokens)
+        return tokens
+
+    def tokens(self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None) -> Tensor:
+        """The same, not yet encoded. state [B, S], images [B, C, H, W, 3] uint8, words [B, L].
 
         keep_images, [B]: which examples see images at all (in training); then `images` are of those alone.
         """
@@ -156,11 +163,7 @@ class ContextEncoder(nn.Module):
         if keep_images is not None:
             some, image_tokens = image_tokens, self.no_image.repeat(len(state), 1, 1)
             image_tokens[keep_images] = some
-        tokens = torch.cat([state_tokens, image_tokens, self.word(words)], dim=1) + self.kind
-        for block in self.encoder:
-            tokens = block(tokens)
-        out: Tensor = self.encoder_norm(tokens)
-        return out
+        return torch.cat([state_tokens, image_tokens, self.word(words)], dim=1) + self.kind
 
     def cast(self, dtype: torch.dtype) -> None:
         """Weights alone: statistics, pixels, times and indices keep the precision that they need (vla.cpp §4.6)."""

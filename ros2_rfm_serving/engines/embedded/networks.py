@@ -75,8 +75,11 @@ class FlowPolicyNetwork(ContextEncoder):
     def encode(
         self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of the context (`context_tokens`) for each head block."""
-        tokens = self.context_tokens(state, images, words, keep_images)
+        """Keys and values of the context for each head block: `tokens`, each block of `encoder`, `keys_values`."""
+        return self.keys_values(self.context_tokens(state, images, words, keep_images))
+
+    def keys_values(self, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
+        tokens = self.encoder_norm(tokens)
         return [block.cross_attention.keys_values(tokens) for block in self.head]  # type: ignore[operator, union-attr]
 
     def velocity(self, x: Tensor, time: Tensor, context: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -92,9 +92,14 @@ class TokenPolicyNetwork(ContextEncoder):
         self.register_buffer("seen", seen_from(config.num_context_tokens, config.num_tokens), persistent=False)
 
     def encode(self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None) -> list[KeysValues]:
-        """Keys and values of the context (`context_tokens`) for each block."""
-        tokens = self.context_tokens(state, images, words, keep_images)
+        """Keys and values of the context for each block."""
+        tokens = self.context(state, images, words, keep_images)
         return [block.context_keys_values(tokens) for block in self.decoder]  # type: ignore[operator]
+
+    def context(self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None) -> Tensor:
+        """[B, num_context_tokens, width]: what all blocks read."""
+        out: Tensor = self.encoder_norm(self.context_tokens(state, images, words, keep_images))
+        return out
 
     def prefill(self, tokens: Tensor, context: list[KeysValues]) -> Tensor:
         """tokens: [B, l_a] -> [B, l_a, bins] logits of each, given those before it. Without a cache, as in training."""

@@ -98,7 +98,7 @@ class TokenPolicy(TokenModel):
     # --- the network ---
 
     def _context(self, state: Tensor, images: Tensor, words: Tensor) -> Tensor:
-        return self._network.context_tokens(state, images, words)
+        return self._network.context(state, images, words)
 
     def _at(self, count: int, first: Sequence[int]) -> _At:
         """Rows at positions of their own, or all at the same."""

@@ -10,8 +10,8 @@ import torch
 
 from ros2_rfm_serving.engines.base import Engine, Parity, Stepping, TokenModel, TokenSampling
 from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.flow.frames import Frames, blocks_of_stages, session_of, steps_of_stages
 from ros2_rfm_serving.engines.flow.memory import in_halves
-from ros2_rfm_serving.engines.frames import Frames, blocks_of_stages, session_of, steps_of_stages
 from ros2_rfm_serving.engines.tokens import parity
 from ros2_rfm_serving.engines.tokens.flight import Flight
 from ros2_rfm_serving.engines.tokens.public import PublicContexts
@@ -49,7 +49,7 @@ class TokenEngine(Engine, Stepping):
 
     @property
     def max_rows(self) -> int:
-        """Requests of a pipelined session are little more than numbers: one that generates a token per frame has l_a + 1 of them."""
+        """Those of a pipelined session are little more than numbers: with a token per frame l_a + 1 of them are in flight."""
         return max(self.max_batch_size, self._num_tokens + 1)
 
     def prepare(self, batch_size: int) -> None:

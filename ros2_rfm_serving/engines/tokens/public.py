@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ros2_rfm_serving.engines.base import Cache, TokenModel, TokenSampling
-from ros2_rfm_serving.engines.frames import SessionKey, session_of
+from ros2_rfm_serving.engines.flow.frames import SessionKey, session_of
 from ros2_rfm_serving.engines.tokens.said import Said
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest

@@ -1,8 +1,8 @@
 """Pipelined sessions in frames: how solver steps and perception are spread over stages, and who may go on how far (AURAS §4.3).
 
-A frame of a session begins with each of its observations. A request is perceived in its first `pp_perception` frames, which end with
-its observation in the session's public context, and generated in the next `pp_generation`; so one of them is answered per frame once
-`depth` are in flight. A frame that comes early adds to what is left of the one before. Pure: numbers of rows, no tensors.
+A frame of a session begins with each of its observations. A request is perceived in its first `pp_perception` frames, after which
+its observation is in the session's public context, and generated in the next `pp_generation`; so one request is answered per frame
+once `depth` are in flight. A frame that comes early adds to what is left of the one before. Pure: numbers of rows, no tensors.
 """
 
 from __future__ import annotations
@@ -80,6 +80,9 @@ class Frames:
 
     def __contains__(self, row: int) -> bool:
         return row in self._session_of
+
+    def __len__(self) -> int:
+        return len(self._session_of)
 
     def begin(self, row: int, session: SessionKey, pipelining: Pipelining) -> list[int]:
         """A frame begins with this row. Those of its robot's former episodes and epochs, which get no more frames.

@@ -1,0 +1,130 @@
+"""Rows in flight, each at its own solver step: they enter and leave between steps, and all steps are one batch each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ros2_rfm_serving.engines.base import SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.flow.graphs import Tensors
+from ros2_rfm_serving.engines.flow.memory import in_halves
+from ros2_rfm_serving.engines.flow.sampling import changed, kept, padded, stepped, velocity_of
+from ros2_rfm_serving.engines.flow.slots import Seen, Slots
+from ros2_rfm_serving.engines.flow.solvers import Step, solver_of
+from ros2_rfm_serving.types import Array, InferenceRequest
+
+
+class SteppedModel(VelocityModel, Protocol):
+    """A `VelocityModel` whose rows may be put together with those of other calls of `perceive`.
+
+    Its context is a tuple of tensors [B, ...], of the same shapes for all requests; `denormalize` reads nothing but the actions.
+    """
+
+    def perceive(self, requests: Sequence[InferenceRequest]) -> Tensors: ...
+
+
+class Done(NamedTuple):
+    """Of one row, model space."""
+
+    chunk: Array
+    """[T, A]"""
+    updates: Array
+    """[K, T, A]"""
+
+
+class Flight:
+    """One thread. A row is known by the number that its server gave it."""
+
+    def __init__(self, model: SteppedModel, config: SamplingConfig, slots: Slots, max_batch_size: int) -> None:
+        self._model, self._config, self._solver = model, config, solver_of(config)
+        self._slots, self._max_batch_size = slots, max_batch_size
+        self._rows: list[int] = []
+        """By slot"""
+        self._steps: list[int] = []
+        """Solver steps that are done, by slot"""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._rows
+
+    def steps(self) -> Iterable[tuple[int, int]]:
+        """Each row, and how many solver steps it has done."""
+        return zip(self._rows, self._steps, strict=True)
+
+    def enter(self, rows: Sequence[int], x: Tensor, seen: Seen | None) -> None:
+        """x: [B, T, W], where their sampling starts from; seen: None where they `read` before their first step."""
+        self._slots.enter(len(self._rows), x, seen)
+        self._rows += rows
+        self._steps += [0] * len(rows)
+
+    def read(self, rows: Collection[int], seen: Seen) -> None:
+        """Another context than they had, [1, ...], from here on."""
+        if rows:
+            self._slots.read(sorted(self._rows.index(row) for row in rows), seen)
+
+    def advance(self, rows: Collection[int]) -> dict[int, Done]:
+        """By one solver step; those that are done, which have left. Raises: `OutOfMemoryError`."""
+        count = len(rows)
+        self._to_front(rows)
+        for start in range(0, count, self._max_batch_size):
+            in_halves(self._step, range(start, min(start + self._max_batch_size, count)))
+        done = [slot for slot in range(count) if self._steps[slot] == self._solver.num_steps]
+        answers = dict(zip((self._rows[slot] for slot in done), self._answers(done), strict=True)) if done else {}
+        self.leave(answers)
+        return answers
+
+    def leave(self, rows: Collection[int]) -> None:
+        """The last row moves into each hole."""
+        if not rows:
+            return
+        leaving = [slot for slot, row in enumerate(self._rows) if row in rows]
+        for slot in reversed(leaving):
+            self._slots.leave(slot, len(self._rows) - 1)
+            for values in (self._rows, self._steps):
+                values[slot] = values[-1]
+                values.pop()
+
+    def _to_front(self, rows: Collection[int]) -> None:
+        """The rows of this turn into the first slots."""
+        count = len(rows)
+        if count == len(self._rows):
+            return
+        behind = [slot for slot in range(count, len(self._rows)) if self._rows[slot] in rows]
+        ahead = [slot for slot in range(count) if self._rows[slot] not in rows]
+        for one, other in zip(ahead, behind, strict=True):
+            self._slots.swap(one, other)
+            for values in (self._rows, self._steps):
+                values[one], values[other] = values[other], values[one]
+
+    def _step(self, slots: Sequence[int]) -> list[None]:
+        """One solver step of these, which follow one another, in one batch."""
+        start, count = slots[0], len(slots)
+        batch = self._slots.batch(start, count, padded(count, self._config.fixed_shapes))
+        steps, predict = self._steps[start : start + count], partial(velocity_of, self._model, batch.context)
+        together = len(set(steps)) == 1
+        step: Step = steps[0] if together else np.array(self._padded(steps, len(batch.x)))
+        with torch.no_grad() if self._slots.asks_jacobian else torch.inference_mode():
+            x, updates = stepped(predict, batch.x, batch.held, step, self._solver)
+            batch.own_x.copy_(x[:count])
+            batch.own_updates[step if together else (steps, range(count))] = updates[:count]
+        self._steps[start : start + count] = [step + 1 for step in steps]
+        return [None] * count
+
+    def _padded(self, steps: list[int], size: int) -> list[int]:
+        return [*steps, *[0] * (size - len(steps))]
+
+    def _answers(self, done: list[int]) -> list[Done]:
+        together = done[-1] - done[0] == len(done) - 1
+        index = slice(done[0], done[-1] + 1) if together else done
+        held, columns = self._slots.held(index), len(self._model.contract.action_names)
+        with torch.inference_mode():
+            chunks = kept(self._slots.x[index], held)[..., :columns].cpu().numpy()
+            updates = changed(self._slots.updates(index), held, self._solver)[..., :columns].cpu().numpy()
+        return [Done(*each) for each in zip(chunks, updates, strict=True)]
