@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, Pipelining
 
 
 @runtime_checkable
@@ -106,13 +106,17 @@ class Stepping(Protocol):
     def num_turns(self, request: InferenceRequest) -> int:
         """Solver steps from perception to answer of such a request."""
 
+    def require_pipelining(self, pipelining: Pipelining) -> None:
+        """Asked when such a session opens. Raises: `ModelError` that says what of it this model cannot do."""
+        raise ModelError("this model serves no pipelined sessions")
+
     @abstractmethod
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
         """Perceives new rows, together. The errors of those that did not enter.
 
         With a row of a pipelined session a frame of that session begins: its rows in flight read the new context from here on (or
-        from the next frame on, `fetch_offset` -1) and may go on by their stage's share of steps.
-        Raises: `ModelError` when none of them entered.
+        from the next frame on, `fetch_offset` -1) and may go on by their stage's share of steps. Rows of its former episodes and
+        epochs are answered with an error in the next turn.
         """
 
     @abstractmethod
@@ -129,6 +133,14 @@ class Stepping(Protocol):
     @abstractmethod
     def leave(self, rows: Collection[int]) -> None:
         """They are not wanted any more. Numbers that are not in flight are passed over."""
+
+
+def stepping(engine: Engine) -> Stepping:
+    """Raises: `ModelError` when its rows cannot go on one solver step at a time."""
+    if isinstance(engine, Stepping):
+        return engine
+    why = "its engine answers whole batches, so that no request can join a running one"
+    raise ModelError(f"{engine.contract.model!r} cannot be served with `batching: continuous`: {why}; say `batching: fixed`")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,3 +243,5 @@ class SamplingConfig:
     """Sessions may ask for guidance through the model's Jacobian, which is compiled at warm-up and slows a whole batch then."""
     fixed_shapes: tuple[int, ...] = ()
     """Batch sizes that are compiled or captured at warm-up, rising; a batch is filled up to the next one. Empty: any size runs."""
+    max_rows: int = 0
+    """In flight at once in an engine that is `Stepping`; 0: as many as its largest batch."""

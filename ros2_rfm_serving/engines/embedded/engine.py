@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ros2_rfm_serving.engines.base import Engine, Predicts, SamplingConfig
 from ros2_rfm_serving.engines.embedded import bundle
@@ -18,8 +18,8 @@ from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPol
 from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.embedded.planner import Planner
 from ros2_rfm_serving.engines.embedded.planner_network import PlannerNetwork
-from ros2_rfm_serving.engines.flow.engine import FlowEngine
-from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
+from ros2_rfm_serving.engines.flow.graphs import Function, Tensors, accelerated
+from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.engines.identity import model_hash
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind
@@ -31,7 +31,7 @@ def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> 
     network, content_hash = bundle.load(folder)
     content_hash = model_hash(content_hash, options.changes(vars(network.config)))
     if isinstance(network, FlowPolicyNetwork):
-        return FlowEngine(FlowPolicy(model, network, content_hash, options), _sampling(network.config, options))
+        return SteppingEngine(FlowPolicy(model, network, content_hash, options), _sampling(network.config, options))
     if isinstance(network, PlannerNetwork):
         return Planner(model, network, content_hash, options)
     return Judge(model, network, content_hash, options)
@@ -92,6 +92,8 @@ class FlowPolicy:
         )
         self._encode = accelerated(self._keys_values, compiled=options.compiles, recorded=options.records)
         self._velocity = accelerated(self._velocity_of, compiled=options.compiles, recorded=options.records)
+        blocks: tuple[Function, ...] = (self._tokens, *map(_alone, network.encoder), self._read_by_head)
+        self._perception = [accelerated(block, compiled=options.compiles, recorded=options.records) for block in blocks]
         self._few_times = not options.fixed_shapes
         self._modulation_at = lru_cache(maxsize=64)(lambda *times: network.modulation(torch.tensor(times, device=options.device)))
 
@@ -104,7 +106,7 @@ class FlowPolicy:
         return MAX_BATCH_SIZE
 
     def perceive(self, requests: Sequence[InferenceRequest]) -> Tensors:
-        return self._encode(self._inputs.states(requests), self._inputs.images(requests), self._inputs.words(requests))
+        return self._encode(*self.inputs(requests))
 
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
         if self._few_times and not torch.is_grad_enabled():
@@ -114,6 +116,16 @@ class FlowPolicy:
     def denormalize(self, actions: Array) -> Array:
         denormalized: Array = actions * self._action_std + self._action_mean
         return denormalized
+
+    # --- perception in stages (`InBlocks`) ---
+
+    def inputs(self, requests: Sequence[InferenceRequest]) -> Tensors:
+        return self._inputs.states(requests), self._inputs.images(requests), self._inputs.words(requests)
+
+    @property
+    def perception(self) -> Sequence[Function]:
+        """Tokens, each block of the encoder, keys and values."""
+        return self._perception
 
     # --- what `engines/flow/parity.py` asks for ---
 
@@ -137,7 +149,13 @@ class FlowPolicy:
     # --- the network, flat ---
 
     def _keys_values(self, state: Tensor, images: Tensor, words: Tensor) -> Tensors:
-        return tuple(tensor for pair in self._network.encode(state, images, words) for tensor in pair)
+        return _flat(self._network.encode(state, images, words))
+
+    def _tokens(self, state: Tensor, images: Tensor, words: Tensor) -> Tensors:
+        return (self._network.tokens(state, images, words),)
+
+    def _read_by_head(self, tokens: Tensor) -> Tensors:
+        return _flat(self._network.keys_values(tokens))
 
     def _velocity_of(self, x: Tensor, time: Tensor, *context: Tensor) -> Tensors:
         return (self._network.velocity(x, time, _pairs(context)),)
@@ -147,6 +165,14 @@ class FlowPolicy:
         times, which = time.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         distinct = self._modulation_at(*times.tolist())
         return distinct[0] if len(distinct) == 1 else distinct[which]
+
+
+def _alone(block: nn.Module) -> Function:
+    return lambda tokens: (block(tokens),)
+
+
+def _flat(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensors:
+    return tuple(tensor for pair in pairs for tensor in pair)
 
 
 def _pairs(context: Tensors) -> list[tuple[Tensor, Tensor]]:

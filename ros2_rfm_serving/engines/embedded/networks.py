@@ -188,7 +188,14 @@ class FlowPolicyNetwork(nn.Module):
     def encode(
         self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None
     ) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values of the context for each head block. state [B, S], images [B, C, H, W, 3] uint8, words [B, L].
+        """Keys and values of the context for each head block: `tokens`, each block of `encoder`, `keys_values`."""
+        tokens = self.tokens(state, images, words, keep_images)
+        for block in self.encoder:
+            tokens = block(tokens)
+        return self.keys_values(tokens)
+
+    def tokens(self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None) -> Tensor:
+        """[B, tokens, width]. state [B, S], images [B, C, H, W, 3] uint8, words [B, L].
 
         keep_images, [B]: which examples see images at all (in training); then `images` are of those alone.
         """
@@ -198,9 +205,9 @@ class FlowPolicyNetwork(nn.Module):
         if keep_images is not None:
             some, image_tokens = image_tokens, self.no_image.repeat(len(state), 1, 1)
             image_tokens[keep_images] = some
-        tokens = torch.cat([state_tokens, image_tokens, self.word(words)], dim=1) + self.kind
-        for block in self.encoder:
-            tokens = block(tokens)
+        return torch.cat([state_tokens, image_tokens, self.word(words)], dim=1) + self.kind
+
+    def keys_values(self, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
         tokens = self.encoder_norm(tokens)
         return [block.cross_attention.keys_values(tokens) for block in self.head]  # type: ignore[operator, union-attr]
 

@@ -12,7 +12,7 @@ from ros2_rfm_serving.engines.base import Engine, Parity, SamplingConfig, Veloci
 from ros2_rfm_serving.engines.blank import blank_request, guided
 from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.memory import in_halves
-from ros2_rfm_serving.engines.flow.sampling import Sample, filled, offered, sample
+from ros2_rfm_serving.engines.flow.sampling import Sample, filled, offered, padded, sample
 from ros2_rfm_serving.engines.flow.solvers import solver_of
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract
@@ -43,7 +43,7 @@ class FlowEngine(Engine):
 
     def padded(self, rows: int) -> int:
         """Rows that are computed for a batch of so many."""
-        return len(filled([None] * rows, self._config.fixed_shapes))
+        return padded(rows, self._config.fixed_shapes)
 
     def warm_up(self) -> None:
         for size in self._config.fixed_shapes or (1, self.max_batch_size):

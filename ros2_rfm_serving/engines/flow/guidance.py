@@ -39,14 +39,14 @@ def prefix_weights(start: Steps, end: Steps, total: int, schedules: Sequence[Pre
     return np.stack([FADES[schedule](row) for schedule, row in zip(schedules, linear, strict=True)])
 
 
-def guidance_weight(tau: float, max_weight: Weights) -> Weights:
-    """(1 - tau) / tau * ((1 - tau)^2 + tau^2) / (1 - tau)^2, at most `max_weight` (any shape)."""
-    if tau <= 0.0:
-        return max_weight  # infinite
-    if tau >= 1.0:
-        return np.zeros_like(max_weight)  # 0 times infinity
-    time = 1.0 - tau
-    return np.minimum(time / tau * (time**2 + tau**2) / time**2, max_weight)
+def guidance_weight(tau: float | Weights, max_weight: Weights) -> Weights:
+    """(1 - tau) / tau * ((1 - tau)^2 + tau^2) / (1 - tau)^2, at most `max_weight` (any shape that goes with tau's)."""
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        tau = np.asarray(tau)
+        time = 1.0 - tau
+        strength = time / tau * (time**2 + tau**2) / time**2
+    limited = np.minimum(strength, max_weight)
+    return np.where(tau <= 0.0, max_weight, np.where(tau >= 1.0, 0.0, limited))  # infinite, and 0 times infinity
 
 
 def previous_chunk(prefix: Array, length: int, num_actions: int, *, zero_padded: bool) -> Array:
@@ -112,25 +112,29 @@ def target_of(requests: Sequence[InferenceRequest], like: Tensor) -> Target | No
     )
 
 
-def guided_velocity(velocity: Callable[[Tensor], Tensor], x: Tensor, tau: float, target: Target) -> Tensor:
-    """[B, T, A]: the model's velocity at `x`, [B, T, A], and `tau`, less what pulls its clean estimate towards the target."""
+def guided_velocity(velocity: Callable[[Tensor], Tensor], x: Tensor, tau: float | Weights, target: Target) -> Tensor:
+    """[B, T, A]: the model's velocity at `x`, [B, T, A], and `tau`, less what pulls its clean estimate towards the target.
+
+    tau: of all rows, or [B, 1, 1] of each.
+    """
+    time = 1.0 - tau if isinstance(tau, float) else torch.from_numpy(1.0 - tau).to(x)
     if target.through_model is None:
         v = velocity(x)
-        correction = target.error(x - (1.0 - tau) * v)
+        correction = target.error(x - time * v)
     else:
-        v, correction = _through_model(velocity, x, tau, target, target.through_model)
+        v, correction = _through_model(velocity, x, time, target, target.through_model)
     weight = torch.from_numpy(guidance_weight(tau, target.max_weight)).to(x)
     return v - weight * correction
 
 
 def _through_model(
-    velocity: Callable[[Tensor], Tensor], x: Tensor, tau: float, target: Target, rows: Tensor
+    velocity: Callable[[Tensor], Tensor], x: Tensor, time: float | Tensor, target: Target, rows: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Velocity and correction, which is the vector-Jacobian product of error and clean estimate for `rows`, else the error."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         v = velocity(x)
-        clean = x - (1.0 - tau) * v
+        clean = x - time * v
     error = target.error(clean.detach())
     (product,) = torch.autograd.grad(clean, x, error)
     return v.detach(), torch.where(rows, product, error)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Anchored, Predicts, SamplingConfig, VelocityModel
 from ros2_rfm_serving.engines.flow.guidance import Target, target_of
-from ros2_rfm_serving.engines.flow.solvers import Solver, solver_of
+from ros2_rfm_serving.engines.flow.solvers import Solver, Step, solver_of
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, ModelContract
 
@@ -52,45 +52,62 @@ def sample(
     Raises: `ModelError` for a conditioning or an inference delay that the model was not trained for.
     """
     contract, solver = model.contract, solver_of(config)
-    if noise is None:
-        noise = np.stack([noise_of(request, contract, config) for request in requests])
-    start = torch.from_numpy(noise).to(config.device)
-    if config.predicts is Predicts.CHUNK:
-        start = torch.zeros_like(start)
+    start = start_of(requests, contract, config, noise)
     # Tensors made in inference mode cannot be differentiated through, those without gradients can.
-    with torch.no_grad() if any(_asks_jacobian(request) for request in requests) else torch.inference_mode():
+    with torch.no_grad() if any(asks_jacobian(request) for request in requests) else torch.inference_mode():
         context = model.perceive(requests)
         rows = model.anchored(requests) if isinstance(model, Anchored) else requests
-        prefix, fixed = fixed_prefixes(rows, offered(contract, config.predicts), start)
-        target = target_of(rows, start)
-        if target is not None and config.predicts is not Predicts.VELOCITY:
-            raise ModelError(f"{contract.model!r} predicts {config.predicts.value}; only flow-matching models can be guided")
-        predict = partial(_velocity, model, context)
-        chunks, updates = denoise(predict, start, prefix, fixed, target, solver)
+        chunks, updates = denoise(partial(velocity_of, model, context), start, held_of(rows, contract, config, start), solver)
     columns = len(contract.action_names)
     return Sample(chunks[..., :columns].cpu().numpy(), updates[..., :columns].cpu().numpy())
 
 
-def _asks_jacobian(request: InferenceRequest) -> bool:
+def asks_jacobian(request: InferenceRequest) -> bool:
     return request.conditioning is Conditioning.GUIDED and request.guidance.true_jacobian and len(request.prefix_model) > 0
 
 
-def denoise(
-    predict: Callable[[Tensor, Tensor], Tensor], x: Tensor, prefix: Tensor, fixed: Tensor, target: Target | None, solver: Solver
-) -> tuple[Tensor, Tensor]:
-    """From noise `x`, [B, T, A], to actions, and what each step changed, [B, K, T, A].
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What the steps of a batch keep to."""
 
-    predict(time [B, T], x); rows `fixed`, [B, T], stay as in `prefix`, [B, T, A].
-    """
-    free, fixed = (~fixed).to(x), fixed[..., None]
+    prefix: Tensor
+    """[B, T, W]: of rows of the chunk that are given"""
+    fixed: Tensor
+    """[B, T, 1] bool: which are"""
+    free: Tensor
+    """[B, T]: 0 where they are, else 1"""
+    target: Target | None
+    """What rows are guided to; None: no row is."""
+
+
+Predict = Callable[[Tensor, Tensor], Tensor]
+"""(time [B, T], x [B, T, W]) -> what the model says, [B, T, W]."""
+
+
+def denoise(predict: Predict, x: Tensor, held: Held, solver: Solver) -> tuple[Tensor, Tensor]:
+    """From noise `x`, [B, T, W], to actions, and what each step changed, [B, K, T, W]."""
     updates = []
     for step in range(solver.num_steps):
-        x = torch.where(fixed, prefix, x)
-        at_time = partial(predict, free * solver.time(step))
-        updates.append(solver.update(at_time, x, step, target))
-        x = x + updates[-1]
-    changed = torch.stack(updates, dim=1).masked_fill(fixed[:, None], 0.0)
-    return torch.where(fixed, prefix, x), changed[:, : solver.num_updates]
+        x, update = stepped(predict, x, held, step, solver)
+        updates.append(update)
+    return kept(x, held), changed(torch.stack(updates, dim=1), held, solver)
+
+
+def stepped(predict: Predict, x: Tensor, held: Held, step: Step, solver: Solver) -> tuple[Tensor, Tensor]:
+    """One solver step of each row: `x`, [B, T, W], after it, and what it changed."""
+    x, time = kept(x, held), solver.time(step)
+    times = held.free * (time if isinstance(time, float) else torch.from_numpy(time[:, None]).to(held.free))
+    update = solver.update(partial(predict, times), x, step, held.target)
+    return x + update, update
+
+
+def kept(x: Tensor, held: Held) -> Tensor:
+    return torch.where(held.fixed, held.prefix, x)
+
+
+def changed(updates: Tensor, held: Held, solver: Solver) -> Tensor:
+    """[B, K, T, W]; what is given was not changed."""
+    return updates.masked_fill(held.fixed[:, None], 0.0)[:, : solver.num_updates]
 
 
 Row = TypeVar("Row")
@@ -98,15 +115,28 @@ Row = TypeVar("Row")
 
 def filled(rows: Sequence[Row], sizes: Sequence[int]) -> Sequence[Row]:
     """`rows`, the last one repeated up to the next of `sizes`, rising; as they are beyond the largest, or without any."""
-    size = next((size for size in sizes if size >= len(rows)), len(rows))
-    return [*rows, *[rows[-1]] * (size - len(rows))]
+    return [*rows, *[rows[-1]] * (padded(len(rows), sizes) - len(rows))]
 
 
-def _velocity(model: VelocityModel, context: object, time: Tensor, x: Tensor) -> Tensor:
+def padded(rows: int, sizes: Sequence[int]) -> int:
+    """Rows that are computed for a batch of so many."""
+    return next((size for size in sizes if size >= rows), rows)
+
+
+def velocity_of(model: VelocityModel, context: object, time: Tensor, x: Tensor) -> Tensor:
     v: Tensor = model.velocity(x, time, context)
     if v.shape != x.shape:  # it might be broadcast without a word
         raise ModelError(f"{model.contract.model!r}: velocity gave {list(v.shape)} for an x of {list(x.shape)}")
     return v
+
+
+def held_of(requests: Sequence[InferenceRequest], contract: ModelContract, config: SamplingConfig, start: Tensor) -> Held:
+    """start: [B, T, W]. Raises: `ModelError`."""
+    prefix, fixed = fixed_prefixes(requests, offered(contract, config.predicts), start)
+    target = target_of(requests, start)
+    if target is not None and config.predicts is not Predicts.VELOCITY:
+        raise ModelError(f"{contract.model!r} predicts {config.predicts.value}; only flow-matching models can be guided")
+    return Held(prefix=prefix, fixed=fixed[..., None], free=(~fixed).to(start), target=target)
 
 
 def fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContract, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,6 +156,16 @@ def fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContract
             prefix[i, :d, : request.prefix_model.shape[1]] = request.prefix_model[:d]
             fixed[i, :d] = True
     return torch.from_numpy(prefix).to(like.device), torch.from_numpy(fixed).to(like.device)
+
+
+def start_of(
+    requests: Sequence[InferenceRequest], contract: ModelContract, config: SamplingConfig, noise: Array | None = None
+) -> Tensor:
+    """[B, T, W], where sampling starts from: the requests' own noise, unless it is given."""
+    if noise is None:
+        noise = np.stack([noise_of(request, contract, config) for request in requests])
+    start = torch.from_numpy(noise).to(config.device)
+    return torch.zeros_like(start) if config.predicts is Predicts.CHUNK else start
 
 
 def noise_of(request: InferenceRequest, contract: ModelContract, config: SamplingConfig) -> Array:

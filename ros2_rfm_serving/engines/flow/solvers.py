@@ -1,23 +1,32 @@
 """What one step of our sampling loop changes, by what a model predicts. Time falls from 1 (noise) to 0 (actions) in equal steps.
 
-B: rows of a batch; T: chunk length; A: number of actions.
+B: rows of a batch; T: chunk length; A: number of actions. Rows may be at different steps (`Step`): numbers of all rows are numbers,
+those of each row are columns beside them, with the same result to the last bit where they are the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate
 from operator import mul
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
-from ros2_rfm_serving.engines.flow.guidance import Target, guided_velocity
+from ros2_rfm_serving.engines.flow.guidance import Steps, Target, guided_velocity
 from ros2_rfm_serving.errors import ModelError
+
+Step = int | Steps
+"""Of all rows, or [B] of each."""
+Times = float | npt.NDArray[np.float64]
+"""The same."""
 
 
 class Solver(Protocol):
@@ -30,10 +39,10 @@ class Solver(Protocol):
     def num_updates(self) -> int:
         """How many of its steps refine what is there already: all, or none."""
 
-    def time(self, step: int) -> float:
+    def time(self, step: Step) -> Times:
         """At which `step` asks the model."""
 
-    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: int, target: Target | None) -> Tensor:
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: Step, target: Target | None) -> Tensor:
         """What `step` changes, [B, T, A]. predict(x): the model's answer, [B, T, A]; target: what rows are guided to."""
 
 
@@ -47,11 +56,12 @@ class Euler:
     def num_updates(self) -> int:
         return self.num_steps
 
-    def time(self, step: int) -> float:
+    def time(self, step: Step) -> Times:
         return 1.0 - step / self.num_steps
 
-    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: int, target: Target | None) -> Tensor:
-        v = predict(x) if target is None else guided_velocity(predict, x, step / self.num_steps, target)
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: Step, target: Target | None) -> Tensor:
+        tau = step / self.num_steps if isinstance(step, int) else (step / self.num_steps)[:, None, None]
+        v = predict(x) if target is None else guided_velocity(predict, x, tau, target)
         return v / -self.num_steps
 
 
@@ -68,13 +78,11 @@ class Ddim:
     def num_updates(self) -> int:
         return self.num_steps
 
-    def time(self, step: int) -> float:
-        return (self._index(step) + 1) / self.train_steps
+    def time(self, step: Step) -> Times:
+        return self._levels[0][step] if isinstance(step, int) else np.array(self._levels[0])[step]
 
-    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: int, target: Target | None) -> Tensor:
-        kept = cosine_levels(self.train_steps)
-        now, after = kept[self._index(step)], kept[self._index(step + 1)] if step + 1 < self.num_steps else 1.0
-        signal, spread = math.sqrt(now), math.sqrt(1.0 - now)
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: Step, target: Target | None) -> Tensor:
+        signal, spread, signal_after, spread_after = (_at(step, levels, x) for levels in self._levels[1:])
         said = predict(x)
         if self.predicts is Predicts.NOISE:
             noise, clean = said, (x - spread * said) / signal
@@ -82,10 +90,16 @@ class Ddim:
             noise, clean = (x - signal * said) / spread, said
         if self.clean_limit is not None:
             clean = clean.clamp(-self.clean_limit, self.clean_limit)
-        return math.sqrt(after) * clean + math.sqrt(1.0 - after) * noise - x
+        return signal_after * clean + spread_after * noise - x
 
-    def _index(self, step: int) -> int:
-        return round(self.train_steps * (1.0 - step / self.num_steps)) - 1
+    @cached_property
+    def _levels(self) -> tuple[tuple[float, ...], ...]:
+        """Of each step: its time; how much signal and how much noise there is in x, before and after."""
+        indices = [round(self.train_steps * (1.0 - step / self.num_steps)) - 1 for step in range(self.num_steps)]
+        kept = [*(cosine_levels(self.train_steps)[index] for index in indices), 1.0]
+        signal, spread = [math.sqrt(level) for level in kept], [math.sqrt(1.0 - level) for level in kept]
+        times = tuple((index + 1) / self.train_steps for index in indices)
+        return times, *map(tuple, (signal[:-1], spread[:-1], signal[1:], spread[1:]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +109,16 @@ class Direct:
     num_steps: int = 1
     num_updates: int = 0
 
-    def time(self, step: int) -> float:
+    def time(self, step: Step) -> Times:
         return 1.0
 
-    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: int, target: Target | None) -> Tensor:
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: Step, target: Target | None) -> Tensor:
         return predict(x) - x
+
+
+def _at(step: Step, values: Sequence[float], like: Tensor) -> float | Tensor:
+    """One of `values` for all rows, or [B, 1, 1], one for each."""
+    return values[step] if isinstance(step, int) else torch.from_numpy(np.array(values)[step, None, None]).to(like)
 
 
 @cache

@@ -19,7 +19,7 @@ from ros2_rfm_serving.engines.base import SamplingConfig
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.guidance import guidance_weight, guided_velocity, prefix_weights, previous_chunk, target_of
-from ros2_rfm_serving.engines.flow.sampling import denoise, sample
+from ros2_rfm_serving.engines.flow.sampling import Held, denoise, sample
 from ros2_rfm_serving.engines.flow.solvers import Euler
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, Guidance, InferenceRequest, ModelContract, OutputKind, PrefixSchedule
@@ -203,9 +203,8 @@ def denoised(model: Curved, requests: Sequence[InferenceRequest], noise: Matrix,
         fixed[i, :d], prefix[i, :d] = True, torch.from_numpy(request.prefix_model[:d]).double()
     context = model.perceive(requests)
     with torch.no_grad():
-        target = target_of(requests, x)
-        euler = Euler(num_steps=num_steps)
-        return denoise(lambda time, x: model.velocity(x, time, context), x, prefix, fixed, target, euler)[0].numpy()
+        held = Held(prefix=prefix, fixed=fixed[..., None], free=(~fixed).to(x), target=target_of(requests, x))
+        return denoise(lambda time, x: model.velocity(x, time, context), x, held, Euler(num_steps=num_steps))[0].numpy()
 
 
 DELAYS_AND_PREFIXES = [(0, 0), (3, 0), (0, 3), (3, 3), (2, 3), (5, 3), (0, 6), (2, 6), (6, 6), (2, 8), (2, 11), (7, 11), (8, 8)]

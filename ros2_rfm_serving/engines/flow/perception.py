@@ -1,0 +1,135 @@
+"""Perception of pipelined sessions in stages: a frame takes each observation that is on its way one stage further (AURAS §4.3.2).
+
+Stages are contiguous blocks of the model's perception, cut so that each does as much arithmetic as the next. The same stage of
+several sessions runs as one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.flow.flight import SteppedModel
+from ros2_rfm_serving.engines.flow.frames import SessionKey, blocks_of_stages, session_of
+from ros2_rfm_serving.engines.flow.graphs import Function, Tensors
+from ros2_rfm_serving.engines.flow.sampling import filled
+from ros2_rfm_serving.engines.flow.slots import Seen
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.types import InferenceRequest, Pipelining
+
+
+@runtime_checkable
+class InBlocks(Protocol):
+    """A `SteppedModel` whose `perceive` is a chain: `inputs`, then each block of `perception`, tensors [B, ...] all the way."""
+
+    def inputs(self, requests: Sequence[InferenceRequest]) -> Tensors: ...
+
+    @property
+    def perception(self) -> Sequence[Function]: ...
+
+
+class Observed(NamedTuple):
+    """An observation on its way, and how far it has come: tensors [1, ...]."""
+
+    request: InferenceRequest
+    tensors: Tensors
+
+
+class StagedPerception:
+    def __init__(self, model: SteppedModel, fixed_shapes: Sequence[int]) -> None:
+        self._model, self._fixed_shapes = model, fixed_shapes
+        self._on_the_way: dict[SessionKey, list[Observed]] = {}
+        """Newest first: place i has passed i + 1 stages."""
+
+    def require(self, pipelining: Pipelining) -> None:
+        """Raises: `ModelError`."""
+        self._stages(pipelining.pp_perception)
+
+    def frame(self, requests: Sequence[InferenceRequest]) -> list[Observed | None]:
+        """One frame of as many sessions, each with a newer observation: what came to its end, by session. Raises: `ModelError`."""
+        by_depth: dict[int, list[int]] = {}
+        for i, request in enumerate(requests):
+            assert request.pipelining is not None
+            by_depth.setdefault(request.pipelining.pp_perception, []).append(i)
+        ends: dict[int, Observed | None] = {}
+        for stages, members in by_depth.items():
+            ends.update(zip(members, self._frame([requests[i] for i in members], stages), strict=True))
+        return [ends[i] for i in range(len(requests))]
+
+    def _frame(self, requests: Sequence[InferenceRequest], stages: int) -> list[Observed | None]:
+        """The same, of sessions with as many stages."""
+        sessions, blocks = [session_of(request.id) for request in requests], self._stages(stages)
+        lines = [[new, *self._on_the_way.get(key, [])] for new, key in zip(self._begun(requests), sessions, strict=True)]
+        for stage in range(stages):
+            at_stage = [line for line in lines if len(line) > stage]
+            passed = self._passed([line[stage] for line in at_stage], blocks[stage])
+            for line, observed in zip(at_stage, passed, strict=True):
+                line[stage] = observed
+        self._on_the_way.update(zip(sessions, (line[: stages - 1] for line in lines), strict=True))
+        return [line[-1] if len(line) == stages else None for line in lines]
+
+    def forget(self, session: SessionKey) -> None:
+        self._on_the_way.pop(session, None)
+
+    def _stages(self, stages: int) -> list[Sequence[Function]]:
+        """Raises: `ModelError`."""
+        if not isinstance(self._model, InBlocks):
+            raise ModelError(f"pp_perception is {stages}; this model's perception has no blocks to spread over frames")
+        return [self._model.perception[own.start : own.stop] for own in blocks_of_stages(self._costs, stages)]
+
+    @cached_property
+    def _costs(self) -> list[float]:
+        """Floating-point operations of each block, counted while a blank request passes them as they were written."""
+        assert isinstance(self._model, InBlocks)
+        tensors, costs = self._model.inputs([blank_request(self._model.contract)]), []
+        for block in self._model.perception:
+            with torch.enable_grad(), FlopCounterMode(display=False) as counter:  # with gradients no block is compiled or recorded
+                tensors = block(*tensors)
+            costs.append(float(counter.get_total_flops()))
+        return costs
+
+    def _begun(self, requests: Sequence[InferenceRequest]) -> list[Observed]:
+        assert isinstance(self._model, InBlocks)
+        return _rows(requests, self._model.inputs(requests))
+
+    def _passed(self, observed: Sequence[Observed], blocks: Sequence[Function]) -> list[Observed]:
+        """Through one stage, as one batch."""
+        if not observed:
+            return []
+        rows = filled([each.tensors for each in observed], self._fixed_shapes)
+        tensors: Tensors = tuple(torch.cat(column) for column in zip(*rows, strict=True))
+        for block in blocks:
+            tensors = block(*tensors)
+        return _rows([each.request for each in observed], tensors)
+
+
+def _rows(requests: Sequence[InferenceRequest], batch: Tensors) -> list[Observed]:
+    """Each with memory of its own, so that none keeps a whole batch."""
+    return [Observed(request, tuple(t[i : i + 1].clone() for t in batch)) for i, request in enumerate(requests)]
+
+
+@dataclass
+class PublicContext:
+    """Of one session, double-buffered (§4.3.1): its rows in flight have read the front; the back is for the next frame."""
+
+    fetch_offset: int
+    sequence: int = 0
+    """Of the observation in the front"""
+    _back: tuple[int, Seen] | None = None
+
+    def put(self, sequence: int, newest: Seen) -> Seen | None:
+        """What rows read in this frame; None: nothing yet."""
+        if self.fetch_offset == 0:
+            self.sequence = sequence
+            return newest
+        front, self._back = self._back, (sequence, newest.copy())
+        if front is None:
+            return None
+        self.sequence = front[0]
+        return front[1]

@@ -1,0 +1,226 @@
+"""A `SteppedModel` as an engine whose rows join a running batch and leave it, and its pipelined sessions (AURAS §4)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ros2_rfm_serving.engines.base import Predicts, SamplingConfig, Stepping
+from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.flow.engine import FlowEngine
+from ros2_rfm_serving.engines.flow.flight import Done, Flight, SteppedModel
+from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, session_of, steps_of_stages
+from ros2_rfm_serving.engines.flow.memory import in_halves
+from ros2_rfm_serving.engines.flow.perception import Observed, PublicContext, StagedPerception
+from ros2_rfm_serving.engines.flow.sampling import filled, held_of, start_of
+from ros2_rfm_serving.engines.flow.slots import Seen, Slots
+from ros2_rfm_serving.engines.flow.solvers import solver_of
+from ros2_rfm_serving.errors import ModelError, OutOfMemoryError
+from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest, Pipelining
+
+Rows = Sequence[tuple[int, InferenceRequest]]
+
+
+class SteppingEngine(FlowEngine, Stepping):
+    """Flow matching and diffusion serve pipelined sessions; a regression has no steps to spread."""
+
+    def __init__(self, model: SteppedModel, config: SamplingConfig = SamplingConfig()) -> None:  # noqa: B008 (frozen)
+        super().__init__(model, config)
+        self._contract = replace(self._contract, pipelines=config.predicts is not Predicts.CHUNK)
+        self._stepped, self._num_steps = model, solver_of(config).num_steps
+        self._frames, self._staged = Frames(self._num_steps), StagedPerception(model, config.fixed_shapes)
+        self._public: dict[SessionKey, PublicContext] = {}
+        self._outdated: set[int] = set()
+        """Rows of former episodes and epochs"""
+
+    @property
+    def max_rows(self) -> int:
+        return self._config.max_rows or self.max_batch_size
+
+    def num_turns(self, request: InferenceRequest) -> int:
+        return self._num_steps
+
+    def require_pipelining(self, pipelining: Pipelining) -> None:
+        if not self.contract.pipelines:
+            raise ModelError(f"{self.contract.model!r} gives its chunk in one step: there is nothing to spread over frames")
+        steps_of_stages(self._num_steps, pipelining)
+        if pipelining.pp_perception != 1:
+            self._staged.require(pipelining)
+        if pipelining.fetch_offset not in (0, -1):
+            raise ModelError(f"fetch_offset is {pipelining.fetch_offset}; it is 0 or -1")
+
+    # --- rows come and go ---
+
+    def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
+        with self._lock:
+            try:
+                return self._enter(list(rows.items()))
+            except BaseException:
+                self._leave(rows)
+                raise
+
+    def ready(self) -> Collection[int]:
+        return [row for row, step in self._flight.steps().items() if self._may_step(row, step)]
+
+    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        with self._lock:
+            wanted = set(rows)
+            outdated = self._outdated & wanted
+            answers: dict[int, EngineReply | ModelError] = {
+                row: ModelError("its episode is over: a newer one of this robot is in flight") for row in outdated
+            }
+            self._leave(outdated)
+            going = [row for row in self.ready() if row in wanted]
+            try:
+                answers.update(self._replies(self._flight.advance(going)))
+            except BaseException:
+                self._leave(going)
+                raise
+            self._leave(answers)
+            return answers
+
+    def leave(self, rows: Collection[int]) -> None:
+        with self._lock:
+            self._leave(rows)
+
+    def _leave(self, rows: Iterable[int]) -> None:
+        rows = list(rows)
+        self._flight.leave(rows)
+        self._outdated.difference_update(rows)
+        for row in rows:
+            if row in self._frames and (session := self._frames.leave(row)):
+                self._public.pop(session, None)
+                self._staged.forget(session)
+
+    # --- perception ---
+
+    def _enter(self, rows: Rows) -> dict[int, ModelError]:
+        room = self.max_rows - len(self._flight)
+        full = ModelError(f"{self.max_rows} rows are in flight, which is as many as there is memory for")
+        errors: dict[int, ModelError] = {row: full for row, _ in rows[room:]}
+        staged = [row for row in rows[:room] if _stages(row[1]) != 1]
+        together = [row for row in rows[:room] if _stages(row[1]) == 1]
+        errors |= self._each(self._perceive, together) if together else {}
+        for wave in _one_each(staged):
+            errors |= self._each(self._perceive_staged, wave)
+        return errors
+
+    def _each(self, run: Callable[[Rows], list[None]], rows: Rows) -> dict[int, ModelError]:
+        """`run` of all, or of each alone where that fails; errors of those that did not enter."""
+        try:
+            in_halves(run, rows)
+            return {}
+        except ModelError as error:
+            rows = [row for row in rows if row[0] not in self._flight]
+            if len(rows) == 1 or isinstance(error, OutOfMemoryError):
+                return {row: error for row, _ in rows}
+        alone = [self._each(run, [row]) for row in rows]
+        return {row: error for errors in alone for row, error in errors.items()}
+
+    def _perceive(self, rows: Rows) -> list[None]:
+        requests = self._checked(rows)
+        x = start_of(requests, self.contract, self._config)
+        with torch.inference_mode():
+            held = held_of(requests, self.contract, self._config, x)
+            context = self._stepped.perceive(filled(requests, self._config.fixed_shapes))
+            seen = Seen(held=held, context=tuple(tensor[: len(rows)] for tensor in context))
+            self._flight.enter([row for row, _ in rows], x, seen)
+            for i, (row, request) in enumerate(rows):
+                if request.pipelining is not None:
+                    self._begin_frame(row, request, request.pipelining, (request.id.sequence, seen.row(i)))
+        return [None] * len(rows)
+
+    def _perceive_staged(self, rows: Rows) -> list[None]:
+        """Of one request per session each, with the same number of stages."""
+        requests = self._checked(rows)
+        x = start_of(requests, self.contract, self._config)
+        with torch.inference_mode():
+            held_of(requests, self.contract, self._config, x)  # refuses what it cannot be held to, before it sets out
+            perceived = self._staged.frame(requests)
+            self._flight.enter([row for row, _ in rows], x, None)
+            for (row, request), end in zip(rows, perceived, strict=True):
+                assert request.pipelining is not None
+                self._begin_frame(row, request, request.pipelining, None if end is None else self._seen(end, x[:1]))
+        return [None] * len(rows)
+
+    def _seen(self, observed: Observed, like: Tensor) -> tuple[int, Seen]:
+        held = held_of([observed.request], self.contract, self._config, like)
+        return observed.request.id.sequence, Seen(held=held, context=observed.tensors)
+
+    def _checked(self, rows: Rows) -> list[InferenceRequest]:
+        """Raises: `ModelError`."""
+        for _, request in rows:
+            if request.pipelining is not None:
+                self.require_pipelining(request.pipelining)
+        return [request for _, request in rows]
+
+    def _begin_frame(self, row: int, request: InferenceRequest, pipelining: Pipelining, newest: tuple[int, Seen] | None) -> None:
+        session = session_of(request.id)
+        self._outdated.update(self._frames.begin(row, session, pipelining))
+        public = self._public.setdefault(session, PublicContext(pipelining.fetch_offset))
+        if newest is not None and (front := public.put(*newest)) is not None:
+            self._flight.read(self._frames.generating(session), front)
+
+    # --- steps ---
+
+    def _may_step(self, row: int, step: int) -> bool:
+        return row not in self._frames or row in self._outdated or step < self._frames.limit(row)
+
+    def _replies(self, done: Mapping[int, Done]) -> dict[int, EngineReply | ModelError]:
+        if not done:
+            return {}
+        robot_space = self._model.denormalize(np.stack([each.chunk for each in done.values()]))
+        return {row: self._reply(row, each, chunk) for (row, each), chunk in zip(done.items(), robot_space, strict=True)}
+
+    def _reply(self, row: int, done: Done, chunk_robot: Array) -> EngineReply | ModelError:
+        if not np.isfinite(done.chunk).all():
+            return ModelError("the model's output is not finite")
+        seen = self._public[self._frames.session_of(row)].sequence if row in self._frames else None
+        return EngineReply(chunk_model=done.chunk, chunk_robot=chunk_robot, updates=done.updates, ended_with=seen)
+
+    # --- warm-up ---
+
+    def warm_up(self) -> None:
+        super().warm_up()
+        for size in self._config.fixed_shapes or (1, self.max_batch_size):
+            for request in self._all_kinds():
+                rows = range(-1, -1 - size, -1)
+                self.enter(dict.fromkeys(rows, request))
+                self.turn(rows)
+                self.leave(rows)
+
+    @cached_property
+    def _flight(self) -> Flight:
+        """With memory for rows like a blank one."""
+        blank = [blank_request(self.contract)]
+        x = start_of(blank, self.contract, self._config)
+        size = self.max_batch_size
+        with torch.inference_mode():
+            context = self._stepped.perceive(filled(blank, self._config.fixed_shapes))
+            seen = Seen(held=held_of(blank, self.contract, self._config, x), context=context)
+        num_slots = -(-self.max_rows // size) * size  # so that a batch that is filled up ends within them
+        return Flight(self._stepped, self._config, Slots(num_slots, x, seen, self._num_steps), size)
+
+
+def _stages(request: InferenceRequest) -> int:
+    """Frames that its perception takes."""
+    return request.pipelining.pp_perception if request.pipelining is not None else 1
+
+
+def _one_each(rows: Rows) -> list[Rows]:
+    """In order, so that each part has one request per session."""
+    parts: list[list[tuple[int, InferenceRequest]]] = []
+    count = Counter[SessionKey]()
+    for row in rows:
+        session = session_of(row[1].id)
+        if count[session] == len(parts):
+            parts.append([])
+        parts[count[session]].append(row)
+        count[session] += 1
+    return list(parts)
