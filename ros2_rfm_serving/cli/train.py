@@ -73,7 +73,9 @@ def train(
     if what in ("staged-policy", "all"):
         _train_staged_policy(out, staged_steps, staged_episodes, seed)
     if what in ("diffusion", "all"):
-        _train_diffusion(out, episodes, TrainingConfig(steps=diffusion_steps, seed=seed, image_dropout=0.9, compiled=compiled), threads)
+        _train_diffusion(
+            out, episodes, TrainingConfig(steps=diffusion_steps, seed=seed, image_dropout=0.9, compiled=compiled), threads
+        )
     if what not in ("policy", "judge", "all"):
         return
     texts = [task.instructions for task in TASKS.values()]

@@ -97,9 +97,7 @@ class _Live:
         self.states.append(self.arm.state.copy())
 
     def outcome(self) -> Outcome:
-        return Outcome(
-            task=self.task, seed=self.seed, success=self.arm.success, steps=len(self.states) - 1, idle_steps=self.idle
-        )
+        return Outcome(task=self.task, seed=self.seed, success=self.arm.success, steps=len(self.states) - 1, idle_steps=self.idle)
 
 
 def run_flights(

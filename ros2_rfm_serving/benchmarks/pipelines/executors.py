@@ -1,7 +1,8 @@
 """The execution modes of AURAS §6.1 in one process, PyTorch with one thread per call; what they answered, and when.
 
 All of them run the same model, solver and noise. Their process stays on one core (`on_one_core`): workers and streams share it, as
-they share one GPU in the paper, and no mode gains by taking a second one.
+they share one GPU in the paper, and no mode gains by taking a second one. Time is the CPU time of the process, so that what else
+runs on the machine counts for nobody; a wait in which nothing is computed is skipped (`Clock`).
 """
 
 from __future__ import annotations
@@ -44,27 +45,51 @@ class Answered:
     answered_s: float
 
 
+class Clock:
+    """CPU time of this process. `wait_until` sleeps while other threads compute, and skips ahead when none does."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self._skipped_s, self._computing = 0.0, threads
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        return time.process_time() + self._skipped_s
+
+    def wait_until(self, instant_s: float) -> None:
+        with self._lock:
+            self._computing -= 1
+        while (left_s := instant_s - self()) > 0:
+            with self._lock:
+                if not self._computing:
+                    self._skipped_s += left_s
+                    break
+            time.sleep(1e-4)
+        with self._lock:
+            self._computing += 1
+
+
 class Feed:
     """A camera: a new observation every `interval_s`, or, 0, whenever it is asked. Threads share it."""
 
-    def __init__(self, policy: Policy, interval_s: float = 0.0) -> None:
+    def __init__(self, policy: Policy, clock: Clock, interval_s: float = 0.0) -> None:
         self._blank = blank_request(policy.engine.contract)
         self._rng = np.random.default_rng(0)
         self._lock = threading.Lock()
-        self._interval_s, self._begin_s, self._taken = interval_s, time.perf_counter(), -1
+        self._clock, self._interval_s, self._begin_s, self._taken = clock, interval_s, clock(), -1
 
     def take(self) -> tuple[float, InferenceRequest]:
         """The newest observation that nobody has taken, and when it was made; waits for it."""
         with self._lock:
-            if self._interval_s:
-                newest = max(int((time.perf_counter() - self._begin_s) / self._interval_s), self._taken + 1)
-                observed_s = self._begin_s + newest * self._interval_s
-                self._taken = newest
-            else:
-                self._taken, observed_s = self._taken + 1, time.perf_counter()
+            self._taken, observed_s = self._next()
             request = self._request(self._taken)
-        time.sleep(max(0.0, observed_s - time.perf_counter()))
+        self._clock.wait_until(observed_s)
         return observed_s, request
+
+    def _next(self) -> tuple[int, float]:
+        if not self._interval_s:
+            return self._taken + 1, self._clock()
+        newest = max(int((self._clock() - self._begin_s) / self._interval_s), self._taken + 1)
+        return newest, self._begin_s + newest * self._interval_s
 
     def _request(self, number: int) -> InferenceRequest:
         state = self._rng.normal(size=self._blank.state.shape).astype(np.float32)
@@ -74,20 +99,21 @@ class Feed:
 class Run:
     """Threads of a mode until enough was answered."""
 
-    def __init__(self, wanted: int, seconds: float) -> None:
+    def __init__(self, clock: Clock, wanted: int, seconds: float) -> None:
+        self.clock = clock
         self.answers: list[Answered] = []
         self.perceptions_s: list[float] = []
-        self._wanted, self._until_s = wanted, time.perf_counter() + seconds
+        self._wanted, self._until_s = wanted, clock() + seconds
         self._errors: list[BaseException] = []
 
     @property
     def going(self) -> bool:
         """It stops early, with what there is, once the time is over and something can be said."""
-        enough = len(self.answers) >= self._wanted or (time.perf_counter() > self._until_s and len(self.answers) >= MIN_ANSWERS)
+        enough = len(self.answers) >= self._wanted or (self.clock() > self._until_s and len(self.answers) >= MIN_ANSWERS)
         return not (enough or self._errors)
 
     def answered(self, observed_s: float) -> None:
-        self.answers.append(Answered(observed_s, time.perf_counter()))
+        self.answers.append(Answered(observed_s, self.clock()))
 
     def in_threads(self, loops: list[Callable[[], None]]) -> None:
         """The first in this thread, so that Ctrl-C reaches it."""
@@ -121,11 +147,11 @@ def measure(policy: Policy, mode: Mode, *, frame_s: float = 0.0, answers: int = 
     Raises: `ModelError`.
     """
     fill = mode.in_flight + WARM_UP
-    run = Run(answers + fill, seconds)
+    run = Run(Clock(mode.workers if mode.kind is Kind.PAR else 1), answers + fill, seconds)
     before_mb = _resident_mb()
-    began_s, cpu_s = time.perf_counter(), time.process_time()
+    began_s, wall_s = run.clock(), time.perf_counter()
     _RUNS[mode.kind](policy, mode, frame_s, run)
-    share = (time.process_time() - cpu_s) / (time.perf_counter() - began_s)
+    share = (run.clock() - began_s) / (time.perf_counter() - wall_s)
     return _timing(run, fill, began_s, share, _resident_mb() - before_mb)
 
 
@@ -147,7 +173,7 @@ def _timing(run: Run, fill: int, began_s: float, cpu_share: float, memory_mb: fl
 
 
 def _sequential(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
-    feed = Feed(policy)
+    feed = Feed(policy, run.clock)
     while run.going:
         observed_s, request = feed.take()
         sample(policy.model, [request], policy.config)
@@ -156,7 +182,7 @@ def _sequential(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
 
 def _decoupled(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
     """The public context is one reference, which the perceiving thread replaces."""
-    feed, solver = Feed(policy), solver_of(policy.config)
+    feed, solver = Feed(policy, run.clock), solver_of(policy.config)
     newest: list[tuple[float, InferenceRequest, object]] = []
     there = threading.Event()
 
@@ -165,7 +191,7 @@ def _decoupled(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
             observed_s, request = feed.take()
             with torch.inference_mode():
                 newest[:] = [(observed_s, request, policy.model.perceive([request]))]
-            run.perceptions_s.append(time.perf_counter() - observed_s)
+            run.perceptions_s.append(run.clock() - observed_s)
             there.set()
 
     def generate() -> None:
@@ -190,7 +216,7 @@ def _asked(model: VelocityModel, time: torch.Tensor, context: object, x: torch.T
 
 
 def _parallel(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
-    feed = Feed(policy, frame_s)
+    feed = Feed(policy, run.clock, frame_s)
 
     def work() -> None:
         while run.going:
@@ -202,7 +228,7 @@ def _parallel(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
 
 
 def _pipelined(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
-    for answered_s in frames(policy, mode, Feed(policy)):
+    for answered_s in frames(policy, mode, Feed(policy, run.clock)):
         run.answered(answered_s)
         if not run.going:
             return

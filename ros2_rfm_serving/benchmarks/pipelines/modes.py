@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
+from statistics import median
 
 from ros2_rfm_serving.types import Pipelining
 from ros2_rfm_serving.worlds import flights
@@ -52,9 +53,7 @@ def par(workers: int) -> Mode:
 
 
 def auras(pp_generation: int, pp_perception: int = 1, alpha: float = 0.0, fetch_offset: int = 0) -> Mode:
-    pipelining = Pipelining(
-        pp_generation=pp_generation, pp_perception=pp_perception, alpha=alpha, fetch_offset=fetch_offset
-    )
+    pipelining = Pipelining(pp_generation=pp_generation, pp_perception=pp_perception, alpha=alpha, fetch_offset=fetch_offset)
     return Mode(kind=Kind.AURAS, pipelining=pipelining)
 
 
@@ -77,6 +76,12 @@ class Timing:
     memory_mb: float
     """That it added to a process which has loaded the model and answered once."""
     answers: int
+    speedups: tuple[float, ...] = ()
+    """Throughput over that of SEQ, measured just before, by round."""
+
+    @property
+    def speedup(self) -> float:
+        return median(self.speedups) if self.speedups else 1.0
 
     @property
     def rate_hz(self) -> float:

@@ -54,7 +54,7 @@ class Measured:
 
     def speedup(self, point: Point) -> float:
         """Of the throughput, over the same policy one after the other."""
-        return self.timing(point).rate_hz / self.timing(point.base).rate_hz
+        return self.timing(point).speedup
 
     def step_s(self, point: Point) -> float:
         """One control step, so that one sequential inference takes as many as it is to take."""
@@ -69,7 +69,7 @@ def load(file: Path) -> Measured:
         data = json.loads(file.read_text())
         return Measured(
             machine=data["machine"],
-            timings={key: Timing(**of) for key, of in data["timings"].items()},
+            timings={key: Timing(**{**of, "speedups": tuple(of["speedups"])}) for key, of in data["timings"].items()},
             successes={key: Success(**of) for key, of in data["successes"].items()},
             parameters=data["parameters"],
         )
@@ -87,6 +87,3 @@ def missing(measured: Measured, points: Sequence[Point]) -> tuple[list[Point], l
     wanted = dict.fromkeys([*(p.base for p in points), *(p.timed for p in points)])
     timed = [p for p in wanted if str(p) not in measured.timings]
     return timed, [p for p in dict.fromkeys(points) if p.succeeds and str(p) not in measured.successes]
-
-
-

@@ -18,7 +18,7 @@ PERCEPTION_DEGREES = (1, 2, 3, 4)
 ALPHAS = (0.0, 0.25, 0.5, 1.0)
 SKEWED = 5
 """Stages of generation in Figure 13."""
-SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
+SCALES = (0.5, 1.0, 2.0, 4.0)
 ITERATIONS = (5, 10, 20, 40, 70, 100)
 OFFSETS = (0, -1)
 GRID = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (2, 8))
