@@ -1,8 +1,8 @@
 """Simulated arms in lockstep around one policy, with the times of an execution mode: staleness costs what it would cost.
 
-Nothing here waits: `flights.py` says when an observation was made and when its answer comes, in control steps, and the state of every
-step is kept, so that a chunk is computed when it is due, for all arms in one batch, on the contexts that its solver steps would have
-read. The same seeds and times give the same episodes. The policy is asked without camera frames (`rounds.Blind`).
+Nothing here waits: `flights.py` says when an observation was made and when its answer comes, in control steps, and the state of
+every step is kept, so that a chunk is computed when it is due, for all arms in one batch, on the contexts that its solver steps
+would have read. The same seeds and times give the same episodes. The policy is asked without camera frames (`rounds.Blind`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
 
 from ros2_rfm_serving.engines.base import SamplingConfig, VelocityModel
-from ros2_rfm_serving.engines.flow.sampling import noise_of
+from ros2_rfm_serving.engines.flow.sampling import held_of, start_of, stepped, velocity_of
 from ros2_rfm_serving.engines.flow.solvers import solver_of
 from ros2_rfm_serving.types import SYSTEM1, Array, InferenceRequest, RequestId, empty
 from ros2_rfm_serving.worlds.flights import Flight
@@ -46,16 +48,14 @@ class Chunks:
 
     def __call__(self, stages: Sequence[tuple[int, Sequence[InferenceRequest]]]) -> Array:
         """[B, T, A] robot space. stages: solver steps, and the observations that they read, one per row."""
-        requests, step = stages[0][1], 0
-        noise = np.stack([noise_of(request, self._model.contract, self._config) for request in requests])
+        requests, steps = stages[0][1], iter(range(self._solver.num_steps))
         with torch.inference_mode():
-            x = torch.from_numpy(noise)
+            x = start_of(requests, self._model.contract, self._config)
             for num_steps, seen in stages:
-                context = self._model.perceive(seen)
-                for step in range(step, step + num_steps):
-                    time = torch.full(x.shape[:2], self._solver.time(step))
-                    x = x + self._solver.update(lambda x, t=time, c=context: self._model.velocity(x, t, c), x, step, None)
-                step += 1
+                predict = partial(velocity_of, self._model, self._model.perceive(seen))
+                held = held_of(seen, self._model.contract, self._config, x)
+                for step in islice(steps, num_steps):
+                    x, _ = stepped(predict, x, held, step, self._solver)
         return self._model.denormalize(x.numpy())
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ import torch
 from ros2_rfm_serving.benchmarks.pipelines.modes import Kind, Mode, Timing
 from ros2_rfm_serving.engines.base import Engine, SamplingConfig, Stepping, VelocityModel
 from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.engines.flow.sampling import noise_of, sample
+from ros2_rfm_serving.engines.flow.sampling import denoise, held_of, sample, start_of, velocity_of
 from ros2_rfm_serving.engines.flow.solvers import solver_of
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import InferenceRequest
@@ -134,7 +135,7 @@ class Run:
     def _guarded(self, loop: Callable[[], None]) -> None:
         try:
             loop()
-        except BaseException as error:  # noqa: BLE001 (raised again where it was started)
+        except BaseException as error:
             self._errors.append(error)
 
 
@@ -200,19 +201,13 @@ def _decoupled(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
                 continue
             observed_s, request, context = newest[0]
             with torch.inference_mode():
-                x = torch.from_numpy(noise_of(request, policy.model.contract, policy.config))[None]
-                for step in range(solver.num_steps):
-                    at = partial(_asked, policy.model, torch.full(x.shape[:2], solver.time(step)), context)
-                    x = x + solver.update(at, x, step, None)
+                x = start_of([request], policy.model.contract, policy.config)
+                held = held_of([request], policy.model.contract, policy.config, x)
+                x, _ = denoise(partial(velocity_of, policy.model, context), x, held, solver)
             policy.model.denormalize(x.numpy())
             run.answered(observed_s)
 
     run.in_threads([generate, perceive])
-
-
-def _asked(model: VelocityModel, time: torch.Tensor, context: object, x: torch.Tensor) -> torch.Tensor:
-    said: torch.Tensor = model.velocity(x, time, context)
-    return said
 
 
 def _parallel(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
@@ -281,7 +276,6 @@ def on_one_core() -> Iterator[None]:
 def _resident_mb() -> float:
     """Of this process; 0 where the system does not say."""
     try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     except OSError:
         return 0.0

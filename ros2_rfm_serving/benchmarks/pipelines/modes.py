@@ -12,6 +12,9 @@ from ros2_rfm_serving.worlds import flights
 from ros2_rfm_serving.worlds.flights import Flight
 
 
+_NONE = Pipelining()
+
+
 class Kind(Enum):
     SEQ = "SEQ"
     """Perception, all steps, answer; then the newest observation."""
@@ -28,14 +31,14 @@ class Mode:
     kind: Kind
     workers: int = 1
     """Of PAR."""
-    pipelining: Pipelining = Pipelining()
+    pipelining: Pipelining = _NONE
     """Of AURAS."""
 
     def __str__(self) -> str:
         if self.kind is Kind.PAR:
             return f"PAR {self.workers}"
         if self.kind is not Kind.AURAS:
-            return self.kind.value
+            return str(self.kind.value)
         own = self.pipelining
         skew = f" alpha {own.alpha:g}" if own.alpha else ""
         return f"AURAS {own.pp_perception}+{own.pp_generation}{skew}{f' offset {own.fetch_offset}' if own.fetch_offset else ''}"

@@ -11,7 +11,7 @@ from ros2_rfm_serving.benchmarks.pipelines.modes import Timing
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.board import wilson_interval
 from ros2_rfm_serving.operate.inputs import write_text
-from ros2_rfm_serving.reproductions.auras.points import Point
+from ros2_rfm_serving.reproductions.auras.points import Point, aligned, in_order
 
 FILE = "measured.json"
 
@@ -83,7 +83,7 @@ def save(measured: Measured, file: Path) -> None:
 
 
 def missing(measured: Measured, points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
-    """To be timed, yardsticks first; and to be run in worlds."""
-    wanted = dict.fromkeys([*(p.base for p in points), *(p.timed for p in points)])
-    timed = [p for p in wanted if str(p) not in measured.timings]
+    """To be timed, each after what it is compared with; and to be run in worlds."""
+    needed = [other for p in points for other in (p.base, p.timed, aligned(p)) if other is not None]
+    timed = [p for p in in_order(dict.fromkeys(needed)) if str(p) not in measured.timings]
     return timed, [p for p in dict.fromkeys(points) if p.succeeds and str(p) not in measured.successes]

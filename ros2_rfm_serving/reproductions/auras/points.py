@@ -1,8 +1,8 @@
-"""What AURAS' figures show: a figure is a set of points; a point is timed on this machine and, where success matters, run in worlds."""
+"""What AURAS' figures show: a figure is a set of points; each is timed here and, where success matters, run in worlds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.benchmarks.pipelines.modes import DEC, SEQ, Kind, Mode, auras, par
@@ -21,6 +21,8 @@ SKEWED = 5
 SCALES = (0.5, 1.0, 2.0, 4.0)
 ITERATIONS = (5, 10, 20, 40, 70, 100)
 OFFSETS = (0, -1)
+PERIODS = (2.0, 6.0, 8.0)
+"""Of the figure that is not in the paper; `PERIOD_STEPS` is in Figure 10."""
 GRID = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (2, 8))
 """Degrees of perception and generation in Figure 16."""
 
@@ -85,42 +87,77 @@ def best(policy: Policy) -> Mode:
     return auras(DEPTHS.get(replace(policy, perception_scale=1.0, generation_scale=1.0), min(20, policy.num_steps)))
 
 
-def points_of(figure: str) -> Iterator[Point]:
-    if figure == "5":
-        for policy in (FLOW5, DIFFUSION40):
-            yield from (Point(policy=policy, mode=SEQ, stale=degree, succeeds=True) for degree in STALE_DEGREES)
-    elif figure == "10":
-        for policy in POLICIES:
-            for mode in (SEQ, DEC, par(PARALLEL), best(policy)):
-                yield Point(policy=policy, mode=mode, succeeds=True)
-    elif figure == "11":
-        for policy in (FLOW10, DIFFUSION40, DIFFUSION100):
-            yield from (Point(policy=policy, mode=par(workers)) for workers in WORKERS)
-            yield from (Point(policy=policy, mode=auras(d)) for d in DEGREES if d <= policy.num_steps)
-    elif figure == "12":
-        yield from (Point(policy=DIFFUSION40, mode=auras(degree), succeeds=True) for degree in DEGREES)
-        yield from (Point(policy=DIFFUSION40, mode=auras(1, degree), succeeds=True) for degree in PERCEPTION_DEGREES)
-    elif figure == "13":
-        for alpha in ALPHAS:
-            yield Point(policy=DIFFUSION100, mode=auras(SKEWED, alpha=alpha), succeeds=True)
-    elif figure == "14":
-        for scale in SCALES:
-            for scaled in (replace(DIFFUSION40, perception_scale=scale), replace(DIFFUSION40, generation_scale=scale)):
-                yield from (Point(policy=scaled, mode=mode) for mode in (SEQ, best(scaled)))
-    elif figure == "15":
-        for steps in ITERATIONS:
-            policy = replace(DIFFUSION100, num_steps=steps)
-            yield from (Point(policy=policy, mode=mode) for mode in (SEQ, best(policy)))
-    elif figure == "16":
-        for offset in OFFSETS:
-            yield from (Point(policy=DIFFUSION40, mode=auras(g, p, fetch_offset=offset)) for p, g in GRID)
-    elif figure == "periods":
-        for period in (2.0, 6.0, 8.0):
-            for mode in (SEQ, par(PARALLEL), best(DIFFUSION40)):
-                yield Point(policy=DIFFUSION40, mode=mode, period_steps=period, succeeds=True)
+def scaled(scale: float, *, perception: bool) -> Policy:
+    """Figure 14's: one of the two networks so many times as deep."""
+    return replace(DIFFUSION40, perception_scale=scale) if perception else replace(DIFFUSION40, generation_scale=scale)
 
 
-FIGURES = ("5", "10", "11", "12", "13", "14", "15", "16", "periods")
+def points_of(figure: str) -> list[Point]:
+    return list(_POINTS[figure]())
+
+
+def _figure5() -> Iterator[Point]:
+    for policy in (FLOW5, DIFFUSION40):
+        yield from (Point(policy=policy, mode=SEQ, stale=degree, succeeds=True) for degree in STALE_DEGREES)
+
+
+def _figure10() -> Iterator[Point]:
+    for policy in POLICIES:
+        yield from (Point(policy=policy, mode=mode, succeeds=True) for mode in (SEQ, DEC, par(PARALLEL), best(policy)))
+
+
+def _figure11() -> Iterator[Point]:
+    for policy in (FLOW10, DIFFUSION40, DIFFUSION100):
+        yield from (Point(policy=policy, mode=par(workers)) for workers in WORKERS)
+        yield from (Point(policy=policy, mode=auras(degree)) for degree in DEGREES if degree <= policy.num_steps)
+
+
+def _figure12() -> Iterator[Point]:
+    yield from (Point(policy=DIFFUSION40, mode=auras(degree), succeeds=True) for degree in DEGREES)
+    yield from (Point(policy=DIFFUSION40, mode=auras(1, degree), succeeds=True) for degree in PERCEPTION_DEGREES[1:])
+
+
+def _figure13() -> Iterator[Point]:
+    yield from (Point(policy=DIFFUSION100, mode=auras(SKEWED, alpha=alpha), succeeds=True) for alpha in ALPHAS)
+
+
+def _figure14() -> Iterator[Point]:
+    for policy in (scaled(scale, perception=perception) for perception in (True, False) for scale in SCALES):
+        yield from (Point(policy=policy, mode=mode) for mode in (SEQ, best(policy)))
+
+
+def _figure15() -> Iterator[Point]:
+    for policy in (replace(DIFFUSION100, num_steps=steps) for steps in ITERATIONS):
+        yield from (Point(policy=policy, mode=mode) for mode in (SEQ, best(policy)))
+
+
+def _figure16() -> Iterator[Point]:
+    yield from (Point(policy=DIFFUSION40, mode=auras(g, p, fetch_offset=offset)) for offset in OFFSETS for p, g in GRID)
+
+
+def _periods() -> Iterator[Point]:
+    for period in PERIODS:
+        for mode in (SEQ, par(PARALLEL), best(DIFFUSION40)):
+            yield Point(policy=DIFFUSION40, mode=mode, period_steps=period, succeeds=True)
+
+
+_POINTS: dict[str, Callable[[], Iterator[Point]]] = {
+    "5": _figure5,
+    "10": _figure10,
+    "11": _figure11,
+    "12": _figure12,
+    "13": _figure13,
+    "14": _figure14,
+    "15": _figure15,
+    "16": _figure16,
+    "periods": _periods,
+}
+FIGURES = tuple(_POINTS)
+
+
+def in_order(points: Iterable[Point]) -> list[Point]:
+    """Before PAR comes what it is aligned with."""
+    return sorted(points, key=lambda point: (point.mode != SEQ, point.mode.kind is Kind.PAR))
 
 
 def aligned(point: Point) -> Point | None:
