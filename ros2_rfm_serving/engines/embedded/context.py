@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ros2_rfm_serving.engines.embedded.layers import Attention, EncoderBlock, at_least_float32
+
 
 @dataclass(frozen=True, kw_only=True)
 class ContextConfig:
@@ -39,51 +41,6 @@ class ContextConfig:
     @property
     def num_context_tokens(self) -> int:
         return self.state_tokens + self.image_tokens + self.max_words
-
-
-class Attention(nn.Module):
-    """Multi-head attention whose keys and values can be computed ahead."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.to_query = nn.Linear(width, width)
-        self.to_key_value = nn.Linear(width, 2 * width)
-        self.to_out = nn.Linear(width, width)
-
-    def keys_values(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        return self.split(*self.to_key_value(tokens).chunk(2, dim=-1))
-
-    def split(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, N, width] each -> [B, heads, N, width / heads] each"""
-        return self._split(key), self._split(value)
-
-    def forward(self, tokens: Tensor, keys_values: tuple[Tensor, Tensor], seen: Tensor | None = None) -> Tensor:
-        """seen: which keys a token attends to, [tokens, keys] or more; None: all."""
-        mixed = F.scaled_dot_product_attention(self._split(self.to_query(tokens)), *keys_values, attn_mask=seen)
-        out: Tensor = self.to_out(mixed.transpose(1, 2).flatten(2))
-        return out
-
-    def _split(self, tokens: Tensor) -> Tensor:
-        return tokens.view(*tokens.shape[:2], self.heads, -1).transpose(1, 2)
-
-
-def feed_forward(width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(approximate="tanh"), nn.Linear(2 * width, width))
-
-
-class EncoderBlock(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
-        self.mlp = feed_forward(width)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        normed = self.norm1(tokens)
-        tokens = tokens + self.attention(normed, self.attention.keys_values(normed))
-        out: Tensor = tokens + self.mlp(self.norm2(tokens))
-        return out
 
 
 class ImageTokens(nn.Module):
@@ -169,8 +126,3 @@ class ContextEncoder(nn.Module):
         """Weights alone: statistics, pixels, times and indices keep the precision that they need (vla.cpp §4.6)."""
         for parameter in self.parameters():
             parameter.data = parameter.data.to(dtype)
-
-
-def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """For what must not be rounded as weights may be."""
-    return torch.promote_types(dtype, torch.float32)

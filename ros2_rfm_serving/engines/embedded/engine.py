@@ -172,6 +172,8 @@ class FlowPolicy:
 
     def _modulation(self, time: Tensor) -> Tensor:
         """Of few distinct times: the solver step's, and 0 of fixed rows. So it is computed once each, not per token and call."""
+        if torch.equal(time, time[:, :1].expand_as(time)):
+            time = time[:, :1]  # nothing is fixed: a row's tokens share its time, and what broadcasts need not be read
         times, which = time.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         distinct = self._modulation_at(*times.tolist())
         return distinct[0] if len(distinct) == 1 else distinct[which]

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ros2_rfm_serving.engines.base import Predicts
-from ros2_rfm_serving.engines.embedded.context import Attention, ContextConfig, ContextEncoder, at_least_float32, feed_forward
+from ros2_rfm_serving.engines.embedded.context import ContextConfig, ContextEncoder
+from ros2_rfm_serving.engines.embedded.layers import Attention, Linear, at_least_float32, feed_forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +66,12 @@ class FlowPolicyNetwork(ContextEncoder):
     def __init__(self, config: FlowPolicyConfig) -> None:
         super().__init__(config)
         width = config.width
-        self.action_in = nn.Linear(config.num_actions, width)
+        self.action_in = Linear(config.num_actions, width)
         self.action_position = nn.Parameter(0.02 * torch.randn(config.chunk_length, width))
         self.time_mlp = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, 9 * width))
         self.head = nn.ModuleList(HeadBlock(width, config.heads) for _ in range(config.head_blocks))
         self.head_norm = nn.LayerNorm(width)
-        self.action_out = nn.Linear(width, config.num_actions)
+        self.action_out = Linear(width, config.num_actions)
 
     def encode(
         self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ros2_rfm_serving.engines.embedded.context import Attention, ContextConfig, ContextEncoder, at_least_float32, feed_forward
+from ros2_rfm_serving.engines.embedded.context import ContextConfig, ContextEncoder
+from ros2_rfm_serving.engines.embedded.layers import Attention, at_least_float32, feed_forward
 
 KeysValues = tuple[Tensor, Tensor]
 _SENSES = {field.name for field in fields(ContextConfig)} - {"chunk_length", "max_inference_delay_steps", "control_rate_hz"}

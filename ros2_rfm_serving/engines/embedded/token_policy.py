@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.base import TokenModel
 from ros2_rfm_serving.engines.embedded.inputs import placed
+from ros2_rfm_serving.engines.embedded.layers import Linear
 from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.embedded.token_network import DecoderBlock, TokenPolicyNetwork
 from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind
@@ -132,20 +133,24 @@ class _Block(NamedTuple):
     """A decoder block with its query, key and value in one product."""
 
     block: DecoderBlock
-    weight: Tensor
-    bias: Tensor
+    project: Linear
 
     @classmethod
+    @torch.no_grad()
     def of(cls, block: DecoderBlock) -> _Block:
         parts = block.attention.to_query, block.attention.to_key_value
-        return cls(block, torch.cat([part.weight for part in parts]).detach(), torch.cat([part.bias for part in parts]).detach())
+        like = block.attention.to_query.weight
+        project = Linear(like.shape[1], 3 * like.shape[1], device=like.device, dtype=like.dtype).requires_grad_(False)
+        project.weight.copy_(torch.cat([part.weight for part in parts]))
+        project.bias.copy_(torch.cat([part.bias for part in parts]))
+        return cls(block, project)
 
     def context(self, tokens: Tensor) -> Tensor:
         out: Tensor = self.block.context(tokens)
         return out
 
     def run(self, hidden: Tensor, memory: Tensor, at: _At) -> Tensor:
-        projected = _in_heads(F.linear(self.block.norm1(hidden), self.weight, self.bias), 3, memory.shape[2])
+        projected = _in_heads(self.project(self.block.norm1(hidden)), 3, memory.shape[2])
         query, keys_values = projected[:, :, 0].transpose(1, 2), projected[:, :, 1:]
         if at.rows is None:
             memory[:, :, :, at.keys] = keys_values.permute(0, 2, 3, 1, 4)

@@ -18,7 +18,7 @@ from torch import Tensor
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, load_embedded
-from ros2_rfm_serving.engines.embedded.context import Attention
+from ros2_rfm_serving.engines.embedded.layers import Attention
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
