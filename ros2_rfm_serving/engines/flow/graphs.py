@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -34,16 +34,18 @@ class Graphed:
 
 
 class Traced:
-    """A function of a network and tensors as a graph of the operations that it ran: the same to the last bit, for batches of any
-    size. Without Python between operations it is faster the smaller they are, and others may use the interpreter meanwhile.
+    """A function of a network and tensors as a graph of the operations that it ran: the same to the last bit. Without Python
+    between them it is faster, the smaller they are, and others may use the interpreter meanwhile.
+
+    path(inputs): what decides which operations run; a graph is traced for each.
     """
 
-    def __init__(self, function: Function, network: nn.Module) -> None:
-        self._function, self._network = function, network
-        self._graphs: dict[tuple[tuple[torch.dtype, int], ...], Function] = {}
+    def __init__(self, function: Function, network: nn.Module, path: Callable[[Tensors], Hashable]) -> None:
+        self._function, self._network, self._path = function, network, path
+        self._graphs: dict[Hashable, Function] = {}
 
     def __call__(self, *inputs: Tensor) -> Tensors:
-        key = tuple((tensor.dtype, tensor.dim()) for tensor in inputs)
+        key = self._path(inputs)
         if key not in self._graphs:
             self._graphs[key] = self._trace(inputs)
         return self._graphs[key](*inputs)
@@ -69,15 +71,16 @@ class _Around(nn.Module):
         return self._function(*inputs)
 
 
-def accelerated(function: Function, *, compiled: bool, recorded: bool, traced: nn.Module | None = None) -> Function:
-    """`function`, compiled, recorded, both, traced as one of that network, or as it is; with gradients on, always as it is."""
-    if not (compiled or recorded or traced):
+def accelerated(function: Function, *, compiled: bool, recorded: bool) -> Function:
+    """`function`, compiled, recorded, both or as it is; with gradients on, always as it is."""
+    if not (compiled or recorded):
         return function
     fast: Function = torch.compile(function, dynamic=False) if compiled else function
-    if traced is not None:
-        fast = Traced(function, traced)
-    if recorded:
-        fast = Graphed(fast)
+    return without_gradients(function, Graphed(fast) if recorded else fast)
+
+
+def without_gradients(function: Function, fast: Function) -> Function:
+    """`fast` in place of `function` where nothing is differentiated."""
 
     def run(*inputs: Tensor) -> Tensors:
         return function(*inputs) if torch.is_grad_enabled() else fast(*inputs)

@@ -19,14 +19,10 @@ from typer.testing import CliRunner
 from ros2_rfm_serving.cli import parity as command
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.engines.base import Engine, Parity, Predicts, SamplingConfig, require_parity
+from ros2_rfm_serving.engines.embedded.context import ImageTokens
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, load_embedded
-from ros2_rfm_serving.engines.embedded.networks import (
-    FlowPolicyConfig,
-    FlowPolicyNetwork,
-    ImageTokens,
-    JudgeNetwork,
-    at_least_float32,
-)
+from ros2_rfm_serving.engines.embedded.layers import at_least_float32
+from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeNetwork
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.engine import FlowEngine

@@ -18,7 +18,8 @@ from torch import Tensor
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, load_embedded
-from ros2_rfm_serving.engines.embedded.networks import Attention, FlowPolicyNetwork
+from ros2_rfm_serving.engines.embedded.layers import Attention
+from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.graphs import Graphed, accelerated
