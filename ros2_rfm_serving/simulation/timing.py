@@ -41,7 +41,8 @@ class Timing:
             if law.batching != placement.batching:
                 way = "state its `steps`" if law.batching == "fixed" else "schedule it with profiles of the same kind"
                 raise ModelError(
-                    f"{placement.server}: the schedule batches {model!r} {placement.batching!r}, the catalogue {law.batching!r}; {way}"
+                    f"{placement.server}: the schedule batches {model!r} {placement.batching!r}, the catalogue {law.batching!r}; "
+                    f"{way}"
                 )
             return law, footprint.service.batch_sizes
         measured = measured_service(self.profile, model, gpu_type) if placement.batching == "fixed" else None

@@ -8,11 +8,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 
-from ros2_rfm_serving.engines.base import Engine, Stepping
+from ros2_rfm_serving.engines.base import Engine, stepping
 from ros2_rfm_serving.engines.blank import SMALL_PX, blank_request
 from ros2_rfm_serving.engines.emulated import EmulatedSpec, EmulatedSteps
 from ros2_rfm_serving.errors import ModelError
@@ -27,7 +26,7 @@ from ros2_rfm_serving.types import SYSTEM1, ObservationRequest, RequestId, Sessi
 Clock = Callable[[], float]
 """Seconds"""
 UNLIMITED = 65_535
-ALONE, CROWD, FULL = 40, 2, 800
+ALONE, CROWD, FULL = 160, 2, 800
 """Requests of which the unloaded latency is the median; sources for each row, and answers to them, by which the highest throughput
 is measured."""
 
@@ -62,14 +61,19 @@ class Ready:
 
 
 class SteppedSubject:
-    """`profiles.measure.Subject`. The server learns anew in each run how long its engine takes, as a live one does."""
+    """`profiles.measure.Subject`. The server learns anew in each run how long its engine takes, as a live one does.
+
+    As the latency of a fixed batch is that of a full one, the unloaded latency here is that of half as many rows as there may be: by
+    it the fleet is as large as for a fixed batch of that size.
+    """
 
     def __init__(self, start: Callable[[np.random.Generator], tuple[Engine, Clock]], size_px: tuple[int, int]) -> None:
         """start: the engine, and what its calls have taken until now; or any clock, for a real one."""
         self._start, self._size_px = start, size_px
         rng = np.random.default_rng(0)
-        self.unloaded_s = float(np.median(self.latencies_s(Ready(1), ALONE, rng)))
-        crowd = Ready(CROWD * cast(Stepping, start(rng)[0]).max_rows)
+        most = stepping(start(rng)[0]).max_rows
+        self.unloaded_s = float(np.median(self.latencies_s(Ready(max(1, most // 2)), ALONE, rng)))
+        crowd = Ready(CROWD * most)
         self.latencies_s(crowd, FULL, rng)
         settled = crowd.ended_s[FULL // 4 :]
         self.max_rate_hz = len(settled) / (settled[-1] - settled[0])
@@ -98,6 +102,7 @@ class _UnderLoad:
     def __init__(self, engine: Engine, clock: Clock, load: Load, size_px: tuple[int, int]) -> None:
         config = ServerConfig(name="profiled", batch_size=UNLIMITED, batching=CONTINUOUS, max_sessions=UNLIMITED)
         self._server, self._events, self._load = ModelServer(config, engine), Events(), load
+        self._engine = stepping(engine)
         self._rounds = Rounds(self._server, self._events, clock, self)
         self._blank = blank_request(engine.contract, size_px, encoded=engine.takes_encoded)
         self._sent: dict[str, Sent] = {}
@@ -110,8 +115,11 @@ class _UnderLoad:
 
     def latencies_s(self, num_requests: int) -> list[float]:
         self._plan()
-        while len(self._latencies_s) < num_requests:
-            self._events.next()
+        try:
+            while len(self._latencies_s) < num_requests:
+                self._events.next()
+        finally:
+            self._engine.leave([work.number for work in self._server.brain.works])
         return self._latencies_s[:num_requests]
 
     # --- of `Rounds` ---

@@ -35,6 +35,8 @@ class FakeStepping(FakeEngine):
     def num_turns(self, request: InferenceRequest) -> int:
         return self.num_steps
 
+    def require_pipelining(self, pipelining: Pipelining) -> None: ...
+
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
         assert len(self.in_flight) + len(rows) <= self.max_rows and not self.in_flight.keys() & rows.keys()
         self.entered.append(list(rows))

@@ -11,7 +11,7 @@ from ros2_rfm_serving.audit.whatif.case import Case, RobotCase, ServerCase
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.robot import RobotConfig
-from ros2_rfm_serving.server.dispatch import Dispatcher
+from ros2_rfm_serving.server.dispatch import CONTINUOUS, Dispatcher
 from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
 from ros2_rfm_serving.server.horizon import check
 from ros2_rfm_serving.types import Horizon
@@ -185,6 +185,8 @@ def _dispatch(text: str) -> str:
 
 def _batching(text: str) -> str:
     Dispatcher(dispatch_policy("fifo"), text)
+    if text == CONTINUOUS:  # what an engine would have taken for single steps was not recorded
+        raise ValueError(text)
     return text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,11 +12,14 @@ from ros2_rfm_serving.audit.whatif.case import Batch, Outage, ServerCase
 from ros2_rfm_serving.audit.whatif.chains import Chain, Record, first
 from ros2_rfm_serving.audit.whatif.robots import Key
 from ros2_rfm_serving.server import ServerConfig
-from ros2_rfm_serving.types import ModelContract, Placement
+from ros2_rfm_serving.server.dispatch import CONTINUOUS
+from ros2_rfm_serving.types import ModelContract, OutputKind, Placement
 
 SILENT_S = 2.0
 """Without a word that it is ready: it was out of order. Its status is due every 0.5 s."""
 STATUS_S = 0.5
+MOST_ROWS = 256
+"""In flight at once."""
 
 
 @dataclass
@@ -101,8 +104,15 @@ def servers_of(chains: Iterable[Chain]) -> dict[str, ServerRead]:
         config = first([r for r in chain.records if r["kind"] in ("begin", "snapshot")], ServerConfig)
         contract = first([r for r in chain.records if r["kind"] in ("begin", "snapshot")], ModelContract)
         if chain.role == "server" and config is not None and contract is not None:
-            found.setdefault(config.name, ServerRead(config, contract)).read(chain)
+            found.setdefault(config.name, ServerRead(side_by_side(config, contract), contract)).read(chain)
     return found
+
+
+def side_by_side(config: ServerConfig, contract: ModelContract) -> ServerConfig:
+    """Rows of an action model that went on step by step are taken for requests that share an engine: the more, the slower each."""
+    if config.batching != CONTINUOUS or contract.output is not OutputKind.ACTION_CHUNK:
+        return config
+    return replace(config, batching="fixed", max_concurrent=max(2, min(config.batch_size, MOST_ROWS)))
 
 
 def outages_of(ready_s: Sequence[tuple[float, bool]], seconds: float) -> list[Outage]:

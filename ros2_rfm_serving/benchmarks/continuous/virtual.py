@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ros2_rfm_serving.factory import Factory
@@ -12,7 +13,7 @@ from ros2_rfm_serving.operate.capacity import Question
 from ros2_rfm_serving.operate.inputs import Inputs, load_inputs, solve
 from ros2_rfm_serving.reports.placement import allocation, components_of
 from ros2_rfm_serving.scheduler import Solution, to_schedule
-from ros2_rfm_serving.scheduler.sizing import Required, demanding
+from ros2_rfm_serving.scheduler.sizing import Required
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.simulation.report import Report
 from ros2_rfm_serving.simulation.simulate import simulate
@@ -25,6 +26,9 @@ KEPT = 0.99
 """Share of the requests of every component that are answered within their SLO, where the SLO is kept; of its rate that a robot has,
 where it has it."""
 
+STEP = 2
+"""Robots."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
@@ -35,6 +39,8 @@ class Setting:
     """Folder of profiles and catalogue; None: the shipped one."""
     system1: str = ""
     """Action model in place of the workloads' own; empty: theirs."""
+    budget_s: float = 5.0
+    """That the solver may take for a schedule: a busy machine must not decide between the two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +73,9 @@ class Most:
     batching: str
     rate_hz: float
     planned: int
-    """By the scheduler."""
+    """By the scheduler: with every robot's rate as a floor."""
     simulated: int
-    """Of those, as many as it holds for in virtual time."""
+    """By the simulation: of the scheduler's best schedules without a floor, to the nearest `STEP`."""
 
 
 def rows(setting: Setting, workloads: tuple[str, ...], fleets: tuple[int, ...]) -> Iterator[Row]:
@@ -80,7 +86,7 @@ def rows(setting: Setting, workloads: tuple[str, ...], fleets: tuple[int, ...]) 
 
 
 def row(workload: str, batching: str, inputs: Inputs, setting: Setting) -> Row:
-    solution = solve(inputs, "best", explained=False)
+    solution = solve(inputs, "best", budget_s=setting.budget_s, explained=False)
     report = _simulated(solution, inputs, setting)
     served = [s for s in solution.servers if any(stream.component == SYSTEM1 for stream in s.streams)]
     return Row(
@@ -100,17 +106,22 @@ def row(workload: str, batching: str, inputs: Inputs, setting: Setting) -> Row:
 def most(workload: str, batching: str, rate_hz: float, setting: Setting) -> Most:
     inputs = inputs_of(workload, batching, setting)
     required = {name: Required(rate_hz=rate_hz, source="--rate") for name in inputs.factory.tasks}
-    question = Question(inputs=inputs, required=required, policy="best", budget_s=None, rtt_s=0.0)
+    question = Question(inputs=inputs, required=required, policy="best", budget_s=setting.budget_s, rtt_s=0.0)
     planned = question.robots(lambda text: None).found or 0
-    holds = planned
-    while holds and not _holds(holds, question, rate_hz, setting):
-        holds -= max(1, holds // 50)
-    return Most(workload=workload, batching=batching, rate_hz=rate_hz, planned=planned, simulated=holds)
+    holds, number = partial(_holds, question=question, rate_hz=rate_hz, setting=setting), planned
+    if holds(number):
+        while holds(number + STEP):
+            number += STEP
+    else:
+        number = next((fewer for fewer in range(number - STEP, 0, -STEP) if holds(fewer)), 0)
+    return Most(workload=workload, batching=batching, rate_hz=rate_hz, planned=planned, simulated=number)
 
 
 def _holds(num_robots: int, question: Question, rate_hz: float, setting: Setting) -> bool:
     """In virtual time every component keeps its SLO and the robots, on average, their rate."""
-    factory = demanding(question.inputs.factory.with_num_robots(num_robots), question.required)
+    if num_robots <= 0:
+        return False
+    factory = question.inputs.factory.with_num_robots(num_robots)
     report = _simulated(question.solve(factory), replace(question.inputs, factory=factory), setting)
     return report is not None and _attainment(report) >= KEPT and report.goodput >= KEPT * rate_hz * num_robots
 

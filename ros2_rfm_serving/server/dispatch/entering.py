@@ -62,21 +62,31 @@ def _hurts(rows: Sequence[Row], num_new: int, flight: Flight, now_s: float) -> b
 
 
 def _pays_later(waiting: Sequence[Waiting], rows: Sequence[Row], flight: Flight, now_s: float, asks: Asks) -> bool:
-    """They enter when all in flight are done, rather than now: less time passes until each is answered, summed over all who are
-    here and those who are expected meanwhile: what the engine works longer delays them, and once more whom they delay. Whoever finds
-    no room is taken to follow in full batches."""
+    """They enter when all in flight are done, rather than now."""
     if waiting[0].request.pipelining is not None or not flight.step.seconds(len(rows)):
         return False  # rows of its session wait for this frame; or nothing is known yet
     num_new = max(1, min(len(waiting), flight.most - len(flight.rows)))
     lefts = sorted(row.turns_left for row in rows)
-    wait_s, in_flight_s = _turns(lefts, flight)
+    wait_s, _ = _turns(lefts, flight)
     if any(_is_late(w, wait_s, num_new, flight, now_s) for w in waiting[:num_new]):
         return False
+    return _holds_up_more(lefts, num_new, flight) or _takes_longer(lefts, num_new, len(waiting), flight, now_s, asks)
+
+
+def _holds_up_more(lefts: Sequence[int], num_new: int, flight: Flight) -> bool:
+    """Those in flight would wait longer for this perception than the new ones for them, summed."""
+    return num_new * lefts[-1] * flight.step.seconds(len(lefts)) <= len(lefts) * flight.perceive.seconds(num_new)
+
+
+def _takes_longer(lefts: Sequence[int], num_new: int, num_waiting: int, flight: Flight, now_s: float, asks: Asks) -> bool:
+    """More time would pass until each is answered, summed over all who are here and those who are expected meanwhile: what the
+    engine works longer delays them, and once more whom they delay. Whoever finds no room is taken to follow in full batches."""
+    wait_s, in_flight_s = _turns(lefts, flight)
     stall_s = flight.perceive.seconds(num_new)
     end_s, joined_s = _turns(sorted([*lefts, *[flight.turns_of_one] * num_new]), flight)
     now = joined_s + stall_s * (len(lefts) + num_new), stall_s + end_s
-    now_end_s, now_sum_s = _batches(*now, len(waiting) - num_new, flight)
-    later_end_s, later_sum_s = _batches(in_flight_s, wait_s, len(waiting), flight)
+    now_end_s, now_sum_s = _batches(*now, num_waiting - num_new, flight)
+    later_end_s, later_sum_s = _batches(in_flight_s, wait_s, num_waiting, flight)
     num_more = 2 * sum(not t <= now_s and not t > now_s + later_end_s for t in asks())  # NaN: at any time
     return later_sum_s - now_sum_s < num_more * (now_end_s - later_end_s)
 

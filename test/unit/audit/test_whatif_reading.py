@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from ros2_rfm_serving.audit import codec
-from ros2_rfm_serving.audit.whatif.case import Told
+from ros2_rfm_serving.audit.whatif.case import Case, Told
 from ros2_rfm_serving.audit.whatif.chains import Chain, chains_of
+from ros2_rfm_serving.audit.whatif.changes import with_settings
 from ros2_rfm_serving.audit.whatif.reading import recording
 from ros2_rfm_serving.audit.whatif.robots import RobotRead, robots_of
 from ros2_rfm_serving.audit.whatif.servers import outages_of, servers_of
-from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
-from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.profiles import FixedService
+from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec, EmulatedSteps
+from ros2_rfm_serving.errors import ConfigurationError, RfmError
+from ros2_rfm_serving.profiles import FixedService, SteppedService
 from ros2_rfm_serving.robot import TaskGoal
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import MONITOR, SYSTEM1, ObservationRequest, RequestId, SessionRequest, empty
@@ -97,6 +98,36 @@ def test_a_server_has_the_batches_delays_and_contract_that_it_noted() -> None:
     ]
     (elsewhere,) = servers_of(chains_of(kept.pages)).values()
     assert elsewhere.overflowed == 2 and not elsewhere.batches
+
+
+def test_rows_that_went_step_by_step_are_read_as_requests_side_by_side() -> None:
+    now_s = [0.0]
+
+    def spend(seconds: float) -> None:
+        now_s[0] += seconds
+
+    costs = {"perception_base_s": 0.01, "perception_per_row_s": 0.01, "step_base_s": 0.02, "step_per_row_s": 0.0}
+    steps = SteppedService(**costs, num_steps=3, sizes=(1, 2, 4))
+    engine = EmulatedSteps(EmulatedSpec(model="m", batch_sizes=(4,)), lambda rows: 0.0, spend, steps)
+    server = ModelServer(ServerConfig(name="s", batch_size=4, batching="continuous"), engine)
+    kept = Kept(server)
+    for robot in ("r0", "r1"):
+        epoch = server.open_session(SessionRequest(robot=robot, component=SYSTEM1)).session_epoch
+        number = RequestId(robot=robot, component=SYSTEM1, session_epoch=epoch, episode=1, sequence=1)
+        server.submit(ObservationRequest(id=number, stamp_ns=0, instruction="", state=empty(0)), now_s[0])
+        if robot == "r0":
+            server.step(lambda: now_s[0])
+    replies = [reply for _ in range(8) for reply in server.step(lambda: now_s[0])]
+    kept.records()
+    (read,) = servers_of(chains_of(kept.pages)).values()
+    assert len(replies) == 2 and read.config.max_concurrent == 4 and read.config.batching == "fixed"
+    assert [batch.rows for batch in read.batches] == [1, 1] and not read.pauses_s
+    assert all(batch.seconds >= 0.08 for batch in read.batches)
+
+
+def test_batching_continuously_cannot_be_asked_of_what_was_recorded_otherwise() -> None:
+    with pytest.raises(ConfigurationError, match="fixed, saturation or wait"):
+        with_settings(Case.__new__(Case), "batching=continuous")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,8 @@ class TestContinuous:
         assert "GR00T-N1.6-3B' was never measured on NVIDIA H200 with `batching: continuous`" in said.replace("\n", " ")
 
     def test_servers_of_one_gpu_type_batch_alike(self, tmp_path: Path) -> None:
-        groups = "server_cluster:\n  - {num_servers: 4, gpu_type: NVIDIA H200, batching: continuous}\n  - {num_servers: 4, gpu_type: NVIDIA H200}\n"
+        group = "\n  - {num_servers: 4, gpu_type: NVIDIA H200"
+        groups = f"server_cluster:{group}, batching: continuous}}{group}}}\n"
         text = groups + "robot_fleet:" + Path(P4).read_text(encoding="utf-8").split("robot_fleet:")[1]
         (tmp_path / "mixed.yaml").write_text(text, encoding="utf-8")
         with pytest.raises(ConfigurationError, match=r"server_cluster.1.*batching.*gpu_type of their own"):

@@ -22,6 +22,7 @@ from ros2_rfm_serving.engines.emulated import EmulatedEngine
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, ProfileError
 from ros2_rfm_serving.factory import Catalogue
+from ros2_rfm_serving.operate.profiled import BATCHINGS, derived
 from ros2_rfm_serving.profiles import (
     COLUMNS,
     HEADER,
@@ -228,19 +229,14 @@ def test_a_view_prefers_its_arrivals_and_falls_back_on_the_next() -> None:
 # --- what is shipped, and what derived it ---
 
 
-@pytest.mark.parametrize("index", [3, 57, 211, 359])
+@pytest.mark.parametrize("index", [3, 57, 172, 271, 419])
 def test_a_derived_row_can_be_derived_again(repository: Path, index: int) -> None:
     folder = repository / "config" / "profiles"
     shipped = read_rows(folder / "h200.csv")[index]
-    service = Catalogue.load(folder / "models.yaml")[shipped.model].gpus[shipped.gpu_type].service
-    assert service and service.batching == shipped.batching
+    entry = Catalogue.load(folder / "models.yaml")[shipped.model]
+    (server,) = (s for s in derived(shipped.model, entry, shipped.gpu_type, (), BATCHINGS) if s.key == shipped.key)
     again = measure.measure(
-        measure.subject_of(service.law(), shipped.batch_size),
-        shipped.key,
-        shipped.arrivals,
-        shipped.rate_hz,
-        command.DERIVED_REQUESTS,
-        repetitions=command.DERIVED_REPETITIONS,
+        server.start(), shipped.key, shipped.arrivals, shipped.rate_hz, command.DERIVED_REQUESTS, repetitions=server.repetitions
     )
     assert again == shipped
 
@@ -393,6 +389,7 @@ def test_the_command_says_what_is_wrong_before_it_measures(folder: Path) -> None
     for arguments, problem in {
         ("--batches", "1,two"): "whole numbers",
         ("--batches", "0"): "below 1",
+        ("--batching", "always"): "none of",
         ("--arrivals", "bursts"): "none of",
         ("--plot", str(folder / "nowhere" / "p.png")): "no folder",
     }.items():
@@ -400,6 +397,8 @@ def test_the_command_says_what_is_wrong_before_it_measures(folder: Path) -> None
         assert result.exit_code == 2 and problem in result.output
     missing = run(folder, "--derive", "--gpu-type", "TPU")
     assert isinstance(missing.exception, ModelError) and "has no `service` on 'TPU'" in str(missing.exception)
+    unable = run(folder, "--batching", "continuous")
+    assert isinstance(unable.exception, ModelError) and "batching: continuous" in str(unable.exception)
     assert "is a folder" in str(run(folder, out=".").exception)
     nowhere = run(folder, out="nowhere/out.csv")
     assert isinstance(nowhere.exception, ProfileError) and "cannot be written" in str(nowhere.exception)
