@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from ros2_rfm_serving.benchmarks.continuous.report import continuous
 from ros2_rfm_serving.benchmarks.dashboard.report import dashboard
 from ros2_rfm_serving.benchmarks.dispatch.report import dispatch
 from ros2_rfm_serving.benchmarks.engine import engine
@@ -23,5 +24,5 @@ from ros2_rfm_serving.benchmarks.whatif import whatif
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
 COMMANDS = (path, policy, engine, robot, robots, record, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch)
-for command in (*COMMANDS, whatif, dashboard):
+for command in (*COMMANDS, continuous, whatif, dashboard):
     app.command()(command)

@@ -11,6 +11,8 @@ from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, 
 from ros2_rfm_serving.server.horizon import check as check_horizon
 from ros2_rfm_serving.shipped import shipped
 
+REMEASURE = "it is planned in fixed batches; `rfm profile --batching continuous` measures it"
+
 
 def check(file: FactoryFile, profiles: Profiles = None, catalogue: CatalogueFile = None) -> None:
     """Validates a factory descriptor and the files of its robots, and says what it declares.
@@ -93,17 +95,27 @@ def _models(inputs: Inputs) -> Iterator[str]:
             yield f"    {model} on {gpu_type}: {'in the catalogue' if known else 'not in the catalogue'}, {', '.join(parts)}"
             if not profiled:
                 yield f"warning: {model!r} was never measured on {gpu_type}; `rfm plan` needs `rfm profile` there"
+            if profiled and unstepped(model, gpu_type, inputs):
+                yield f"warning: {model!r} was never measured on {gpu_type} with `batching: continuous`; {REMEASURE}"
             if not inputs.catalogue.fits(model, gpu_type):
                 yield f"warning: {model!r} does not fit into the memory of {gpu_type}"
         if not known:
             yield f"warning: {model!r} is not in the catalogue; no server can load it. Add it to models.yaml"
 
 
+def unstepped(model: str, gpu_type: str, inputs: Inputs) -> bool:
+    """Whether the descriptor asks for continuous batching and no profile has it."""
+    kinds = inputs.profile.batch_sizes(model, gpu_type)
+    return gpu_type in inputs.factory.continuous and all(batching == "fixed" for batching, _ in kinds)
+
+
 def _sizes(model: str, gpu_type: str, inputs: Inputs) -> str:
     kinds = inputs.profile.batch_sizes(model, gpu_type)
     sizes = [str(size) for batching, size in kinds if batching == "fixed"]
     batches = [f"batch {', '.join(sizes)}"] if sizes else []
-    return "profiled (" + "; ".join(batches + ["continuous"] * (len(sizes) < len(kinds))) + ")"
+    both = 0 < len(sizes) < len(kinds)
+    planned = f"; planned {'continuous' if gpu_type in inputs.factory.continuous else 'in fixed batches'}" if both else ""
+    return "profiled (" + "; ".join(batches + ["continuous"] * (len(sizes) < len(kinds))) + planned + ")"
 
 
 def _memory(model: str, gpu_type: str, inputs: Inputs) -> str:

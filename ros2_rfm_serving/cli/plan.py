@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ros2_rfm_serving.operate.inputs import (
+    Arrivals,
     Budget,
     CatalogueFile,
     ChartFile,
@@ -35,6 +36,7 @@ def plan(
     robots: Robots = None,
     servers: Servers = None,
     rate_control: RateControl = None,
+    arrivals: Arrivals = None,
     compare: Annotated[bool, typer.Option("--compare", help="One line per policy instead")] = False,
     budget: Budget = None,
     chart: ChartFile = None,
@@ -52,9 +54,9 @@ def plan(
     """
     inputs = load_inputs(file, profiles, catalogue, robots=robots, servers=servers)
     if compare:
-        feasible = _compare(inputs, rate_control, budget, json)
+        feasible = _compare(inputs, rate_control, budget, arrivals, json)
         raise typer.Exit(0 if feasible else 1)
-    solution = solve(inputs, policy, rate_control, budget)
+    solution = solve(inputs, policy, rate_control, budget, arrivals=arrivals)
     if chart and solution.servers:
         _draw(solution, inputs, chart)
     if json:
@@ -66,12 +68,12 @@ def plan(
     raise typer.Exit(0 if solution.feasible else 1)
 
 
-def _compare(inputs: Inputs, rate_control: bool | None, budget_s: float | None, json: bool) -> bool:
+def _compare(inputs: Inputs, rate_control: bool | None, budget_s: float | None, arrivals: str | None, json: bool) -> bool:
     """True when at least one policy serves the factory."""
     from ros2_rfm_serving.reports.plan_tables import comparison
     from ros2_rfm_serving.scheduler import POLICIES
 
-    solutions = {policy: solve(inputs, policy, rate_control, budget_s, explained=False) for policy in POLICIES}
+    solutions = {policy: solve(inputs, policy, rate_control, budget_s, explained=False, arrivals=arrivals) for policy in POLICIES}
     if json:
         print_json({"policies": [solution.to_json() for solution in solutions.values()]})
     else:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,30 +10,18 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ros2_rfm_serving.errors import ModelError, ProfileError
+from ros2_rfm_serving.errors import ProfileError
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.engines.base import Engine
-    from ros2_rfm_serving.factory import CatalogueEntry
+    from ros2_rfm_serving.operate.profiled import Server
     from ros2_rfm_serving.profiles import ProfileRow
-    from ros2_rfm_serving.profiles.measure import Subject
     from ros2_rfm_serving.profiles.table import CurveKey
 
 console = Console()
 DERIVED = "derived from published figures by `rfm profile --derive"
 MEASURED = "measured by `rfm profile`, camera images of"
-DERIVED_REQUESTS, DERIVED_REPETITIONS = 2000, 8
-"""Per point of a law. At full rate an open-loop queue never settles: such a point is the mean over its first 2000 requests."""
-USUAL_SIZES = (1, 2, 4, 8)
-
-
-@dataclass(frozen=True)
-class Server:
-    """A model at one batch size: one curve per arrival process."""
-
-    key: CurveKey
-    start: Callable[[], Subject]
-    """Loads and warms it up, so only called when something is to be measured."""
+DERIVED_REQUESTS = 2000
+"""Per point of a law and repetition. At full rate an open-loop queue never settles: such a point is the mean over these."""
 
 
 class Sheet:
@@ -96,6 +81,9 @@ def profile(
     out: Annotated[Path, typer.Option(help="CSV file to write; measured rows that it holds already are kept", show_default=False)],
     gpu_type: Annotated[str, typer.Option(help="Name of the GPU type in descriptors")] = "CPU",
     batches: Annotated[str, typer.Option(help="Batch sizes; by default 1,2,4,8, or those of the service law")] = "",
+    batching: Annotated[
+        str, typer.Option(help="fixed, continuous or both; by default fixed, or all that the service law has", show_default=False)
+    ] = "",
     arrivals: Annotated[str, typer.Option(help="Arrival processes")] = "periodic,poisson,fleet",
     requests: Annotated[int, typer.Option(min=10, help="Per point, when measuring")] = 600,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads, when measuring")] = 1,
@@ -115,33 +103,37 @@ def profile(
 
         rfm profile rfm/metaworld-flow rfm/metaworld-judge --factory my_factory.yaml --out cpu.csv --plot cpu.png
 
+    The same of a server that lets requests join a running batch (batching: continuous in the descriptor):
+
+        rfm profile rfm/metaworld-flow --batching continuous --factory my_factory.yaml --out cpu.csv
+
     Derive the profile of a model from its published service law:
 
         rfm profile nvidia/GR00T-N1.6-3B --gpu-type "NVIDIA H200" --derive --out h200.csv
     """
     from ros2_rfm_serving.factory import Catalogue
-    from ros2_rfm_serving.ros.node.runtime import share
+    from ros2_rfm_serving.operate.profiled import BATCHINGS, derived, load_model, measured
+    from ros2_rfm_serving.shipped import shipped
 
-    folder = profiles or share() / "config" / "profiles"
+    folder = profiles or shipped("config", "profiles")
     catalogue = Catalogue.load(folder / "models.yaml")
-    processes, sizes = _processes(arrivals), _sizes(batches)
+    processes, sizes, ways = _processes(arrivals), _sizes(batches), _batchings(batching)
     if plot and not plot.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {plot.parent}", param_hint="--plot")
     size_px = _size_px(image_size, factory)
     servers: list[Server] = []
     for model in dict.fromkeys(models):
         entry = catalogue[model]
-        servers += (
-            _derived(model, entry, gpu_type, sizes)
-            if derive
-            else _measured(model, gpu_type, sizes, size_px, partial(_load, model, entry, gpu_type, threads, folder))
-        )
+        if derive:
+            servers += derived(model, entry, gpu_type, sizes, ways or BATCHINGS)
+        else:
+            load = partial(load_model, model, entry, gpu_type, threads, folder)
+            servers += measured(model, gpu_type, sizes, ways or BATCHINGS[:1], size_px, load)
     derivation = f"{DERIVED} {' '.join(models)} --gpu-type '{gpu_type}'`; see docs/profiles.md"
     comment = derivation if derive else f"{MEASURED} {size_px[0]}x{size_px[1]}"
     sheet = Sheet(out, comment)
-    requests, repetitions = (DERIVED_REQUESTS, DERIVED_REPETITIONS) if derive else (requests, 1)
     try:
-        _fill(sheet, servers, processes, requests, repetitions)
+        _fill(sheet, servers, processes, DERIVED_REQUESTS if derive else requests)
     except KeyboardInterrupt:
         console.print(f"stopped: {len(sheet.rows)} rows are in {out}; the same command goes on from there")
         raise typer.Exit(130) from None
@@ -153,7 +145,7 @@ def profile(
         console.print(f"written: {plot}")
 
 
-def _fill(sheet: Sheet, servers: list[Server], processes: list[str], num_requests: int, repetitions: int) -> None:
+def _fill(sheet: Sheet, servers: list[Server], processes: list[str], num_requests: int) -> None:
     """Measures what the sheet lacks."""
     from ros2_rfm_serving.profiles.measure import STEPS, measure
 
@@ -167,65 +159,11 @@ def _fill(sheet: Sheet, servers: list[Server], processes: list[str], num_request
             subject = server.start()
             for process in processes:
                 for rate_hz in sheet.missing_hz(server.key, process, subject.max_rate_hz):
-                    model, _, _, size = server.key
-                    progress.update(task, description=f"{model}, batch {size}, {process}, {rate_hz:.1f} Hz")
-                    sheet.add(measure(subject, server.key, process, rate_hz, num_requests, repetitions=repetitions))
+                    model, _, way, size = server.key
+                    batch = way if way == "continuous" else f"batch {size}"
+                    progress.update(task, description=f"{model}, {batch}, {process}, {rate_hz:.1f} Hz")
+                    sheet.add(measure(subject, server.key, process, rate_hz, num_requests, repetitions=server.repetitions))
                     progress.advance(task)
-
-
-def _derived(model: str, entry: CatalogueEntry, gpu_type: str, sizes: tuple[int, ...]) -> Iterator[Server]:
-    from ros2_rfm_serving.profiles.measure import subject_of
-
-    footprint = entry.gpus.get(gpu_type)
-    if not footprint or not footprint.service:
-        raise ModelError(f"{model!r} has no `service` on {gpu_type!r} in models.yaml to derive from; state one, or measure it")
-    law = footprint.service.law()
-    wanted = (sizes or footprint.service.batch_sizes) if law.batching == "fixed" else (1,)
-    for size in wanted:
-        yield Server((model, gpu_type, law.batching, size), partial(subject_of, law, size))
-
-
-def _measured(
-    model: str, gpu_type: str, sizes: tuple[int, ...], size_px: tuple[int, int], load: Callable[[], Engine]
-) -> Iterator[Server]:
-    engine = cache(load)
-    for size in sizes or USUAL_SIZES:
-        yield Server((model, gpu_type, "fixed", size), lambda size=size: _subject(engine(), size, size_px))  # type: ignore[misc]
-
-
-def _load(model: str, entry: CatalogueEntry, gpu_type: str, threads: int, folder: Path) -> Engine:
-    from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
-    from ros2_rfm_serving.profiles import Profile, load_profiles
-    from ros2_rfm_serving.ros.node.runtime import share
-
-    profile = load_profiles(folder) if entry.engine == "emulated" else Profile({})
-    spec = EngineSpec(
-        model=model,
-        entry=entry,
-        models_folder=share() / "models",
-        profile=profile,
-        gpu_type=gpu_type,
-        wait=time.sleep,
-        threads=threads,
-    )
-    return build_engine(spec)
-
-
-def _subject(engine: Engine, batch_size: int, size_px: tuple[int, int]) -> Subject:
-    """A real engine under load: its time is the wall's."""
-    from ros2_rfm_serving.engines.blank import blank_request, rehearse
-    from ros2_rfm_serving.profiles.measure import EngineSubject
-
-    engine.prepare(batch_size)
-    rehearse(engine, batch_size, size_px)
-    blank = blank_request(engine.contract, size_px, encoded=engine.takes_encoded)
-
-    def run(num_requests: int) -> float:
-        started_s = time.perf_counter()
-        engine.infer([blank] * num_requests)
-        return time.perf_counter() - started_s
-
-    return EngineSubject(run, batch_size)
 
 
 def _size_px(text: str, factory: Path | None) -> tuple[int, int]:
@@ -239,6 +177,16 @@ def _size_px(text: str, factory: Path | None) -> tuple[int, int]:
     if not (width.isdecimal() and height.isdecimal() and 8 <= int(width) <= 8192 and 8 <= int(height) <= 8192):
         raise typer.BadParameter(f"{text!r} is no size such as 640x480", param_hint="--image-size")
     return int(width), int(height)
+
+
+def _batchings(text: str) -> tuple[str, ...]:
+    from ros2_rfm_serving.operate.profiled import BATCHINGS
+
+    ways = tuple(dict.fromkeys(part for part in text.split(",") if part))
+    for way in ways:
+        if way not in BATCHINGS:
+            raise typer.BadParameter(f"{way!r} is none of {', '.join(BATCHINGS)}", param_hint="--batching")
+    return ways
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import PlainTable
 from ros2_rfm_serving.operate.inputs import (
     WAIT_S,
+    Arrivals,
     Budget,
     CatalogueFile,
     FactoryFile,
@@ -55,6 +56,7 @@ def simulate(
     warm_up: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Before measuring")] = 5.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same figures")] = 0,
     rate_control: RateControl = None,
+    arrivals: Arrivals = None,
     crash: CrashSpecs = None,
     network: NetworkSpec = None,
     budget: Budget = None,
@@ -75,7 +77,7 @@ def simulate(
 
     conditions = conditions_of(crash or [], network)
     inputs = load_inputs(file, profiles, catalogue, robots=robots, servers=servers)
-    solution = solve(inputs, policy, rate_control, budget)
+    solution = solve(inputs, policy, rate_control, budget, arrivals=arrivals)
     if not solution.servers:
         for problem in solution.problems:
             Console(stderr=True).print(f"problem: {problem}", style="red", highlight=False, markup=False)

@@ -25,7 +25,7 @@ def answers_of(engine: Engine, requests: Sequence[InferenceRequest]) -> list[Ans
     Raises: `ModelError` when no row has an answer: the engine's own, or `EngineError` for anything else that it did.
     """
     answers = _asked(engine, requests)
-    return [_checked(engine.contract, answer) for answer in answers]
+    return [checked(engine.contract, answer) for answer in answers]
 
 
 def _asked(engine: Engine, requests: Sequence[InferenceRequest]) -> list[Any]:
@@ -42,7 +42,8 @@ def _asked(engine: Engine, requests: Sequence[InferenceRequest]) -> list[Any]:
     return answers
 
 
-def _checked(contract: ModelContract, answer: Any) -> Answer:
+def checked(contract: ModelContract, answer: Any) -> Answer:
+    """One row's answer, or what is wrong with it."""
     if isinstance(answer, ModelError):
         return answer
     if not isinstance(answer, EngineReply):

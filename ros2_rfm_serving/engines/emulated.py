@@ -6,15 +6,27 @@ It is always marked as emulated.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.engines.base import Engine, Stepping
+from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, session_of, steps_of_stages
 from ros2_rfm_serving.engines.registry import EngineSpec
-from ros2_rfm_serving.profiles import ContinuousService, FixedService, Profile, ServiceLaw
-from ros2_rfm_serving.types import SAFETY, Conditioning, EngineReply, InferenceRequest, ModelContract, OutputKind
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.profiles import ContinuousService, FixedService, Profile, ServiceLaw, SteppedService
+from ros2_rfm_serving.types import (
+    MAX_STAGES,
+    SAFETY,
+    Conditioning,
+    EngineReply,
+    InferenceRequest,
+    ModelContract,
+    OutputKind,
+    Pipelining,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +52,28 @@ SHARE = 1 / 8
 """Of a request's work, after which it looks again how many are in service with it."""
 
 
+Amend = Callable[[InferenceRequest, EngineReply], EngineReply]
+"""What becomes of an answer."""
+
+
 class EmulatedEngine(Engine):
     """`service` is a law, or gives the seconds of one batch by its size. `wait` spends them, with a sleep or in virtual time."""
 
-    def __init__(self, spec: EmulatedSpec, service: ServiceLaw | Callable[[int], float], wait: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        spec: EmulatedSpec,
+        service: ServiceLaw | Callable[[int], float],
+        wait: Callable[[float], None],
+        amend: Amend = lambda request, reply: reply,
+    ) -> None:
+        self._amend = amend
         self._spec, self._service, self._wait = spec, service, wait
         self._batch_size = 1
         self._lock, self._in_service = threading.Lock(), 0
         self.max_concurrent = service.max_concurrent if isinstance(service, ContinuousService) else 1
         self._rng = np.random.default_rng(spec.seed)
         acts = spec.output is OutputKind.ACTION_CHUNK
+        self._still = np.zeros((spec.chunk_length, len(spec.action_names)), np.float32)
         self._contract = ModelContract(
             model=f"emulated {spec.model}",
             model_hash="",
@@ -86,10 +110,12 @@ class EmulatedEngine(Engine):
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         self._spend(len(requests))
+        return [self._amend(request, self._answer(request)) for request in requests]
+
+    def _answer(self, request: InferenceRequest) -> EngineReply:
         if self._spec.output is not OutputKind.ACTION_CHUNK:
-            return [EngineReply(verdict=VERDICTS.get(request.id.component, "ongoing"), text="emulated") for request in requests]
-        still = np.zeros((self._spec.chunk_length, len(self._spec.action_names)), np.float32)
-        return [EngineReply(chunk_model=still, chunk_robot=still)] * len(requests)
+            return EngineReply(verdict=VERDICTS.get(request.id.component, "ongoing"), text="emulated")
+        return EngineReply(chunk_model=self._still, chunk_robot=self._still)
 
     def _spend(self, num_requests: int) -> None:
         service = self._service
@@ -123,6 +149,75 @@ class EmulatedEngine(Engine):
         return next((size for size in self._spec.batch_sizes if size >= wanted), wanted)
 
 
+class EmulatedSteps(EmulatedEngine, Stepping):
+    """Can also go on one solver step at a time, by the law of that, in pipelined sessions too. Steps that nobody computes always
+    succeed."""
+
+    def __init__(
+        self,
+        spec: EmulatedSpec,
+        service: ServiceLaw | Callable[[int], float],
+        wait: Callable[[float], None],
+        steps: SteppedService,
+        amend: Amend = lambda request, reply: reply,
+    ) -> None:
+        super().__init__(spec, service, wait, amend)
+        self._contract = replace(self._contract, pipelines=True)
+        self._steps, self._frames = steps, Frames(steps.num_steps)
+        self._observed: dict[SessionKey, deque[int]] = {}
+        """Sequence numbers of a pipelined session's latest frames, while rows of it are in flight."""
+        self._rows: dict[int, InferenceRequest] = {}
+        self._left: Counter[int] = Counter()
+        """Steps that a row still needs."""
+
+    @property
+    def max_rows(self) -> int:
+        return self._steps.max_rows
+
+    def num_turns(self, request: InferenceRequest) -> int:
+        return self._steps.num_steps
+
+    def require_pipelining(self, pipelining: Pipelining) -> None:
+        steps_of_stages(self._steps.num_steps, pipelining)
+
+    def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
+        self._wait(self._steps.draw_perception_s(len(rows), self._rng))
+        for row, request in rows.items():
+            if request.pipelining is not None:
+                session = session_of(request.id)
+                self._frames.begin(row, session, request.pipelining)
+                self._observed.setdefault(session, deque(maxlen=MAX_STAGES + 1)).append(request.id.sequence)
+        self._rows.update(rows)
+        self._left.update(dict.fromkeys(rows, self._steps.num_steps))
+        return {}
+
+    def ready(self) -> Collection[int]:
+        num_steps = self._steps.num_steps
+        return [row for row in self._rows if row not in self._frames or num_steps - self._left[row] < self._frames.limit(row)]
+
+    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        self._wait(self._steps.draw_step_s(len(rows), self._rng))
+        self._left.subtract(rows)
+        done = [row for row in rows if not self._left[row]]
+        answers = {row: self._amend(self._rows[row], self._answer_of(row)) for row in done}
+        self.leave(done)
+        return answers
+
+    def _answer_of(self, row: int) -> EngineReply:
+        reply, pipelining = self._answer(self._rows[row]), self._rows[row].pipelining
+        if pipelining is None:
+            return reply
+        seen = self._observed[self._frames.session_of(row)][pipelining.fetch_offset - pipelining.pp_perception]
+        return replace(reply, ended_with=seen)
+
+    def leave(self, rows: Collection[int]) -> None:
+        for row in rows:
+            self._rows.pop(row, None)
+            self._left.pop(row, None)
+            if row in self._frames and (session := self._frames.leave(row)):
+                del self._observed[session]
+
+
 def build(spec: EngineSpec) -> EmulatedEngine:
     """By the catalogue's service law, or else by the profile."""
     entry = spec.entry
@@ -140,7 +235,10 @@ def build(spec: EngineSpec) -> EmulatedEngine:
     if service is None:
         return EmulatedEngine(emulated, _service_time(spec.model, spec.profile, spec.gpu_type), spec.wait)
     sizes = service.batch_sizes if service.batching == "fixed" else (service.max_concurrent,)
-    return EmulatedEngine(replace(emulated, batch_sizes=sizes), service.law(), spec.wait)
+    emulated, steps = replace(emulated, batch_sizes=sizes), service.stepped_law()
+    if steps:
+        return EmulatedSteps(emulated, service.law(), spec.wait, steps)
+    return EmulatedEngine(emulated, service.law(), spec.wait)
 
 
 def _service_time(model: str, profile: Profile, gpu_type: str) -> Callable[[int], float]:

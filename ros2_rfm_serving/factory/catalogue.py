@@ -11,7 +11,28 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
-from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, ServiceLaw
+from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, ServiceLaw, SteppedService
+
+
+class Steps(BaseModel):
+    """What of the fixed law of an action model is perception; the rest of it is solver steps, all alike. So both laws of the model
+    agree: a batch that nothing joins takes the same."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    num_steps: int = Field(ge=1)
+    """Of the solver, from perception to answer."""
+    perception_base_ms: float = Field(ge=0)
+    """Of `base_ms`."""
+    perception_per_row_ms: float = Field(ge=0)
+    """Of `per_row_ms`."""
+    sizes: tuple[int, ...] = ()
+    """Shapes of a perception and of a step, rising; none: `batch_sizes`. There may be more of them: a step is captured once, not
+    once for each of a batch's."""
+
+
+def _check_rising(name: str, sizes: tuple[int, ...]) -> None:
+    if not sizes or sizes[0] < 1 or any(low >= high for low, high in pairwise(sizes)):
+        raise ValueError(f"{name} is {list(sizes)}; it must be a rising list of whole numbers from 1")
 
 
 class Service(BaseModel):
@@ -25,6 +46,8 @@ class Service(BaseModel):
     """Fixed: added by every row of the batch size."""
     batch_sizes: tuple[int, ...] = (1,)
     """Fixed: that the model has been compiled for, rising."""
+    steps: Steps | None = None
+    """Fixed: it can also batch continuously, one solver step at a time; None: it cannot."""
     per_request_ms: float | None = Field(default=None, gt=0)
     """Continuous: added by every request in service."""
     max_concurrent: int = Field(default=256, ge=1)
@@ -34,16 +57,19 @@ class Service(BaseModel):
 
     @model_validator(mode="after")
     def _keys_fit_the_batching(self) -> Service:
-        fixed, continuous = {"per_row_ms", "batch_sizes"}, {"per_request_ms", "max_concurrent"}
+        fixed, continuous = {"per_row_ms", "batch_sizes", "steps"}, {"per_request_ms", "max_concurrent"}
         foreign = self.model_fields_set & (continuous if self.batching == "fixed" else fixed)
         if foreign:
             raise ValueError(f"{self.batching} batching has no {', '.join(sorted(foreign))}")
         needed = "per_row_ms" if self.batching == "fixed" else "per_request_ms"
         if getattr(self, needed) is None:
             raise ValueError(f"{needed} is missing: {self.batching} batching needs it")
-        sizes = self.batch_sizes
-        if not sizes or sizes[0] < 1 or any(low >= high for low, high in pairwise(sizes)):
-            raise ValueError(f"batch_sizes is {list(sizes)}; it must be a rising list of whole numbers from 1")
+        _check_rising("batch_sizes", self.batch_sizes)
+        _check_rising("steps.sizes", self.steps.sizes if self.steps and self.steps.sizes else (1,))
+        if self.steps and not (
+            self.steps.perception_base_ms < self.base_ms and self.steps.perception_per_row_ms <= (self.per_row_ms or 0.0)
+        ):
+            raise ValueError("steps has more perception than base_ms and per_row_ms are in all: it says what part of them is")
         return self
 
     def law(self) -> ServiceLaw:
@@ -54,6 +80,21 @@ class Service(BaseModel):
             per_request_s=(self.per_request_ms or 0.0) / 1e3,
             jitter=self.jitter,
             max_concurrent=self.max_concurrent,
+        )
+
+    def stepped_law(self) -> SteppedService | None:
+        """One solver step at a time; None: nobody has said."""
+        steps = self.steps
+        if steps is None:
+            return None
+        return SteppedService(
+            perception_base_s=steps.perception_base_ms / 1e3,
+            perception_per_row_s=steps.perception_per_row_ms / 1e3,
+            step_base_s=(self.base_ms - steps.perception_base_ms) / steps.num_steps / 1e3,
+            step_per_row_s=((self.per_row_ms or 0.0) - steps.perception_per_row_ms) / steps.num_steps / 1e3,
+            num_steps=steps.num_steps,
+            sizes=steps.sizes or self.batch_sizes,
+            jitter=self.jitter,
         )
 
 

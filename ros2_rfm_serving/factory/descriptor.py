@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.factory.yaml_source import YamlSource, did_you_mean
-from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback
+from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback
 
 COMPONENTS = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
 LAST_RESORTS = (Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE)
 """What may follow when retries or patience are used up: a person looks after it, or the task ends where it is safe."""
+CONTINUOUS = "continuous"
 CONTROL_RATE_HZ = 20.0
 """Of a robot that does not say."""
 IMAGE_SIZE_PX = (640, 480)
@@ -53,7 +55,8 @@ class ServerCluster(_Section):
     """Whose request runs next: `balanced`, `best`, `swift`, `fifo`, `least_attained`, `wait_ratio`, `deadline`, or one of one's own
     (docs/server.md says what each is good at). Ours."""
     batching: str = "fixed"
-    """How many run together: `fixed`, `saturation` or `wait`. Ours."""
+    """How many run together: `fixed`, `saturation` or `wait`; `continuous`: models that can advance one solver step at a time let
+    requests join a running batch. Ours."""
     refetch_after_ms: float = Field(default=0.0, ge=0)
     """An observation that would be older when it is used is asked for again if that costs nothing; 0: never. Ours."""
     overflow: Overflow | None = None
@@ -139,9 +142,30 @@ class Horizon(_Section):
         return self
 
 
+class Pipelining(_Section):
+    """Several requests of a robot in flight, one per action period, on one public context (AURAS §4). Ours."""
+
+    pp_perception: int = Field(default=1, ge=1, le=MAX_STAGES)
+    """Action periods until an observation is in the public context (§4.3.2)."""
+    pp_generation: int = Field(default=1, ge=1, le=MAX_STAGES)
+    """Action periods that the solver steps of one request are spread over."""
+    alpha: float = Field(default=0.0, ge=-MAX_ALPHA, le=MAX_ALPHA)
+    """Skew of that spread: stage i has a share of e^(i alpha)."""
+    fetch_offset: Literal[0, -1] = 0
+    """0: on the context of this action period's observation; -1: on the one before (§4.3.1)."""
+
+
 class Execution(_Section):
     mode: ExecutionMode = ExecutionMode.SYNC
     horizon: Horizon = Horizon()
+    pipelining: Pipelining | None = None
+    """None: one request of a robot in flight."""
+
+    @model_validator(mode="after")
+    def _pipelined_robots_do_not_wait(self) -> Execution:
+        if self.pipelining is not None and self.mode is ExecutionMode.SYNC:
+            raise ValueError("pipelining needs `mode: async`: a robot that waits for each answer has one request in flight")
+        return self
 
 
 class ActionRateFloor(_Section):
@@ -294,6 +318,11 @@ class Factory(_Section):
         return {server: group.gpu_type for server, group in self.groups.items()}
 
     @property
+    def continuous(self) -> frozenset[str]:
+        """GPU types whose servers batch continuously."""
+        return frozenset(group.gpu_type for group in self.server_cluster if group.batching == CONTINUOUS)
+
+    @property
     def groups(self) -> dict[str, ServerCluster]:
         """Server -> the group that declares it."""
         groups = [group for group in self.server_cluster for _ in range(group.num_servers)]
@@ -317,6 +346,7 @@ def _factory(source: YamlSource) -> Factory:
     cluster = _cluster(source)
     sections = (_CLUSTER, _FLEET, _STANDBY)
     tasks = {name: _task(source, name, data) for name, data in source.data.items() if name not in sections}
+    _check_pipelining(source, cluster, tasks)
     return Factory(
         name=Path(source.file).stem,
         file=source.file,
@@ -333,7 +363,18 @@ def _cluster(source: YamlSource) -> tuple[ServerCluster, ...]:
         return (source.validate(ServerCluster, (_CLUSTER,), data),)
     if not data:
         raise source.error((_CLUSTER,), "is an empty list", "write `- {num_servers: ..., gpu_type: ...}`")
-    return tuple(source.validate(ServerCluster, (_CLUSTER, i), group) for i, group in enumerate(data))
+    groups = tuple(source.validate(ServerCluster, (_CLUSTER, i), group) for i, group in enumerate(data))
+    _check_batching(source, groups)
+    return groups
+
+
+def _check_batching(source: YamlSource, groups: Sequence[ServerCluster]) -> None:
+    """A schedule tells servers by their GPU type, and latencies are those of one way of batching."""
+    first: dict[str, bool] = {}
+    for i, group in enumerate(groups):
+        if first.setdefault(group.gpu_type, group.batching == CONTINUOUS) != (group.batching == CONTINUOUS):
+            fix = f"batch all servers with {group.gpu_type} continuously or none of them, or give these a gpu_type of their own"
+            raise source.error((_CLUSTER, i, "batching"), f"`{group.batching}`, and other servers of the type do otherwise", fix)
 
 
 def _standby(source: YamlSource, num_servers: int) -> Standby:
@@ -395,6 +436,14 @@ def _task(source: YamlSource, name: object, data: object) -> Task:
             fix = "its cameras are square: give the same number twice"
             raise source.error((name, "image_size_px"), f"a simulated robot does not send {list(task.image_size)}", fix)
     return task
+
+
+def _check_pipelining(source: YamlSource, cluster: tuple[ServerCluster, ...], tasks: Mapping[str, Task]) -> None:
+    """Its requests stay in flight between two frames, which batches that begin and end together do not allow."""
+    for name, task in tasks.items():
+        if task.execution.pipelining and not any(group.batching == "continuous" for group in cluster):
+            fix = f"write `batching: continuous` in {_CLUSTER}, or leave it out"
+            raise source.error((name, "execution", "pipelining"), "no server would take such sessions", fix)
 
 
 def _check_component(source: YamlSource, path: yaml_source.KeyPath, component: str, spec: Component) -> None:

@@ -15,7 +15,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.descriptor import CONTROL_RATE_HZ, Factory, Robot
 from ros2_rfm_serving.factory.robot_file import RobotFile
 from ros2_rfm_serving.factory.settings import ServerSettings, robot_settings, settings_of
-from ros2_rfm_serving.types import Horizon
+from ros2_rfm_serving.types import Horizon, Pipelining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +170,7 @@ def robot_parameters(factory: Factory, task: str, file: Path) -> dict[str, Any]:
         "synchronous": settings.synchronous,
         "execution_horizon": horizon_steps,
         **_horizon_parameters(settings.horizon),
+        **_pipelining_parameters(settings.pipelining),
         "max_task_retries": settings.max_task_retries,
         "on_max_task_retries": settings.on_max_task_retries.value,
         "max_consecutive_safety_replan": settings.max_consecutive_safety_replan,
@@ -190,6 +191,12 @@ def _horizon_parameters(horizon: Horizon) -> dict[str, Any]:
         "horizon_threshold": horizon.threshold,
         "horizon_min_steps": horizon.min_steps,
     }
+
+
+def _pipelining_parameters(pipelining: Pipelining | None) -> dict[str, Any]:
+    if pipelining is None:
+        return {"pipelining.pp_perception": 0}
+    return {f"pipelining.{name}": value for name, value in vars(pipelining).items()}
 
 
 def params_file(factory: Factory, task: str, config_folder: Path) -> Path:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.descriptor import ExecutionMode, Factory, Overflow, ServerCluster, Task
-from ros2_rfm_serving.types import SYSTEM1, Fallback, Horizon, Placement
+from ros2_rfm_serving.types import SYSTEM1, Fallback, Horizon, Pipelining, Placement
 
 WHOLE = 0.01
 """Share by which an action period may differ from a whole number of control steps."""
@@ -36,6 +36,8 @@ class RobotSettings:
     """Of what is really executed, on average."""
     horizon: Horizon
     """Without a policy: `action_period_s` of every chunk."""
+    pipelining: Pipelining | None
+    """None: one request in flight."""
     max_task_retries: int
     on_max_task_retries: Fallback
     max_consecutive_safety_replan: int
@@ -114,6 +116,7 @@ def robot_settings(task: Task) -> RobotSettings:
         action_period_s=task.pipeline.action_period_ms / 1e3,
         mean_period_s=task.cycle_period_s,
         horizon=_horizon(task),
+        pipelining=_pipelining(task),
         max_task_retries=task.task_retry.max_task_retries,
         on_max_task_retries=task.task_retry.on_max_task_retries,
         max_consecutive_safety_replan=task.safety_and_slo_violation.max_consecutive_safety_replan,
@@ -131,6 +134,11 @@ def _horizon(task: Task) -> Horizon:
     if asked.policy == "static":
         return Horizon()
     return Horizon(policy=asked.policy, min_steps=asked.min_steps, threshold=asked.threshold)
+
+
+def _pipelining(task: Task) -> Pipelining | None:
+    asked = task.execution.pipelining
+    return None if asked is None else Pipelining(**asked.model_dump())
 
 
 def server_settings(group: ServerCluster, image_size_px: tuple[int, int]) -> ServerSettings:

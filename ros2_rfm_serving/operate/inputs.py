@@ -37,6 +37,12 @@ RateControl = Annotated[
     bool | None,
     typer.Option("--rate-control/--no-rate-control", help="Cap what a robot sends; the baselines do not", show_default=False),
 ]
+Arrivals = Annotated[
+    str | None,
+    typer.Option(
+        help="Plan with the curves of these arrivals (poisson: as ROSA does) instead of the factory's", show_default=False
+    ),
+]
 WAIT_S = 2.0
 """Before a spinner shows."""
 PIPE_WIDTH = 160
@@ -109,7 +115,13 @@ def spinner(text: str) -> Iterator[None]:
 
 
 def solve(
-    inputs: Inputs, policy: str, rate_control: bool | None = None, budget_s: float | None = None, *, explained: bool = True
+    inputs: Inputs,
+    policy: str,
+    rate_control: bool | None = None,
+    budget_s: float | None = None,
+    *,
+    explained: bool = True,
+    arrivals: str | None = None,
 ) -> Solution:
     from ros2_rfm_serving.scheduler import plan_factory
 
@@ -123,4 +135,5 @@ def solve(
             clock=time.monotonic,
             budget_s=budget_s,
             explained=explained,
+            arrivals=arrivals,
         )

@@ -2,7 +2,13 @@
 
 from ros2_rfm_serving.profiles.files import HEADER, format_rows, load_profiles, parse_profiles, read_rows
 from ros2_rfm_serving.profiles.measured import MeasuredService, measured_service
-from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, ProcessorSharing, ServiceLaw
+from ros2_rfm_serving.profiles.service import (
+    ContinuousService,
+    FixedService,
+    ProcessorSharing,
+    ServiceLaw,
+    SteppedService,
+)
 from ros2_rfm_serving.profiles.table import ARRIVALS, COLUMNS, Profile, ProfileRow, column_of
 
 __all__ = [
@@ -16,6 +22,7 @@ __all__ = [
     "Profile",
     "ProfileRow",
     "ServiceLaw",
+    "SteppedService",
     "column_of",
     "format_rows",
     "load_profiles",

@@ -1,6 +1,7 @@
 """How long a server takes: the laws that emulated engines, the simulated factory and derived profiles share.
 
-Two kinds of server (ROSA §3.4.1): action models run CUDA graphs of one fixed batch size, text models batch continuously.
+Two kinds of server (ROSA §3.4.1): action models run CUDA graphs of one fixed batch size, text models batch continuously. A third
+one is ours: action models whose rows go on one solver step at a time, so that requests join a running batch and leave it.
 Nothing here reads a clock; randomness is drawn from the generator that is given in.
 """
 
@@ -77,7 +78,57 @@ class ContinuousService:
         return num / self.mean_s(num)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SteppedService:
+    """Continuous batching of an action model, turn by turn (`engines/base.py`, `Stepping`).
+
+    New rows are perceived together, which takes perception_base_s + perception_per_row_s * n; a turn advances all rows in flight by
+    one solver step and takes step_base_s + step_per_row_s * n; n is filled up to the next of `sizes`. One engine does both, one
+    after the other. Rows that enter together and stay alone take as long as their batch does by the fixed law of the same model.
+    """
+
+    perception_base_s: float
+    perception_per_row_s: float
+    step_base_s: float
+    step_per_row_s: float
+    num_steps: int
+    """Turns from perception to answer."""
+    sizes: tuple[int, ...]
+    """Shapes that were compiled, rising; the largest is how many rows may be in flight."""
+    jitter: float = 0.0
+    """Relative standard deviation of the time of one perception, and of one turn."""
+    batching: ClassVar[str] = "continuous"
+
+    @property
+    def max_rows(self) -> int:
+        return self.sizes[-1]
+
+    def padded(self, num_rows: int) -> int:
+        return next(size for size in self.sizes if size >= num_rows)
+
+    def perception_s(self, num_rows: int) -> float:
+        return self.perception_base_s + self.perception_per_row_s * self.padded(num_rows)
+
+    def step_s(self, num_rows: int) -> float:
+        return self.step_base_s + self.step_per_row_s * self.padded(num_rows)
+
+    def mean_s(self, num_rows: int) -> float:
+        """Seconds that `num_rows` take which enter together and stay alone."""
+        return self.perception_s(num_rows) + self.num_steps * self.step_s(num_rows)
+
+    def draw_perception_s(self, num_rows: int, rng: np.random.Generator) -> float:
+        return self.perception_s(num_rows) * unit_mean_factor(self.jitter, rng)
+
+    def draw_step_s(self, num_rows: int, rng: np.random.Generator) -> float:
+        return self.step_s(num_rows) * unit_mean_factor(self.jitter, rng)
+
+    def capacity_hz(self) -> float:
+        """Requests/s of a server whose rows all enter and leave together; no way of entering exceeds it."""
+        return self.max_rows / self.mean_s(self.max_rows)
+
+
 ServiceLaw = FixedService | ContinuousService
+"""Of requests that run from beginning to end."""
 
 
 class ProcessorSharing(Generic[Key]):

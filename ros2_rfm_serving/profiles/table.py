@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
 
@@ -110,7 +110,7 @@ class Profile:
     """
 
     def __init__(self, curves: dict[CurveKey, dict[str, Curve]], preference: Sequence[str] = ARRIVALS) -> None:
-        self._all = curves
+        self._all, self._preference = curves, preference
         self._chosen = {key: next(of[name] for name in preference if name in of) for key, of in curves.items()}
 
     @staticmethod
@@ -125,6 +125,15 @@ class Profile:
         if arrivals not in ARRIVALS:
             raise ProfileError(f"arrivals are {arrivals!r}; they must be one of {', '.join(ARRIVALS)}")
         return Profile(self._all, (arrivals, *(other for other in ARRIVALS if other != arrivals)))
+
+    def batched(self, continuous: Collection[str]) -> Profile:
+        """The same measurements, in one way of batching per model and GPU type where there are two: continuous on these GPU types,
+        fixed on others."""
+        ways: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for model, gpu_type, batching, _ in self._all:
+            ways[model, gpu_type].add(batching)
+        other = {where: "fixed" if where[1] in continuous else "continuous" for where, found in ways.items() if len(found) > 1}
+        return Profile({key: of for key, of in self._all.items() if other.get(key[:2]) != key[2]}, self._preference)
 
     def measured(self) -> list[CurveKey]:
         """What was measured, in order."""

@@ -14,9 +14,6 @@ from ros2_rfm_serving.factory.descriptor import COMPONENTS
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution
 
-SLO_PERCENTILE = 99.0
-"""At which a prediction is held against the SLO."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -27,7 +24,7 @@ class Limits:
     slo_s: float
     """The tightest of its streams; inf: none"""
     capacity_hz: float
-    """Highest load within that SLO."""
+    """Highest load within every SLO, each at its own percentile."""
 
 
 def limits_of(server: ServerSolution, solution: Solution, profile: Profile) -> Limits:
@@ -35,10 +32,11 @@ def limits_of(server: ServerSolution, solution: Solution, profile: Profile) -> L
     slices = sum(gpu_of(other) == gpu_of(server) for other in solution.servers)
     key = (server.model, server.gpu_type, server.batching, server.batch_size)
     slo_s = min((stream.slo_s for stream in server.streams), default=math.inf)
+    capacities_hz = (profile.capacity_hz(*key, s.slo_s / slices, s.percentile) for s in server.streams)
     return Limits(
         max_rate_hz=profile.max_rate_hz(*key) / slices,
         slo_s=slo_s,
-        capacity_hz=profile.capacity_hz(*key, slo_s / slices, SLO_PERCENTILE) / slices,
+        capacity_hz=min(capacities_hz, default=profile.max_rate_hz(*key)) / slices,
     )
 
 

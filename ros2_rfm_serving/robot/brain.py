@@ -11,7 +11,8 @@ from functools import partial
 
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
 from ros2_rfm_serving.robot.conversation.conversation import Instructions, Requests
-from ros2_rfm_serving.robot.conversation.link import InFlight, LinkState, ModelIdentity, Overdue, steps_of
+from ros2_rfm_serving.robot.conversation.flight import Answered
+from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity, Overdue, steps_of
 from ros2_rfm_serving.robot.parts import RobotParts
 from ros2_rfm_serving.robot.task import DONE, FAILED, SPENT, TaskGoal, TaskRun
 from ros2_rfm_serving.robot.why import By, Why
@@ -111,19 +112,19 @@ class RobotBrain(RobotParts):
             self.refused["episode_not_reset"] += 1
 
     def reply(self, reply: Reply, now_s: float) -> bool:
-        """A reply arrived; it counts, and True is returned, only if it answers the latest request of its component."""
+        """A reply arrived; it counts, and True is returned, only if it answers what its component has in flight."""
         self._watch(now_s)  # what is late is late, whether or not a tick has seen it
         answered = self._talk.accept(reply, now_s)
         if not isinstance(answered, str):
-            self.figures[reply.id.component].round_trips.add(now_s - answered.sent_s)
+            self.figures[reply.id.component].round_trips.add(now_s - answered.asked.sent_s)
         problem = answered if isinstance(answered, str) else self._take(reply, answered, now_s)
         if problem:
             self.refused[problem] += 1
-        elif not isinstance(answered, str) and now_s - answered.sent_s <= self.slo_s(reply.id.component):
+        elif not isinstance(answered, str) and now_s - answered.asked.sent_s <= self.slo_s(reply.id.component):
             self.figures[reply.id.component].answered(reply)
         return not problem
 
-    def _take(self, reply: Reply, answered: InFlight, now_s: float) -> str:
+    def _take(self, reply: Reply, answered: Answered, now_s: float) -> str:
         """Does what the reply says, or returns the counter under which it is dropped."""
         component, task = reply.id.component, self.task
         if task is None or not task.active or reply.id.episode != self.episode:
@@ -135,7 +136,7 @@ class RobotBrain(RobotParts):
         if component in self._talk.calls:
             self._talk.calls.answered(component)
             if self._talk.due.waits and self._links.system1:
-                self._links.system1.allowance_s = now_s - answered.sent_s
+                self._links.system1.allowance_s = now_s - answered.asked.sent_s
         if isinstance(reply, Plan):
             self._work_on(reply.subgoals)
         elif isinstance(reply, Verdict):
@@ -143,19 +144,21 @@ class RobotBrain(RobotParts):
         self._supervision.answered(component)
         return ""
 
-    def _take_chunk(self, chunk: Chunk, answered: InFlight, now_s: float) -> str:
+    def _take_chunk(self, chunk: Chunk, answered: Answered, now_s: float) -> str:
         system1 = self._links.system1
         assert system1 is not None
         if chunk.action_names != self.config.action_names:
             return "wrong_actions"
-        executed = self._queue.mark - answered.mark
+        seen = answered.seen
+        executed = self._queue.mark - seen.mark
         # The clock may be a step behind what has been executed: a request goes out just before a step begins.
-        delay = steps_of(now_s - answered.sent_s, self.config.step_rate_hz)
+        delay = steps_of(now_s - seen.sent_s, self.config.step_rate_hz)
         real_delay, moved = max(executed, delay), min(executed, delay)
         self._talk.due.answered(system1, delay, moved)
         if moved > self._talk.due.bridged(system1):
             return "delay_not_bridged"  # whatever the delay usually is; asked anew, it may stand meanwhile
-        problem = self._motor.take(chunk, answered.mark, answered.observed_s, real_delay=real_delay)
+        begun_s = answered.asked.observed_s
+        problem = self._motor.take(chunk, seen.mark, seen.observed_s, real_delay=real_delay, begun_s=begun_s)
         if problem:
             return problem
         self._note_time(self._merged, now_s)
@@ -311,7 +314,10 @@ class RobotBrain(RobotParts):
         """What the last tick commanded, and why that."""
         motor = self._motor
         if motor.by in (By.ROW, By.PART):
-            return Why(motor.by, *motor.queue.executed, motor.staleness_s, motor.limited_from)
+            origin, row = motor.queue.executed
+            pipelined = origin is not None and origin.ended_with is not None
+            oldest_s = motor.oldest_staleness_s if pipelined else math.nan
+            return Why(motor.by, origin, row, motor.staleness_s, oldest_s, motor.limited_from)
         rung = motor.ladder.motion if motor.by is By.RUNG else None
         return Why(motor.by, limited_from=motor.limited_from, rung=rung, reason=self._why_not())
 
@@ -372,7 +378,7 @@ class RobotBrain(RobotParts):
             if component in self._talk.calls:
                 self._talk.calls.answered(component)
             return
-        self._talk.forget(component)
+        self._talk.forget_late(component)
         self._heed_stop()
 
     def _heed_stop(self) -> None:

@@ -18,6 +18,7 @@ from ros2_rfm_serving.types import (
     Guidance,
     Horizon,
     ObservationRequest,
+    Pipelining,
     SessionRequest,
 )
 
@@ -130,6 +131,9 @@ class RobotConfig:
     conditioning: Conditioning = Conditioning.PREFIX
     """What an asynchronous robot asks for; a model that cannot do it refuses the session."""
     guidance: Guidance = field(default_factory=Guidance)
+    pipelining: Pipelining | None = None
+    """Of System 1: several requests in flight, one per frame of `execution_horizon` steps; a model that cannot refuses the session.
+    Of an asynchronous robot that replaces its queue."""
     blend_steps: int = 0
     """Steps over which commands ease from the last one into a new chunk; 0: the first action of a chunk is commanded as it is."""
     replace_queue: bool = True

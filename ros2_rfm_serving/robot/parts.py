@@ -168,6 +168,11 @@ class RobotParts:
         return self._motor.staleness_s
 
     @property
+    def oldest_staleness_s(self) -> float:
+        """Of the observation that the same action's chunk began with."""
+        return self._motor.oldest_staleness_s
+
+    @property
     def stalenesses(self) -> Histogram:
         """Of every executed action, s."""
         return self._motor.stalenesses

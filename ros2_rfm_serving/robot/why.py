@@ -31,6 +31,10 @@ class Origin(NamedTuple):
     """That it answers."""
     server: str
     model_hash: str
+    ended_with: int | None = None
+    """Sequence number of the observation that its last steps saw, of a pipelined session; None: that of `id`."""
+    begun_s: float = math.nan
+    """When the observation was taken that it began with, on the robot's clock."""
 
 
 class Why(NamedTuple):
@@ -41,6 +45,8 @@ class Why(NamedTuple):
     """Index in that chunk."""
     staleness_s: float = math.nan
     """Age of the observation behind it."""
+    oldest_staleness_s: float = math.nan
+    """Of the observation that its chunk began with, where that is another one; NaN: it is the same."""
     limited_from: Array | None = None
     """[A] what was wanted; None: the limits changed nothing."""
     rung: Motion | None = None

@@ -56,12 +56,15 @@ def plan_factory(
     clock: Callable[[], float] = lambda: 0.0,
     budget_s: float | None = None,
     explained: bool = True,
+    arrivals: str | None = None,
 ) -> Solution:
     """Schedules a factory. An infeasible one gives a solution that says so, and (if `explained`) what would make it feasible.
 
     rate_control: None takes the policy's own way: the baselines send without a limit (ROSA §4.1), the others cap every robot.
     num_robots: of each task, if not the descriptor's.
     clock: seconds, for the time budget; the default never runs out.
+    arrivals: of the curves that the policy plans with (`poisson`: as ROSA does); None, for all policies alike: those nearest to a
+        factory, which every policy's schedule is judged by.
 
     Raises: `ScheduleError` for an unknown policy or nothing to serve; `ProfileError` for a model that was never measured.
     """
@@ -74,10 +77,10 @@ def plan_factory(
     curves = curves_of(problem, profile)
     if problems := explain.hopeless(problem, curves):
         return _infeasible(policy, math.nan, problems, budget.spent_s())
-    bound = upper_bound(problem, curves, time_limit_s=max(0.5, seconds / 3), gap=BOUND_GAP if seconds else ROUGH_GAP)
-    budget.cut_short |= not bound.proven
+    bound = upper_bound(problem, curves, gap=BOUND_GAP if seconds else ROUGH_GAP)
     capped = rate_control if rate_control is not None else policy not in STATIC
-    solution = _run(policy, problem, curves, profile, bound, capped, budget)
+    planned = curves if arrivals is None else curves_of(problem, profile.under(arrivals))
+    solution = _run(policy, problem, curves, planned, bound, capped, budget)
     if solution.policy and not solution.servers:
         problems = solution.problems
         if explained:
@@ -164,59 +167,71 @@ def problem_of(factory: Factory, counts: Mapping[str, int], profile: Profile, ca
                 continue
             memory[model, gpu_type] = need.memory_gb if need else 1.0
             load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
-    return Problem(classes=classes, servers=servers, memory_gb=memory, load_s=load)
+    return Problem(classes=classes, servers=servers, memory_gb=memory, load_s=load, continuous=factory.continuous)
 
 
 def curves_of(problem: Problem, profile: Profile) -> Curves:
-    return Curves(profile, problem.models, problem.gpus, problem.memory_gb)
+    return Curves(profile.batched(problem.continuous), problem.models, problem.gpus, problem.memory_gb)
 
 
 def _run(
     policy: str,
     problem: Problem,
     curves: Curves,
-    profile: Profile,
+    planned: Curves,
     bound: Bound,
     capped: bool,
     budget: Budget,
 ) -> Solution:
-    open_loop = curves_of(problem, profile.under("poisson"))
+    """planned: the curves that the policy believes; `curves`: those that its schedule is judged by."""
     if policy in STATIC:
-        return _static(policy, problem, curves, open_loop, bound, capped)
+        return _static(policy, problem, curves, planned, bound, capped)
     if policy == "rosa":
-        rosa = Rosa(problem, open_loop, budget.expired).solve()
+        rosa = Rosa(problem, planned, budget.expired).solve()
         if rosa is None:
-            return _infeasible(policy, bound.objective, explain.reasons(problem, curves), 0.0)
+            return _none_found(policy, problem, curves, bound)
         caps = rosa.rates if capped else None
         operation = Operation(hosts=rosa.hosts, caps=caps, complete=not rosa.timed_out)
         return solution_of(policy, problem, curves, operation, bound)
-    found = best.solve(problem, curves, bound, budget)
+    found = best.solve(problem, planned, bound if planned is curves else upper_bound(problem, planned), budget)
     if found is None:
-        return _infeasible(policy, bound.objective, explain.reasons(problem, curves), 0.0)
-    search = RateSearch(problem, curves, found.hosts)
+        return _none_found(policy, problem, curves, bound)
+    search = RateSearch(problem, planned, found.hosts)
     paces = self_paced(problem, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
     lifted = search.caps(found.rates)
     caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in zip(lifted, paces, problem.classes, strict=True))
-    operation = Operation(
-        hosts=found.hosts, caps=caps if capped else None, rates=found.rates, paces=paces, complete=not found.timed_out
-    )
-    return solution_of(policy, problem, curves, operation, bound)
+    operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, complete=not found.timed_out)
+    if capped:
+        operation = replace(operation, caps=caps, rates=found.rates, paces=paces)
+    return solution_of(policy, problem, curves, operation, _bound_of(found.gpus, problem, curves, bound))
 
 
-def _static(policy: str, problem: Problem, curves: Curves, open_loop: Curves, bound: Bound, capped: bool) -> Solution:
-    """Rate control of a baseline is ROSA's (ROSA §4.3, Fig. 11 and 12): the highest rates by the open-loop curves."""
+def _none_found(policy: str, problem: Problem, curves: Curves, bound: Bound) -> Solution:
+    """That there is none is claimed only where the bound proves it."""
+    doubt = () if bound.objective == -math.inf else ("the bound does not rule a schedule out: none was found, there may be one",)
+    return _infeasible(policy, bound.objective, (*explain.reasons(problem, curves), *doubt), 0.0)
+
+
+def _bound_of(gpus: Sequence[str], problem: Problem, curves: Curves, bound: Bound) -> Bound:
+    """Of schedules of this kind: one where models share GPUs is held against all of those too."""
+    return upper_bound(problem, curves, shared_gpus=True) if gpus else bound
+
+
+def _static(policy: str, problem: Problem, curves: Curves, planned: Curves, bound: Bound, capped: bool) -> Solution:
+    """Rate control of a baseline is ROSA's (ROSA §4.3, Fig. 11 and 12): the highest rates by the curves that it plans with."""
     try:
         placement = STATIC[policy](problem, curves)
     except TooFewServersError as error:
         return _infeasible(policy, bound.objective, (str(error),), 0.0)
     classes = tuple(replace(t, num_robots=n) for t, n in zip(problem.classes, placement.served, strict=True))
     served = replace(problem, classes=classes)
-    caps = RateSearch(served, open_loop, placement.hosts).best() if capped else None
+    caps = RateSearch(served, planned, placement.hosts).best() if capped else None
     if capped and caps is None:
         return _infeasible(policy, bound.objective, (f"{policy} cannot meet every SLO at any action rate",), 0.0)
     operation = Operation(hosts=placement.hosts, caps=caps, gpus=placement.gpus)
     declared = tuple(task.num_robots for task in problem.classes)
-    return solution_of(policy, served, curves, operation, bound, declared=declared)
+    held_against = _bound_of(placement.gpus, problem, curves, bound)
+    return solution_of(policy, served, curves, operation, held_against, declared=declared)
 
 
 def _infeasible(policy: str, bound: float, problems: Sequence[str], solve_s: float) -> Solution:

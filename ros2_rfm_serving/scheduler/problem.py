@@ -87,6 +87,8 @@ class Problem:
     memory_gb: Mapping[tuple[str, str], float]
     """(model, GPU type) -> what the model takes there; only where it fits."""
     load_s: Mapping[tuple[str, str], float]
+    continuous: frozenset[str] = frozenset()
+    """GPU types whose servers batch continuously what can be batched in both ways."""
 
     @cached_property
     def demands(self) -> tuple[Demand, ...]:

@@ -9,9 +9,11 @@ def linear() -> pywraplp.Solver:
     return pywraplp.Solver.CreateSolver("GLOP")
 
 
-def integer() -> pywraplp.Solver:
-    """SCIP takes a Ctrl-C for itself while it solves: the process would not hear of it, and what was found so far would pass for
+def integer(nodes: int) -> pywraplp.Solver:
+    """nodes: of the search tree, at the most. Work, not time: a busy machine finds the same as an idle one, only later.
+
+    SCIP takes a Ctrl-C for itself while it solves: the process would not hear of it, and what was found so far would pass for
     the answer. Here it leaves signals to the process."""
     solver = pywraplp.Solver.CreateSolver("SCIP")
-    solver.SetSolverSpecificParametersAsString("misc/catchctrlc = FALSE\n")
+    solver.SetSolverSpecificParametersAsString(f"misc/catchctrlc = FALSE\nlimits/totalnodes = {nodes}\n")
     return solver

@@ -70,6 +70,7 @@ def unloaded_closed_loop_hz(task: Task, factory: Factory, profile: Profile) -> f
 def unloaded_s(model: str, factory: Factory, profile: Profile) -> float:
     """Lowest mean latency of a model on the declared GPU types. Raises: `ScheduleError` when it was never measured there."""
     types = dict.fromkeys(group.gpu_type for group in factory.server_cluster)
+    profile = profile.batched(factory.continuous)
     sizes = [(gpu, *size) for gpu in types if model in profile.models_on(gpu) for size in profile.batch_sizes(model, gpu)]
     means = [float(profile.curve_arrays(model, *size)[1][0]) for size in sizes]
     if not means:
@@ -202,7 +203,7 @@ def model_loads(factory: Factory, profile: Profile, required: dict[str, Required
             rate_hz=sum(use.num_robots * use.rate_hz for use in uses),
             service_s=unloaded_s(model, factory, profile),
             slack_s=min(use.chunk_s for use in uses) / 2 - rtt_s,
-            slo_rate_hz=_slo_rate_hz(model, gpu_type, uses, profile),
+            slo_rate_hz=_slo_rate_hz(model, gpu_type, uses, profile.batched(factory.continuous)),
         )
         for model, uses in users.items()
     ]

@@ -14,6 +14,9 @@ from ros2_rfm_serving.types import Placement, Route, Schedule
 MIN_SESSIONS = 8
 """Of a server, so that robots can come and go."""
 
+SLO_SLACK = 1 + 1e-6
+"""Rounding."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
@@ -29,6 +32,12 @@ class Stream:
     slo_s: float
     """inf: none"""
     percentile: float = 99.0
+    latency_s: float = 0.0
+    """Predicted, at that percentile: what the SLO is compared with."""
+
+    @property
+    def keeps_slo(self) -> bool:
+        return self.latency_s <= self.slo_s * SLO_SLACK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +54,8 @@ class ServerSolution:
     standby: bool = False
     gpu: str = ""
     """Set when several servers share one GPU."""
+    beyond_profile: bool = False
+    """Robots ask for more than was ever measured: the latencies are not the profile's (see `equilibrium`)."""
 
     @property
     def num_streams(self) -> int:
@@ -139,6 +150,8 @@ def _server_json(server: ServerSolution) -> dict[str, Any]:
                 "rate_hz_each": s.rate_hz,
                 "max_rate_hz_each": _finite(s.cap_hz),
                 "slo_ms": _finite(1e3 * s.slo_s),
+                "percentile": s.percentile,
+                "latency_ms": _finite(1e3 * s.latency_s),
             }
             for s in server.streams
         ],

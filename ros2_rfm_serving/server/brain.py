@@ -11,10 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
-from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
 from ros2_rfm_serving.server.config import ServerConfig
-from ros2_rfm_serving.server.dispatch import Dispatcher, DispatchPolicy, Guarded
+from ros2_rfm_serving.server.dispatch import CONTINUOUS, Dispatcher, DispatchPolicy, Flight, Guarded
 from ros2_rfm_serving.server.dispatch import policy as dispatch_policy
+from ros2_rfm_serving.server.dispatch.entering import advancing
 from ros2_rfm_serving.server.figures import Figures, Occupancy, ServerSnapshot, quantile
 from ros2_rfm_serving.server.horizon import Outlook
 from ros2_rfm_serving.server.mailboxes import Mailboxes
@@ -35,6 +36,8 @@ from ros2_rfm_serving.types import (
 
 SESSION_ENDED = ("session_ended", "")
 """A request that nobody waits for any more."""
+STALE_EPISODE = ("stale_episode", "")
+DRAINING = ("draining", "")
 
 
 class _Ended(NamedTuple):
@@ -42,6 +45,16 @@ class _Ended(NamedTuple):
 
     at_s: float
     load: float
+    rows: int = 0
+    """That shared the engine with each of it; 0: those of its batch."""
+
+
+class Turn(NamedTuple):
+    """Numbers of works in flight."""
+
+    advance: tuple[int, ...]
+    leave: tuple[int, ...]
+    """They are not wanted any more, and counted."""
 
 
 class ServerBrain:
@@ -72,7 +85,8 @@ class ServerBrain:
 
     def open_session(self, request: SessionRequest) -> SessionGrant:
         """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
-        grant = self.sessions.open(request, self._figures.load)
+        rows = self.lanes[0].pipelined_rows if self.config.batching == CONTINUOUS else 0
+        grant = self.sessions.open(request, self._figures.load, rows)
         self._forget((request.robot, request.component))
         return grant
 
@@ -111,7 +125,10 @@ class ServerBrain:
         self.sessions.max_sessions = max_sessions or self.sessions.max_sessions
 
     def reconfigure(self, config: ServerConfig) -> None:
-        """Raises: `ConfigurationError` for a name that is not known; then nothing has changed."""
+        """Raises: `ConfigurationError` for a name that is not known, or what open sessions exclude; then nothing has changed."""
+        if self.sessions.are_pipelined and config.batching != CONTINUOUS:
+            problem, fix = f"{config.batching!r} while pipelined sessions are open", "close them first, or leave it `continuous`"
+            raise ConfigurationError(problem, key="batching", fix=fix)
         changes = config.dispatch != self.config.dispatch
         policy = Guarded(dispatch_policy(config.dispatch), self._mishap) if changes else None
         self.mailboxes.dispatch_by(policy, config.batching)
@@ -169,6 +186,8 @@ class ServerBrain:
 
     def begin(self, tier: int, now_s: float) -> Work | None:
         """What a tier runs next; None: nothing now (`look_again_s`)."""
+        if not self.lanes[tier].become(continuous=self.config.batching == CONTINUOUS):
+            return None  # what runs ends first
         selection = self.mailboxes.take(self.lanes, tier, now_s)
         if not tier:
             self.look_again_s = selection.look_again_s
@@ -182,6 +201,57 @@ class ServerBrain:
         self._moved_s = now_s
         return work
 
+    def entered(self, turns: Sequence[tuple[int, int]], now_s: float) -> tuple[int, ...]:
+        """Rows that began have been perceived: (work's number, solver steps that it takes). The works that did not enter, to be
+        `ended`."""
+        flight = self._flight
+        return tuple(flight.entered(turns, now_s))
+
+    def turn(self, ready: Collection[int], took_s: float, now_s: float) -> Turn:
+        """Which of the `ready` rows in flight go on now, and which of all leave. took_s: of the turn before; 0: there was none."""
+        flight = self._flight
+        flight.had_turn(took_s)
+        unwanted = [work for work in self.lanes[0].works if self._is_over(work)]
+        for work in unwanted:
+            self.lanes[0].left(work)
+        flight.pause(ready)
+        advance = advancing(flight, [number for number in ready if number in flight.rows], now_s)
+        if not advance and self.sessions.draining:  # no frame comes any more for which they wait
+            unwanted += self._abandoned()
+        flight.advance(advance, now_s)
+        self._moved_s = now_s
+        if unwanted and self.lanes[0].is_idle:
+            self._figures.ended(now_s)
+        return Turn(tuple(advance), tuple(work.number for work in unwanted))
+
+    @property
+    def _flight(self) -> Flight:
+        flight = self.lanes[0].view.flight
+        assert flight is not None, "rows go on step by step only where they began so"
+        return flight
+
+    def _is_over(self, work: Work) -> bool:
+        """A row that nobody waits for any more, which is counted."""
+        (waiting,) = work.batch
+        request = waiting.request.id
+        session = self.sessions.get((request.robot, request.component), request.session_epoch)
+        if session is None:
+            self.mishaps.append(SESSION_ENDED)
+        elif request.episode < session.episode:
+            self.mishaps.append(STALE_EPISODE)
+        elif request.sequence < session.sequence and waiting.request.pipelining is None:
+            self._supersede(session, True)
+        else:
+            return False
+        return True
+
+    def _abandoned(self) -> list[Work]:
+        works = self.lanes[0].works
+        for work in works:
+            self.lanes[0].left(work)
+            self.mishaps.append(DRAINING)
+        return works
+
     def refetches(self, now_s: float) -> list[RequestId]:
         stale = self.mailboxes.stale(self.lanes[0], self.config.refetch_after_s, now_s)
         self._refetched += len(stale)
@@ -189,11 +259,11 @@ class ServerBrain:
 
     def ended(self, work: Work, answered: Sequence[bool], num_failed: int, now_s: float) -> float:
         """Who of it got an answer; `num_failed` batches in a row gave none to anybody. The load; `reply` to each follows."""
-        self.lanes[work.tier].ended(work, now_s, failed=not any(answered), num_failed=num_failed)
+        rows = self.lanes[work.tier].ended(work, now_s, failed=not any(answered), num_failed=num_failed)
         self._moved_s = now_s
         latencies_s = [now_s - waiting.arrived_s for waiting, got in zip(work.batch, answered, strict=True) if got]
-        load = self._figures.ended(now_s, tuple(latencies_s))
-        self._ended[work] = _Ended(now_s, load)
+        load = self._figures.ended(now_s, tuple(latencies_s), rows if latencies_s else 0)
+        self._ended[work] = _Ended(now_s, load, rows)
         return load
 
     def reply(self, work: Work, row: int, answer: EngineReply | None, outlook: Outlook) -> Reply | None:
@@ -211,14 +281,15 @@ class ServerBrain:
         served = Served(
             queue_wait_s=work.begun_s - waiting.arrived_s,
             inference_s=ended.at_s - work.begun_s,
-            batch_size=len(work.batch),
+            batch_size=ended.rows or len(work.batch),
             superseded=session.superseded,
             server_load=ended.load,
         )
         session.superseded = 0
         self._served += 1
         self._figures.replied(served)
-        return reply_of(self.config.name, self.contract, waiting, answer, served, outlook)
+        held = self.lanes[work.tier].asked_with(waiting.request, answer.ended_with)
+        return reply_of(self.config.name, self.contract, waiting, answer, served, outlook, held)
 
     # --- how it is ---
 

@@ -21,6 +21,8 @@ def check_values(request: SessionRequest) -> None:
         raise BadMessageError("bad_session", f"guidance_horizon is {rows}; it must be at least 1")
     if not (math.isfinite(request.slo_s) and request.slo_s >= 0):
         raise BadMessageError("bad_session", f"slo_s is {request.slo_s:g}; it must be finite, 0 for none")
+    if request.pipelining and (problem := request.pipelining.problem):
+        raise BadMessageError("bad_session", problem)
 
 
 def differences(contract: ModelContract, request: SessionRequest, *, instruction: str, strict_rate: bool) -> list[str]:
@@ -47,6 +49,8 @@ def differences(contract: ModelContract, request: SessionRequest, *, instruction
         why = "it slows all robots of a batch, so the server has to allow it"
         fix = "set `guidance_true_jacobian: false` in robot.yaml, or `true_jacobian: true` in the model's options"
         found.append(f"guidance_true_jacobian: the robot asks for it, this model is served without; {why}; {fix}")
+    if request.pipelining and not contract.pipelines:
+        found.append("pipelining: the robot asks for it, this model answers one request of a robot after the other; leave it out")
     if problem := horizon.check(request.horizon):
         found.append(problem)
     if strict_rate and (other := other_rate(contract, request)):

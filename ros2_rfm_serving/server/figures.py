@@ -53,6 +53,8 @@ class _Run(NamedTuple):
     busy_s: float
     """That nothing which ended before has counted."""
     latencies_s: tuple[float, ...]
+    rows: int = 0
+    """That shared the engine; 0: nobody got an answer."""
 
 
 class Figures:
@@ -69,10 +71,10 @@ class Figures:
         """Work begins on an idle engine."""
         self._counted_until_s = now_s
 
-    def ended(self, now_s: float, latencies_s: tuple[float, ...]) -> float:
+    def ended(self, now_s: float, latencies_s: tuple[float, ...] = (), rows: int = 0) -> float:
         """A batch ended; the engine has been busy since the last one did, or since `begun`. Returns the load."""
         busy_s, self._counted_until_s = now_s - self._counted_until_s, now_s
-        self._runs.append(_Run(now_s, busy_s, latencies_s))
+        self._runs.append(_Run(now_s, busy_s, latencies_s, rows))
         self._busy_s += busy_s
         self._forget_before(now_s - self.window_s)
         return self.load
@@ -87,7 +89,8 @@ class Figures:
         return min(1.0, self._busy_s / self.window_s)
 
     def mean_batch_size(self) -> float:
-        return sum(len(run.latencies_s) for run in self._runs) / len(self._runs) if self._runs else 0.0
+        sizes = [run.rows for run in self._runs if run.rows]
+        return sum(sizes) / len(sizes) if sizes else 0.0
 
     def latencies_s(self, now_s: float) -> list[float]:
         self._forget_before(now_s - self.window_s)

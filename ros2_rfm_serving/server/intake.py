@@ -26,6 +26,7 @@ def row_of(observation: ObservationRequest, session: Session, contract: ModelCon
         conditioning=session.conditioning,
         guidance=session.guidance,
         horizon=session.horizon,
+        pipelining=session.pipelining,
     )
 
 

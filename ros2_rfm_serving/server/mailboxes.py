@@ -62,7 +62,8 @@ class Mailboxes:
 
     def take(self, lanes: Sequence[Lane], tier: int, now_s: float) -> Selection:
         """What tier `tier` runs next leaves its mailboxes."""
-        view, waiting = lanes[tier].view, list(self._waiting.values())
+        view = lanes[tier].view
+        waiting = [each for each in self._waiting.values() if lanes[tier].takes(each.request)]
         ranked = self._dispatcher.rank(waiting, view, now_s)
         if tier:
             ranked = overflow(ranked, lanes[0].view, view, now_s)
@@ -81,7 +82,7 @@ class Mailboxes:
         ranked = self._dispatcher.rank(list(self._waiting.values()), lane.view, now_s)
         return [
             waiting.request.id
-            for waiting in ranked[: lane.view.batch_size]
+            for waiting in ranked[: lane.view.next_rows]
             if free_s - waiting.arrived_s > limit_s
             and now_s + waiting.history.refetch_s <= free_s
             and waiting.history.ask_again(waiting.request.id.sequence, now_s)

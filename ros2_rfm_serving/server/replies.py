@@ -10,6 +10,7 @@ from ros2_rfm_serving.types import (
     Chunk,
     Conditioning,
     EngineReply,
+    InferenceRequest,
     ModelContract,
     OutputKind,
     Plan,
@@ -27,11 +28,18 @@ def reply_kind(contract: ModelContract, component: str) -> type[Reply]:
 
 
 def reply_of(
-    server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: Served, outlook: Outlook
+    server: str,
+    contract: ModelContract,
+    waiting: Waiting,
+    answer: EngineReply,
+    served: Served,
+    outlook: Outlook,
+    held: InferenceRequest,
 ) -> Reply:
+    """held: the request whose prefix the last solver steps were held to; of a pipelined session, that of the newest observation."""
     kind = reply_kind(contract, waiting.request.id.component)
     if kind is Chunk:
-        return _chunk(server, contract, waiting, answer, served, outlook)
+        return _chunk(server, contract, waiting, answer, served, outlook, held)
     if kind is Plan:
         return _plan(server, contract, waiting, answer, served)
     return Verdict(
@@ -47,9 +55,17 @@ def reply_of(
     )
 
 
-def _chunk(server: str, contract: ModelContract, waiting: Waiting, answer: EngineReply, served: Served, outlook: Outlook) -> Chunk:
+def _chunk(
+    server: str,
+    contract: ModelContract,
+    waiting: Waiting,
+    answer: EngineReply,
+    served: Served,
+    outlook: Outlook,
+    held: InferenceRequest,
+) -> Chunk:
     request = waiting.request
-    fixed = request.conditioning is Conditioning.PREFIX
+    fixed = held.conditioning is Conditioning.PREFIX
     return Chunk(
         id=request.id,
         stamp_ns=waiting.stamp_ns,
@@ -60,9 +76,10 @@ def _chunk(server: str, contract: ModelContract, waiting: Waiting, answer: Engin
         chunk_robot=answer.chunk_robot,
         confidence=outlook.confidence,
         execution_horizon=outlook.execution_horizon,
-        inference_delay_steps=min(request.inference_delay_steps, len(request.prefix_model)) if fixed else 0,
+        inference_delay_steps=min(held.inference_delay_steps, len(held.prefix_model)) if fixed else 0,
         served=served,
         emulated=contract.emulated,
+        ended_with=answer.ended_with if request.pipelining else None,
     )
 
 

@@ -113,12 +113,13 @@ class Running:
             answers = answers_of(self.engine, [blank] * num_rows)
         except FOREIGN as error:
             return words(error)
-        for answer in answers:
-            if isinstance(answer, ModelError):
-                return words(answer)
-            if name := _not_finite(answer):
-                return f"{name} of NaN or infinity"
-        return ""
+        return next(filter(None, map(self._problem_in, answers)), "")
+
+    def _problem_in(self, answer: Answer) -> str:
+        if isinstance(answer, ModelError):
+            return words(answer)
+        name = _not_finite(answer)
+        return f"{name} of NaN or infinity" if name else ""
 
 
 def _not_finite(answer: EngineReply) -> str:

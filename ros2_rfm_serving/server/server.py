@@ -1,6 +1,8 @@
 """A model server: `submit()` puts requests into latest-only mailboxes, `step()` selects, runs and replies.
 
-A body that does not spend time but computes it calls the parts of `step` itself: `begin`, `run`, `complete`.
+A body that does not spend time but computes it calls the parts of `step` itself: `begin`, `run`, `complete`; of an engine whose
+rows go on one solver step at a time (`batching: continuous`): `begin` until None, `enter`, `entered`, `advancing`, `turn` and
+`complete`.
 
 Threads: `submit`, `open_session` and the like may be called from any thread; `step` and its parts from one thread per tier, but
 `run` from as many as its engine takes calls at once. One lock guards the `ServerBrain`, which decides, and is never held while an
@@ -20,27 +22,49 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.engines.base import Engine, Stepping
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ContractError, ModelError
 from ros2_rfm_serving.server.brain import ServerBrain
 from ros2_rfm_serving.server.config import ServerConfig
-from ros2_rfm_serving.server.dispatch import DispatchPolicy
+from ros2_rfm_serving.server.dispatch import CONTINUOUS, DispatchPolicy
+from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.server.figures import Occupancy, ServerSnapshot
 from ros2_rfm_serving.server.horizon import outlooks, without_updates
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.replies import reply_kind
 from ros2_rfm_serving.server.sessions import SessionKey
+from ros2_rfm_serving.server.stepping import StepRunning
 from ros2_rfm_serving.server.tiers import Drift, Lane, Tier, Work
 from ros2_rfm_serving.types import (
     EngineReply,
     ModelContract,
     ObservationRequest,
+    OutputKind,
     Reply,
     RequestId,
+    Serving,
     SessionGrant,
     SessionRequest,
     Verdict,
 )
+
+Ended = tuple[Work, Sequence[EngineReply | None]]
+"""What an engine is done with, and its answers"""
+
+
+def check_able(config: ServerConfig, engine: Engine) -> None:
+    """Raises: `ConfigurationError` for a batching that an action model does not offer. Text models answer side by side anyway."""
+    contract = engine.contract
+    if config.batching != CONTINUOUS or contract.output is not OutputKind.ACTION_CHUNK:
+        return
+    if contract.serving is Serving.EXCLUSIVE:
+        problem = f"{contract.model!r} keeps state between chunks and serves one session: there is no batch to join"
+    elif not isinstance(engine, Stepping):
+        problem = f"{contract.model!r} offers whole chunks only (`infer`), no solver steps between which others could join"
+    else:
+        return
+    others = ", ".join(name for name in BATCHINGS if name != CONTINUOUS)
+    raise ConfigurationError(problem, key="batching", fix=f"set it to one of {others}")
 
 
 class _Deciding:
@@ -76,9 +100,12 @@ class ModelServer:
         """Counter of `refused` -> what happened last, in words for a log. Whoever says it takes it out."""
         self.look_again_s = math.inf
         """When the last `begin` of tier 0 that gave None wants to be called again, even if nothing new arrives."""
+        check_able(config, engine)
         edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
         self._lanes = [Lane(tier, self.mishap) for tier in (edge, *overflow)]
         self.takes_encoded, self.max_batch_size = engine.takes_encoded, engine.max_batch_size
+        self._turn_s = 0.0
+        """That the last turn took; 0: rows went on in none since it was told."""
         self._brain = ServerBrain(config, engine.contract, self._lanes, policy)
         self._lock, self._counting = threading.Lock(), threading.Lock()
         self._deciding = _Deciding(self, self._lock)
@@ -112,11 +139,21 @@ class ModelServer:
 
     def open_session(self, request: SessionRequest) -> SessionGrant:
         """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
+        self._require(request)
         with self.deciding() as brain:
             grant = brain.open_session(request)
         self._tell_engines()
         unable = without_updates(request.horizon, self.config.num_updates)
         return replace(grant, warnings=(*grant.warnings, unable)) if unable else grant
+
+    def _require(self, request: SessionRequest) -> None:
+        """Raises: `ContractError` where the engine cannot do it."""
+        engine = self.engine(0)
+        if request.pipelining and not request.pipelining.problem and self.contract.pipelines and isinstance(engine, Stepping):
+            try:
+                engine.require_pipelining(request.pipelining)
+            except ModelError as error:
+                raise ContractError([f"pipelining: {error}"]) from error
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         with self.deciding() as brain:
@@ -219,8 +256,9 @@ class ModelServer:
     def reconfigure(self, config: ServerConfig) -> None:
         """Other rules of dispatch and sessions, between two selections; what is open, waits or runs stays. Limits: `resize`.
 
-        Raises: `ConfigurationError` for a name that is not known; then nothing has changed.
+        Raises: `ConfigurationError` for a name that is not known, or what the engine cannot do; then nothing has changed.
         """
+        check_able(config, self.engine(0))
         with self.deciding() as brain:
             brain.reconfigure(config)
 
@@ -294,7 +332,34 @@ class ModelServer:
     def step(self, clock: Callable[[], float]) -> list[Reply]:
         """Selects a batch, runs it, and returns its replies; empty when nothing waits. `clock` reads seconds."""
         work = self.begin(clock())
-        return self.complete(work, self.run(work), clock()) if work else []
+        ended: Sequence[Ended] = [(work, self.run(work))] if work and not self.steps() else []
+        if self.steps():
+            _, ended = self.round(work, clock)
+        return [reply for work, answers in ended for reply in self.complete(work, answers, clock())]
+
+    def steps(self, tier: int = 0) -> bool:
+        """Whether its rows go on one solver step at a time. Changes in `begin` alone."""
+        return self._lanes[tier].view.flight is not None
+
+    def num_in_flight(self, tier: int = 0) -> int:
+        """Rows that have begun and not ended, where they go on one solver step at a time."""
+        return len(self._lanes[tier].works) if self.steps(tier) else 0
+
+    def round(self, first: Work | None, clock: Callable[[], float]) -> tuple[bool, list[Ended]]:
+        """What begins enters, and rows in flight go on by one step. Whether anything moved, and works that ended, for `complete`.
+
+        first: what `begin` gave; more may follow.
+        """
+        ended: list[Ended] = []
+        if works := [first, *iter(lambda: self.begin(clock()), None)] if first else []:
+            turns = self.enter(works)
+            ended = [(work, [None]) for work in self.entered(turns, clock())]
+        rows = self.advancing(clock())
+        if rows:
+            began_s = clock()
+            ended += self.turn(rows)
+            self._turn_s = clock() - began_s
+        return bool(works or rows), ended
 
     def begin(self, now_s: float, tier: int = 0) -> Work | None:
         """Selects what a tier runs next; None: nothing waits that it should run, or it has enough to do (see `look_again_s`)."""
@@ -325,6 +390,48 @@ class ModelServer:
             if answer and not answer.verdict and self.reply_kind(waiting.request.id.component) is Verdict:
                 self.count("verdict_violation")  # text that is none of a judge's words goes on as an empty verdict
         return answers
+
+    # --- one solver step at a time ---
+
+    def enter(self, works: Sequence[Work]) -> list[tuple[int, int]]:
+        """Perceives what has begun, together: (number, turns that it will take) of what entered."""
+        requests = {work.number: work.batch[0].request for work in works}
+        return list(self._stepping.enter(requests, self.config.max_engine_errors).items())
+
+    def entered(self, turns: Sequence[tuple[int, int]], now_s: float) -> list[Work]:
+        """What began and did not enter: to be completed without an answer."""
+        with self.deciding() as brain:
+            works = {work.number: work for work in self._lanes[0].works}
+            return [works[number] for number in brain.entered(tuple(turns), now_s)]
+
+    def advancing(self, now_s: float, took_s: float | None = None) -> list[Work]:
+        """Rows in flight that go on now; those that nobody waits for have left. took_s: of the turn before, where it is not `round`
+        that measured it."""
+        lane = self._lanes[0]
+        if lane.is_idle:
+            return []
+        ready = self._stepping.ready()
+        took_s, self._turn_s = self._turn_s if took_s is None else took_s, 0.0
+        with self.deciding() as brain:
+            works = {work.number: work for work in lane.works}
+            advance, leave = brain.turn(tuple(ready), took_s, now_s)
+        if leave:
+            self._stepping.leave(leave)
+        return [works[number] for number in advance]
+
+    def turn(self, rows: Sequence[Work]) -> list[Ended]:
+        """Advances them by one solver step. Those that are done."""
+        works = {work.number: work for work in rows}
+        answers = self._stepping.turn(list(works), self.config.max_engine_errors)
+        return [(works[number], [answer]) for number, answer in answers.items()]
+
+    @property
+    def _stepping(self) -> StepRunning:
+        running = self._lanes[0].running
+        assert isinstance(running, StepRunning)
+        return running
+
+    # --- what becomes of it ---
 
     def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:
         """Replies to those whose session is still open."""

@@ -15,6 +15,7 @@ from ros2_rfm_serving.types import (
     Guidance,
     Horizon,
     ModelContract,
+    Pipelining,
     RequestId,
     Serving,
     SessionGrant,
@@ -31,7 +32,7 @@ LEAST_QUOTA_HZ = 5.0
 MAX_QUOTAS = 4096
 """That are remembered, or twice as many as sessions are open; then those of sessions that are not open are forgotten."""
 DECLARED_BURST = 4
-"""Requests that such a session may send at once: it has one under way, or the few of a pipeline."""
+"""Requests that such a session may send at once, or as many as its pipeline has in flight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,8 @@ class Session:
     slo_s: float
     """inf: no requirement"""
     quota: Quota
+    pipelining: Pipelining | None = None
+    """None: one request of it runs at a time."""
     history: History = field(default_factory=History)
     episode: int = 0
     sequence: int = 0
@@ -107,6 +110,11 @@ class Sessions:
         """ "robot/component" -> requests refused as too many; only those that have any."""
         return {"/".join(session.key): session.over_quota for session in self._open.values() if session.over_quota}
 
+    @property
+    def are_pipelined(self) -> bool:
+        """Any of them."""
+        return any(session.pipelining is not None for session in self._open.values())
+
     def histories(self) -> list[History]:
         return [session.history for session in self._open.values()]
 
@@ -115,32 +123,35 @@ class Sessions:
         others = (rules.max_request_rate_hz, rules.burst) != (self.rules.max_request_rate_hz, self.rules.burst)
         self.rules = rules
         for session in self._open.values() if others else ():
-            session.quota = self._quota(session.key)
+            session.quota = self._quota(session.key, session.pipelining)
 
     def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
         """How often the schedule lets these ask. Whoever is not among them may ask as often as the rules say."""
         self._declared_hz = rates_hz
         for session in self._open.values():
-            session.quota = self._quota(session.key)
+            session.quota = self._quota(session.key, session.pipelining)
 
-    def _quota(self, key: SessionKey) -> Quota:
+    def _quota(self, key: SessionKey, pipelining: Pipelining | None) -> Quota:
         """What is left of it outlives the session: a new one is no new quota."""
         if key not in self._quotas and len(self._quotas) >= max(MAX_QUOTAS, 2 * len(self._open)):
             self._quotas = {key: quota for key, quota in self._quotas.items() if key in self._open}
-        quota = self._quotas.setdefault(key, Quota(*self._limits(key)))
-        quota.become(*self._limits(key))
+        limits = self._limits(key, pipelining.depth if pipelining else 1)
+        quota = self._quotas.setdefault(key, Quota(*limits))
+        quota.become(*limits)
         return quota
 
-    def _limits(self, key: SessionKey) -> tuple[float, int]:
-        """(rate in Hz, at once)"""
+    def _limits(self, key: SessionKey, depth: int) -> tuple[float, int]:
+        """(rate in Hz, at once); depth: requests that it may have in flight."""
         rules, declared_hz = self.rules, self._declared_hz.get(key, math.inf)
         if declared_hz == math.inf:
-            return rules.max_request_rate_hz, rules.burst
+            return rules.max_request_rate_hz, max(rules.burst, depth)
         quota_hz = max(DECLARED_FACTOR * declared_hz, LEAST_QUOTA_HZ)
-        return min(rules.max_request_rate_hz, quota_hz), min(rules.burst, DECLARED_BURST)
+        return min(rules.max_request_rate_hz, quota_hz), max(min(rules.burst, DECLARED_BURST), depth)
 
-    def open(self, request: SessionRequest, load: float) -> SessionGrant:
+    def open(self, request: SessionRequest, load: float, pipelined_rows: int = 0) -> SessionGrant:
         """A second open by the same robot and component replaces the first (it has restarted, or lost its way).
+
+        pipelined_rows: that pipelined sessions may have in flight together; 0: batches begin and end together here.
 
         Raises: `ContractError`; `CapacityError` with the `load`; `DrainingError`; `BadMessageError` for impossible values.
         """
@@ -151,6 +162,8 @@ class Sessions:
         if found := contracts.differences(self.contract, request, instruction=rules.instruction, strict_rate=rules.strict_rate):
             raise ContractError(found)
         key = (request.robot, request.component)
+        if request.pipelining:
+            self._check_rows(key, request.pipelining, pipelined_rows)
         if key not in self._open:
             self._check_capacity(key, load)
         else:
@@ -163,11 +176,24 @@ class Sessions:
             request.horizon,
             rules.instruction or request.instruction,
             request.slo_s or math.inf,
-            self._quota(key),
+            self._quota(key, request.pipelining),
+            request.pipelining,
         )
         self.next_epoch += 1
         warning = contracts.other_rate(self.contract, request)
         return SessionGrant(session_epoch=self._open[key].epoch, contract=self.contract, warnings=(warning,) if warning else ())
+
+    def _check_rows(self, key: SessionKey, pipelining: Pipelining, rows: int) -> None:
+        """Raises: `ContractError` for more than there could ever be; `CapacityError` while others have them."""
+        if not rows:
+            problem = "pipelining: this server runs batches that begin and end together"
+            raise ContractError([f"{problem}; set `batching: continuous` of its server group, or leave it out"])
+        if pipelining.depth > rows:
+            problem = f"pipelining: pp_perception + pp_generation is {pipelining.depth}"
+            raise ContractError([f"{problem}, this server keeps {rows} rows for pipelined sessions; ask for fewer"])
+        taken = sum(each.pipelining.depth for each in self._open.values() if each.pipelining and each.key != key)
+        if taken + pipelining.depth > rows:
+            raise CapacityError(f"{taken} of {rows} rows are taken by pipelined sessions; try another server")
 
     def _check_capacity(self, key: SessionKey, load: float) -> None:
         """Whoever is not in the schedule takes no place of those who are."""

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.server.dispatch import EngineView, ServiceTimes, Waiting
-from ros2_rfm_serving.server.running import Mishap, Running
+from ros2_rfm_serving.engines.base import Engine, Stepping
+from ros2_rfm_serving.server.dispatch import EngineView, Flight, Row, ServiceTimes, Waiting
+from ros2_rfm_serving.server.running import Mishap
+from ros2_rfm_serving.server.stepping import running_of
+from ros2_rfm_serving.types import InferenceRequest, RequestId
 
 FIRST_REST_S, LAST_REST_S = 0.5, 30.0
 MOST_DOUBLINGS = 10
@@ -58,7 +60,9 @@ class Lane:
 
     def __init__(self, tier: Tier, mishap: Mishap) -> None:
         self.engine, self.view = tier.engine, EngineView(0, ServiceTimes(tier.profile_s), tier.round_trip_s)
-        self.running = Running(tier.engine, mishap)
+        self.running = running_of(tier.engine, mishap)
+        self.max_rows = tier.engine.max_rows if isinstance(tier.engine, Stepping) else 0
+        """Of an engine whose rows can go on step by step; 0: it cannot."""
         self.rests_until_s = -math.inf
         """An engine elsewhere that gives no answers is not asked before: it would seem quick, and be asked the more."""
         self.batch_size = 0
@@ -76,9 +80,29 @@ class Lane:
     def resize(self, batch_size: int) -> None:
         """To what was prepared."""
         self.batch_size, self.view.batch_size = batch_size, self._rows(batch_size)
+        if self.view.flight is not None:
+            self.view.flight.capacity = self._capacity
 
     def _rows(self, batch_size: int) -> int:
         return 1 if self.max_concurrent > 1 else batch_size
+
+    @property
+    def _capacity(self) -> int:
+        return min(self.batch_size, self.max_rows)
+
+    @property
+    def pipelined_rows(self) -> int:
+        """That pipelined sessions may have in flight together: theirs stay there between two frames, and others must not starve."""
+        return max(0, self._capacity - 1)
+
+    def become(self, *, continuous: bool) -> bool:
+        """Rows one by one, or whole batches; only while it is idle. False: something runs that began the other way."""
+        continuous = continuous and self.max_rows > 0
+        if continuous == (self.view.flight is not None):
+            return True
+        if self.is_idle:
+            self.view.flight = Flight(self._capacity) if continuous else None
+        return self.is_idle
 
     @property
     def is_idle(self) -> bool:
@@ -86,7 +110,25 @@ class Lane:
 
     @property
     def is_full(self) -> bool:
-        return len(self._ends_s) >= self.max_concurrent
+        return len(self._ends_s) >= self.max_concurrent if self.view.flight is None else self.view.flight.is_full
+
+    def takes(self, request: InferenceRequest) -> bool:
+        """Of a pipelined session, only rows that go on step by step, and no more of them at once than it has agreed upon."""
+        if request.pipelining is None:
+            return True
+        return self.view.flight is not None and len(self._of_session(request.id)) < request.pipelining.depth
+
+    def asked_with(self, request: InferenceRequest, sequence: int | None) -> InferenceRequest:
+        """That of the same session which has this number and runs beside it; else itself."""
+        others = (each for each in self._of_session(request.id) if each.id.sequence == sequence)
+        return next(others, request)
+
+    def _of_session(self, request: RequestId) -> list[InferenceRequest]:
+        """Of its episode."""
+        same = (request.robot, request.component, request.session_epoch, request.episode)
+        running = [waiting.request for work in self._ends_s for waiting in work.batch]
+        ids = [(each, each.id) for each in running if each.pipelining is not None]
+        return [each for each, id in ids if (id.robot, id.component, id.session_epoch, id.episode) == same]
 
     @property
     def works(self) -> list[Work]:
@@ -95,7 +137,7 @@ class Lane:
     @property
     def drift(self) -> Drift | None:
         """None: there is no profile to compare with, or requests share the engine, so that each takes as long as others let it."""
-        if self.max_concurrent > 1 or not self._profile_s:
+        if self.max_concurrent > 1 or self.view.flight is not None or not self._profile_s:
             return None
         times, full_s = self.view.times, self._profile_s[-1]
         sizes = [Drift(rows, s, full_s, times.seconds(rows)) for rows, s in enumerate(self._profile_s, start=1)]
@@ -103,23 +145,36 @@ class Lane:
 
     @property
     def since_s(self) -> float:
-        """When the oldest of what runs began; inf: nothing runs. Takes no lock."""
+        """When what has not moved for longest began, or went on by a solver step; inf: nothing runs. Takes no lock."""
+        flight = self.view.flight
+        if flight is not None:
+            rows = tuple(flight.rows.values())
+            return min((row.moved_s for row in rows if not (row.paused and row.is_pipelined)), default=math.inf)
         return min((work.begun_s for work in tuple(self._ends_s)), default=math.inf)
 
     def begun(self, work: Work) -> None:
         self._ends_s[work] = work.begun_s + self.view.latency_s(len(work.batch))
+        if self.view.flight is not None:
+            self.view.flight.begun(work.number, work.batch[0], work.begun_s)
         self._expect()
 
-    def ended(self, work: Work, now_s: float, *, failed: bool, num_failed: int) -> None:
-        """failed: nobody got an answer, for the `num_failed`th time in a row."""
-        del self._ends_s[work]
+    def ended(self, work: Work, now_s: float, *, failed: bool, num_failed: int) -> int:
+        """failed: nobody got an answer, for the `num_failed`th time in a row. Rows that shared the engine with each of it."""
+        row = self.left(work)
+        shared = len(work.batch) > 1 or (row is not None and row.together > 1)
         for waiting in () if work.tier else work.batch:
-            waiting.history.suspect = failed and (len(work.batch) > 1 or waiting.history.suspect)
+            waiting.history.suspect = failed and (shared or waiting.history.suspect)
         if failed and work.tier:
             self.rests_until_s = now_s + rest_s(num_failed)
-        elif not failed:
+        elif not failed and row is None:
             self.view.times.observe(len(work.batch), now_s - work.begun_s - self.view.round_trip_s)
         self._expect()
+        return row.mean_rows if row is not None else len(work.batch)
+
+    def left(self, work: Work) -> Row | None:
+        """It is no business of the engine any more. What it was as a row in flight; None: it was none."""
+        del self._ends_s[work]
+        return None if self.view.flight is None else self.view.flight.rows.pop(work.number)
 
     def _expect(self) -> None:
         self.view.free_s = min(self._ends_s.values()) if self.is_full else -math.inf
@@ -127,9 +182,8 @@ class Lane:
 
 def overflow(ranked: Sequence[Waiting], edge: EngineView, cloud: EngineView, now_s: float) -> Sequence[Waiting]:
     """Those of `ranked` whom the cloud, round trip included, serves sooner than the edge would begin to (Algorithm 1, phase 3)."""
-    rows = edge.times.saturation(edge.batch_size)
-    queue_s, batch_s = max(0.0, edge.free_s - now_s), edge.latency_s(rows)
-    for first in range(rows, len(ranked)):
-        if cloud.latency_s(min(cloud.batch_size, len(ranked) - first)) < queue_s + first // rows * batch_s:
+    own = 0 if edge.flight is not None else edge.times.saturation(edge.batch_size)
+    for first in range(own, len(ranked)):
+        if cloud.latency_s(min(cloud.batch_size, len(ranked) - first)) < edge.begins_s(first, now_s):
             return ranked[first:]
     return ()

@@ -33,6 +33,11 @@ class Events:
         else:
             happen(what)
 
+    def next(self) -> None:
+        """What is planned first happens."""
+        self.now_s, _, happen, what = heapq.heappop(self._heap)
+        happen(*what)
+
     def run(self, until_s: float, watch: Callable[[float], None] | None = None, every_s: float = 1.0) -> None:
         """`watch` is told the time about every `every_s` of virtual time."""
         heap, told_s = self._heap, self.now_s

@@ -8,19 +8,23 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ros2_rfm_serving.errors import BadMessageError, RfmError, SessionError
+from ros2_rfm_serving.factory.descriptor import CONTINUOUS
 from ros2_rfm_serving.factory.settings import ServerSettings
 from ros2_rfm_serving.faults import Delivery, Direction, corrupt
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
 from ros2_rfm_serving.simulation.events import source
-from ros2_rfm_serving.simulation.gpu import Gpu
+from ros2_rfm_serving.simulation.gpu import Gpu, SteppedGpu
+from ros2_rfm_serving.simulation.rounds import Answers, Rounds
 from ros2_rfm_serving.simulation.world import World
-from ros2_rfm_serving.types import EngineReply, ObservationRequest, Placement, Reply, RequestId, SessionGrant, SessionRequest
+from ros2_rfm_serving.types import ObservationRequest, Placement, Reply, RequestId, SessionGrant, SessionRequest
 
 STATUS_PERIOD_S = 0.5
 """Of a server's status messages, as in the live body."""
 REFETCH_LOOKS = 4
 """At what waits, within the age at which an observation is stale, as in the live body."""
+UNLIMITED = 65_535
+"""Rows of a batch, where the engine alone says how many."""
 EPOCHS = 1_000_000
 """More than the sessions that a server opens in one life: an epoch never comes back."""
 
@@ -56,16 +60,17 @@ class ServerTally:
 
 
 def server_config(
-    placement: Placement, settings: ServerSettings, max_concurrent: int, profile_s: tuple[float, ...]
+    placement: Placement, settings: ServerSettings, max_concurrent: int, profile_s: tuple[float, ...], *, stepped: bool
 ) -> ServerConfig:
-    """As the live body's."""
+    """As the live body's: what batches continuously takes whatever waits."""
+    continuous = placement.batching == CONTINUOUS
     return ServerConfig(
         name=placement.server,
-        batch_size=placement.batch_size,
+        batch_size=UNLIMITED if continuous else placement.batch_size,
         max_concurrent=max_concurrent,
         max_sessions=placement.max_sessions,
         dispatch=settings.dispatch,
-        batching=settings.batching,
+        batching=CONTINUOUS if stepped else settings.batching,
         refetch_after_s=settings.refetch_after_s,
         profile_s=profile_s,
     )
@@ -84,13 +89,13 @@ class Host:
         self.listeners: list[Client] = []
         self._gpus, self._events, self._traffic, self._warm_up_s = gpus, world.events, world.traffic, world.warm_up_s
         self._faults_rng = source(world.seed, "faults", self.name)
-        self._config = server_config(placement, settings, gpus[0].max_concurrent, profile_s)
+        stepped = isinstance(gpus[0], SteppedGpu)
+        self._config = server_config(placement, settings, gpus[0].max_concurrent, profile_s, stepped=stepped)
         self._round_trips_s = [0.0, *(s.round_trip_ms / 1e3 for s in (settings.overflow,) if s)]
         self._server = self._started(self._config)
         self._up = True
         self._lives = 1
-        self._in_progress: dict[Work, list[EngineReply | None]] = {}
-        """With the answers, once the engine has worked on it"""
+        self._in_progress: set[Work] = set()
         self._busy_since_s = self._looks_s = math.inf
         if self._config.refetch_after_s < math.inf:
             self._events.at(0.0, self._refetch)
@@ -100,7 +105,10 @@ class Host:
             Tier(engine=gpu.engine, batch_size=gpu.engine.max_batch_size, max_concurrent=gpu.max_concurrent, round_trip_s=away_s)
             for gpu, away_s in zip(self._gpus[1:], self._round_trips_s[1:], strict=True)
         ]
-        return ModelServer(config, self._gpus[0].engine, *tiers)
+        edge = self._gpus[0]
+        server = ModelServer(config, edge.engine, *tiers)
+        self._rounds = Rounds(server, self._events, lambda: edge.spent_s, self) if isinstance(edge, SteppedGpu) else None
+        return server
 
     # --- what arrives ---
 
@@ -175,6 +183,8 @@ class Host:
         self._in_progress.clear()
         for gpu in self._gpus:
             gpu.forget()
+        if self._rounds:
+            self._rounds.stop()
         if restart_after_s < math.inf:
             self._events.at(self._events.now_s + restart_after_s, self._restart)
 
@@ -189,14 +199,23 @@ class Host:
     def _serve(self) -> None:
         now_s = self._events.now_s
         for tier, gpu in enumerate(self._gpus):
+            if self._rounds and not tier:
+                self._rounds.serve()
+                continue
             while work := self._server.begin(now_s, tier):
-                if not tier and not self._is_busy:
-                    self._busy_since_s = now_s
-                self._in_progress[work] = []
-                gpu.start(work, self._infer, self._return if tier else self._done)
+                self.begun(work)
+                gpu.start(work, self._server.run, self._return if tier else self.ended)
         if now_s < self._server.look_again_s < math.inf and self._server.look_again_s != self._looks_s:
             self._looks_s = self._server.look_again_s
             self._events.at(self._looks_s, self._look_again, self._looks_s)
+
+    def begun(self, work: Work) -> None:
+        if not work.tier and not self._is_busy:
+            self._busy_since_s = self._events.now_s
+        self._in_progress.add(work)
+
+    def over(self) -> None:
+        self._serve()
 
     def _look_again(self, time_s: float) -> None:
         """Only the newest plan holds."""
@@ -218,17 +237,14 @@ class Host:
         """Its own GPU."""
         return any(not work.tier for work in self._in_progress)
 
-    def _return(self, work: Work) -> None:
+    def _return(self, work: Work, answers: Answers) -> None:
         """The way there and back of what overflowed."""
-        self._events.at(self._events.now_s + self._round_trips_s[work.tier], self._done, work)
+        self._events.at(self._events.now_s + self._round_trips_s[work.tier], self.ended, work, answers)
 
-    def _infer(self, work: Work) -> None:
-        self._in_progress[work] = self._server.run(work)
-
-    def _done(self, work: Work) -> None:
+    def ended(self, work: Work, answers: Answers) -> None:
         if work not in self._in_progress:
             return  # a crash was faster
-        answers = self._in_progress.pop(work)
+        self._in_progress.remove(work)
         if not work.tier and not self._is_busy:
             self._count_busy()
         now_s, traffic = self._events.now_s, self._traffic

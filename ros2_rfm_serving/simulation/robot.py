@@ -51,6 +51,7 @@ def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfi
         execution_horizon=steps,
         horizon=replace(settings.horizon, steps=steps),
         synchronous=settings.synchronous,
+        pipelining=settings.pipelining,
         calls_per_action=dict(settings.calls_per_action),
         calls_head_start=source(world.seed, "plans", name).random(),
         max_action_age_s=max(RobotConfig.max_action_age_s, 2.0 * settings.mean_period_s),

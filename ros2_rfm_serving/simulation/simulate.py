@@ -14,7 +14,6 @@ from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.simulation.conditions import Conditions
 from ros2_rfm_serving.simulation.goodput import ActionTally, Ledger, Tally
-from ros2_rfm_serving.simulation.gpu import Timing, build_gpu
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.report import (
     Counters,
@@ -25,6 +24,7 @@ from ros2_rfm_serving.simulation.report import (
     latency_figures,
 )
 from ros2_rfm_serving.simulation.robot import ASYNC_STEPS, SimulatedRobot, mean_rows, num_steps
+from ros2_rfm_serving.simulation.timing import Timing, build_gpu
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 

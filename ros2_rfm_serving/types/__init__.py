@@ -29,6 +29,8 @@ from ros2_rfm_serving.types.arrays import (
     empty,
 )
 from ros2_rfm_serving.types.contracts import (
+    MAX_ALPHA,
+    MAX_STAGES,
     Conditioning,
     Guidance,
     Horizon,
@@ -75,6 +77,8 @@ from ros2_rfm_serving.types.states import (
 )
 
 __all__ = [
+    "MAX_ALPHA",
+    "MAX_STAGES",
     "Admission",
     "Array",
     "Chunk",

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 from ros2_rfm_serving.types.arrays import SCHEMA_VERSION
 
+MAX_STAGES = 64
+"""Of one kind, in a pipelined session; who is served so slowly is better off without."""
+MAX_ALPHA = 8.0
+"""With more than that, one stage has all the steps anyway."""
+
 
 class OutputKind(enum.Enum):
     """What a model answers with."""
@@ -91,6 +96,18 @@ class Pipelining:
     def depth(self) -> int:
         """L: requests that are in flight at once, and frames that each of them takes."""
         return self.pp_perception + self.pp_generation
+
+    @property
+    def problem(self) -> str:
+        """What nobody could run, in words; empty: nothing."""
+        for name in ("pp_perception", "pp_generation"):
+            if not 1 <= (stages := getattr(self, name)) <= MAX_STAGES:
+                return f"{name} is {stages}; it must be from 1 to {MAX_STAGES}"
+        if not abs(self.alpha) <= MAX_ALPHA:
+            return f"alpha is {self.alpha:g}; it must be from {-MAX_ALPHA:g} to {MAX_ALPHA:g}"
+        if self.fetch_offset not in (0, -1):
+            return f"fetch_offset is {self.fetch_offset}; it must be 0 or -1"
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -137,6 +137,9 @@ class Chunk:
     inference_delay_steps: int
     served: Served
     emulated: bool = False
+    ended_with: int | None = None
+    """Sequence number of the observation that the last solver steps saw, of a pipelined session: row 0 belongs to the control step
+    at which that was taken; None: the request's own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

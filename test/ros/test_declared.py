@@ -31,8 +31,8 @@ from ros2_rfm_serving.ros.server.settings import SPECS, server_params
 from ros2_rfm_serving.scheduler.planning import problem_of
 from ros2_rfm_serving.server import ServerConfig
 from ros2_rfm_serving.simulation import Conditions
-from ros2_rfm_serving.simulation.gpu import Timing
 from ros2_rfm_serving.simulation.simulate import _Simulation
+from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Placement, Route, Schedule
 from test.unit.fakes import FakeEngine
@@ -47,11 +47,15 @@ server_cluster:
     batching: fixed
     refetch_after_ms: 0
     overflow: {url: "ws://elsewhere:8000", round_trip_ms: 50, token_env: TOKEN}
+  - {num_servers: 1, gpu_type: CPU, batching: continuous}
 standby: {num_servers: 0, peers: true}
 robot_fleet: [{task: pick, num_robots: 2}]
 pick:
   pipeline: {action_period_ms: 200, system2_to_system1_call_ratio: 0.1}
-  execution: {mode: async, horizon: {policy: confidence, threshold: 0.4, min_steps: 2, mean_period_ms: 300}}
+  execution:
+    mode: async
+    horizon: {policy: confidence, threshold: 0.4, min_steps: 2, mean_period_ms: 300}
+    pipelining: {pp_perception: 1, pp_generation: 2, alpha: 0.5, fetch_offset: 0}
   task_retry: {max_task_retries: 1, on_max_task_retries: stop_and_call_human}
   safety_and_slo_violation:
     max_consecutive_safety_replan: 5
@@ -70,6 +74,7 @@ pick:
     grasp: {model: rfm/metaworld-stages, prompt: where, call_ratio: 0.5}
 """
 PICK, GROUP, SYSTEM1 = ("pick",), ("server_cluster", 0), ("pick", "components", "system1")
+HORIZON = yaml.safe_load(BASE)["pick"]["execution"]["horizon"]
 CHANGED: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "server_cluster.num_servers": ((*GROUP, "num_servers"), 3),
     "server_cluster.gpu_type": ((*GROUP, "gpu_type"), "GPU"),
@@ -85,7 +90,11 @@ CHANGED: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "robot_fleet.num_robots": (("robot_fleet", 0, "num_robots"), 3),
     "task.pipeline.action_period_ms": ((*PICK, "pipeline", "action_period_ms"), 400),
     "task.pipeline.system2_to_system1_call_ratio": ((*PICK, "pipeline", "system2_to_system1_call_ratio"), 0.2),
-    "task.execution.mode": ((*PICK, "execution", "mode"), "sync"),
+    "task.execution.mode": ((*PICK, "execution"), {"mode": "sync", "horizon": HORIZON}),
+    "task.execution.pipelining.pp_perception": ((*PICK, "execution", "pipelining", "pp_perception"), 2),
+    "task.execution.pipelining.pp_generation": ((*PICK, "execution", "pipelining", "pp_generation"), 3),
+    "task.execution.pipelining.alpha": ((*PICK, "execution", "pipelining", "alpha"), 1.0),
+    "task.execution.pipelining.fetch_offset": ((*PICK, "execution", "pipelining", "fetch_offset"), -1),
     "task.execution.horizon.policy": ((*PICK, "execution", "horizon", "policy"), "curvature"),
     "task.execution.horizon.threshold": ((*PICK, "execution", "horizon", "threshold"), 0.5),
     "task.execution.horizon.min_steps": ((*PICK, "execution", "horizon", "min_steps"), 3),

@@ -15,12 +15,14 @@ import numpy as np
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.servers.engines import elsewhere
 from ros2_rfm_serving.audit.servers.observations import Observations
-from ros2_rfm_serving.audit.servers.records import BATCH, REPLY, REQUEST, digest_of, inputs_of
+from ros2_rfm_serving.audit.servers.records import BATCH, CALL, REPLY, REQUEST, digest_of, inputs_of
 from ros2_rfm_serving.audit.servers.replay import ServerReplay
+from ros2_rfm_serving.audit.servers.rows import Rows
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import Work, images
 from ros2_rfm_serving.server.running import Running
+from ros2_rfm_serving.server.stepping import StepRunning, running_of
 from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRequest, ObservationRequest, RequestId
 
 MOST_TOLD = 8
@@ -83,6 +85,8 @@ class Inference:
         """Records of requests that wait."""
         self._batches: dict[int, tuple[Work, list[InferenceRequest]]] = {}
         self._replies: dict[int, list[Mapping[str, Any]]] = {}
+        self._rows: Rows | None = None
+        """None: whole batches run."""
 
     def feed(self, record: Mapping[str, Any]) -> None:
         kind = record.get("kind")
@@ -99,6 +103,9 @@ class Inference:
         """Records are missing here: the next snapshot begins anew."""
         self._replay = None
         self._batches, self._replies = {}, {}
+        if self._rows is not None:
+            self._rows.end()
+        self._rows = None
 
     # --- parts ---
 
@@ -114,7 +121,7 @@ class Inference:
         except RfmError as error:
             self.result.say(str(error))
         else:
-            self._running = Running(engine, lambda kind, problem: self.result.say(f"{kind}: {problem}"))
+            self._running = running_of(engine, lambda kind, problem: self.result.say(f"{kind}: {problem}"))
 
     def _restore(self, record: Mapping[str, Any]) -> None:
         if self._replay is None:
@@ -125,6 +132,7 @@ class Inference:
                 self.result.say(str(error))
             else:
                 self._replay = replay
+                self._rows_of(replay, in_flight=True)
 
     def _decided(self, record: Mapping[str, Any], replay: ServerReplay) -> None:
         try:
@@ -137,15 +145,40 @@ class Inference:
         if kind == REQUEST and "supersedes" in record:
             self._given[codec.value(record["id"])] = record
         elif kind == BATCH and record["ids"]:
-            self._begun(replay.work(record["batch"]))
+            self._begun(replay.work(record["batch"]), replay)
+        elif kind == CALL and self._rows is not None:
+            self._stepped(record, self._rows)
         elif kind == REPLY and record["batch"] in self._batches:
             self._replied(record)
 
-    def _begun(self, work: Work) -> None:
+    def _rows_of(self, replay: ServerReplay, *, in_flight: bool) -> None:
+        """Whether rows go on one by one now. in_flight: those that do have begun before anything is known."""
+        flight = replay.brain.lanes[0].view.flight if replay.brain is not None else None
+        if flight is None or not isinstance(self._running, StepRunning):
+            self._rows = None
+        elif self._rows is None:
+            self._rows = Rows(self._running, list(flight.rows) if in_flight else [])
+
+    def _stepped(self, record: Mapping[str, Any], rows: Rows) -> None:
+        do = record["do"]
+        if do == "entered":
+            rows.entered([number for number, _ in record["args"]["turns"]])
+        elif do == "turn":
+            turn = record["result"]
+            rows.turn(turn["advance"], turn["leave"])
+            for number in turn["leave"]:
+                self._batches.pop(number, None)
+
+    def _begun(self, work: Work, replay: ServerReplay) -> None:
+        if not work.tier:
+            self._rows_of(replay, in_flight=False)
         rows = [self._row(waiting.request) for waiting in work.batch]
         known = [row for row in rows if row is not None]
         if self._running is None or work.tier:
             self.result.skipped += 1
+        elif self._rows is not None:
+            self._rows.begun(work.number, rows[0])
+            self._batches[work.number] = work, known
         elif len(known) < len(rows):
             self.result.unrecorded += 1
         else:
@@ -171,12 +204,22 @@ class Inference:
         replies.append(record)
         if len(replies) == len(work.batch):
             del self._batches[work.number], self._replies[work.number]
-            self._run(rows, replies)
+            self._end(work.number, rows, replies)
 
-    def _run(self, rows: Sequence[InferenceRequest], replies: Sequence[Mapping[str, Any]]) -> None:
+    def _end(self, number: int, rows: Sequence[InferenceRequest], replies: Sequence[Mapping[str, Any]]) -> None:
+        assert self._running is not None
+        if self._rows is None:
+            self._compare(rows, self._running.run(rows, 0), replies)
+        elif (answered := self._rows.answered(number)) is None:
+            self.result.unrecorded += 1
+        else:
+            self._compare([answered[0]], [answered[1]], replies)
+
+    def _compare(
+        self, rows: Sequence[InferenceRequest], answers: Sequence[EngineReply | None], replies: Sequence[Mapping[str, Any]]
+    ) -> None:
         assert self._running is not None
         self.result.batches += 1
-        answers = self._running.run(rows, 0)
         for row, answer, reply in zip(rows, answers, replies, strict=True):
             if reply["outcome"] != "answered":
                 continue
@@ -185,7 +228,7 @@ class Inference:
                 self.result.same += 1
             elif len(self.result.different) < MOST_TOLD:
                 self.result.different.append((row.id, answer or EngineReply()))
-            if self._alone and len(rows) > 1 and answer is not None and answer.chunk_model.size:
+            if self._alone and reply["batch_size"] > 1 and answer is not None and answer.chunk_model.size:
                 self._compare_alone(row, answer, self._running)
 
     def _compare_alone(self, row: InferenceRequest, answer: EngineReply, running: Running) -> None:

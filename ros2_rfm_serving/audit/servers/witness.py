@@ -24,6 +24,8 @@ DECISIONS = (
     "deposit",
     "superseded_early",
     "begin",
+    "entered",
+    "turn",
     "refetches",
     "ended",
     "reply",

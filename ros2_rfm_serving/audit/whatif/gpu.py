@@ -17,6 +17,8 @@ from ros2_rfm_serving.engines.emulated import VERDICTS, EmulatedEngine, Emulated
 from ros2_rfm_serving.server import Work
 from ros2_rfm_serving.server.horizon import policy as horizon_policy
 from ros2_rfm_serving.simulation.events import Events
+from ros2_rfm_serving.simulation.gpu import Done, Run
+from ros2_rfm_serving.simulation.rounds import Answers
 from ros2_rfm_serving.types import NO_VALUES, SYSTEM2, EngineReply, InferenceRequest, ModelContract, OutputKind, RequestId
 
 Says = Callable[[RequestId], tuple[str, ...]]
@@ -158,16 +160,16 @@ class RecordedGpu:
         size = len(self._in_service) if self.law.is_continuous else rows
         self._spent_s = self.law.draw_s(size, self._events.now_s, self._rng)
 
-    def start(self, work: Work, infer: Callable[[Work], None], done: Callable[[Work], None]) -> None:
+    def start(self, work: Work, run: Run, done: Done) -> None:
         self._in_service.add(work)
-        infer(work)
+        answers = run(work)
         pause_s = self._pause_s if self._events.now_s == self._ended_s else 0.0
         self._ended_s = self._events.now_s + self._spent_s + pause_s
-        self._events.at(self._ended_s, self._end, work, done)
+        self._events.at(self._ended_s, self._end, work, answers, done)
 
-    def _end(self, work: Work, done: Callable[[Work], None]) -> None:
+    def _end(self, work: Work, answers: Answers, done: Done) -> None:
         self._in_service.discard(work)
-        done(work)
+        done(work, answers)
 
     def forget(self) -> None:
         """What runs will not end."""

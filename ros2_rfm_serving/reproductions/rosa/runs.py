@@ -145,6 +145,7 @@ def _planned(policy: str, capped: bool, inputs: Inputs, setting: Setting) -> Sol
         clock=setting.clock,
         budget_s=setting.budget_s,
         explained=False,
+        arrivals=None if policy == "best" else "poisson",  # as ROSA's own search plans
     )
 
 

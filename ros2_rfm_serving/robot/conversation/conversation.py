@@ -10,7 +10,8 @@ from typing import NamedTuple
 from ros2_rfm_serving.robot.config import RobotConfig, Sensors
 from ros2_rfm_serving.robot.conversation.calls import CoupledCalls
 from ros2_rfm_serving.robot.conversation.due import Due
-from ros2_rfm_serving.robot.conversation.link import InFlight, Link, LinkState
+from ros2_rfm_serving.robot.conversation.flight import Answered
+from ros2_rfm_serving.robot.conversation.link import Link, LinkState
 from ros2_rfm_serving.robot.conversation.links import Links
 from ros2_rfm_serving.robot.conversation.requests import action_request, thought_request
 from ros2_rfm_serving.robot.motion.motion import Motor
@@ -41,7 +42,8 @@ class Instructions(NamedTuple):
 
 class Conversation:
     """All components of one robot. One request in flight for each (Remote-RTC P5): the next one goes out when the last was
-    answered, its time is up, or its answer is not wanted any more; a reply counts only if it answers the latest."""
+    answered, its time is up, or its answer is not wanted any more; a reply counts only if it answers the latest. In a pipelined
+    session the same holds for each of as many as its depth."""
 
     def __init__(self, config: RobotConfig, motor: Motor, supervision: Supervision, refused: Counter[str]) -> None:
         self.links = Links(config)
@@ -82,13 +84,18 @@ class Conversation:
                 link.forget()
             link.restart_pace()
 
+    def forget_late(self, component: str) -> None:
+        """What is later than its SLO is not waited for any more."""
+        if link := self.links.get(component):
+            link.forget_late()
+
     def abandon(self, *components: str) -> None:
         """What they were asked is over; no name: all of them. They are asked again in their turn."""
         for link in self.links.all:
             if not components or link.component in components:
                 link.abandon()
 
-    def accept(self, reply: Reply, now_s: float) -> InFlight | str:
+    def accept(self, reply: Reply, now_s: float) -> Answered | str:
         """What it answers, or the counter under which it is dropped."""
         link = self.links.get(reply.id.component)
         return link.accept(reply, now_s) if link else "unknown_component"
@@ -108,7 +115,7 @@ class Conversation:
         return tuple(requests)
 
     def _is_due(self, link: Link, step_ends_s: float, now_s: float) -> bool:
-        if link.next_send_s > now_s or link.in_flight or link.state is not LinkState.OPEN:
+        if link.next_send_s > now_s or link.is_full or link.state is not LinkState.OPEN:
             return False
         if self._supervision.stopped and link.goal_coupled:
             return self._supervision.asks(link.component)
@@ -126,17 +133,15 @@ class Conversation:
         for link in self.links.all:
             if link.asked_again and asking:
                 link_s = -math.inf
-            elif link.deadline_s < math.inf:
+            elif link.is_full or link.state is LinkState.OPENING or (not asking and link.state is LinkState.OPEN):
                 link_s = link.deadline_s
             elif link.state is not LinkState.OPEN:
                 link_s = self.links.open_s(link)
-            elif not asking:
-                continue
             elif stopped and link.goal_coupled:
                 link_s = link.next_send_s if self._supervision.asks(link.component) else math.inf
             else:
                 link_s = self.due.ask_s(link, step_ends_s) if link.goal_coupled else link.next_send_s
-            next_s = link_s if link_s < next_s else next_s  # a hot loop: no call
+            next_s = min(next_s, link_s, link.deadline_s)
         return next_s
 
     def _sensor_problem(self, sensors: Sensors | None, now_s: float) -> str:
@@ -153,7 +158,7 @@ class Conversation:
         return ""
 
     def _request(self, link: Link, sensors: Sensors, told: Instructions, episode: int, now_s: float) -> ObservationRequest:
-        again = link.asked_again
+        again = link.asked_again is not None
         identity = link.sent(episode, now_s, self._queue.mark, min(sensors.state_s, sensors.images_s))
         if link.component != SYSTEM1:
             prompt = self._config.prompts.get(link.component, "")

@@ -35,7 +35,7 @@ class Due:
         self._buffer_steps = config.failsafe.buffer_time_s * config.step_rate_hz
 
     def ask_s(self, link: Link, step_ends_s: float) -> float:
-        """From when on an open link with nothing in flight is to be asked; infinite: not before something else happens.
+        """From when on an open link that is not full is to be asked; infinite: not before something else happens.
 
         `step_ends_s`: until then an action is being executed. What goes with actions is asked between two of them: row 0 of a
         chunk belongs to the step that begins with its observation.
@@ -43,7 +43,8 @@ class Due:
         if not link.goal_coupled:
             return link.next_send_s  # the route's rate paces it
         if link is self._links.system1:
-            return max(link.next_send_s, step_ends_s) if self._wants_chunk(link) else math.inf
+            wants = link.depth > 1 or self._wants_chunk(link)  # a pipelined session has its frames, whatever is queued
+            return max(link.next_send_s, step_ends_s) if wants else math.inf
         return max(link.next_send_s, step_ends_s) if link.component in self._calls.due and self._is_between_calls() else math.inf
 
     def may_pop(self) -> bool:
@@ -90,9 +91,9 @@ class Due:
         return self._queue.behind >= self._own_horizon
 
     def _is_between_calls(self) -> bool:
-        if not self.waits:
-            return True
         system1 = self._links.system1
+        if not self.waits or (system1 is not None and system1.depth > 1):
+            return True
         return self._horizon_is_over() and (system1 is None or system1.in_flight is None)
 
     def _horizon_is_over(self) -> bool:

@@ -1,4 +1,7 @@
-"""One component of one robot on its server: a session, at most one request in flight, its pace, its timeout and its latency."""
+"""One component of one robot on its server: a session, what is in flight in it, its pace, its timeouts and its latency.
+
+One request is in flight at most, or, in a pipelined session, as many as its depth, one per frame (AURAS §4.3).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ros2_rfm_serving.robot.config import LinkConfig
+from ros2_rfm_serving.robot.conversation.flight import Answered, Flight, InFlight
 from ros2_rfm_serving.robot.conversation.latency import Latencies
-from ros2_rfm_serving.types import ModelContract, Reply, RequestId, Route, SessionGrant
+from ros2_rfm_serving.types import Chunk, ModelContract, Reply, RequestId, Route, SessionGrant
 
 
 class LinkState(enum.Enum):
@@ -36,13 +40,6 @@ class Overdue(enum.Enum):
     GIVEN_UP = enum.auto()
 
 
-class InFlight(NamedTuple):
-    id: RequestId
-    sent_s: float
-    mark: int
-    observed_s: float
-
-
 @dataclass(eq=False, slots=True)
 class Link:
     """State of one component's connection. All times on the robot's clock.
@@ -53,15 +50,18 @@ class Link:
     robot: str
     component: str
     config: LinkConfig
+    depth: int = 1
+    """Requests that may be in flight at once; more than one in a pipelined session."""
+    frame_s: float = 0.0
+    """Between two requests of a pipelined session, at least; 0: it is none."""
     route: Route | None = None
     server: str = ""
     state: LinkState = LinkState.CLOSED
     contract: ModelContract | None = None
     epoch: int = 0
     problem: str = "no schedule yet"
-    in_flight: InFlight | None = None
-    asked_again: bool = False
-    """What is in flight is to be asked with a newer observation: its server let it wait for long (Kairos §3.2.2)."""
+    asked_again: RequestId | None = None
+    """What is in flight and to be asked with a newer observation: its server let it wait for long (Kairos §3.2.2)."""
     timeouts: int = 0
     """Consecutive."""
     last_reply_s: float = -math.inf
@@ -70,12 +70,10 @@ class Link:
     retry_s: float = -math.inf
     """Earliest time to ask for a session."""
     deadline_s: float = math.inf
-    """When what is under way, a session's opening or a request, is late or given up."""
+    """When the first of what is under way, a session's opening or requests, is late or given up."""
     unanswered_s: float = math.inf
     """When the first request was sent of those that have not been answered; inf: none waits."""
     slo_s: float = math.inf
-    late: bool = False
-    """What is in flight is later than its SLO, and that was said."""
     pinned: ModelIdentity | None = None
     """The model that the robot has worked with: no other one may take its place unasked."""
     mismatch: str = ""
@@ -87,6 +85,9 @@ class Link:
     goal_coupled: bool = False
     """Asked as System 1's execution wants it; the others whenever `next_send_s` allows."""
     _placed_model: str = ""
+    _flight: Flight = field(default_factory=Flight)
+    _late_through: int = 0
+    """Sequence number of the last request that was later than its SLO, which was said."""
     _gives_up_s: float = math.inf
     _sequence: int = 0
     """Never begins anew: two servers may number their sessions alike."""
@@ -133,6 +134,16 @@ class Link:
     def turn_to(self, server: str, problem: str) -> None:
         self.close(problem)
         self.server, self.retry_s, self._backoff_s = server, -math.inf, 0.0
+
+    @property
+    def in_flight(self) -> InFlight | None:
+        """The newest of what is waited for."""
+        return self._flight.newest
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing more may be asked before something of it is over."""
+        return len(self._flight) >= self.depth
 
     @property
     def period_s(self) -> float:
@@ -195,23 +206,48 @@ class Link:
 
     def forget(self) -> None:
         """Whatever was asked is not waited for any more. What is asked next does not get more time for that."""
-        self.in_flight, self.deadline_s, self.asked_again = None, math.inf, False
+        self._flight.clear()
+        self._expect()
+
+    def forget_late(self) -> None:
+        """What is later than its SLO is not waited for any more, and may be asked again at once; in a pipelined session the next
+        frame does that."""
+        self._flight.drop(self._late_through)
+        self._expect()
+        if self.depth == 1:
+            self.restart_pace()
 
     def ask_again(self, request: RequestId) -> bool:
         """False: that is not what is in flight."""
-        if self.in_flight is None or self.in_flight.id != request:
+        if self._flight.find(request) is None:
             return False
-        self.asked_again = True
+        self.asked_again = request
         return True
 
     def abandon(self) -> None:
         """The robot does not want the answer any more, which is no fault of the server's."""
-        if self.in_flight:
+        if self._flight:
             self.forget()
             self._answered()
 
     def _answered(self) -> None:
-        self.unanswered_s = self._gives_up_s = math.inf
+        """A silence counts anew from the first that is still waited for."""
+        oldest = self._flight.oldest
+        self.unanswered_s = oldest.sent_s if oldest else math.inf
+        self._gives_up_s = self.unanswered_s + self._limit_s
+
+    def _expect(self) -> None:
+        """By when something has to come next."""
+        if not self._flight:
+            self.deadline_s, self.asked_again = math.inf, None
+            return
+        if self.asked_again and self._flight.find(self.asked_again) is None:
+            self.asked_again = None
+        self.deadline_s = min(self._gives_up_s, self._late_s())
+
+    def _late_s(self) -> float:
+        in_time = self._flight.sent_after(self._late_through)
+        return in_time.sent_s + self.slo_s if in_time else math.inf
 
     # --- requests ---
 
@@ -229,18 +265,21 @@ class Link:
         request = RequestId(
             robot=self.robot, component=self.component, session_epoch=self.epoch, episode=episode, sequence=self._sequence
         )
-        self.in_flight = InFlight(request, now_s, mark, observed_s)
+        again = self.asked_again
+        if again:
+            self._flight.remove(again)
+            self.asked_again = None
+        self._flight.add(InFlight(request, now_s, mark, observed_s))
         self.unanswered_s = min(self.unanswered_s, now_s)
         if not now_s < self._gives_up_s < math.inf:  # else it is asked again before the last request was given up
             self._gives_up_s = now_s + self._limit_s
-        self.deadline_s = min(self._gives_up_s, now_s + self.slo_s)
-        self.late = False
-        if self.asked_again:  # the same request of the schedule
-            self.asked_again = False
-            return request
-        first = self.next_send_s == -math.inf
-        earliest_s = now_s - self._period_s - self.allowance_s
-        self.next_send_s = (now_s if first else max(self.next_send_s, earliest_s)) + self._period_s
+        self._expect()
+        if not again:  # else it is the same request of the schedule
+            first = self.next_send_s == -math.inf
+            earliest_s = now_s - self._period_s - self.allowance_s
+            self.next_send_s = (now_s if first else max(self.next_send_s, earliest_s)) + self._period_s
+        if self.depth > 1:
+            self.next_send_s = max(self.next_send_s, now_s + self.frame_s)
         return request
 
     def check(self, now_s: float) -> Overdue:
@@ -250,40 +289,48 @@ class Link:
         if self.state is LinkState.OPENING:
             self.refused(f"{self.server} does not answer", now_s)
             return Overdue.NOTHING
-        assert self.in_flight is not None
-        late_s = math.inf if self.late else self.in_flight.sent_s + self.slo_s
-        if now_s >= late_s:
-            self.deadline_s, self.late = self._gives_up_s, True
+        oldest, late = self._flight.oldest, self._flight.sent_after(self._late_through)
+        assert oldest is not None
+        if late and now_s >= late.sent_s + self.slo_s:
+            self._late_through = late.id.sequence
+            self._expect()
             return Overdue.LATE
         if now_s < self._gives_up_s:  # a schedule has allowed more time meanwhile
-            self.deadline_s = min(late_s, self._gives_up_s)
+            self._expect()
             return Overdue.NOTHING
         self._gives_up_s = math.inf
         self.timeouts += 1
-        if self.timeouts >= self.config.max_timeouts:
+        if self.timeouts > (self.config.max_timeouts - 1) * self.depth:  # of those in flight at once, all but one do not count
             self.refused(f"{self.server} answered none of {self.timeouts} requests", now_s)
             self.timeouts = 0
-        elif now_s >= (ends_s := self.in_flight.sent_s + self._limit_s):
-            self.forget()
-        else:  # it was asked anew meanwhile: that counts against the server, but the younger request has its own time
-            self._gives_up_s = ends_s
-            self.deadline_s = min(late_s, ends_s)
+            return Overdue.GIVEN_UP
+        if now_s >= oldest.sent_s + self._limit_s:
+            self._flight.drop(oldest.id.sequence)
+        if remaining := self._flight.oldest:  # younger, or asked anew meanwhile: each has its own time
+            self._gives_up_s = remaining.sent_s + self._limit_s
+        self._expect()
         return Overdue.GIVEN_UP
 
-    def accept(self, reply: Reply, now_s: float) -> InFlight | str:
+    def accept(self, reply: Reply, now_s: float) -> Answered | str:
         """What the reply answers, or the counter under which it is dropped."""
         if self.state is not LinkState.OPEN or reply.id.session_epoch != self.epoch:
             return "stale_epoch"
-        answered = self.in_flight
-        if answered is None or (reply.id is not answered.id and reply.id != answered.id):
-            return "stale_episode" if answered and reply.id.episode != answered.id.episode else "late_or_duplicate"
+        asked = self._flight.find(reply.id)
+        if asked is None:
+            newest = self._flight.newest
+            return "stale_episode" if newest and reply.id.episode != newest.id.episode else "late_or_duplicate"
         if self.contract is None or reply.model_hash != self.contract.model_hash:
             return "wrong_model"
-        self.forget()
+        seen = self._flight.seen(asked, reply.ended_with if isinstance(reply, Chunk) else None)
+        if seen is None:
+            return "wrong_context"
+        answered = Answered(asked, seen)
+        self._flight.answered(answered)
         self._answered()
+        self._expect()
         self.timeouts, self.last_reply_s = 0, now_s
         if not self._first_reply or self.config.counts_first_latency:  # it may include warm-up
-            self.latencies.append(now_s - answered.sent_s)
+            self.latencies.append(now_s - seen.sent_s)
         self._first_reply = False
         return answered
 

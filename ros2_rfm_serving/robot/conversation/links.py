@@ -32,6 +32,7 @@ class Links:
         self._servers.reconfigure(config.server_timeout_s)
         for link in self.all:
             link.reconfigure(config.link)
+            self._pipeline(link)
 
     def get(self, component: str) -> Link | None:
         return self._links.get(component)
@@ -42,6 +43,7 @@ class Links:
         routes = schedule.routes_of(self._config.name)
         for component in {**routes, **self._links}:
             link = self._links.setdefault(component, Link(self._config.name, component, self._config.link))
+            self._pipeline(link)
             route = routes.get(component)
             stays = route is not None and link.server in (route.server, route.standby) and link.server
             home = route.server if route else ""
@@ -57,6 +59,13 @@ class Links:
         self.system1 = self._links.get(SYSTEM1)
         for link in self.all:
             link.goal_coupled = link is self.system1 or link in self.coupled
+
+    def _pipeline(self, link: Link) -> None:
+        """A frame lasts as long as what is executed of a chunk. Ticks that are steps jitter: half of one is no matter."""
+        config = self._config
+        if config.pipelining is not None and link.component == SYSTEM1:
+            jitter_s = 0.5 / config.control_rate_hz if config.tick_is_step else 0.0
+            link.depth, link.frame_s = config.pipelining.depth, config.execution_horizon / config.step_rate_hz - jitter_s
 
     def server_seen(self, server: str, now_s: float) -> bool:
         """True when it was not there before."""
@@ -112,6 +121,9 @@ class Links:
             link.mismatch = mismatch
             link.refused(mismatch, now_s)
             return "other_model"
+        if link.depth > 1 and not grant.contract.pipelines:
+            link.refused(f"{server} takes no pipelined sessions", now_s)
+            return "not_pipelined"
         link.opened(grant)
         return ""
 
@@ -152,6 +164,7 @@ class Links:
             conditioning=config.conditioning if acts and not config.synchronous else Conditioning.NONE,
             guidance=config.guidance,
             horizon=config.horizon if acts else Horizon(),
+            pipelining=config.pipelining if acts else None,
             slo_s=link.slo_s if link.slo_s < math.inf else 0.0,
         )
 

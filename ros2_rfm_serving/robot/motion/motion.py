@@ -122,8 +122,12 @@ class Motor:
         if counter := self.gate.trained(mean, std):
             self.gate_warnings[counter] += 1
 
-    def take(self, chunk: Chunk, mark: int, observed_s: float, *, real_delay: int) -> str:
-        """A chunk for the queue. Returns the counter under which it is refused; empty: it was merged."""
+    def take(self, chunk: Chunk, mark: int, observed_s: float, *, real_delay: int, begun_s: float = math.nan) -> str:
+        """A chunk for the queue. Returns the counter under which it is refused; empty: it was merged.
+
+        mark, observed_s: of the observation that its last steps saw, from which row 0 counts. begun_s: when that was taken which it
+        began with.
+        """
         robot, model = chunk.chunk_robot, chunk.chunk_model
         if robot.ndim != 2 or robot.shape[1] != len(self._config.action_names) or not len(robot) or model.shape != robot.shape:
             return "bad_shape"
@@ -134,13 +138,19 @@ class Motor:
         self.gate_warnings.update(warned)
         if refused:
             return refused
-        origin = Origin(chunk.id, chunk.server, chunk.model_hash)
+        origin = Origin(chunk.id, chunk.server, chunk.model_hash, chunk.ended_with, begun_s)
         horizon = chunk.execution_horizon
         self.queue.merge(model, robot, mark, observed_s, real_delay=real_delay, horizon=horizon, origin=origin)
         self._at_seam = True
         if self._shaper:
             self.queue.refuse(self._shaper.unfit(self.queue.rows))
         return ""
+
+    @property
+    def oldest_staleness_s(self) -> float:
+        """As `staleness_s`, of the observation that its chunk began with; the same unless the session is pipelined."""
+        origin, _ = self.queue.executed
+        return math.nan if origin is None or math.isnan(self.staleness_s) else self._began_s - origin.begun_s
 
     @property
     def _executed_last(self) -> Array | None:

@@ -11,7 +11,7 @@ from ros2_rfm_serving.robot.gate import GateConfig, GateMode
 from ros2_rfm_serving.ros.node.parameters import Spec, When, choice
 from ros2_rfm_serving.ros.robot.joints import StatePart
 from ros2_rfm_serving.ros.robot.sinks import TRAJECTORY_FIELDS, SinkKind
-from ros2_rfm_serving.types import Conditioning, Guidance, Horizon
+from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, Conditioning, Guidance, Horizon
 
 
 class TickSource(enum.Enum):
@@ -51,6 +51,12 @@ EXECUTION = {
     "horizon_policy": Spec("", "Who says how much of each chunk is executed: a policy of the server's; empty: execution_horizon"),
     "horizon_min_steps": Spec(_HORIZON.min_steps, "With such a policy: never fewer actions", 1, 10_000),
     "horizon_threshold": Spec(_HORIZON.threshold, "Of `confidence`: how far a last update may exceed the mean", -0.99, LARGE),
+    "pipelining.pp_perception": Spec(
+        0, "Frames until an observation is in the public context; 0: one request in flight", 0, MAX_STAGES
+    ),
+    "pipelining.pp_generation": Spec(1, "Frames that the solver steps of a request are spread over", 1, MAX_STAGES),
+    "pipelining.alpha": Spec(0.0, "Skew of that spread: stage i has a share of e^(i alpha)", -MAX_ALPHA, MAX_ALPHA),
+    "pipelining.fetch_offset": Spec(0, "0: a frame generates on its own context; -1: on the one before", -1, 0),
     "synchronous": Spec(False, "Hold while the next chunk is computed"),
     "conditioning": choice(Conditioning.PREFIX, "How a chunk continues the actions executed meanwhile"),
     "guidance_schedule": choice(_GUIDANCE.schedule, "How guidance fades out over the prefix"),

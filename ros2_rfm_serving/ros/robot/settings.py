@@ -26,7 +26,7 @@ from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, declare
 from ros2_rfm_serving.ros.robot.declared import SPECS, TickSource
 from ros2_rfm_serving.ros.robot.io import IoConfig, io_config, per_action
-from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Conditioning, Fallback, Guidance, Horizon, PrefixSchedule
+from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Conditioning, Fallback, Guidance, Horizon, Pipelining, PrefixSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +105,7 @@ def _execution(values: Values) -> dict[str, Any]:
             min_steps=values.integer("horizon_min_steps"),
             threshold=values.number("horizon_threshold"),
         ),
+        "pipelining": _pipelining(values),
         "synchronous": values.flag("synchronous"),
         "conditioning": values.choice("conditioning", Conditioning),
         "guidance": Guidance(
@@ -118,6 +119,21 @@ def _execution(values: Values) -> dict[str, Any]:
         "replace_queue": values.flag("replace_queue"),
         "compatibility": values.choice("compatibility", Compatibility),
     }
+
+
+def _pipelining(values: Values) -> Pipelining | None:
+    """Raises: `ConfigurationError` for a robot that could not have several requests in flight."""
+    if not values.integer("pipelining.pp_perception"):
+        return None
+    for name, wrong, fix in (("synchronous", True, "set it to false"), ("replace_queue", False, "set it to true")):
+        if values.flag(name) is wrong:
+            raise values.wrong(name, "the chunks of a pipelined session replace one another while the robot moves on", fix)
+    return Pipelining(
+        pp_perception=values.integer("pipelining.pp_perception"),
+        pp_generation=values.integer("pipelining.pp_generation"),
+        alpha=values.number("pipelining.alpha"),
+        fetch_offset=values.integer("pipelining.fetch_offset"),
+    )
 
 
 def _commands(values: Values, num_actions: int) -> dict[str, Any]:

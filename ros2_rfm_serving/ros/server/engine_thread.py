@@ -9,13 +9,13 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.loading import closed
-from ros2_rfm_serving.ros.server.runs import Answers, Runs
+from ros2_rfm_serving.ros.server.runs import Runs
 from ros2_rfm_serving.server import ModelServer, Work
-from ros2_rfm_serving.types import Reply, RequestId
+from ros2_rfm_serving.types import EngineReply, Reply, RequestId
 
 IDLE_WAIT_S = 1.0
 ERROR_PAUSE_S = 0.1
@@ -54,7 +54,7 @@ class EngineThread:
         self._wake.set()
 
     def _run(self) -> None:
-        while not self._stopping or len(self._runs):
+        while not self._stopping or len(self._runs) or self._server.num_in_flight(self._tier):
             self._wake.clear()  # before looking: what comes afterwards sets it again
             try:
                 while self._calls:
@@ -80,8 +80,10 @@ class EngineThread:
             self.called_s = clock()
 
     def _step(self) -> bool:
-        """One batch, or one more of those that run at once; False: nothing is to be done now."""
+        """One batch, one more of those that run at once, or one turn of rows; False: nothing is to be done now."""
         work = None if self._stopping else self._server.begin(clock(), self._tier)
+        if self._server.steps(self._tier):
+            return self._round(work)
         if work is not None:
             self._runs.start(work)
         ended = self._runs.ended()
@@ -89,7 +91,14 @@ class EngineThread:
             self._tell(*ended)
         return work is not None or ended is not None
 
-    def _tell(self, work: Work, answers: Answers) -> None:
+    def _round(self, work: Work | None) -> bool:
+        """One solver step of all rows in flight, new ones among them; False: none could go on."""
+        moved, ended = self._server.round(work, clock)
+        for one in ended:
+            self._tell(*one)
+        return moved
+
+    def _tell(self, work: Work, answers: Sequence[EngineReply | None]) -> None:
         """Those who asked."""
         self.is_telling = True  # before the server is idle
         replies, failed = [], [waiting.request.id for waiting in work.batch]

@@ -45,7 +45,9 @@ EPOCH_TO_STAMP = (struct.Struct("<II4xQq"), struct.Struct("<IIQq"))
 """session_epoch, episode, sequence, stamp_ns, from a multiple of 8 or 4 behind it."""
 START_AND_DELAY = tuple(struct.Struct(code) for code in ("<?xH", "<?H", "<?xH2x", "<?H2x"))
 """episode_start and inference_delay_steps, from 0 to 3 behind a multiple of 4 to the next such multiple."""
-REPORT, END_OF_CHUNK = struct.Struct("<H2xfff"), struct.Struct("<HHffH2xIf")
+REPORT = struct.Struct("<H2xfff")
+END_OF_CHUNK = (struct.Struct("<H2xQH2xffH2xIf"), struct.Struct("<H6xQH2xffH2xIf"))
+"""execution_horizon to the end, from a multiple of 8 or 4 behind it."""
 EMULATED, DELAY = struct.Struct("<?"), struct.Struct("<H")
 
 
@@ -91,6 +93,12 @@ class Reader:
         begin = self._at
         self._at = begin + 4 * size
         return np.frombuffer(self._data, np.float32, size, begin) if size else NO_VALUES
+
+    def end_of_chunk(self) -> tuple[Any, ...]:
+        begin = (self._at + 3) & -4
+        layout = END_OF_CHUNK[begin // 4 % 2]
+        self._at = begin + layout.size
+        return layout.unpack_from(self._data, begin)
 
     def tensor(self) -> Array:
         rows, columns = self.count(), self.count()
@@ -176,7 +184,7 @@ def _chunk(read: Reader) -> Chunk:
     model_hash, emulated = read.text(), read.fields(EMULATED, 1)[0]
     names = tuple([read.text() for _ in range(read.count())])
     chunk_model, chunk_robot, confidence = read.tensor(), read.tensor(), read.floats()
-    execution_horizon, inference_delay_steps, *served = read.fields(END_OF_CHUNK)
+    execution_horizon, ended_with, inference_delay_steps, *served = read.end_of_chunk()
     return convert.checked_chunk(
         Chunk(
             id=request,
@@ -188,6 +196,7 @@ def _chunk(read: Reader) -> Chunk:
             chunk_robot=chunk_robot,
             confidence=confidence,
             execution_horizon=execution_horizon,
+            ended_with=ended_with or None,
             inference_delay_steps=inference_delay_steps,
             served=_served(*served),
             emulated=emulated,
@@ -241,24 +250,24 @@ def reply_to(reply: Reply, ros_ns: int = 0) -> bytes:
 
 def _chunk_to(chunk: Chunk, ros_ns: int) -> bytes:
     served = chunk.served
-    return b"".join(
-        (
-            _start(chunk.server, chunk.id, chunk.stamp_ns, ros_ns),
-            _model(chunk.model_hash, chunk.emulated, chunk.action_names),
-            _tensor(chunk.chunk_model),
-            _tensor(chunk.chunk_robot),
-            _floats(chunk.confidence),
-            END_OF_CHUNK.pack(
-                chunk.execution_horizon,
-                chunk.inference_delay_steps,
-                served.queue_wait_s,
-                served.inference_s,
-                served.batch_size,
-                served.superseded,
-                served.server_load,
-            ),
-        )
+    parts = (
+        _start(chunk.server, chunk.id, chunk.stamp_ns, ros_ns),
+        _model(chunk.model_hash, chunk.emulated, chunk.action_names),
+        _tensor(chunk.chunk_model),
+        _tensor(chunk.chunk_robot),
+        _floats(chunk.confidence),
     )
+    end = END_OF_CHUNK[sum(map(len, parts)) // 4 % 2].pack(
+        chunk.execution_horizon,
+        chunk.ended_with or 0,
+        chunk.inference_delay_steps,
+        served.queue_wait_s,
+        served.inference_s,
+        served.batch_size,
+        served.superseded,
+        served.server_load,
+    )
+    return b"".join((*parts, end))
 
 
 def _start(frame_id: str, request: RequestId, stamp_ns: int, ros_ns: int) -> bytes:

@@ -187,6 +187,7 @@ def chunk_from(message: Any) -> Chunk:
         chunk_robot=tensor_from(message.chunk_robot),
         confidence=floats(message.confidence),
         execution_horizon=message.execution_horizon,
+        ended_with=message.ended_with or None,
         inference_delay_steps=message.inference_delay_steps,
         served=served_from(message.served),
         emulated=message.emulated,
@@ -198,6 +199,8 @@ def checked_chunk(chunk: Chunk) -> Chunk:
     """Raises: `BadMessageError`."""
     if len(chunk.confidence) not in (0, len(chunk.chunk_robot)):
         raise BadMessageError("bad_shape", f"{len(chunk.confidence)} confidences for {len(chunk.chunk_robot)} actions")
+    if chunk.ended_with is not None and chunk.ended_with < chunk.id.sequence:
+        raise BadMessageError("wrong_context", f"an answer to request {chunk.id.sequence} cannot end with {chunk.ended_with}")
     return chunk
 
 
@@ -250,6 +253,7 @@ def reply_to(reply: Reply) -> Any:
         message.chunk_robot = tensor_to(reply.chunk_robot)
         put(message, "confidence", packed(reply.confidence))
         message.execution_horizon = reply.execution_horizon
+        message.ended_with = reply.ended_with or 0
         message.inference_delay_steps = reply.inference_delay_steps
     elif isinstance(reply, Plan):
         message.subgoals, message.text = list(reply.subgoals), reply.text

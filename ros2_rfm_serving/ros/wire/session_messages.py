@@ -19,6 +19,7 @@ from ros2_rfm_serving.types import (
     Horizon,
     ModelContract,
     OutputKind,
+    Pipelining,
     PrefixSchedule,
     Serving,
     SessionGrant,
@@ -58,6 +59,7 @@ def session_request_to(request: SessionRequest) -> Any:
         horizon_threshold=request.horizon.threshold,
         instruction=request.instruction,
         slo_s=request.slo_s,
+        **_pipelining_to(request.pipelining),
     )
 
 
@@ -88,6 +90,35 @@ def session_request_from(message: Any) -> SessionRequest:
         ),
         instruction=message.instruction,
         slo_s=message.slo_s,
+        pipelining=_pipelining_from(message),
+    )
+
+
+def _pipelining_to(pipelining: Pipelining | None) -> dict[str, Any]:
+    if pipelining is None:
+        return {}
+    return {
+        "pp_perception": pipelining.pp_perception,
+        "pp_generation": pipelining.pp_generation,
+        "pp_alpha": pipelining.alpha,
+        "fetch_offset": pipelining.fetch_offset,
+    }
+
+
+def _pipelining_from(message: Any) -> Pipelining | None:
+    """Raises: `BadMessageError` for one that says half of it."""
+    given = (message.pp_perception, message.pp_generation, message.pp_alpha, message.fetch_offset)
+    if given == (0, 0, 0.0, 0):
+        return None
+    if not message.pp_perception:
+        raise BadMessageError(
+            "bad_session", "pp_perception is 0, not pipelined, and pp_generation, pp_alpha or fetch_offset is not"
+        )
+    return Pipelining(
+        pp_perception=given[0],
+        pp_generation=given[1],
+        alpha=given[2],
+        fetch_offset=given[3],
     )
 
 
@@ -105,6 +136,7 @@ def contract_to(contract: ModelContract, message: Any) -> Any:
     message.trained_rate_hz = contract.control_rate_hz
     message.max_inference_delay_steps = contract.max_inference_delay_steps
     message.conditionings = [conditioning.value for conditioning in contract.conditionings]
+    message.pipelines = contract.pipelines
     message.serving = contract.serving.value
     message.action_mean = list(contract.action_mean)
     message.action_std = list(contract.action_std)
@@ -130,6 +162,7 @@ def grant_from(message: Any) -> SessionGrant:
             max_inference_delay_steps=message.max_inference_delay_steps,
             conditionings=tuple(_known("conditionings", Conditioning, word) for word in message.conditionings)
             or (Conditioning.NONE,),
+            pipelines=message.pipelines,
             serving=_known("serving", Serving, message.serving or Serving.SHARED.value),
             action_mean=tuple(message.action_mean),
             action_std=tuple(message.action_std),

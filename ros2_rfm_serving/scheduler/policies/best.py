@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies import baselines
+from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement
 from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, groups_of, hosts_of, tidy, typical_hz
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa
 from ros2_rfm_serving.scheduler.policies.search import Candidate, Search
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, Share, whole_mix
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler.prediction.equilibrium import equilibrium
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem
 
@@ -29,8 +31,8 @@ ROUNDS = 40
 """Restarts from a shaken placement."""
 SLACKS = (0.0, 1.0)
 """Requests of one robot that are left free on every server of a mix: whole robots do not divide evenly."""
-MIX_SHARE, ROSA_SHARE = 0.2, 0.6
-"""Of the time budget: for each mix of whole servers, and when ROSA's search must end."""
+ROSA_SHARE = 0.6
+"""Of the time budget: when ROSA's search must end."""
 ROSA_UP_TO_SERVERS = 16
 """Larger factories do without ROSA's schedule as a starting point: its search takes longer than ours."""
 
@@ -40,18 +42,39 @@ class BestSchedule:
     hosts: tuple[Host, ...]
     rates: Rates
     timed_out: bool
+    gpus: tuple[str, ...] = ()
+    """Name of the GPU under each host, where several share one; empty: one each."""
 
 
 def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> BestSchedule | None:
     """None: no placement was found that serves the floors."""
     search = Search(problem, curves, budget.expired)
-    seeds = list(_seeds(problem, curves, bound, budget))
+    rivals = list(_rivals(problem, curves, budget))
+    seeds = [*_mixes(problem, curves, bound), *(groups_of(rival.hosts) for rival in rivals if not rival.gpus)]
     found = search.run(seeds, good_enough=bound.objective * (1 - GOOD_ENOUGH), rounds=ROUNDS)
-    if found is None or found.rates is None:
-        return None
-    found = max(search.equals_of(found), key=lambda c: _expected(problem, curves, c))
-    assert found.rates is not None
-    return BestSchedule(tuple(hosts_of(found.placement, problem)), found.rates, budget.expired())
+    options = [option for rival in rivals for option in _as_it_is(problem, curves, rival, budget)]
+    if found is not None and found.rates is not None:
+        found = max(search.equals_of(found), key=lambda c: _expected(problem, curves, c))
+        assert found.rates is not None
+        own = BestSchedule(tuple(hosts_of(found.placement, problem)), found.rates, budget.expired())
+        options = [own, *_uncapped(problem, curves, own), *options]
+    return max(options, key=lambda option: problem.objective(option.rates), default=None)
+
+
+def _as_it_is(problem: Problem, curves: Curves, rival: StaticPlacement, budget: Budget) -> Iterator[BestSchedule]:
+    """Another policy's schedule, with caps and without, so that it is not better for the way in which its rates were found."""
+    rates = RateSearch(problem, curves, rival.hosts).best()
+    if rates is not None:
+        capped = BestSchedule(rival.hosts, rates, budget.expired(), rival.gpus)
+        yield from (capped, *_uncapped(problem, curves, capped))
+
+
+def _uncapped(problem: Problem, curves: Curves, schedule: BestSchedule) -> Iterator[BestSchedule]:
+    """Where the robots settle by themselves, if every SLO and floor is kept there."""
+    rates = equilibrium(problem, curves, schedule.hosts, None).rates
+    floors = all(rate >= task.floor_hz for rate, task in zip(rates, problem.classes, strict=True))
+    if floors and RateSearch(problem, curves, schedule.hosts).feasible(rates):
+        yield replace(schedule, rates=rates)
 
 
 def _expected(problem: Problem, curves: Curves, candidate: Candidate) -> float:
@@ -62,19 +85,24 @@ def _expected(problem: Problem, curves: Curves, candidate: Candidate) -> float:
     return problem.objective(tuple(max(rate, pace or 0.0) for rate, pace in zip(rates, paces, strict=True)))
 
 
-def _seeds(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:
+def _mixes(problem: Problem, curves: Curves, bound: Bound) -> Iterator[Placement]:
     for slack in SLACKS if len(problem.servers) <= ROSA_UP_TO_SERVERS else SLACKS[-1:]:
-        whole = whole_mix(problem, curves, bound, slack=slack, time_limit_s=MIX_SHARE * budget.seconds)
-        budget.cut_short |= not whole.proven
-        yield _placed(problem, whole.mix)
+        yield _placed(problem, whole_mix(problem, curves, bound, slack=slack))
     yield _rounded(problem, curves, _dominant(bound))
-    for static in (baselines.equal, baselines.weighted):
+
+
+def _rivals(problem: Problem, curves: Curves, budget: Budget) -> Iterator[StaticPlacement]:
+    """The other policies' placements that serve every robot."""
+    everybody = tuple(task.num_robots for task in problem.classes)
+    for static in (baselines.equal, baselines.weighted, baselines.per_model, baselines.per_robot):
         try:
-            yield groups_of(static(problem, curves).hosts)
+            placement = static(problem, curves)
         except baselines.TooFewServersError:
             continue
+        if placement.served == everybody:
+            yield placement
     if len(problem.servers) <= ROSA_UP_TO_SERVERS and (rosa := Rosa(problem, curves, lambda: budget.expired(ROSA_SHARE)).solve()):
-        yield groups_of(rosa.hosts)
+        yield StaticPlacement(rosa.hosts, everybody)
 
 
 def _placed(problem: Problem, mix: tuple[Share, ...]) -> Placement:

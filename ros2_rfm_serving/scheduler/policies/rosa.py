@@ -26,7 +26,8 @@ FRONTIER_TOLERANCE = 2e-3
 """Of the heterogeneous search: remaining possible gain, relative to the optimistic bound."""
 SERVER_COST_S = 1e-4
 """Tie-break: what one server more must save in mean latency."""
-ILP_TIME_LIMIT_S = 2.0
+PACKING_NODES = 1000
+"""Of the search tree of one packing, at the most."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +184,7 @@ class Rosa:
 
     def _pack(self, configurations: list[_ServerConfig], budget: dict[str, int], *, by_latency: bool) -> list[Host] | None:
         """ROSA eq. 3: how many servers of each configuration cover all robots."""
-        solver = programs.integer()
-        solver.SetTimeLimit(int(1e3 * ILP_TIME_LIMIT_S))
+        solver = programs.integer(PACKING_NODES)
         used = {gpu_type: solver.Constraint(0, available) for gpu_type, available in budget.items()}
         covered = {
             d.index: solver.Constraint(self._problem.robots_of(d), self._problem.robots_of(d))

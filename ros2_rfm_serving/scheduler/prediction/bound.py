@@ -28,6 +28,8 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
 LEAST_RATE = 0.01
 """Of f_max, that every class has in a mix of whole servers: its robots need servers where their SLOs hold."""
+BOUND_NODES, WHOLE_NODES = 2000, 100
+"""Of the search tree, at the most."""
 WHOLE_GAP = 2e-2
 """At which the search for a mix of whole servers ends."""
 MAX_RISE = 0.03
@@ -64,15 +66,16 @@ class Bound:
     mix: tuple[Share, ...]
     """The optimistic servers that attain it."""
     proven: bool
-    """False when time ran out: still an upper bound, a looser one."""
+    """False when the work was cut short: still an upper bound, a looser one."""
 
 
-def upper_bound(problem: Problem, curves: Curves, *, time_limit_s: float = 5.0, gap: float = 1e-3) -> Bound:
+def upper_bound(problem: Problem, curves: Curves, *, gap: float = 1e-3, shared_gpus: bool = False) -> Bound:
+    """shared_gpus: models may share a GPU in time slices; a slice does no more than its part of a whole server, nor sooner."""
     columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low))
-    return _Mix(problem, columns, whole=False).solve(time_limit_s, gap)
+    return _Mix(problem, columns, BOUND_NODES, shared_gpus=shared_gpus).solve(gap)
 
 
-def whole_mix(problem: Problem, curves: Curves, bound: Bound, *, slack: float, time_limit_s: float) -> Bound:
+def whole_mix(problem: Problem, curves: Curves, bound: Bound, *, slack: float) -> tuple[Share, ...]:
     """A mix of whole servers that keep what they promise, with the configurations of the bound's mix; empty when none was found.
 
     Servers in an interval of load have the latency of its upper end, and stay below it by `slack` robots' requests.
@@ -85,7 +88,7 @@ def whole_mix(problem: Problem, curves: Curves, bound: Bound, *, slack: float, t
     columns = _columns(problem, curves, used, lambda config, low, high: curves.mean(config).at(high))
     robot_hz = {d.index: d.rate_hz(problem.classes[d.task].floor_hz) for d in problem.demands}
     kept = [replace(c, capacity_hz=c.capacity_hz - slack * max(robot_hz[d] for d in c.suits)) for c in columns]
-    return _Mix(problem, [c for c in kept if c.capacity_hz > 0], whole=True).solve(time_limit_s, WHOLE_GAP)
+    return _Mix(problem, [c for c in kept if c.capacity_hz > 0], WHOLE_NODES, whole=True).solve(WHOLE_GAP).mix
 
 
 def _columns(
@@ -129,10 +132,12 @@ def _undominated(columns: list[Column]) -> list[Column]:
 class _Mix:
     """The mixed-integer program."""
 
-    def __init__(self, problem: Problem, columns: list[Column], *, whole: bool) -> None:
+    def __init__(
+        self, problem: Problem, columns: list[Column], nodes: int, *, whole: bool = False, shared_gpus: bool = False
+    ) -> None:
         """whole: every column has a whole number of servers, not only every model and GPU type."""
-        self._problem, self._columns = problem, columns
-        self._solver = solver = programs.integer()
+        self._problem, self._columns, self._shared_gpus = problem, columns, shared_gpus
+        self._solver = solver = programs.integer(nodes)
         self._share = [solver.Var(0, solver.infinity(), whole, "") for _ in columns]
         least = [max(task.floor_hz, LEAST_RATE * task.max_rate_hz if whole else 0.0) for task in problem.classes]
         self._rates = [
@@ -150,9 +155,8 @@ class _Mix:
             solver.Objective().SetCoefficient(rate, task.value)
         solver.Objective().SetMaximization()
 
-    def solve(self, time_limit_s: float, gap: float) -> Bound:
+    def solve(self, gap: float) -> Bound:
         solver = self._solver
-        solver.SetTimeLimit(max(100, int(1e3 * time_limit_s)))  # 0 would be no limit
         parameters = pywraplp.MPSolverParameters()
         parameters.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, gap)
         if any(task.floor_hz > task.max_rate_hz for task in self._problem.classes):
@@ -174,15 +178,15 @@ class _Mix:
         return tuple(Share(self._columns[i], servers, served[i]) for i, servers in shares if servers > 1e-9)
 
     def _add_servers(self) -> None:
-        """Whole servers per model and GPU type; every model has at least one, for somebody needs it."""
+        """Whole servers per model and GPU type; every model has at least one, for somebody needs it. Not where GPUs are shared."""
         solver = self._solver
         totals = {gpu_type: solver.Constraint(0, available) for gpu_type, available in self._problem.gpus.items()}
         for model in self._problem.models:
-            somewhere = solver.Constraint(1, solver.infinity())
+            somewhere = solver.Constraint(0 if self._shared_gpus else 1, solver.infinity())
             for gpu_type, available in self._problem.gpus.items():
                 mine = [i for i, c in enumerate(self._columns) if (c.config.model, c.config.gpu_type) == (model, gpu_type)]
                 if mine:
-                    whole = solver.IntVar(0, available, "")
+                    whole = solver.Var(0, available, not self._shared_gpus, "")
                     totals[gpu_type].SetCoefficient(whole, 1)
                     somewhere.SetCoefficient(whole, 1)
                     share = solver.Constraint(0, 0)

@@ -14,7 +14,8 @@ robots out of step, so that the tail grows and the rate falls.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
@@ -72,8 +73,17 @@ def _law_s(host: Host, service_s: float, cycle_s: float) -> float:
     return max(service_s + wait_s, convoys * service_s - cycle_s)
 
 
-def latencies_s(problem: Problem, curves: Curves, host: Host) -> tuple[float, float]:
-    """(mean, p99) of a server whose robots all pace themselves.
+@dataclass(frozen=True)
+class Latency:
+    """Of one server."""
+
+    mean_s: float
+    at: Callable[[float], float]
+    """Seconds at a percentile."""
+
+
+def latency(problem: Problem, curves: Curves, host: Host) -> Latency:
+    """Of a server whose robots all pace themselves.
 
     Calls of other components put robots out of step, by one service at the most; without any, only services scatter, as the profile
     shows where nothing queues.
@@ -82,9 +92,12 @@ def latencies_s(problem: Problem, curves: Curves, host: Host) -> tuple[float, fl
     service_s = _service_s(curves, host)
     response_s = _law_s(host, service_s, min(t.cycle_s for t in tasks))
     if any(len(t.coupled) > 1 for t in tasks):
-        return response_s, response_s + service_s
-    quiet = [(curves.quantile(c, 99.0).y[0], curves.quantile(c, 50.0).y[0]) for c in curves.of(host.config.model)]
-    return response_s, response_s * min(high / middle for high, middle in quiet)
+        return Latency(response_s, lambda percentile: response_s + service_s)
+    return Latency(response_s, lambda percentile: response_s * _scatter(curves, host, percentile))
+
+
+def _scatter(curves: Curves, host: Host, percentile: float) -> float:
+    return min(curves.quantile(c, percentile).y[0] / curves.quantile(c, 50.0).y[0] for c in curves.of(host.config.model))
 
 
 def _fastest_response_s(problem: Problem, curves: Curves, host: Host) -> float | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ros2_rfm_serving.profiles import Profile, column_of
+
+ROUNDING = 1e-6
+"""Share of the highest measured load that may be rounding."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ class Config:
 
 @dataclass(frozen=True)
 class Line:
-    """Piecewise linear over the load in requests/s, constant below the first point; non-decreasing."""
+    """Piecewise linear over the load in requests/s, constant below the first point, non-decreasing; infinite beyond the last: what
+    was never measured is not made up."""
 
     x: tuple[float, ...]
     y: tuple[float, ...]
@@ -31,7 +36,9 @@ class Line:
     def at(self, load_hz: float) -> float:
         if load_hz <= self.x[0]:
             return self.y[0]
-        i = min(bisect_right(self.x, load_hz), len(self.x) - 1)
+        if load_hz >= self.x[-1]:
+            return self.y[-1] if load_hz <= self.x[-1] * (1 + ROUNDING) else math.inf
+        i = bisect_right(self.x, load_hz)
         return self.y[i - 1] + (self.y[i] - self.y[i - 1]) * (load_hz - self.x[i - 1]) / (self.x[i] - self.x[i - 1])
 
     def slope_at(self, load_hz: float) -> float:

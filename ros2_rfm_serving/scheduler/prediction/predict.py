@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.prediction import convoys
 from ros2_rfm_serving.scheduler.prediction.bound import Bound
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.rates import BISECTIONS, Host, Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium, equilibrium
+from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream, TaskSolution
-
-SLO_SLACK = 1 + 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +41,9 @@ def solution_of(
     declared: tuple[int, ...] | None = None,
 ) -> Solution:
     """declared: robots of each class, where the policy serves only some of them."""
-    rates = operation.rates or equilibrium(problem, curves, operation.hosts, operation.caps)
-    servers = _servers(problem, curves, operation, rates)
+    settled = _settled(problem, curves, operation)
+    rates = settled.rates
+    servers = _servers(problem, curves, operation, settled)
     missed = _missed(servers)
     counts = declared or tuple(task.num_robots for task in problem.classes)
     problems = [
@@ -63,8 +63,14 @@ def solution_of(
         servers=servers,
         problems=tuple(problems),
         complete=operation.complete,
-        notes=() if bound.proven else ("the bound is loose: its solver ran out of time",),
+        notes=(*_beyond(servers), *(() if bound.proven else ("the bound is loose: its search was cut short",))),
     )
+
+
+def _settled(problem: Problem, curves: Curves, operation: Operation) -> Equilibrium:
+    if operation.rates is None:
+        return equilibrium(problem, curves, operation.hosts, operation.caps)
+    return Equilibrium(operation.rates, {}, frozenset())
 
 
 def _qualified(problem: Problem, rates: Rates, missed: Collection[str]) -> float:
@@ -86,46 +92,12 @@ def _tasks(problem: Problem, search: RateSearch, rates: Rates, expected: Rates, 
     }
 
 
-def equilibrium(problem: Problem, curves: Curves, hosts: Sequence[Host], caps: Rates | None) -> Rates:
-    """Action rates where each class runs at its cap or at its closed loop, whichever is lower, and no server beyond its maximum."""
-    search = RateSearch(problem, curves, hosts)
-    tops = caps or tuple(task.max_rate_hz for task in problem.classes)
-    rates = tops
-    for _ in range(BISECTIONS):  # damped: latencies fall as rates fall
-        within = _within_maximum(search, curves, hosts, problem, rates)
-        loops = search.closed_loops_hz(within)
-        target = tuple(min(top, loop, w * 1.5) for top, loop, w in zip(tops, loops, within, strict=True))
-        moved = tuple((a + b) / 2 for a, b in zip(within, target, strict=True))
-        if max(abs(a - b) for a, b in zip(moved, rates, strict=True)) < 1e-9:
-            break
-        rates = moved
-    return _within_maximum(search, curves, hosts, problem, rates)
-
-
-def _within_maximum(search: RateSearch, curves: Curves, hosts: Sequence[Host], problem: Problem, rates: Rates) -> Rates:
-    """Classes on an overloaded server slow down together until it is just saturated."""
-    factors = [1.0] * len(rates)
-    for host in dict.fromkeys(hosts):
-        goal = fixed = 0.0
-        for index, count in host.robots:
-            demand = problem.demands[index]
-            goal += count * demand.calls * rates[demand.task]
-            fixed += count * demand.fixed_hz
-        most = curves.max_rate_hz(host.config)
-        if goal and goal + fixed > most:
-            for index, _ in host.robots:
-                if problem.demands[index].goal_coupled:
-                    task = problem.demands[index].task
-                    factors[task] = min(factors[task], max(most - fixed, 0.0) / goal)
-    return tuple(f * factor for f, factor in zip(rates, factors, strict=True))
-
-
-def _servers(problem: Problem, curves: Curves, operation: Operation, rates: Rates) -> tuple[ServerSolution, ...]:
+def _servers(problem: Problem, curves: Curves, operation: Operation, settled: Equilibrium) -> tuple[ServerSolution, ...]:
     gpus = operation.gpus or ("",) * len(operation.hosts)
     names = _names(problem, operation.hosts, gpus)
     order = sorted(range(len(names)), key=lambda i: (list(problem.servers).index(gpus[i] or names[i]), i))
     return tuple(
-        replace(_server(problem, curves, operation, operation.hosts[i], rates), server=names[i], gpu=gpus[i]) for i in order
+        replace(_server(problem, curves, operation, operation.hosts[i], settled), server=names[i], gpu=gpus[i]) for i in order
     )
 
 
@@ -139,27 +111,24 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list
     return names
 
 
-def _server(problem: Problem, curves: Curves, operation: Operation, host: Host, rates: Rates) -> ServerSolution:
-    streams = []
-    load_hz = 0.0
-    for index, count in host.robots:
-        demand = problem.demands[index]
-        task = problem.classes[demand.task]
-        rate_hz = demand.rate_hz(rates[demand.task])
-        load_hz += count * rate_hz
-        cap_hz = demand.fixed_hz or (demand.calls * operation.caps[demand.task] if operation.caps else math.inf)
-        streams.append(
-            Stream(
-                task=task.name,
-                component=demand.component,
-                num_robots=count,
-                rate_hz=rate_hz,
-                cap_hz=cap_hz,
-                slo_s=demand.slo_s,
-                percentile=demand.percentile,
-            )
+def _server(problem: Problem, curves: Curves, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:
+    rates, caps = settled.rates, operation.caps
+    of_host = [(problem.demands[index], count) for index, count in host.robots]
+    load_hz = sum(count * demand.rate_hz(rates[demand.task]) for demand, count in of_host)
+    latency = _latency(problem, curves, operation, host, settled, load_hz)
+    streams = [
+        Stream(
+            task=problem.classes[demand.task].name,
+            component=demand.component,
+            num_robots=count,
+            rate_hz=demand.rate_hz(rates[demand.task]),
+            cap_hz=demand.fixed_hz or (demand.calls * caps[demand.task] if caps else math.inf),
+            slo_s=demand.slo_s,
+            percentile=demand.percentile,
+            latency_s=latency.at(demand.percentile),
         )
-    mean_s, p99_s = _latencies_s(problem, curves, operation, host, rates, load_hz)
+        for demand, count in of_host
+    ]
     return ServerSolution(
         server="",
         gpu_type=host.config.gpu_type,
@@ -168,47 +137,44 @@ def _server(problem: Problem, curves: Curves, operation: Operation, host: Host, 
         batch_size=host.config.batch_size,
         streams=tuple(streams),
         rate_hz=load_hz,
-        mean_s=mean_s,
-        p99_s=p99_s,
+        mean_s=latency.mean_s,
+        p99_s=latency.at(99.0),
+        beyond_profile=host in settled.saturated,
     )
 
 
-def _latencies_s(
-    problem: Problem, curves: Curves, operation: Operation, host: Host, rates: Rates, load_hz: float
-) -> tuple[float, float]:
-    """(mean, p99): by the profile's curves, but for servers that are saturated and for robots that pace themselves."""
-    most_hz = curves.max_rate_hz(host.config)
-    if operation.caps is None and load_hz > most_hz * (1 - 1e-6):
-        response_s = _response_s(problem, host, rates, most_hz)
-        return response_s, response_s
+def _latency(
+    problem: Problem, curves: Curves, operation: Operation, host: Host, settled: Equilibrium, load_hz: float
+) -> convoys.Latency:
+    """By the profile's curves, but for servers that are saturated and for robots that pace themselves."""
+    mean = curves.mean(host.config)
+    if host in settled.saturated:
+        response_s = settled.response_s[host]
+        return convoys.Latency(response_s, lambda p: response_s + max(curves.quantile(host.config, p).y[-1] - mean.y[-1], 0.0))
     demands = [problem.demands[d] for d, _ in host.robots]
     if demands and operation.paces and all(d.calls == 1.0 and operation.paces[d.task] is not None for d in demands):
-        return convoys.latencies_s(problem, curves, host)
-    return curves.mean(host.config).at(load_hz), curves.quantile(host.config, 99.0).at(load_hz)
-
-
-def _response_s(problem: Problem, host: Host, rates: Rates, most_hz: float) -> float:
-    """Of a saturated server that robots wait at: what is left of their cycles (the interactive response time law)."""
-    periodic_hz = sum(n * problem.demands[d].fixed_hz for d, n in host.robots)
-    if periodic_hz > most_hz * (1 - 1e-6):
-        return math.inf
-    waits = []
-    for index, _ in host.robots:
-        demand = problem.demands[index]
-        if demand.goal_coupled and rates[demand.task] > 0:
-            waits.append((1.0 / rates[demand.task] - problem.classes[demand.task].cycle_s) / demand.calls)
-    return max(waits, default=math.inf)
+        return convoys.latency(problem, curves, host)
+    return convoys.Latency(mean.at(load_hz), lambda p: curves.quantile(host.config, p).at(load_hz))
 
 
 def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
-    """Task -> what misses its SLO, in words. Checked at 99 %, or the demand's own percentile where the profile's p99 is over."""
+    """Task -> what misses its SLO at the percentile that it declares, in words."""
     texts: dict[str, list[str]] = defaultdict(list)
     for server in servers:
         for stream in server.streams:
-            if server.p99_s > stream.slo_s * SLO_SLACK:
+            if not stream.keeps_slo:
                 text = (
-                    f"{stream.component} of {stream.task!r} on {server.server}: predicted p99 "
-                    f"{1e3 * server.p99_s:.0f} ms, the SLO is {1e3 * stream.slo_s:.0f} ms"
+                    f"{stream.component} of {stream.task!r} on {server.server}: predicted p{stream.percentile:g} "
+                    f"{1e3 * stream.latency_s:.0f} ms, the SLO is {1e3 * stream.slo_s:.0f} ms"
                 )
                 texts[stream.task].append(text)
     return dict(texts)
+
+
+def _beyond(servers: Sequence[ServerSolution]) -> Iterator[str]:
+    """What is not by the profile, in words."""
+    for (model, gpu_type), count in Counter((s.model, s.gpu_type) for s in servers if s.beyond_profile).items():
+        yield (
+            f"{count} server{'s' if count > 1 else ''} of {model!r} on {gpu_type}: robots ask for more than was ever measured; "
+            "the latency is not the profile's but what is left of the robots' cycles"
+        )

@@ -123,7 +123,9 @@ class RateSearch:
         if not self._complete():
             return 1e6
         loops = self.closed_loops_hz(floors)
-        return over + sum(max(0.0, floor / loop - 1.0) for floor, loop in zip(floors, loops, strict=True))
+        return over + sum(
+            max(0.0, min(floor / loop - 1.0, 1e3) if loop else 1e3) for floor, loop in zip(floors, loops, strict=True) if floor
+        )
 
     def _complete(self) -> bool:
         return all(self._where[d.index] for d in self.problem.demands if self.problem.robots_of(d))

@@ -1,16 +1,22 @@
 """Which waiting requests run next: small classes over plain data, chosen by name."""
 
-from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Selection, Waiting
+from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Selection
+from ros2_rfm_serving.server.dispatch.batching import CONTINUOUS
 from ros2_rfm_serving.server.dispatch.dispatcher import DISPATCH_POLICIES, Dispatcher, count_skips, policy
+from ros2_rfm_serving.server.dispatch.flight import Flight, Row
 from ros2_rfm_serving.server.dispatch.guarded import Guarded
 from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
+from ros2_rfm_serving.server.dispatch.waiting import Waiting
 
 __all__ = [
+    "CONTINUOUS",
     "DISPATCH_POLICIES",
     "DispatchPolicy",
     "Dispatcher",
     "EngineView",
+    "Flight",
     "Guarded",
+    "Row",
     "Selection",
     "ServiceTimes",
     "Waiting",

@@ -7,24 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ros2_rfm_serving.server.dispatch.flight import Flight
 from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
+from ros2_rfm_serving.server.dispatch.waiting import Waiting
 from ros2_rfm_serving.server.history import History
-from ros2_rfm_serving.types import InferenceRequest
-
-
-class Waiting(NamedTuple):
-    """A decoded request in its session's mailbox. Instants are seconds on the server's clock."""
-
-    request: InferenceRequest
-    stamp_ns: int
-    arrived_s: float
-    since_s: float
-    """Since when its session waits: a newer observation keeps its predecessor's place in the queue."""
-    starves_s: float
-    """When its robot runs out of actions, or did."""
-    due_s: float
-    """When its SLO is over; inf: it has none."""
-    history: History
 
 
 @dataclass(slots=True)
@@ -38,10 +24,24 @@ class EngineView:
     """To an engine that is elsewhere, beyond what `times` say."""
     free_s: float = -math.inf
     """When it is expected to be able to begin the next batch."""
+    flight: Flight | None = None
+    """Of an engine whose rows go on step by step; None: it goes by whole calls."""
 
     def latency_s(self, num_rows: int) -> float:
         """From the beginning of a batch to its replies; 0: not known yet."""
-        return self.times.seconds(num_rows) + self.round_trip_s
+        return (self.flight or self.times).seconds(num_rows) + self.round_trip_s
+
+    @property
+    def next_rows(self) -> int:
+        """Requests that it can take when it is free again."""
+        return self.flight.leaving if self.flight is not None else self.batch_size
+
+    def begins_s(self, position: int, now_s: float) -> float:
+        """When it gets to the request at this place of the queue, from `now_s` on; batches are as large as pays."""
+        if self.flight is not None:
+            return self.flight.begins_in_s(position)
+        rows = self.times.saturation(self.batch_size)
+        return max(0.0, self.free_s - now_s) + position // rows * self.latency_s(rows)
 
 
 class Selection(NamedTuple):

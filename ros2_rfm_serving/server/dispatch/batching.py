@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ros2_rfm_serving.server.dispatch.base import NOTHING, EngineView, Selection, Waiting
+from ros2_rfm_serving.server.dispatch.base import NOTHING, EngineView, Selection
+from ros2_rfm_serving.server.dispatch.entering import joining
+from ros2_rfm_serving.server.dispatch.waiting import Waiting
 
 Asks = Callable[[], Sequence[float]]
 """When sessions that do not wait now are expected to ask, on the server's clock."""
@@ -35,4 +37,6 @@ def worth_waiting(ranked: Sequence[Waiting], engine: EngineView, now_s: float, a
     return Selection(ranked)
 
 
-BATCHINGS: dict[str, Batching] = {"fixed": fixed, "saturation": saturated, "wait": worth_waiting}
+CONTINUOUS = "continuous"
+"""Rows join and leave a running batch one by one (`entering.py`)."""
+BATCHINGS: dict[str, Batching] = {"fixed": fixed, "saturation": saturated, "wait": worth_waiting, CONTINUOUS: joining}

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Waiting
+from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView
 from ros2_rfm_serving.server.dispatch.task_lengths import TaskLengths
+from ros2_rfm_serving.server.dispatch.waiting import Waiting
 from ros2_rfm_serving.server.history import History
 
 FIRST_S = 0.05

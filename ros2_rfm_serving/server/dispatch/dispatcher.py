@@ -7,13 +7,14 @@ from importlib.metadata import entry_points
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
-from ros2_rfm_serving.server.dispatch.base import NOTHING, DispatchPolicy, EngineView, Selection, Waiting
+from ros2_rfm_serving.server.dispatch.base import NOTHING, DispatchPolicy, EngineView, Selection
 from ros2_rfm_serving.server.dispatch.batching import BATCHINGS, Asks
 from ros2_rfm_serving.server.dispatch.best import Balanced, Best, Swift
 from ros2_rfm_serving.server.dispatch.deadline import Deadline
 from ros2_rfm_serving.server.dispatch.fifo import Fifo
 from ros2_rfm_serving.server.dispatch.least_attained import LeastAttained
 from ros2_rfm_serving.server.dispatch.wait_ratio import WaitRatio
+from ros2_rfm_serving.server.dispatch.waiting import Waiting
 from ros2_rfm_serving.types import PRECEDENCE
 
 DISPATCH_POLICIES: dict[str, type[DispatchPolicy]] = {
@@ -71,9 +72,14 @@ class Dispatcher:
     ) -> Selection:
         """`ranked`: those of `waiting` who may run on this engine, most urgent first."""
         selection = self._batch(ranked, engine, now_s, asks) if ranked else NOTHING
-        if selection.batch and len(selection.batch) < len(waiting):
+        if selection.batch and len(selection.batch) < len(waiting) and not _more_follow(engine):
             count_skips(waiting, selection.batch)
         return selection
+
+
+def _more_follow(engine: EngineView) -> bool:
+    """Rows that join a batch come one by one: only who finds no room is passed over."""
+    return engine.flight is not None and len(engine.flight.rows) + 1 < engine.flight.most
 
 
 def count_skips(waiting: Sequence[Waiting], batch: Sequence[Waiting]) -> None:

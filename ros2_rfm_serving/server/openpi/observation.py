@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from ros2_rfm_serving import wire
-from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.errors import BadMessageError, ContractError
 from ros2_rfm_serving.types import (
     MONITOR,
     NO_ROWS,
@@ -171,6 +171,8 @@ def session_of(words: Any, contract: ModelContract, shown: Mapping[str, Any], *,
     )
     if not request.component.isidentifier() or len(request.component) > 100:
         raise BadMessageError("bad_session", "session: component: letters, digits and underscores, a letter first")
+    if request.pipelining:
+        raise ContractError(["pipelining: this door answers one observation after the other; open a pipelined session over ROS"])
     return request
 
 

@@ -8,6 +8,7 @@ be below `observation` and `images`, nested or joined with `/` or `.`. Beyond op
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ros2_rfm_serving import wire
@@ -38,7 +39,8 @@ class OpenpiClient:
 
     def metadata(self) -> dict[str, Any]:
         """The first frame of a connection: what is served here."""
-        contract: dict[str, Any] = wire.CONTRACT.dump_python(self._server.contract, mode="json")
+        served_here = replace(self._server.contract, pipelines=False)
+        contract: dict[str, Any] = wire.CONTRACT.dump_python(served_here, mode="json")
         return {"server": wire.OURS, **contract}
 
     def ask(self, frame: bytes | memoryview) -> ObservationRequest | None:

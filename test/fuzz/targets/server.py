@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, DrainingError, ModelError, RfmError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
-from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
+from ros2_rfm_serving.server.dispatch.batching import BATCHINGS, CONTINUOUS
 from ros2_rfm_serving.server.dispatch.dispatcher import DISPATCH_POLICIES
 from ros2_rfm_serving.server.sessions import SessionRules
 from ros2_rfm_serving.server.tiers import Tier, Work
@@ -33,6 +33,7 @@ from ros2_rfm_serving.types import (
     empty,
 )
 from test.unit import fakes
+from test.unit.stepping import FakeStepping
 
 Item = TypeVar("Item")
 MAX_OPERATIONS = 100
@@ -57,6 +58,8 @@ PREFIXES = (
     np.full((2, 2), np.nan),
 )
 TEXTS = ("", "go", "stop", "x" * 3000, "\0", "\ud800", "static", "confidence", "system1", "monitor")
+WILD = 6
+"""Engines that do this or more answer nobody."""
 SERVES_WITHIN = 250
 """Batches, of one row each, that those who wait may come to be served before the good one."""
 
@@ -103,13 +106,41 @@ class Foreign(fakes.FakeEngine):
         return [] if self.does > len(answers) else [answers[self.does]() for _ in requests]
 
 
+class ForeignSteps(FakeStepping, Foreign):
+    """Whose rows go on one step at a time, as far as it likes. A row that it has lost is no row any more, as the interface says."""
+
+    max_batch_size = max_rows = 4
+
+    def __init__(self, **contract: Any) -> None:
+        FakeStepping.__init__(self)
+        Foreign.__init__(self, **contract)
+
+    def enter(self, rows: Mapping[int, InferenceRequest]) -> Any:
+        if self.does == WILD:
+            raise RuntimeError("lost")
+        if self.does > WILD:
+            return []
+        super().enter(rows)
+        refused = list(rows)[:1] if self.does == WILD - 1 else []
+        self.leave(refused)
+        return {row: ModelError("no") for row in refused}
+
+    def turn(self, rows: Collection[int]) -> Any:
+        requests = {row: self.in_flight[row][0] for row in rows}
+        done = super().turn(rows)
+        if self.does >= WILD:
+            self.leave(rows)
+        if self.does > WILD:
+            return []
+        return dict(zip(done, Foreign.infer(self, [requests[row] for row in done]), strict=False)) if done else {}
+
+
 class Run:
     """A server, its clock, and what its robots know."""
 
     def __init__(self, program: Program) -> None:
         self.program, self.now_s = program, 100.0
-        self.engines = [Foreign(serving=program.one_of(tuple(Serving))) for _ in range(2)]
-        self.engines[1].contract = self.engines[0].contract
+        serving = program.one_of(tuple(Serving))
         config = ServerConfig(
             name="s",
             batch_size=1 + program.byte() % 4,
@@ -124,6 +155,10 @@ class Run:
                 absent_grace_s=1.0,
             ),
         )
+        steps = config.batching == CONTINUOUS
+        if steps:
+            serving = Serving.SHARED
+        self.engines = [(ForeignSteps if steps else Foreign)(serving=serving), Foreign(serving=serving)]
         overflow = [Tier(engine=self.engines[1], batch_size=2, round_trip_s=0.05)] if program.byte() % 2 else []
         self.server = ModelServer(config, self.engines[0], *overflow)
         self.epochs = dict.fromkeys((*ROBOTS, GOOD), 0)
@@ -189,7 +224,13 @@ class Run:
         self.now_s += self.program.one_of((0.0, 1e-6, 0.01, 0.1, 1.0, 100.0))
 
     def begin(self) -> None:
-        if work := self.server.begin(self.now_s, self.program.byte() % self.server.num_tiers):
+        tier = self.program.byte() % self.server.num_tiers
+        work = self.server.begin(self.now_s, tier)
+        if tier == 0 and self.server.steps():
+            _, ended = self.server.round(work, self.clock)
+            for one in ended:
+                self.server.complete(*one, self.now_s)
+        elif work:
             self.works.append(work)
 
     def complete(self) -> None:
@@ -258,7 +299,7 @@ def seeds() -> list[bytes]:
     asked = bytes([names["submit"], 0, 0, 1, 1, 1, 1, 0, names["submit"], 1, 0, 2, 2, 2, 2, 0])
     served = bytes([names["wait"], 3, names["begin"], 0, names["wait"], 3, names["complete"], 0, names["look"]])
     calm = (opened + (asked + served) * 3 + bytes([names["close"], 0]), opened + bytes([names["behave"], 0, 1]) + asked + served)
-    configurations = [bytes([0, 0, 1, 7, policy, batching, 1, 1, 0, 0, policy % 2]) for policy in range(5) for batching in range(3)]
+    configurations = [bytes([0, 0, 1, 7, policy, batching, 1, 1, 0, 0, policy % 2]) for policy in range(5) for batching in range(4)]
     return [configuration + program for configuration in configurations for program in calm]
 
 

@@ -17,6 +17,7 @@ from ros2_rfm_serving.audit.servers.observations import Observations
 from ros2_rfm_serving.audit.servers.rerun import measure
 from ros2_rfm_serving.engines.base import Engine, SamplingConfig
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
+from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import Conditioning, EncodedImage, EngineReply, InferenceRequest, ObservationRequest, SessionRequest
@@ -45,10 +46,12 @@ class RoughEngine(FlowEngine):
         ]
 
 
-def served(num_rounds: int = 4, engine: Engine | None = None) -> tuple[list[dict[str, Any]], list[ObservationRequest], Engine]:
-    """Batches of three, filled up to four, and what was asked."""
+def served(
+    num_rounds: int = 4, engine: Engine | None = None, batching: str = "fixed"
+) -> tuple[list[dict[str, Any]], list[ObservationRequest], Engine]:
+    """Batches of three, filled up to four, and what was asked. Rows that go on one by one come a turn after each other."""
     engine = engine or FlowEngine(small_policy(), SAMPLING)
-    contract, server = engine.contract, ModelServer(ServerConfig(name="s", batch_size=4), engine)
+    contract, server = engine.contract, ModelServer(ServerConfig(name="s", batch_size=4, batching=batching), engine)
     kept, asked, rng = Kept(server), [], np.random.default_rng(0)
     kept.written.follow(server, {"entry": {"engine": "bundle"}})
     kept.journal.anew(1e6, "with its engine")
@@ -60,6 +63,7 @@ def served(num_rounds: int = 4, engine: Engine | None = None) -> tuple[list[dict
         ).session_epoch
         for robot in ROBOTS
     }
+    answered = 0
     for sequence in range(1, num_rounds + 1):
         for robot, epoch in epochs.items():
             prefix = rng.random((1, width), np.float32)
@@ -71,7 +75,11 @@ def served(num_rounds: int = 4, engine: Engine | None = None) -> tuple[list[dict
             )
             asked.append(request)
             server.submit(request, float(sequence))
-        assert len(server.step(lambda: float(sequence))) == 3  # noqa: B023
+            if server.steps() or (batching == "continuous" and sequence == 1):
+                answered += len(server.step(lambda: float(sequence)))  # noqa: B023
+        while not server.is_idle:
+            answered += len(server.step(lambda: float(sequence)))  # noqa: B023
+    assert answered == 3 * num_rounds
     records = kept.records()
     begins = max(number for number, record in enumerate(records) if record["kind"] == "begin")
     return records[begins:], asked, engine
@@ -93,6 +101,23 @@ def test_the_same_engine_gives_the_same_bytes_and_each_row_alone_about_the_same(
     found = again(records, asked, engine)
     assert (found.batches, found.rows, found.same, found.unrecorded, found.skipped) == (4, 12, 12, 0, 0)
     assert found.alone <= ALONE_LIMIT and not found.notes and not found.different
+
+
+def test_rows_that_went_on_step_by_step_do_so_again_in_the_company_that_they_had() -> None:
+    engine = SteppingEngine(small_policy(), SAMPLING)
+    records, asked, _ = served(engine=engine, batching="continuous")
+    assert {record["batch_size"] for record in records if record["kind"] == "reply"} == {3}
+    assert all(len(record["args"]["turns"]) == 1 for record in records if record.get("do") == "entered")
+    found = again(records, asked, engine)
+    assert (found.batches, found.rows, found.same, found.unrecorded, found.skipped) == (12, 12, 12, 0, 0)
+    assert found.alone <= ALONE_LIMIT and not found.notes and not found.different and not engine.ready()
+
+
+def test_who_was_in_company_with_a_row_that_was_not_recorded_is_not_compared() -> None:
+    engine = SteppingEngine(small_policy(), SAMPLING)
+    records, asked, _ = served(engine=engine, batching="continuous")
+    found = again(records, asked[1:], engine)
+    assert found.unrecorded == 3 and found.rows == found.same == 9 and not engine.ready()
 
 
 def test_a_row_that_is_another_one_alone_is_found() -> None:

@@ -23,7 +23,7 @@ from ros2_rfm_serving.benchmarks.dispatch.world import CLOUD, EDGE, World, draw_
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerBrain, ServerConfig
 from ros2_rfm_serving.server.dispatch import DISPATCH_POLICIES, DispatchPolicy, EngineView, Waiting
-from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
+from ros2_rfm_serving.server.dispatch.batching import BATCHINGS, CONTINUOUS
 from ros2_rfm_serving.server.dispatch.fifo import Fifo
 from ros2_rfm_serving.server.horizon import HORIZON_POLICIES
 from ros2_rfm_serving.types import (
@@ -40,6 +40,7 @@ from test.fuzz.targets import server as fuzz
 from test.fuzz.targets.server import OPERATIONS, Foreign, Program, Run
 from test.unit.audit.servers import Kept, again
 from test.unit.fakes import CONTRACT, JPEG, FakeEngine, observation, rows, session_request
+from test.unit.server.rows_machine import Machine
 
 BUSY = [Run.open, Run.submit, Run.submit, Run.submit, Run.begin, Run.begin, Run.complete]
 
@@ -84,11 +85,31 @@ def test_any_program_is_decided_again(seed: int) -> None:
     assert result.decisions > 50 and result.snapshots > 5
 
 
-@pytest.mark.parametrize("batching", BATCHINGS)
+@pytest.mark.parametrize("batching", [name for name in BATCHINGS if name != CONTINUOUS])
 @pytest.mark.parametrize("policy", DISPATCH_POLICIES)
 def test_every_policy_decides_again(policy: str, batching: str) -> None:
     result = again(of_a_world(policy, batching))
     assert result.difference is None and not result.refused and result.decisions > 300, result
+
+
+def of_rows(seed: int, operations: int = 400) -> list[dict[str, Any]]:
+    """Rows that join, leave, are overtaken and lost; a server that goes over to batches and back."""
+    machine = Machine(seed)
+    kept = Kept(machine.server, lambda: machine.now_s)
+    for number in range(operations):
+        machine.happen()
+        if number % 37 == 0:
+            kept.snapshot()
+    return kept.records()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_who_joined_went_on_and_left_is_decided_again(seed: int) -> None:
+    kept = of_rows(seed)
+    turns = [record["result"] for record in kept if record.get("do") == "turn"]
+    assert sum(bool(turn["advance"]) for turn in turns) > 20 and any(turn["leave"] for turn in turns)
+    result = again(kept)
+    assert result.difference is None and not result.refused and result.decisions > 150, result
 
 
 class Last(Fifo):

@@ -74,7 +74,7 @@ class TestPlan:
 
     def test_tables_name_alike_servers_once_with_units(self) -> None:
         done = rfm("plan", P4, "--policy", "baseline3")
-        rows = [line for line in done.stdout.splitlines() if "GR00T" in line]
+        rows = [line for line in done.stdout.splitlines() if line.startswith("│") and "GR00T" in line]
         assert len(rows) == 1 and "server_1-2" in rows[0] and "│  200 │" in rows[0]
         assert "(Hz)" in done.stdout and "(ms)" in done.stdout and "(actions/s)" in done.stdout
         assert "unlimited" in done.stdout and "infeasible with policy baseline3; objective 0.00" in done.stdout

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
+from ros2_rfm_serving.factory.descriptor import Pipelining
 from ros2_rfm_serving.factory.nodes import node_list
 from ros2_rfm_serving.types import Fallback
 
@@ -46,6 +47,9 @@ carry:
 """
 
 
+PIPELINED = ("  pipeline:\n", "  execution: {mode: async, pipelining: {}}\n  pipeline:\n")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -65,6 +69,10 @@ carry:
         ("carry:\n", "carry-it:\n", ["carry-it", "cannot name a task"]),
         ("  pipeline:", "  pipelin:", ["carry.pipelin"]),
         ("server_cluster:", "server_cluster: [", ["not valid YAML"]),
+        (*PIPELINED, ["f.yaml:8", "carry.execution.pipelining", "no server would take such sessions", "batching: continuous"]),
+        (PIPELINED[0], PIPELINED[1].replace("async", "sync"), ["carry.execution", "pipelining needs `mode: async`"]),
+        (PIPELINED[0], PIPELINED[1].replace("{}", "{pp_perception: 0}"), ["carry.execution.pipelining.pp_perception", "0"]),
+        (PIPELINED[0], PIPELINED[1].replace("{}", "{fetch_offset: 1}"), ["carry.execution.pipelining.fetch_offset", "1"]),
     ],
 )
 def test_an_error_names_line_key_and_fix(old: str, new: str, expected: list[str]) -> None:
@@ -73,6 +81,12 @@ def test_an_error_names_line_key_and_fix(old: str, new: str, expected: list[str]
         parse_factory(SMALL.replace(old, new, 1), "f.yaml")
     for words in expected:
         assert words in str(error.value)
+
+
+def test_a_task_may_be_pipelined_where_rows_join_running_batches() -> None:
+    continuous = SMALL.replace("num_servers: 1", "num_servers: 1\n  batching: continuous")
+    assert parse_factory(continuous.replace(*PIPELINED)).tasks["carry"].execution.pipelining == Pipelining()
+    assert parse_factory(continuous).tasks["carry"].execution.pipelining is None
 
 
 def test_a_missing_file_is_named() -> None:

@@ -1,7 +1,8 @@
-"""One request in flight per component (Remote-RTC P5), by a record of its own.
+"""One request in flight per component (Remote-RTC P5), or as many as a pipelined session's depth, by a record of its own.
 
 The next one goes out when the last is *over*: it was answered, its time is up, or nobody wants the answer any more, as what it was
 asked for is over. Time is up at its SLO where late answers have a fallback, since that asks anew; else at the request's timeout.
+In a pipelined session an answer also ends what went out before its request.
 """
 
 from __future__ import annotations
@@ -28,15 +29,47 @@ class Flight:
 
     def __init__(self, world: World) -> None:
         self._world, self._brain, self._config = world, world.brain, world.config
-        self._out: dict[str, _Out] = {}
-        self._asked_again: set[Sent] = set()
+        self._out: dict[str, list[_Out]] = {}
+        """The oldest first."""
+        self._sent: dict[str, list[_Out]] = {}
+        """All that ever went out, whose observations answers may have ended with."""
+        self._context: dict[str, int] = {}
+        """Newest observation that an answer that was taken ended with."""
+        self._asked_again: dict[str, Sent] = {}
+        self._framed: dict[str, _Out] = {}
+        """The last that began a frame."""
         self._stops, self._plans = 0, 0
         """So many so far."""
         self._seen: tuple[object, object] = ((0, ""), ())
 
-    def __getitem__(self, component: str) -> Sent | None:
-        out = self._out.get(component)
-        return out.sent if out else None
+    def __getitem__(self, component: str) -> list[Sent]:
+        """The oldest first."""
+        return [out.sent for out in self._out.get(component, [])]
+
+    def depth(self, component: str) -> int:
+        pipelining = self._config.pipelining
+        return pipelining.depth if pipelining and component == "system1" else 1
+
+    def seen(self, sent: Sent, ended_with: int | None) -> Sent | None:
+        """The request whose observation an answer says that it ended with; None: that cannot be."""
+        component, first = sent.request.id.component, sent.request.id.sequence
+        if ended_with is None:
+            ended_with = first
+        if ended_with < max(first, self._context.get(component, 0)):
+            return None
+        session, episode = self._session(sent), sent.request.id.episode
+        for out in self._sent.get(component, []):
+            identity = out.sent.request.id
+            if identity.sequence == ended_with and out.session is session and identity.episode == episode:
+                return out.sent
+        return None
+
+    def answered(self, sent: Sent, ended_with: int | None) -> None:
+        """What its answer overtakes is over, too."""
+        identity = sent.request.id
+        self._context[identity.component] = identity.sequence if ended_with is None else ended_with
+        out = self._out.get(identity.component, [])
+        self._out[identity.component] = [each for each in out if each.sent.request.id.sequence > identity.sequence]
 
     def look(self) -> bool:
         """True when there was a stop since, or may have been."""
@@ -48,15 +81,31 @@ class Flight:
         return self._stops > stops
 
     def goes_out(self, sent: Sent) -> None:
-        component = sent.request.id.component
-        if before := self._out.get(component):
-            told = f"{component}: a request while another, {sent.at_s - before.sent.at_s:.3f} s old, is in flight"
-            assert self._is_over(component, before, sent), told
-        self._out[component] = _Out(sent, self._session(sent), self._wanted_for(component))
+        component, depth = sent.request.id.component, self.depth(sent.request.id.component)
+        before, asked = self._out.get(component, []), self._asked_again.get(component)
+        again = any(each.sent is asked for each in before)
+        out = [each for each in before if not self._is_over(component, each, sent)]
+        told = [f"{sent.at_s - each.sent.at_s:.3f} s old" for each in out]
+        assert len(out) < depth, f"{component}: a request while others, {', '.join(told)}, are in flight"
+        # What may be given up need not be, in a pipelined session: nothing takes its place.
+        out = [each for each in before if each.sent is not asked] if depth > 1 else out
+        new = _Out(sent, self._session(sent), self._wanted_for(component))
+        if not again and depth > 1:  # else it takes the place of another one
+            self._check_frame(component, new)
+        self._out[component] = [*out, new]
+        self._sent[component] = [*self._sent.get(component, [])[-100:], new]
+
+    def _check_frame(self, component: str, new: _Out) -> None:
+        """One request per frame of an episode."""
+        last, self._framed[component] = self._framed.get(component), new
+        if last is not None and last.sent.request.id.episode == new.sent.request.id.episode:
+            jitter_s = 0.5 / self._config.control_rate_hz if self._config.tick_is_step else 0.0
+            frame_s = self._config.execution_horizon / self._config.step_rate_hz - jitter_s
+            assert new.sent.at_s - last.sent.at_s >= frame_s - EPS, "two requests in one frame"
 
     def asked_again(self, sent: Sent) -> None:
         """By its server, which has not begun with it: a newer observation takes its place."""
-        self._asked_again.add(sent)
+        self._asked_again[sent.request.id.component] = sent
 
     def over(self, *components: str) -> None:
         """No name: all of them."""
@@ -65,7 +114,7 @@ class Flight:
 
     def _is_over(self, component: str, before: _Out, sent: Sent) -> bool:
         return (
-            before.sent in self._asked_again
+            before.sent is self._asked_again.get(component)
             or sent.at_s >= before.sent.at_s + self._patience_s(component) - EPS
             or before.session is not self._session(sent)
             or before.sent.request.id.episode != sent.request.id.episode

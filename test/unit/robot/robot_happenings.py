@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from ros2_rfm_serving.robot import TaskGoal
-from ros2_rfm_serving.types import Reply, RequestId, TaskOutcome
+from ros2_rfm_serving.types import Chunk, Reply, RequestId, TaskOutcome
 from test.unit.robot.robot_shadow import Shadow
 from test.unit.robot.robot_world import COMPONENTS, HOME, SPARE, World
 
@@ -80,9 +80,23 @@ class Happenings:
         """A server wants a newer observation."""
         sent = self._shadow.in_flight(self._world.rng.choice(COMPONENTS))
         if sent is not None:
+            late = self._brain.refused["late_refetch"]
             self._brain.ask_again(sent.request.id)
-            self._shadow.asked_again(sent)
+            if self._brain.refused["late_refetch"] == late:
+                self._shadow.asked_again(sent)
         return sent is not None
+
+    def ended_elsewhere(self) -> bool:
+        """A chunk that says that its last steps saw an observation which they cannot have seen."""
+        sent = self._shadow.in_flight("system1")
+        if sent is None:
+            return False
+        reply = self._world.answer(replace(sent))
+        if isinstance(reply, Chunk):
+            first, last = sent.request.id.sequence, max(identity.sequence for identity in self._world.sent_ids)
+            ended_with = self._world.rng.choice([first - 1, last + 1, last + 1000])
+            self._world.deliver(sent, replace(reply, ended_with=ended_with), False)
+        return isinstance(reply, Chunk)
 
     # --- servers ---
 
@@ -191,7 +205,8 @@ EVENTS: tuple[tuple[str, int, Callable[[Happenings], bool | None]], ...] = (
     ("old readings", 1, lambda on: on.reads("old")),
     ("skewed readings", 1, lambda on: on.reads("skewed")),
     ("readings of NaN", 1, lambda on: on.reads("nan")),
-    ("an answer twice", 16, Happenings.comes_twice),
+    ("an answer twice", 12, Happenings.comes_twice),
+    ("an answer that ended elsewhere", 4, Happenings.ended_elsewhere),
     ("an answer of another session", 4, lambda on: on.is_forged(lambda i: replace(i, session_epoch=i.session_epoch + 1))),
     ("an answer of another episode", 4, lambda on: on.is_forged(lambda i: replace(i, episode=max(0, i.episode - 1)))),
     ("an answer to no request", 4, lambda on: on.is_forged(lambda i: replace(i, sequence=i.sequence + 1000))),

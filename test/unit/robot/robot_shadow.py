@@ -9,7 +9,7 @@ import numpy as np
 
 from ros2_rfm_serving.robot.config import CommandType, Motion, Tick
 from ros2_rfm_serving.robot.task import TaskRun
-from ros2_rfm_serving.types import Array, ObservationRequest, Reply, TaskPhase, Verdict
+from ros2_rfm_serving.types import Array, Chunk, ObservationRequest, Reply, TaskPhase, Verdict
 from test.unit.robot.robot_flight import Flight
 from test.unit.robot.robot_world import TAGS, MadeChunk, Sent, World
 
@@ -38,6 +38,8 @@ class Shadow:
         self.ladder_s = sum(rung.duration_s for rung in self.config.fallback if rung.duration_s < math.inf)
         self.has_pose = any(rung.motion is Motion.SAFE_POSE for rung in self.config.fallback)
         self.actions = 0
+        self.ended_later = 0
+        """Chunks that were taken whose last steps saw a newer observation than the request's own."""
         self._flight = Flight(world)
         self._taken: dict[MadeChunk, int] = {}
         """Chunks that were taken, and as which."""
@@ -71,7 +73,9 @@ class Shadow:
         return "safety" in self.config.policy.fallbacks
 
     def in_flight(self, component: str) -> Sent | None:
-        return self._flight[component]
+        """One of what is."""
+        out = self._flight[component]
+        return self.world.rng.choice(out) if out else None
 
     # --- what happens to the robot ---
 
@@ -136,18 +140,23 @@ class Shadow:
     def arrived(self, reply: Reply, sent: Sent, honest: bool, taken: bool) -> None:
         component, now_s = sent.request.id.component, self.world.now_s
         self._perhaps_stopped |= self._flight.look()
-        answers = self._flight[component] is sent and (reply.id, reply.model_hash) == (sent.request.id, sent.model_hash)
-        if answers:
-            self._flight.over(component)  # whether or not it can be used; a second one would be a duplicate
+        ended_with = reply.ended_with if isinstance(reply, Chunk) else None
+        seen = self._flight.seen(sent, ended_with)
+        answers = sent in self._flight[component] and (reply.id, reply.model_hash) == (sent.request.id, sent.model_hash)
+        if answers and not self.world.unasked:
+            self._flight.answered(sent, ended_with)  # whether or not it can be used; a second one would be a duplicate
         if not taken:
             return
         assert honest, f"a corrupted reply of {component} was taken"
-        assert answers, f"{component}: a reply was taken that does not answer the latest request"
+        assert answers, f"{component}: a reply was taken that does not answer what is in flight"
+        assert seen is not None, f"a chunk was taken that cannot have ended with observation {ended_with}"
         assert sent.request.id.episode == self._episode, "a reply of another episode was taken"
         assert self._lasts(sent), f"{component}: a reply of a session that is over was taken"
         if component == "system1":
             number = len(self._taken) + 1
-            self._taken.update((made, number) for made in self.world.chunks if made is not None and made.sent is sent)
+            self._taken.update((made, number) for made in self.world.chunks if made is not None and made.reply is reply)
+            self._check_row_0(reply, seen)
+            self.ended_later += seen is not sent
             self._oldest = number if self.config.replace_queue else self._oldest
         if component == "safety" and isinstance(reply, Verdict):
             rate_hz, slo_s = self.world.routes["safety"]
@@ -156,6 +165,14 @@ class Shadow:
             self._passed = reply.verdict == "safe"
             self._pass_ends_s = max(sent.at_s + 1 / rate_hz, now_s) + patience_s + self.period_s + EPS
         self.notice_episode()
+
+    def _check_row_0(self, reply: Reply, seen: Sent) -> None:
+        """It belongs to the step that began with the observation which the last solver steps saw."""
+        queue = self.brain._queue
+        assert isinstance(reply, Chunk)
+        if self.config.replace_queue:
+            skipped = min(queue.mark - seen.mark, len(reply.chunk_robot))
+            assert queue.behind == skipped, f"{queue.behind} rows were skipped, {skipped} steps executed since its observation"
 
     def _asked(self, server: str, request: ObservationRequest) -> None:
         now_s, readings, task, identity = self.world.now_s, self.world.readings, self.brain.task, request.id
@@ -167,7 +184,7 @@ class Shadow:
         assert readings.skew_s <= self.config.max_sensor_skew_s, "readings of different times were sent"
         session = self.world.granted.get((server, identity.component, identity.session_epoch))
         assert session is not None, "a request without a session"
-        sent = Sent(server, request, now_s, observed_s, session.model_hash)
+        sent = Sent(server, request, now_s, observed_s, session.model_hash, self.world.mark)
         self._flight.goes_out(sent)
         if len(request.prefix_robot):
             for row in request.prefix_robot[:, TAGS]:
@@ -224,9 +241,10 @@ class Shadow:
 
     def _notice_late_safety(self) -> None:
         """One whose session is lost is not waited for: then the last pass ends by its time."""
-        sent, slo_s = self._flight["safety"], self.world.routes["safety"][1]
-        if sent is None or not slo_s:
+        out, slo_s = self._flight["safety"], self.world.routes["safety"][1]
+        if not out or not slo_s:
             return
+        sent = out[0]
         if self._lasts(sent) and self.world.now_s >= sent.at_s + slo_s + EPS:
             self._passed = False
 
@@ -369,14 +387,14 @@ class Shadow:
     def _is_over(self, step: Step) -> bool:
         """The rest of it must not be executed; the ladder may run on in the same direction."""
         sent = step.made.sent
-        is_old = sent.observed_s < self.world.now_s - self.config.max_action_age_s
+        is_old = step.made.seen.observed_s < self.world.now_s - self.config.max_action_age_s
         is_old |= sent.at_s < self._stopped_s - EPS
         return is_old or sent.request.id.episode != self.brain.episode or sent.model_hash != self._model
 
     def _check_origin(self, made: MadeChunk | None, *, stale: bool = False) -> None:
         """stale: of a prefix, which says what would be executed."""
         assert made is not None and made in self._taken, "an action of a chunk that was not taken"
-        age_s = self.world.now_s - made.sent.observed_s
+        age_s = self.world.now_s - made.seen.observed_s
         assert stale or age_s <= self.config.max_action_age_s + EPS, f"an action that is {age_s:.3f} s old"
         assert made.sent.request.id.episode == self.brain.episode, "an action of another episode"
         assert made.sent.model_hash == self._model, "an action of another model"

@@ -21,6 +21,7 @@ from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors
 from ros2_rfm_serving.robot.config import CommandType, EpisodeReset, Tick
 from ros2_rfm_serving.types import (
     Array,
+    Chunk,
     EncodedImage,
     ObservationRequest,
     Placement,
@@ -48,13 +49,16 @@ REFUSALS = (
     "stale_episode",
     "unknown_component",
     "wrong_model",
+    "wrong_context",
     "wrong_actions",
     "bad_shape",
     "non_finite",
     "unexpected_reply",
     "delay_not_bridged",
 )
-"""Counters of replies that are dropped."""
+"""Counters of replies that are dropped,"""
+UNASKED = REFUSALS[: REFUSALS.index("wrong_actions")]
+"""and of those among them that answer nothing which is in flight."""
 
 
 @dataclass(kw_only=True)
@@ -80,6 +84,8 @@ class Sent:
     at_s: float
     observed_s: float
     model_hash: str
+    mark: int = 0
+    """Steps that the robot had executed."""
 
 
 @dataclass(eq=False)
@@ -89,6 +95,9 @@ class MadeChunk:
     sent: Sent
     rows: frozenset[int]
     unfit: frozenset[int]
+    reply: Chunk
+    seen: Sent
+    """Whose observation it ended with."""
 
 
 class Session(NamedTuple):
@@ -102,10 +111,13 @@ class Server:
     def __init__(self) -> None:
         self.up, self.model_hash, self._epochs = True, "hash", 0
         self.sessions: dict[str, int] = {}
+        self.newest: dict[tuple[str, int, int], Sent] = {}
+        """Observations, by component, epoch and episode: what a pipelined session's solver steps see."""
 
     def restart(self, model_hash: str) -> None:
         self.up, self.model_hash, self._epochs = True, model_hash, 0
         self.sessions.clear()
+        self.newest.clear()
 
     def open(self, component: str) -> int:
         self._epochs += 1
@@ -146,10 +158,14 @@ class World:
         """Of the control periods of `run`."""
         self.arm = np.zeros(2, np.float32)
         """Where x and y are: where commands and people have moved them."""
+        self.mark = 0
+        """Steps that were executed before the last tick."""
         self.period = True
         """The last tick was a control period."""
         self.readings: Sensors | None = None
         """Of the last tick."""
+        self.unasked = False
+        """The last reply was dropped as one that answers nothing which is in flight."""
         self.granted: dict[tuple[str, str, int], Session] = {}
         """(server, component, epoch) -> the newest of that number"""
 
@@ -175,6 +191,7 @@ class World:
     def tick(self, *, may_act: bool = True) -> Tick:
         self.events["tick"] += 1
         self.readings, self.period = self.sensors(), not may_act or self.brain.is_period(self.now_s)
+        self.mark = self.brain._queue.mark
         tick = self.brain.tick(self.readings, self.now_s, may_act=may_act)
         if tick.command is not None and self.config.command_type is CommandType.POSITION:
             self.arm = tick.command[:2].copy()
@@ -245,7 +262,7 @@ class World:
             fits = how == "refused"
             self.later(0.01, lambda: self.brain.session_refused(component, server, "no", self.now_s, contract=not fits))
             return
-        contract = replace(CONTRACT, action_names=NAMES, model_hash=host.model_hash)
+        contract = replace(CONTRACT, action_names=NAMES, model_hash=host.model_hash, pipelines=bool(opening.pipelining))
         granted = grant(host.open(component), contract)
         self.granted[server, component, granted.session_epoch] = session = Session(host.model_hash, self.now_s)
         self.later(4.0 if how == "late" else 0.01, lambda: self._opened(component, server, granted, session))
@@ -271,10 +288,19 @@ class World:
     def _serve(self, sent: Sent) -> None:
         host, identity = self.servers[sent.server], sent.request.id
         if host.up and host.sessions.get(identity.component) == identity.session_epoch:
-            reply = self.answer(sent)
-            self.later(self.conditions.latency_s * self.rng.uniform(0.8, 1.2), lambda: self._return(sent, reply))
+            key = (identity.component, identity.session_epoch, identity.episode)
+            newest = host.newest.setdefault(key, sent)
+            host.newest[key] = max(newest, sent, key=lambda each: each.request.id.sequence)
+            self.later(self._takes_s(sent) * self.rng.uniform(0.8, 1.2), lambda: self._return(sent, key))
 
-    def _return(self, sent: Sent, reply: Reply) -> None:
+    def _takes_s(self, sent: Sent) -> float:
+        """Every request of a pipelined session takes as many frames as are in flight."""
+        pipelining, frame_s = self.config.pipelining, self.config.execution_horizon / self.config.step_rate_hz
+        frames = pipelining.depth - 1 if pipelining and sent.request.id.component == "system1" else 0
+        return self.conditions.latency_s + frames * frame_s
+
+    def _return(self, sent: Sent, key: tuple[str, int, int]) -> None:
+        reply = self.answer(sent, self.servers[sent.server].newest.get(key, sent))
         for delivery in self.wire.deliveries(Direction.DOWN, self.now_s):
             damaged = corrupt(reply, self.rng) if delivery.corrupt else reply
             self.later(delivery.delay_s, lambda damaged=damaged: self.deliver(sent, damaged, damaged is reply))  # type: ignore[misc]
@@ -286,24 +312,27 @@ class World:
         if honest:
             self.delivered.append((sent, reply))
         before = sum(self.brain.refused[name] for name in REFUSALS)
+        unasked = sum(self.brain.refused[name] for name in UNASKED)
         taken = self.brain.reply(reply, self.now_s)
         counted = sum(self.brain.refused[name] for name in REFUSALS) - before
         assert counted == (not taken), f"a reply that is {'taken' if taken else 'dropped'} is counted {counted} times"
+        self.unasked = sum(self.brain.refused[name] for name in UNASKED) > unasked
         right = isinstance(reply, {"system1": type(chunk(sent.request)), "system2": Plan}.get(sent.request.id.component, Verdict))
         self.arrived(reply, sent, honest and right, taken)
 
-    def answer(self, sent: Sent) -> Reply:
+    def answer(self, sent: Sent, seen: Sent | None = None) -> Reply:
+        """seen: whose observation the last solver steps of a pipelined session see; None: its own."""
         said = {"id": sent.request.id, "stamp_ns": 0, "server": sent.server, "model_hash": sent.model_hash, "served": SERVED}
         kind = sent.request.id.component
         if self.rng.random() < self.conditions.wrong_kind:
             kind = self.rng.choice(["system1", "system2", "safety"])
         if kind == "system1":
-            return self._chunk(sent)
+            return self._chunk(sent, seen or sent)
         if kind == "system2":
             return Plan(subgoals=self.rng.choice([("lift",), ("lift", "place"), ()]), text="", **said)  # type: ignore[arg-type]
         return Verdict(verdict=self.conditions.words.get(kind, "ongoing"), score=1.0, text="", **said)  # type: ignore[arg-type]
 
-    def _chunk(self, sent: Sent) -> Reply:
+    def _chunk(self, sent: Sent, seen: Sent) -> Reply:
         length = CONTRACT.chunk_length * 4
         values = np.zeros((length, len(NAMES)), np.float32)
         values[:, :2] = np.array([[self.rng.uniform(-0.9, 0.9) for _ in range(2)] for _ in range(length)])
@@ -314,5 +343,8 @@ class World:
         numbers, unfit = values[:, 2].astype(int), (np.abs(values[:, :2]) > 1.0).any(axis=1)
         slot = next(self._num_chunks) % NUM_SLOTS
         values[:, 3 + slot] = 1.0
-        self.chunks[slot] = MadeChunk(sent, frozenset(numbers.tolist()), frozenset(numbers[unfit].tolist()))
-        return chunk(sent.request, values, action_names=NAMES, model_hash=sent.model_hash, server=sent.server)
+        seen = seen if self.config.pipelining and sent.request.id.component == "system1" else sent
+        more = {"ended_with": None if seen is sent else seen.request.id.sequence}
+        reply = chunk(sent.request, values, action_names=NAMES, model_hash=sent.model_hash, server=sent.server, **more)
+        self.chunks[slot] = MadeChunk(sent, frozenset(numbers.tolist()), frozenset(numbers[unfit].tolist()), reply, seen)
+        return reply

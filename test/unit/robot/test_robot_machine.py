@@ -21,13 +21,15 @@ from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
 from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung, TaskPolicy
 from ros2_rfm_serving.robot.limits import Limits
 from ros2_rfm_serving.robot.motion.failsafe import ALLOWED
-from ros2_rfm_serving.types import Conditioning, Fallback, Heard, RobotState, TaskOutcome, TaskPhase
+from ros2_rfm_serving.types import Conditioning, Fallback, Heard, Pipelining, RobotState, TaskOutcome, TaskPhase
 from test.unit.robot.robot_happenings import Happenings
 from test.unit.robot.robot_shadow import Shadow
 from test.unit.robot.robot_world import COMPONENTS, HOME, NAMES, SPARE, World
 
 NUM_EVENTS = 100_000
 """That hypothesis draws, at least; control periods and replies are no events."""
+NUM_PIPELINED_EVENTS = int(os.environ.get("RFM_PIPELINED_EVENTS", "20000"))
+"""The same of robots whose System 1 has a pipelined session."""
 PHASES = tuple(phase for phase in Phase if phase is not Phase.shrink or not os.environ.get("RFM_UNSHRUNK"))
 """Whoever only wants to know that it fails need not wait minutes for the shortest sequence."""
 PERIOD_S = 0.05
@@ -36,6 +38,10 @@ LADDERS = {
     CommandType.VELOCITY: ("zero", "repeat_last:0.2 ramp_down:0.3 zero", "ramp_down:0.2 zero", "safe_pose:1 zero"),
     CommandType.DELTA: ("hold", "zero", "repeat_last:0.1 hold", "ramp_down:0.3 hold", "hold:0.2 safe_pose"),
 }
+
+
+NOT_PIPELINED: st.SearchStrategy[Pipelining | None] = st.none()
+PIPELININGS = st.builds(Pipelining, pp_perception=st.integers(1, 2), pp_generation=st.integers(1, 3))
 
 
 def ladder(text: str) -> tuple[Rung, ...]:
@@ -49,12 +55,14 @@ def columns(value: float) -> tuple[float, ...]:
 
 
 @st.composite
-def configs(draw: st.DrawFn) -> RobotConfig:
+def configs(draw: st.DrawFn, pipelinings: st.SearchStrategy[Pipelining | None] = NOT_PIPELINED) -> RobotConfig:
     kind = draw(st.sampled_from(CommandType))
     rungs = ladder(draw(st.sampled_from(LADDERS[kind])))
     velocity = draw(st.sampled_from([0.5, 5.0])) if kind is CommandType.POSITION else 0.0
     acceleration = draw(st.sampled_from([0.0, 2.0, 20.0]))
     interpolation = 1 if kind is CommandType.DELTA else draw(st.integers(1, 4))
+    pipelining = draw(pipelinings)
+    timeouts_s = [0.4, 1.0] if pipelining is None else [0.6, 2.0]  # every answer of a pipelined session takes a few frames
     fallbacks = st.dictionaries(st.sampled_from(COMPONENTS), st.sampled_from(Fallback))
     return RobotConfig(
         name="r1",
@@ -63,11 +71,12 @@ def configs(draw: st.DrawFn) -> RobotConfig:
         state_size=3,
         control_rate_hz=1 / PERIOD_S,
         interpolation=interpolation,
-        execution_horizon=draw(st.integers(1, 6)),
-        synchronous=draw(st.booleans()),
+        execution_horizon=draw(st.integers(1, 6 if pipelining is None else 2)),
+        synchronous=draw(st.booleans()) and pipelining is None,
         conditioning=draw(st.sampled_from(Conditioning)),
         blend_steps=draw(st.integers(0, 3)),
-        replace_queue=draw(st.booleans()),
+        replace_queue=draw(st.booleans()) or pipelining is not None,
+        pipelining=pipelining,
         calls_per_action=draw(st.sampled_from([{}, {"system2": 0.5}])),
         command_type=kind,
         limits=Limits(
@@ -93,7 +102,7 @@ def configs(draw: st.DrawFn) -> RobotConfig:
             on_max_task_retries=draw(st.sampled_from([Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE])),
         ),
         tick_is_step=interpolation > 1 or draw(st.booleans()),
-        link=LinkConfig(request_timeout_s=draw(st.sampled_from([0.4, 1.0])), initial_backoff_s=0.1, max_backoff_s=1.0),
+        link=LinkConfig(request_timeout_s=draw(st.sampled_from(timeouts_s)), initial_backoff_s=0.1, max_backoff_s=1.0),
     )
 
 
@@ -104,9 +113,11 @@ PLANS = st.sampled_from(
         FaultPlan(delay_s=0.1, jitter_s=0.1, drop=0.2, duplicate=0.2, reorder=0.2, hold_s=0.5, corrupt=0.2),
     ]
 )
+SYSTEM1_ROUTES = st.tuples(st.sampled_from([100.0, 5.0]), st.sampled_from([0.0, 0.15]))
+PIPELINED_ROUTES = st.tuples(st.just(100.0), st.sampled_from([0.0, 0.3]))
 ROUTES = st.fixed_dictionaries(
     {
-        "system1": st.tuples(st.sampled_from([100.0, 5.0]), st.sampled_from([0.0, 0.15])),
+        "system1": SYSTEM1_ROUTES,
         "system2": st.tuples(st.just(2.0), st.sampled_from([0.0, 0.3])),
         "safety": st.tuples(st.sampled_from([4.0, 1.0, 100.0]), st.sampled_from([0.0, 0.15])),
         "monitor": st.tuples(st.just(2.0), st.sampled_from([0.0, 0.3])),
@@ -121,13 +132,14 @@ STORMS = st.binary(min_size=150, max_size=450)
 class Coverage:
     """What has been seen, of all runs together."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.rules = 0
         self.happenings: Counter[str] = Counter()
         """By name: what the bytes of storms made happen."""
         self.passive: Counter[str] = Counter()
         """Control periods and replies, which nobody drew."""
-        self.actions = 0
+        self.actions = self.ended_later = 0
         self.changes: Counter[tuple[RobotState, RobotState]] = Counter()
         self.reasons: Counter[str] = Counter()
         self.endings: Counter[str] = Counter()
@@ -138,8 +150,10 @@ class Coverage:
         return self.rules + self.happenings.total()
 
     def print(self) -> None:
-        print(f"\n{self.generated} generated events: {self.rules} rules, and in storms {dict(self.happenings.most_common())};")
+        print(f"\n{self.name}: {self.generated} generated events: {self.rules} rules,")
+        print(f"  and in storms {dict(self.happenings.most_common())};")
         print(f"  {dict(self.passive)}, {self.actions} of the control periods with an action")
+        print(f"  {self.ended_later} chunks of pipelined sessions ended with a newer observation than they began with")
         for (before, after), times in sorted(self.changes.items()):
             print(f"  {before.name:>12} -> {after.name:<12} {times}")
         for reason, times in self.reasons.most_common():
@@ -147,18 +161,22 @@ class Coverage:
         print("  tasks ended:", dict(self.endings))
 
 
-SEEN = Coverage()
+SEEN, SEEN_PIPELINED = Coverage("one request in flight"), Coverage("pipelined sessions")
 
 
 class RobotMachine(RuleBasedStateMachine):
     make: Callable[[RobotConfig], RobotBrain] = RobotBrain
+    seen = SEEN
 
     @initialize(config=configs(), plan=PLANS, seed=st.integers(0, 2**16), routes=ROUTES)
     def begin(self, config: RobotConfig, plan: FaultPlan, seed: int, routes: dict[str, tuple[float, float]]) -> None:
+        self._begin(config, plan, seed, routes)
+
+    def _begin(self, config: RobotConfig, plan: FaultPlan, seed: int, routes: dict[str, tuple[float, float]]) -> None:
         self.world = World(config, plan, seed, routes, type(self).make)
         self.shadow = Shadow(self.world)
         self.brain = self.world.brain
-        self.happenings = Happenings(self.world, self.shadow, SEEN.happenings)
+        self.happenings = Happenings(self.world, self.shadow, self.seen.happenings)
         self.brain.follow(self.world.schedule(), self.world.now_s)
         self.period(10)
         self.task("start")
@@ -166,9 +184,10 @@ class RobotMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
-            SEEN.passive += self.world.events
-            SEEN.actions += self.shadow.actions
-            SEEN.changes += self.brain.state_changes
+            self.seen.passive += self.world.events
+            self.seen.actions += self.shadow.actions
+            self.seen.ended_later += self.shadow.ended_later
+            self.seen.changes += self.brain.state_changes
 
     # --- time ---
 
@@ -182,7 +201,7 @@ class RobotMachine(RuleBasedStateMachine):
             self.shadow.ticked(tick, may_act=may_act)
             self.shadow.reset_begins()
             if self.brain.stop_reason:
-                SEEN.reasons[re.sub(r"'.*'|[\d.]+", "_", self.brain.stop_reason)] += 1
+                self.seen.reasons[re.sub(r"'.*'|[\d.]+", "_", self.brain.stop_reason)] += 1
             if may_act and not self.brain.config.tick_is_step:
                 assert self.brain.next_tick_s(self.world.now_s) > self.world.now_s, "one tick does not do all that is to be done"
 
@@ -353,7 +372,7 @@ class RobotMachine(RuleBasedStateMachine):
     @rule()
     def end(self) -> None:
         if self.brain.task is not None and self.brain.task.result is not None:
-            SEEN.endings[self.brain.task.result.outcome.name] += 1
+            self.seen.endings[self.brain.task.result.outcome.name] += 1
         self.brain.finish()
         self.period()
         self.task("start")
@@ -361,16 +380,33 @@ class RobotMachine(RuleBasedStateMachine):
     @invariant()
     def figures_are_sane(self) -> None:
         if hasattr(self, "world"):
-            SEEN.rules += 1
+            self.seen.rules += 1
             brain = self.brain
             assert brain.queue_depth >= 0 and (math.isnan(brain.staleness_s) or brain.staleness_s >= 0)
+
+
+class PipelinedMachine(RobotMachine):
+    seen = SEEN_PIPELINED
+
+    @initialize(config=configs(PIPELININGS), plan=PLANS, seed=st.integers(0, 2**16), routes=ROUTES, system1=PIPELINED_ROUTES)
+    def begin(
+        self,
+        config: RobotConfig,
+        plan: FaultPlan,
+        seed: int,
+        routes: dict[str, tuple[float, float]],
+        system1: tuple[float, float],
+    ) -> None:
+        self._begin(config, plan, seed, {**routes, "system1": system1})
 
 
 @pytest.fixture
 def coverage(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
     yield
     with capsys.disabled():
-        SEEN.print()
+        for seen in (SEEN, SEEN_PIPELINED):
+            if seen.generated:
+                seen.print()
 
 
 @pytest.fixture
@@ -385,10 +421,23 @@ def seeds(pytestconfig: pytest.Config) -> Iterator[int]:
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("coverage")
 def test_the_promises_hold_in_any_order_of_events(seeds: Iterator[int]) -> None:
+    run_machine(RobotMachine, NUM_EVENTS, seeds)
+    assert SEEN.actions >= 0.05 * SEEN.passive["tick"], "the robot hardly moved: its promises were not tested"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("coverage")
+def test_they_hold_in_pipelined_sessions(seeds: Iterator[int]) -> None:
+    """`RFM_PIPELINED_EVENTS=100000 pytest ... -k pipelined` draws as many events as of the others."""
+    run_machine(PipelinedMachine, NUM_PIPELINED_EVENTS, seeds)
+    assert SEEN_PIPELINED.actions >= 0.01 * SEEN_PIPELINED.passive["tick"], "the robot hardly moved: its promises were not tested"
+    assert SEEN_PIPELINED.ended_later >= 0.005 * SEEN_PIPELINED.passive["tick"], "hardly a request was in flight beside another"
+
+
+def run_machine(machine: type[RobotMachine], num_events: int, seeds: Iterator[int]) -> None:
+    seen = machine.seen
     effort = settings(
         max_examples=25, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES
     )
-    while SEEN.generated <= NUM_EVENTS:
-        run_state_machine_as_test(seed(next(seeds))(RobotMachine), settings=effort)
-    assert SEEN.generated > NUM_EVENTS
-    assert SEEN.actions >= 0.05 * SEEN.passive["tick"], "the robot hardly moved: its promises were not tested"
+    while seen.generated <= num_events:
+        run_state_machine_as_test(seed(next(seeds))(machine), settings=effort)

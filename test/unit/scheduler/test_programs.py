@@ -10,7 +10,7 @@ import os, random, signal, threading
 from ortools.linear_solver import pywraplp
 from ros2_rfm_serving.scheduler import programs
 
-solver, draw, heard = programs.integer(), random.Random(1), []
+solver, draw, heard = programs.integer(10**6), random.Random(1), []
 items = [solver.IntVar(0, 1, "") for _ in range(55)]
 for _ in range(25):
     solver.Add(sum(draw.randint(1, 1000) * item for item in items) <= draw.randint(8000, 8100))

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import math
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
 from ros2_rfm_serving.profiles import COLUMNS, Profile, load_profiles, parse_profiles
+from ros2_rfm_serving.reports.plan_tables import plan_report
 from ros2_rfm_serving.scheduler import POLICIES, Solution, plan_factory, to_schedule
+from ros2_rfm_serving.scheduler.prediction.curves import Line
 from ros2_rfm_serving.simulation import simulate
 from test.unit.scheduler.small_factories import RawCurves, best_by_trying, raw_tasks, small_factory, violations
 
@@ -108,26 +115,16 @@ def test_every_schedule_of_best_is_feasible_by_the_raw_profile(seed: int) -> Non
     assert violations(curves, tasks, demands, tuple(hosting), rates)[0] <= 1e-6
 
 
-@given(seed=st.integers(0, 100_000))
-@settings(max_examples=8, deadline=None, derandomize=True)  # of random seeds some fail, as the next test has it
-@example(seed=190)  # nothing is feasible
-def test_no_policy_predicts_more_than_best(seed: int) -> None:
-    check_that_best_is(seed)
-
-
-@pytest.mark.xfail(strict=True, reason="robots without a cap are predicted to pace themselves to more than any capped rates give")
-def test_no_policy_predicts_more_than_best_where_robots_pace_themselves() -> None:
-    check_that_best_is(380)
-
-
-def check_that_best_is(seed: int) -> None:
+@pytest.mark.parametrize("seed", [*range(12), 42, 91, 141, 190, 380])  # 190: nothing is feasible
+def test_no_policy_that_keeps_its_promises_predicts_more_than_best(seed: int) -> None:
     small = small_factory(seed)
     best = plan_factory(small.factory, small.profile, explained=False)
     for policy in POLICIES:
         for rate_control in (False, True):
             other = plan_factory(small.factory, small.profile, policy=policy, rate_control=rate_control, explained=False)
-            assert other.objective <= best.objective * (1 + 1e-6), f"{policy}, rate control {rate_control}"
-            assert not other.feasible or other.objective <= other.bound * (1 + 1e-6) or math.isnan(other.bound)
+            if other.feasible:
+                assert other.objective <= best.objective * (1 + 1e-6), f"{policy}, rate control {rate_control}"
+                assert other.objective <= other.bound * (1 + 1e-6)
 
 
 # --- the paper ---
@@ -135,7 +132,7 @@ def check_that_best_is(seed: int) -> None:
 
 @pytest.mark.parametrize(("robots", "expected"), [(8, [5, 1, 1, 1]), (16, [5, 1, 1, 1]), (32, [5, 1, 1, 1]), (64, [4, 1, 2, 1])])
 def test_rosa_allocates_as_table_3(repository: Path, shipped: tuple[Profile, Catalogue], robots: int, expected: list[int]) -> None:
-    solution = plan_factory(rosa_factory(repository, "p4", robots), *shipped, policy="rosa")
+    solution = plan_factory(rosa_factory(repository, "p4", robots), *shipped, policy="rosa", arrivals="poisson")
     assert allocation(solution) == expected and solution.feasible
 
 
@@ -229,6 +226,98 @@ cheap: {pipeline: {action_period_ms: 100}, min_action_rate_hz: 0.1, components: 
     tasks = plan_factory(parse_factory(text), PROFILE).tasks
     assert tasks["dear"].action_rate_hz > 5 * tasks["cheap"].action_rate_hz
     assert tasks["cheap"].action_rate_hz >= 0.1
+
+
+# --- what a prediction says ---
+
+
+@pytest.mark.parametrize("policy", ["best", "rosa", "baseline3"])
+def test_an_slo_is_compared_at_the_percentile_that_it_declares(policy: str) -> None:
+    """Of the action model p90 is within 45 ms up to its highest load, p99 is not within 45 ms at any load of ten robots."""
+    declared = {p: factory(10, 2, slo_ms=45, extra=f"percentile: {p}", freq_hz=0.5) for p in (90, 99)}
+    at_90, at_99 = (plan_factory(declared[p], PROFILE, policy=policy, rate_control=True, explained=False) for p in (90, 99))
+    assert at_90.feasible and at_90.objective > 1.2 * at_99.objective > 0
+    (stream,) = [s for server in at_90.servers for s in server.streams if s.component == "system1"]
+    (server,) = [server for server in at_90.servers if stream in server.streams]
+    assert stream.latency_s <= 0.045 and (policy == "best" or server.p99_s > 0.045)  # of `best`, robots pace themselves
+    tables = _printed(at_90, declared[90])
+    assert "p90" in tables
+
+
+def test_latency_does_not_fall_when_more_robots_send_without_a_cap() -> None:
+    p99_s = []
+    for robots in range(1, 30):
+        solution = plan_factory(factory(robots, 2, freq_hz=0.1), PROFILE, policy="baseline3", explained=False)
+        p99_s.append(next(s.p99_s for s in solution.servers if s.model == "policy"))
+    assert all(b >= a * (1 - 1e-6) for a, b in pairwise(p99_s)) and p99_s[-1] > 10 * p99_s[0]
+
+
+@pytest.mark.parametrize(("name", "robots"), [("p1", 64), ("p2", 16), ("p2", 32), ("mix4", 16)])
+def test_a_saturated_server_answers_as_predicted_or_sooner(
+    repository: Path, shipped: tuple[Profile, Catalogue], name: str, robots: int
+) -> None:
+    declared = rosa_factory(repository, name, robots)
+    solution = plan_factory(declared, *shipped, policy="baseline4")
+    report = simulate(to_schedule(solution, declared.robots, epoch=1), declared, shipped[1], seconds=10, seed=0)
+    measured = {server.server: server for server in report.servers}
+    saturated = [s for s in solution.servers if s.beyond_profile]
+    assert saturated and "more than was ever measured" in " ".join(solution.notes)
+    for server in saturated:
+        assert measured[server.server].p99_s <= server.p99_s * 1.01
+        assert measured[server.server].mean_s == pytest.approx(server.mean_s, rel=0.03)
+
+
+def test_a_curve_says_nothing_beyond_what_was_measured() -> None:
+    line, point = Line((1.0, 2.0), (0.1, 0.2)), Line((1.0,), (0.1,))
+    assert [line.at(load) for load in (0.5, 1.5, 2.0, 2.1)] == pytest.approx([0.1, 0.15, 0.2, math.inf])
+    assert [point.at(load) for load in (1.0, 1.1)] == [0.1, math.inf]
+
+
+def test_models_may_share_the_only_gpu() -> None:
+    """Fewer GPUs than models: one robot has a GPU of its own, and the bound is of such schedules too."""
+    alone = factory(robots=1, servers=1)
+    shared, best = (plan_factory(alone, PROFILE, policy=policy) for policy in ("baseline1", "best"))
+    assert shared.feasible and 0 < shared.objective <= shared.bound < math.inf
+    assert best.feasible and best.objective >= shared.objective * (1 - 1e-9) and best.objective <= best.bound
+    schedule = to_schedule(best, alone.robots, epoch=1)
+    assert {placement.gpu for placement in schedule.placements} == {"server_1"}
+
+
+def test_every_policy_plans_with_the_same_curves_unless_told(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
+    declared = rosa_factory(repository, "p4", 64)
+    for policy in ("rosa", "baseline3", "best"):
+        same, cautious = (
+            plan_factory(declared, *shipped, policy=policy, rate_control=True, explained=False, arrivals=arrivals)
+            for arrivals in (None, "poisson")
+        )
+        assert cautious.objective <= same.objective * (1 + 1e-6) and same.bound == cautious.bound
+        if policy == "rosa":
+            assert cautious.objective < 0.98 * same.objective
+
+
+def test_a_busy_machine_does_not_change_the_plan() -> None:
+    small = small_factory(88)
+    quiet = plan_factory(small.factory, small.profile, explained=False)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+    try:
+        again = plan_factory(small.factory, small.profile, explained=False)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert replace(again, solve_s=0.0) == replace(quiet, solve_s=0.0)
+
+
+def test_the_report_says_what_the_bound_is_of(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
+    declared = rosa_factory(repository, "p4", 64)
+    text = _printed(plan_factory(declared, *shipped), declared, shipped[0])
+    assert "by the profile's curves" in text and "robots that keep pace by themselves" in text
+
+
+def _printed(solution: Solution, declared: Factory, profile: Profile = PROFILE) -> str:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(plan_report(solution, declared, profile))
+    return console.export_text()
 
 
 # --- bad input ---

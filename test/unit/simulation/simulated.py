@@ -17,14 +17,15 @@ T_ACT_S, SERVICE_S, PLAN_S, CHECK_S = 0.2, 0.05, 0.5, 0.1
 
 
 def models(jitter: float = 0.0) -> Catalogue:
-    """vla: 40 + 10 b ms; planner alone 500 ms; judge alone 100 ms."""
+    """vla: 40 + 10 b ms, of which 12 + 6 b are perception and the rest 4 steps; planner alone 500 ms; judge alone 100 ms."""
 
     def gpu(**service: object) -> dict[str, object]:
         return {
             "GPU": {"memory_gb": 1, "load_s": 3, "source": "test", "derivation": "test", "service": {"jitter": jitter, **service}}
         }
 
-    vla = gpu(batching="fixed", base_ms=40, per_row_ms=10, batch_sizes=[1, 2, 4, 8])
+    steps = {"num_steps": 4, "perception_base_ms": 12, "perception_per_row_ms": 6, "sizes": [1, 2, 3, 4, 6, 8]}
+    vla = gpu(batching="fixed", base_ms=40, per_row_ms=10, batch_sizes=[1, 2, 4, 8], steps=steps)
     planner = gpu(batching="continuous", base_ms=450, per_request_ms=50, max_concurrent=4)
     judge = gpu(batching="continuous", base_ms=90, per_request_ms=10)
     return Catalogue.model_validate(
@@ -65,24 +66,31 @@ pick:
 """)
 
 
-SERVERS = {"system1": ("s1", "vla", "fixed"), "system2": ("s2", "planner", "continuous"), "safety": ("s3", "judge", "continuous")}
+SERVERS = {"system1": ("s1", "vla"), "system2": ("s2", "planner"), "safety": ("s3", "judge")}
 
 
 def schedule(
-    plant: Factory, *, batch_size: int = 1, rate_hz: float = math.inf, standby: bool = False, gpu: str = "", epoch: int = 1
+    plant: Factory,
+    *,
+    batch_size: int = 1,
+    batching: str = "fixed",
+    rate_hz: float = math.inf,
+    standby: bool = False,
+    gpu: str = "",
+    epoch: int = 1,
 ) -> Schedule:
-    """Everything of a component on one server; with `standby`, a second one for System 1."""
+    """`batching` is System 1's. Everything of a component on one server; with `standby`, a second one for System 1."""
     (task,) = plant.tasks.values()
     placements, routes = [], []
     for component, spec in task.components.items():
-        server, model, batching = SERVERS[component]
-        size = batch_size if component == "system1" else 1
+        server, model = SERVERS[component]
+        size, way = (batch_size, batching) if component == "system1" else (1, "continuous")
         place = Placement(
             server=server,
             model=model,
             components=(component,),
             gpu_type="GPU",
-            batching=batching,
+            batching=way,
             batch_size=size,
             max_sessions=100,
             predicted_p99_s=0.0,

@@ -9,10 +9,10 @@ import pytest
 from ros2_rfm_serving.factory import Catalogue, Factory, parse_factory
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.simulation.conditions import Conditions, Cut, Network, Stragglers
-from ros2_rfm_serving.simulation.gpu import Timing
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.robot import SimulatedRobot
 from ros2_rfm_serving.simulation.simulate import _Simulation
+from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Placement, RobotState, Route, Schedule
 

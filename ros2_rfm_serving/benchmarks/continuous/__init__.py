@@ -1,0 +1,1 @@
+"""Fixed against continuous batching of an action model."""

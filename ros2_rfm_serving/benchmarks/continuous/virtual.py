@@ -1,0 +1,144 @@
+"""Fixed against continuous batching on ROSA's workloads (§4.1): planned by our scheduler, then run in virtual time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.operate.capacity import Question
+from ros2_rfm_serving.operate.inputs import Inputs, load_inputs, solve
+from ros2_rfm_serving.reports.placement import allocation, components_of
+from ros2_rfm_serving.scheduler import Solution, to_schedule
+from ros2_rfm_serving.scheduler.sizing import Required, demanding
+from ros2_rfm_serving.shipped import shipped
+from ros2_rfm_serving.simulation.report import Report
+from ros2_rfm_serving.simulation.simulate import simulate
+from ros2_rfm_serving.types import SYSTEM1
+
+WORKLOADS = ("p1", "p2", "p3", "p4")
+FLEETS = (16, 32, 64, 96, 128)
+BATCHINGS = ("fixed", "continuous")
+KEPT = 0.99
+"""Share of the requests of every component that are answered within their SLO, where the SLO is kept; of its rate that a robot has,
+where it has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    seconds: float
+    """Of virtual time that are measured."""
+    seed: int
+    profiles: Path | None
+    """Folder of profiles and catalogue; None: the shipped one."""
+    system1: str = ""
+    """Action model in place of the workloads' own; empty: theirs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A fleet, in one way of batching. NaN: there is no schedule."""
+
+    workload: str
+    batching: str
+    num_robots: int
+    gpus: str
+    """Of each component, as the scheduler shared them out."""
+    goodput: float
+    """Actions/s within their SLOs, simulated."""
+    predicted: float
+    """The same, as the scheduler expects it."""
+    p50_s: float
+    """Of System 1, at the robot."""
+    p99_s: float
+    predicted_p99_s: float
+    """The highest of its servers."""
+    attainment: float
+    """Of the component that meets its SLO least often."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Most:
+    """The largest fleet of which every robot has its rate within every SLO."""
+
+    workload: str
+    batching: str
+    rate_hz: float
+    planned: int
+    """By the scheduler."""
+    simulated: int
+    """Of those, as many as it holds for in virtual time."""
+
+
+def rows(setting: Setting, workloads: tuple[str, ...], fleets: tuple[int, ...]) -> Iterator[Row]:
+    for workload in workloads:
+        for num_robots in fleets:
+            for batching in BATCHINGS:
+                yield row(workload, batching, inputs_of(workload, batching, setting, num_robots), setting)
+
+
+def row(workload: str, batching: str, inputs: Inputs, setting: Setting) -> Row:
+    solution = solve(inputs, "best", explained=False)
+    report = _simulated(solution, inputs, setting)
+    served = [s for s in solution.servers if any(stream.component == SYSTEM1 for stream in s.streams)]
+    return Row(
+        workload=workload,
+        batching=batching,
+        num_robots=len(inputs.factory.robots),
+        gpus=allocation(solution, components_of(inputs.factory)) if solution.servers else "-",
+        goodput=report.goodput if report else math.nan,
+        predicted=solution.expected if report else math.nan,
+        p50_s=report.components[SYSTEM1].p50_s if report else math.nan,
+        p99_s=report.components[SYSTEM1].p99_s if report else math.nan,
+        predicted_p99_s=max((s.p99_s for s in served), default=math.nan),
+        attainment=_attainment(report) if report else math.nan,
+    )
+
+
+def most(workload: str, batching: str, rate_hz: float, setting: Setting) -> Most:
+    inputs = inputs_of(workload, batching, setting)
+    required = {name: Required(rate_hz=rate_hz, source="--rate") for name in inputs.factory.tasks}
+    question = Question(inputs=inputs, required=required, policy="best", budget_s=None, rtt_s=0.0)
+    planned = question.robots(lambda text: None).found or 0
+    holds = planned
+    while holds and not _holds(holds, question, rate_hz, setting):
+        holds -= max(1, holds // 50)
+    return Most(workload=workload, batching=batching, rate_hz=rate_hz, planned=planned, simulated=holds)
+
+
+def _holds(num_robots: int, question: Question, rate_hz: float, setting: Setting) -> bool:
+    """In virtual time every component keeps its SLO and the robots, on average, their rate."""
+    factory = demanding(question.inputs.factory.with_num_robots(num_robots), question.required)
+    report = _simulated(question.solve(factory), replace(question.inputs, factory=factory), setting)
+    return report is not None and _attainment(report) >= KEPT and report.goodput >= KEPT * rate_hz * num_robots
+
+
+def inputs_of(workload: str, batching: str, setting: Setting, num_robots: int | None = None) -> Inputs:
+    inputs = load_inputs(shipped("config", "rosa", f"{workload}.yaml"), setting.profiles, robots=num_robots)
+    factory = with_model(inputs.factory, setting.system1) if setting.system1 else inputs.factory
+    groups = tuple(group.model_copy(update={"batching": batching}) for group in factory.server_cluster)
+    return replace(inputs, factory=factory.model_copy(update={"server_cluster": groups}))
+
+
+def with_model(factory: Factory, model: str) -> Factory:
+    """System 1 of every task on this one."""
+    tasks = {}
+    for name, task in factory.tasks.items():
+        system1 = task.components[SYSTEM1].model_copy(update={"model": model})
+        tasks[name] = task.model_copy(update={"components": {**task.components, SYSTEM1: system1}})
+    return factory.model_copy(update={"tasks": tasks})
+
+
+def _simulated(solution: Solution, inputs: Inputs, setting: Setting) -> Report | None:
+    if not solution.servers:
+        return None
+    schedule = to_schedule(solution, inputs.factory.robots, epoch=1)
+    return simulate(
+        schedule, inputs.factory, inputs.catalogue, inputs.profile, seconds=setting.seconds, seed=setting.seed, warm_up_s=5.0
+    )
+
+
+def _attainment(report: Report) -> float:
+    return min(component.slo_attainment for component in report.components.values() if component.count)

@@ -1,0 +1,103 @@
+"""Where the robots of a placement settle when nothing but their caps and their own replies holds them back.
+
+Every server answers as its latency curve says for its load; at the highest load that was measured the curve goes straight up: a
+server that is asked for more makes everybody wait until just that much is asked. Each class runs at its cap or at its closed loop
+with these responses, whichever is lower. At a saturated server the scatter about the mean is that of the highest measured load: the
+tail is never shorter than there, and grows with the wait (the interactive response time law says how long that is).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
+from ros2_rfm_serving.scheduler.problem import Problem
+
+SWEEPS, BISECTIONS = 60, 40
+SETTLED = 1e-9
+"""Relative change of the responses that ends the search."""
+MARGIN = 1e-8
+"""Below the closed loop: what the search leaves unsettled breaks no limit."""
+LONGEST_S = 1e5
+"""Beyond it a server answers never: it cannot even carry its obligations."""
+
+
+@dataclass(frozen=True)
+class Equilibrium:
+    rates: Rates
+    response_s: Mapping[Host, float]
+    """Mean; inf: the server does not keep up with its obligations."""
+    saturated: frozenset[Host]
+    """More is asked of them than was ever measured."""
+
+
+def equilibrium(problem: Problem, curves: Curves, hosts: Iterable[Host], caps: Rates | None) -> Equilibrium:
+    """caps: None, robots send as soon as they can."""
+    return _Settling(problem, curves, dict.fromkeys(hosts), caps).run()
+
+
+class _Settling:
+    """One server after the other is given the response that balances it while the others stay as they are."""
+
+    def __init__(self, problem: Problem, curves: Curves, hosts: Iterable[Host], caps: Rates | None) -> None:
+        self._problem, self._curves = problem, curves
+        self._tops = caps or tuple(task.max_rate_hz for task in problem.classes)
+        self._response_s = {host: curves.mean(host.config).y[0] for host in hosts}
+        self._where: dict[int, list[Host]] = {d.index: [] for d in problem.demands}
+        for host in self._response_s:
+            for demand, _ in host.robots:
+                self._where[demand].append(host)
+
+    def run(self) -> Equilibrium:
+        for _ in range(SWEEPS):
+            before = dict(self._response_s)
+            for host in self._response_s:
+                self._response_s[host] = self._balanced_s(host)
+            if all(math.isclose(before[h], s, rel_tol=SETTLED) for h, s in self._response_s.items()):
+                break
+        slowest = {d.index: self._slowest_s(d.index) for d in self._problem.demands}
+        saturated = frozenset(h for h, s in self._response_s.items() if s > self._curves.mean(h.config).y[-1] * (1 + SETTLED))
+        rates = tuple(self._rate_hz(c, slowest) for c in range(len(self._problem.classes)))
+        return Equilibrium(rates, dict(self._response_s), saturated)
+
+    def _balanced_s(self, host: Host) -> float:
+        """The shortest response at which no more is asked than the server can do, nor than it can answer as fast."""
+        low_s, high_s = self._curves.mean(host.config).y[0], self._response_s[host]
+        others = self._without(host)
+        if self._suffices(host, low_s, others):
+            return low_s
+        while not self._suffices(host, high_s, others):
+            low_s, high_s = high_s, 2 * high_s
+            if high_s > LONGEST_S:
+                return math.inf
+        for _ in range(BISECTIONS):
+            middle_s = (low_s + high_s) / 2
+            low_s, high_s = (low_s, middle_s) if self._suffices(host, middle_s, others) else (middle_s, high_s)
+        return high_s
+
+    def _without(self, host: Host) -> dict[int, float]:
+        """Demand -> slowest response at the other servers, of the classes on this one."""
+        tasks = {self._problem.demands[d].task for d, _ in host.robots}
+        return {d.index: self._slowest_s(d.index, host) for task in tasks for d in self._problem.classes[task].coupled}
+
+    def _slowest_s(self, demand: int, but: Host | None = None) -> float:
+        return max((self._response_s[host] for host in self._where[demand] if host is not but), default=0.0)
+
+    def _suffices(self, host: Host, response_s: float, others: Mapping[int, float]) -> bool:
+        """Responses only fall with the load, the load only falls with the response."""
+        load_hz, mean = self._load_hz(host, response_s, others), self._curves.mean(host.config)
+        return load_hz <= mean.x[-1] and mean.at(load_hz) <= response_s
+
+    def _load_hz(self, host: Host, response_s: float, others: Mapping[int, float]) -> float:
+        here = {d for d, _ in host.robots}
+        slowest = {d: max(s, response_s) if d in here else s for d, s in others.items()}
+        demands = self._problem.demands
+        rates = {task: self._rate_hz(task, slowest) for task in {demands[d].task for d in here}}
+        return sum(count * demands[d].rate_hz(rates[demands[d].task]) for d, count in host.robots)
+
+    def _rate_hz(self, task: int, slowest: Mapping[int, float]) -> float:
+        """A class is as fast as the slowest of its servers lets it be."""
+        return min(self._tops[task], self._problem.classes[task].closed_loop_hz(slowest) * (1 - MARGIN))

@@ -1,0 +1,117 @@
+"""Iteration-level batching (Orca) for rows with deadlines: who joins a running batch at this turn, and which rows a turn advances.
+
+New rows are perceived between two turns, and all rows in flight wait meanwhile. Entering at once serves the new ones; entering
+later lets others end before, and perceives those together that come meanwhile. What takes least, summed over all rows, is done, as
+long as no row in flight misses a deadline for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from ros2_rfm_serving.server.dispatch.base import NOTHING, EngineView, Selection
+from ros2_rfm_serving.server.dispatch.flight import Flight, Row
+from ros2_rfm_serving.server.dispatch.waiting import Waiting
+
+Asks = Callable[[], Sequence[float]]
+
+
+def joining(ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: Asks) -> Selection:
+    """One more of those who wait, or nobody at this turn. An engine that goes by calls takes whatever waits."""
+    flight = engine.flight
+    if flight is None:
+        return Selection(ranked[: engine.batch_size])
+    able = _able(ranked, flight)
+    num_new = flight.num_entering + 1
+    if not able or flight.is_full:
+        return NOTHING
+    rows = flight.moving()
+    if rows and (_hurts(rows, num_new, flight, now_s) or (num_new == 1 and _pays_later(able, rows, flight, now_s, asks))):
+        return NOTHING
+    return Selection(able[:1])
+
+
+def advancing(flight: Flight, ready: Collection[int], now_s: float) -> Sequence[int]:
+    """All of them, unless some that would be late alone are in time and no other one is late for it."""
+    numbers = list(ready)
+    step_s = flight.step.seconds(len(numbers))
+    late = [n for n in numbers if now_s < flight.rows[n].deadline_s < now_s + flight.rows[n].turns_left * step_s]
+    if not late or len(late) == len(numbers):
+        return numbers
+    urgent: list[int] = []
+    for number in sorted(late, key=lambda n: flight.rows[n].deadline_s):
+        if _saves([*urgent, number], numbers, flight, now_s):
+            urgent.append(number)
+    return urgent or numbers
+
+
+def _able(ranked: Sequence[Waiting], flight: Flight) -> Sequence[Waiting]:
+    """A session that was in a call of which nobody got an answer has the engine for itself until it has got one."""
+    if ranked and ranked[0].history.suspect:
+        return () if flight.rows else ranked[:1]
+    if any(row.waiting.history.suspect for row in flight.rows.values()):
+        return ()
+    return [waiting for waiting in ranked if not waiting.history.suspect]
+
+
+def _hurts(rows: Sequence[Row], num_new: int, flight: Flight, now_s: float) -> bool:
+    """A row in flight that would be in time would not be if so many were perceived now."""
+    alone_s, company_s = flight.step.seconds(len(rows)), flight.step.seconds(len(rows) + num_new)
+    stall_s = flight.perceive.seconds(num_new)
+    return any(now_s + row.turns_left * alone_s <= row.deadline_s < now_s + stall_s + row.turns_left * company_s for row in rows)
+
+
+def _pays_later(waiting: Sequence[Waiting], rows: Sequence[Row], flight: Flight, now_s: float, asks: Asks) -> bool:
+    """They enter when all in flight are done, rather than now: less time passes until each is answered, summed over these, those in
+    flight, and those who are expected meanwhile: what the engine works longer delays them, and once more whom they delay."""
+    if waiting[0].request.pipelining is not None or not flight.step.seconds(len(rows)):
+        return False  # rows of its session wait for this frame; or nothing is known yet
+    num_new = max(1, min(len(waiting), flight.most - len(flight.rows)))
+    lefts = sorted(row.turns_left for row in rows)
+    wait_s = _after(lefts, lefts[-1], flight)[0]
+    if any(_is_late(w, wait_s, num_new, flight, now_s) for w in waiting[:num_new]):
+        return False
+    (now_sum_s, now_end_s), (later_sum_s, later_end_s) = (_work(lefts, num_new, turns, flight) for turns in (0, lefts[-1]))
+    num_more = 2 * sum(not t <= now_s and not t > now_s + later_end_s for t in asks())  # NaN: at any time
+    return later_sum_s - now_sum_s < num_more * (now_end_s - later_end_s)
+
+
+def _is_late(waiting: Waiting, wait_s: float, num_new: int, flight: Flight, now_s: float) -> bool:
+    """Only because it waits."""
+    service_s = flight.perceive.seconds(num_new) + flight.turns_of_one * flight.step.seconds(len(flight.rows) + num_new)
+    deadline_s = min(waiting.due_s, waiting.starves_s)
+    return now_s + service_s <= deadline_s < now_s + wait_s + service_s
+
+
+def _after(lefts: Sequence[int], turns: int, flight: Flight) -> tuple[float, float, list[int]]:
+    """After so many turns: how long they took, the sum of when rows ended, and what the others have left. `lefts` rise."""
+    at_s = sum_s = 0.0
+    had, num = 0, len(lefts)
+    for i, left in enumerate(lefts):
+        upto = min(left, turns)
+        at_s += (upto - had) * flight.step.seconds(num - i)
+        had = upto
+        if left > turns:
+            return at_s, sum_s, [later - turns for later in lefts[i:]]
+        sum_s += at_s
+    return at_s, sum_s, []
+
+
+def _work(lefts: Sequence[int], num_new: int, wait_turns: int, flight: Flight) -> tuple[float, float]:
+    """If `num_new` enter after so many turns: the time until each row is done, summed, and until all are."""
+    wait_s, ended_s, others = _after(lefts, wait_turns, flight)
+    rows = sorted([*others, *[flight.turns_of_one] * num_new])
+    entered_s = wait_s + flight.perceive.seconds(num_new)
+    end_s, sum_s, _ = _after(rows, rows[-1], flight)
+    return ended_s + len(rows) * entered_s + sum_s, entered_s + end_s
+
+
+def _saves(urgent: Sequence[int], ready: Sequence[int], flight: Flight, now_s: float) -> bool:
+    """Alone all of these are in time, and whoever else would have been still is."""
+    step_s, together_s = flight.step.seconds(len(urgent)), flight.step.seconds(len(ready))
+    first_s = max(flight.rows[n].turns_left for n in urgent) * step_s
+    if any(now_s + flight.rows[n].turns_left * step_s > flight.rows[n].deadline_s for n in urgent):
+        return False
+    others = [flight.rows[n] for n in ready if n not in urgent]
+    in_time = [row for row in others if now_s + row.turns_left * together_s <= row.deadline_s]
+    return all(now_s + first_s + row.turns_left * together_s <= row.deadline_s for row in in_time)

@@ -1,0 +1,133 @@
+"""Rows in flight of an engine that takes them one solver step at a time (`engines.base.Stepping`), as policies see them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
+from ros2_rfm_serving.server.dispatch.waiting import Waiting
+
+
+@dataclass(eq=False, slots=True)
+class Row:
+    """One request between `begin` and its answer."""
+
+    waiting: Waiting
+    moved_s: float
+    """When it began, entered or last went on."""
+    turns_left: int = 0
+    """Solver steps; 0: it is being perceived."""
+    num_turns: int = 0
+    """That it has had."""
+    sum_rows: int = 0
+    """Rows that shared them, itself among them."""
+    together: int = 1
+    """Rows of the engine's last call that it was in."""
+    paused: bool = False
+    """It waits for its session's next frame."""
+
+    @property
+    def deadline_s(self) -> float:
+        return min(self.waiting.due_s, self.waiting.starves_s)
+
+    @property
+    def is_pipelined(self) -> bool:
+        return self.waiting.request.pipelining is not None
+
+    @property
+    def mean_rows(self) -> int:
+        return max(1, round(self.sum_rows / self.num_turns)) if self.num_turns else 1
+
+
+@dataclass(eq=False, slots=True)
+class Flight:
+    """What enters, goes on and leaves. Instants are seconds on the server's clock."""
+
+    capacity: int
+    """Rows for which the engine has room."""
+    perceive: ServiceTimes = field(default_factory=ServiceTimes)
+    """Of new rows, together."""
+    step: ServiceTimes = field(default_factory=ServiceTimes)
+    """One turn of so many rows."""
+    turns_of_one: int = 1
+    """Of the row that entered last: what is expected of the next one."""
+    rows: dict[int, Row] = field(default_factory=dict)
+    """By number of their works, in the order in which they began."""
+    advanced: tuple[int, ...] = ()
+    """In the last turn."""
+
+    @property
+    def most(self) -> int:
+        """Rows at once: one more would make turns longer than it shortens the queue."""
+        return min(self.capacity, self.step.saturation(self.capacity))
+
+    @property
+    def is_full(self) -> bool:
+        """Rows of pipelined sessions stay between two frames and wait: of them, memory alone is counted."""
+        alone = sum(not row.is_pipelined for row in self.rows.values())
+        return len(self.rows) >= self.capacity or alone >= self.most
+
+    @property
+    def num_entering(self) -> int:
+        return sum(not row.turns_left for row in self.rows.values())
+
+    @property
+    def leaving(self) -> int:
+        """Rows that leave together, next."""
+        lefts = [row.turns_left for row in self.rows.values()]
+        return lefts.count(min(lefts)) if lefts else self.most
+
+    def moving(self) -> list[Row]:
+        """Those that go on with the next turn."""
+        return [row for row in self.rows.values() if row.turns_left and not row.paused]
+
+    def seconds(self, num_rows: int) -> float:
+        """From entering to the answer, of so many that enter together and keep each other company."""
+        return self.perceive.seconds(num_rows) + self.turns_of_one * self.step.seconds(num_rows)
+
+    def begins_in_s(self, position: int) -> float:
+        """When the request at this place of the queue may enter: now, or when as many rows have left as it takes."""
+        free = self.most - len(self.rows)
+        if position < free or not self.rows:
+            return 0.0
+        step_s = self.step.seconds(len(self.rows))
+        ends_s = sorted(row.turns_left * step_s for row in self.rows.values())
+        rounds, place = divmod(position - max(free, 0), len(ends_s))
+        return ends_s[place] + rounds * self.seconds(len(ends_s))
+
+    # --- what happens ---
+
+    def begun(self, number: int, waiting: Waiting, now_s: float) -> None:
+        self.rows[number] = Row(waiting, now_s)
+
+    def entered(self, turns: Sequence[tuple[int, int]], now_s: float) -> list[int]:
+        """`turns`: (number, turns that it will take) of those that have been perceived. Those that did not enter."""
+        new = {number: row for number, row in self.rows.items() if not row.turns_left}
+        if turns:
+            self.perceive.observe(len(new), now_s - max(row.moved_s for row in new.values()))
+        for row in new.values():
+            row.together, row.moved_s = len(new), now_s
+        for number, num_turns in turns:
+            new.pop(number).turns_left = self.turns_of_one = num_turns
+        return list(new)
+
+    def had_turn(self, took_s: float) -> None:
+        """The rows that `advanced` said went on."""
+        if took_s > 0.0 and self.advanced:
+            self.step.observe(len(self.advanced), took_s)
+
+    def pause(self, ready: Collection[int]) -> None:
+        """All that have entered and are not ready."""
+        for number, row in self.rows.items():
+            row.paused = bool(row.turns_left) and number not in ready
+
+    def advance(self, rows: Sequence[int], now_s: float) -> None:
+        """These go on now."""
+        self.advanced = tuple(rows)
+        for number in rows:
+            row = self.rows[number]
+            row.together, row.moved_s = len(rows), now_s
+            row.sum_rows += len(rows)
+            row.num_turns += 1
+            row.turns_left = max(1, row.turns_left - 1)  # the engine says when it is done

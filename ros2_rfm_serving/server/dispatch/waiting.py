@@ -1,0 +1,23 @@
+"""A request that waits, as policies see it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.types import InferenceRequest
+
+
+class Waiting(NamedTuple):
+    """A decoded request in its session's mailbox. Instants are seconds on the server's clock."""
+
+    request: InferenceRequest
+    stamp_ns: int
+    arrived_s: float
+    since_s: float
+    """Since when its session waits: a newer observation keeps its predecessor's place in the queue."""
+    starves_s: float
+    """When its robot runs out of actions, or did."""
+    due_s: float
+    """When its SLO is over; inf: it has none."""
+    history: History

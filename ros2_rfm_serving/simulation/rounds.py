@@ -1,0 +1,77 @@
+"""A server whose rows go on one solver step at a time, in virtual time: who enters and who goes on is its own decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ros2_rfm_serving.server import ModelServer, Work
+from ros2_rfm_serving.simulation.events import Events
+from ros2_rfm_serving.types import EngineReply
+
+Answers = Sequence[EngineReply | None]
+
+
+class Body(Protocol):
+    """Whoever has the server."""
+
+    def begun(self, work: Work) -> None: ...
+    def ended(self, work: Work, answers: Answers) -> None: ...
+    def over(self) -> None:
+        """A round is: something may begin again."""
+
+
+class Rounds:
+    """Of one life of a server. As in `ModelServer.round`: what begins is perceived, then rows in flight go on by one step."""
+
+    def __init__(self, server: ModelServer, events: Events, engine_s: Callable[[], float], body: Body) -> None:
+        """engine_s: what the engine's calls have taken until now; or any clock, for a real one."""
+        self._server, self._events, self._engine_s, self._body = server, events, engine_s, body
+        self._busy = self._stopped = False
+        self._turn_s = 0.0
+        """Of the turn before."""
+
+    def serve(self) -> None:
+        """A round, unless one is under way or there is nothing to do."""
+        if self._busy:
+            return
+        works = list(iter(lambda: self._server.begin(self._events.now_s), None))
+        for work in works:
+            self._body.begun(work)
+        if works:
+            self._then(self._entered, lambda: self._server.enter(works))
+        else:
+            self._advance()
+
+    def stop(self) -> None:
+        """What runs will not end."""
+        self._stopped = True
+
+    def _entered(self, turns: Sequence[tuple[int, int]], took_s: float) -> None:
+        for work in self._server.entered(turns, self._events.now_s):
+            self._body.ended(work, [None])
+        self._advance()
+
+    def _advance(self) -> None:
+        rows = self._server.advancing(self._events.now_s, self._turn_s)
+        self._busy, self._turn_s = False, 0.0
+        if rows:
+            self._then(self._turned, lambda: self._server.turn(rows))
+
+    def _turned(self, ended: Sequence[tuple[Work, Answers]], took_s: float) -> None:
+        self._turn_s = took_s
+        for work, answers in ended:
+            self._body.ended(work, answers)
+        self._busy = False
+        self._body.over()
+
+    def _then(self, done: Callable[[Any, float], None], call: Callable[[], Any]) -> None:
+        """The engine's call, and what follows when it is done."""
+        self._busy, began_s = True, self._engine_s()
+        result = call()
+        took_s = self._engine_s() - began_s
+        self._events.at(self._events.now_s + took_s, self._unless_stopped, done, result, took_s)
+
+    def _unless_stopped(self, done: Callable[[Any, float], None], result: Any, took_s: float) -> None:
+        if not self._stopped:
+            done(result, took_s)

@@ -1,0 +1,77 @@
+"""Which law a placement of a simulated factory follows, and the GPU that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ros2_rfm_serving.engines.emulated import EmulatedSpec
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.factory import Catalogue
+from ros2_rfm_serving.profiles import (
+    ContinuousService,
+    MeasuredService,
+    Profile,
+    ServiceLaw,
+    SteppedService,
+    measured_service,
+)
+from ros2_rfm_serving.simulation.events import source
+from ros2_rfm_serving.simulation.gpu import BatchGpu, Gpu, SharedGpu, SteppedGpu, Stragglers, Unsure
+from ros2_rfm_serving.simulation.world import World
+from ros2_rfm_serving.types import OutputKind, Placement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What is known about how long models take."""
+
+    catalogue: Catalogue
+    profile: Profile
+
+    def law(self, placement: Placement) -> tuple[ServiceLaw | SteppedService | MeasuredService, tuple[int, ...]]:
+        """With the batch sizes that run. The catalogue's, or else what was measured. Raises: `ModelError` when nobody has said."""
+        model, gpu_type = placement.model, placement.gpu_type
+        footprint = self.catalogue[model].gpus.get(gpu_type)
+        if footprint and footprint.service:
+            stepped = footprint.service.stepped_law() if placement.batching == "continuous" else None
+            if stepped:
+                return stepped, stepped.sizes
+            law = footprint.service.law()
+            if law.batching != placement.batching:
+                raise ModelError(
+                    f"{placement.server}: the schedule batches {model!r} {placement.batching!r}, the catalogue {law.batching!r}; "
+                    "schedule it with profiles of the same kind"
+                )
+            return law, footprint.service.batch_sizes
+        measured = measured_service(self.profile, model, gpu_type) if placement.batching == "fixed" else None
+        if measured is None:
+            raise ModelError(
+                f"{model!r} cannot be simulated on {gpu_type!r}: nobody has said how long it takes there; measure it with "
+                f"`rfm profile {model} --gpu-type '{gpu_type}'`, or state a `service:` below models.{model}.gpus"
+            )
+        return measured, (max(placement.batch_size, measured.max_batch_size),)
+
+
+def build_gpu(
+    placement: Placement, timing: Timing, world: World, share: int, chunk_length: int, rows: Mapping[str, int], *, name: str = ""
+) -> Gpu:
+    """share: placements on the GPU, which take turns. rows: as in `Unsure`. name: unless it is the server's.
+
+    Raises: `ModelError` when nothing says how long the model takes there.
+    """
+    law, sizes = timing.law(placement)
+    name = name or placement.server
+    spec = EmulatedSpec(
+        model=placement.model,
+        output=OutputKind(timing.catalogue[placement.model].output),
+        chunk_length=chunk_length,
+        seed=source(world.seed, "service", name).getrandbits(32),
+    )
+    stragglers = Stragglers(world, name, share)
+    unsure = Unsure(rows, spec.seed + 1)
+    if isinstance(law, SteppedService):
+        return SteppedGpu(stragglers, replace(spec, batch_sizes=sizes), law, unsure)
+    if isinstance(law, ContinuousService):
+        return SharedGpu(world, stragglers, spec, law, unsure)
+    return BatchGpu(world, stragglers, replace(spec, batch_sizes=sizes), law, unsure)

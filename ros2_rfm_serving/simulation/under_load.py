@@ -1,0 +1,179 @@
+"""A server that goes on one solver step at a time, under a load, for `rfm profile`: who enters is its own decision, and only its
+engine takes time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from ros2_rfm_serving.engines.base import Engine, Stepping
+from ros2_rfm_serving.engines.blank import SMALL_PX, blank_request
+from ros2_rfm_serving.engines.emulated import EmulatedSpec, EmulatedSteps
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.factory.descriptor import CONTINUOUS
+from ros2_rfm_serving.profiles import SteppedService
+from ros2_rfm_serving.profiles.arrivals import Fleet, Load, Sent
+from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
+from ros2_rfm_serving.simulation.events import Events
+from ros2_rfm_serving.simulation.rounds import Answers, Rounds
+from ros2_rfm_serving.types import SYSTEM1, ObservationRequest, RequestId, SessionRequest
+
+Clock = Callable[[], float]
+"""Seconds"""
+UNLIMITED = 65_535
+ALONE, CROWD, FULL = 40, 2, 800
+"""Requests of which the unloaded latency is the median; sources for each row, and answers to them, by which the highest throughput
+is measured."""
+
+
+class LawEngine(EmulatedSteps):
+    """Writes down the seconds that a law says."""
+
+    def __init__(self, law: SteppedService, rng: np.random.Generator) -> None:
+        spec = EmulatedSpec(model="", chunk_length=1, batch_sizes=law.sizes, seed=int(rng.integers(1 << 32)))
+        super().__init__(spec, law.mean_s, self._spend, law)
+        self.spent_s = 0.0
+
+    def _spend(self, seconds: float) -> None:
+        self.spent_s += seconds
+
+
+class Ready:
+    """Sources that ask again as soon as they are answered: as much as a server can do."""
+
+    def __init__(self, num: int) -> None:
+        self._ready, self.ended_s = deque(Sent(0.0, source) for source in range(num)), list[float]()
+
+    def next_s(self) -> float:
+        return self._ready[0].at_s if self._ready else math.inf
+
+    def take(self) -> Sent:
+        return self._ready.popleft()
+
+    def answered(self, source: int, now_s: float) -> None:
+        self._ready.append(Sent(now_s, source))
+        self.ended_s.append(now_s)
+
+
+class SteppedSubject:
+    """`profiles.measure.Subject`. The server learns anew in each run how long its engine takes, as a live one does."""
+
+    def __init__(self, start: Callable[[np.random.Generator], tuple[Engine, Clock]], size_px: tuple[int, int]) -> None:
+        """start: the engine, and what its calls have taken until now; or any clock, for a real one."""
+        self._start, self._size_px = start, size_px
+        rng = np.random.default_rng(0)
+        self.unloaded_s = float(np.median(self.latencies_s(Ready(1), ALONE, rng)))
+        crowd = Ready(CROWD * cast(Stepping, start(rng)[0]).max_rows)
+        self.latencies_s(crowd, FULL, rng)
+        settled = crowd.ended_s[FULL // 4 :]
+        self.max_rate_hz = len(settled) / (settled[-1] - settled[0])
+
+    def latencies_s(self, load: Load, num_requests: int, rng: np.random.Generator) -> list[float]:
+        engine, clock = self._start(rng)
+        return _UnderLoad(engine, clock, load, self._size_px).latencies_s(num_requests)
+
+
+def law_subject(law: SteppedService) -> SteppedSubject:
+    def start(rng: np.random.Generator) -> tuple[Engine, Clock]:
+        engine = LawEngine(law, rng)
+        return engine, lambda: engine.spent_s
+
+    return SteppedSubject(start, SMALL_PX)
+
+
+def engine_subject(engine: Engine, size_px: tuple[int, int]) -> SteppedSubject:
+    """Of a real engine, ready for its largest batch, on this machine."""
+    return SteppedSubject(lambda rng: (engine, time.perf_counter), size_px)
+
+
+class _UnderLoad:
+    """A server and its load, in time that passes as far as the next request while the engine has nothing to do."""
+
+    def __init__(self, engine: Engine, clock: Clock, load: Load, size_px: tuple[int, int]) -> None:
+        config = ServerConfig(name="profiled", batch_size=UNLIMITED, batching=CONTINUOUS, max_sessions=UNLIMITED)
+        self._server, self._events, self._load = ModelServer(config, engine), Events(), load
+        self._rounds = Rounds(self._server, self._events, clock, self)
+        self._blank = blank_request(engine.contract, size_px, encoded=engine.takes_encoded)
+        self._sent: dict[str, Sent] = {}
+        self._epochs: dict[str, int] = {}
+        self._sequences: Counter[str] = Counter()
+        self._free: list[str] = []
+        """Sessions of sources that ask only once and have been answered."""
+        self._latencies_s: list[float] = []
+        self._planned_s = math.inf
+
+    def latencies_s(self, num_requests: int) -> list[float]:
+        self._plan()
+        while len(self._latencies_s) < num_requests:
+            self._events.next()
+        return self._latencies_s[:num_requests]
+
+    # --- of `Rounds` ---
+
+    def begun(self, work: Work) -> None:
+        """Nothing is kept of it."""
+
+    def ended(self, work: Work, answers: Answers) -> None:
+        now_s = self._events.now_s
+        self._server.complete(work, answers, now_s)
+        robot = work.batch[0].request.id.robot
+        sent = self._sent.pop(robot)
+        if answers[0] is None:
+            raise ModelError(f"a request was not answered: {'; '.join(self._server.problems.values())}")
+        self._latencies_s.append(now_s - sent.at_s)
+        self._load.answered(sent.source, now_s)
+        if not isinstance(self._load, Fleet):
+            self._free.append(robot)
+
+    def over(self) -> None:
+        self._plan()
+        self._rounds.serve()
+
+    # --- requests ---
+
+    def _plan(self) -> None:
+        """The next request; an answer may have brought one that is due before it."""
+        next_s = max(self._load.next_s(), self._events.now_s)
+        if next_s < self._planned_s:
+            self._planned_s = next_s
+            self._events.at(next_s, self._arrive, next_s)
+
+    def _arrive(self, planned_s: float) -> None:
+        """Only the newest plan holds."""
+        if planned_s != self._planned_s:
+            return
+        self._planned_s = math.inf
+        while self._load.next_s() <= self._events.now_s:
+            self._ask(self._load.take())
+        self._plan()
+        self._rounds.serve()
+
+    def _ask(self, sent: Sent) -> None:
+        robot = str(sent.source) if isinstance(self._load, Fleet) or not self._free else self._free.pop()
+        if robot not in self._epochs:
+            self._epochs[robot] = self._open(robot)
+        self._sequences[robot] += 1
+        self._sent[robot] = sent
+        request = RequestId(
+            robot=robot, component=SYSTEM1, session_epoch=self._epochs[robot], episode=1, sequence=self._sequences[robot]
+        )
+        observation = ObservationRequest(id=request, stamp_ns=0, instruction="", state=self._blank.state)
+        with self._server.deciding() as brain:
+            brain.deposit(replace(self._blank, id=request), observation, self._events.now_s)
+
+    def _open(self, robot: str) -> int:
+        contract = self._server.contract
+        asked = SessionRequest(
+            robot=robot,
+            component=SYSTEM1,
+            action_names=contract.action_names,
+            cameras=contract.cameras,
+            state_size=contract.state_size,
+        )
+        return self._server.open_session(asked).session_epoch

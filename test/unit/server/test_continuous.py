@@ -1,0 +1,329 @@
+"""`batching: continuous`: rows join a running batch, go on together and leave it, each for itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server.dispatch import EngineView, Flight, ServiceTimes, Waiting
+from ros2_rfm_serving.server.dispatch.entering import advancing, joining
+from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.server.intake import row_of
+from ros2_rfm_serving.server.sessions import Session, Sessions
+from ros2_rfm_serving.types import Chunk, EngineReply, InferenceRequest, OutputKind, Reply, Serving
+from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
+from test.unit.server.rows_machine import Machine
+from test.unit.stepping import FakeStepping
+
+PERCEIVE_S, STEP_S = 0.01, 0.1
+
+
+class Rig:
+    """Steps of an engine by hand, at times of our choice."""
+
+    def __init__(self, engine: FakeEngine | None = None, **config: object) -> None:
+        self.now_s = 0.0
+        self.engine = engine if engine is not None else FakeStepping(self.spend, lambda rows: PERCEIVE_S, lambda rows: STEP_S)
+        made = ServerConfig(**{"name": "s1", "batch_size": 8, "batching": "continuous", "max_sessions": 16, **config})  # type: ignore[arg-type]
+        self.server = ModelServer(made, self.engine)  # type: ignore[arg-type]
+        self._sessions: dict[str, tuple[int, int]] = {}
+
+    def spend(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def clock(self) -> float:
+        self.now_s += 1e-3
+        return self.now_s
+
+    def ask(self, robot: str, episode: int = 1, **session: object) -> None:
+        epoch, sequence = self._sessions.get(robot, (0, 0))
+        epoch = epoch or self.server.open_session(session_request(robot, **session)).session_epoch
+        self._sessions[robot] = epoch, sequence + 1
+        with self.server.counting_refusals():
+            self.server.submit(observation(epoch, sequence + 1, robot, episode), self.clock())
+
+    def epoch(self, robot: str) -> int:
+        return self._sessions[robot][0]
+
+    def step(self, times: int = 1) -> list[Reply]:
+        return [reply for _ in range(times) for reply in self.server.step(self.clock)]
+
+    @property
+    def stepping(self) -> FakeStepping:
+        assert isinstance(self.engine, FakeStepping)
+        return self.engine
+
+
+def robots(replies: list[Reply]) -> list[str]:
+    return [reply.id.robot for reply in replies]
+
+
+def test_a_request_joins_a_running_batch_and_each_is_answered_when_it_is_done() -> None:
+    rig = Rig()
+    rig.ask("r1")
+    assert rig.step() == []
+    rig.ask("r2")
+    assert rig.step() == []
+    assert robots(rig.step()) == ["r1"] and robots(rig.step()) == ["r2"]
+    assert rig.stepping.turns == [[1], [1, 2], [1, 2], [2]] and rig.stepping.entered == [[1], [2]]
+    assert rig.server.is_idle and rig.server.snapshot(rig.now_s).served == 2
+
+
+def test_who_waits_together_is_perceived_together_and_is_told_how_many_rows_shared_its_turns() -> None:
+    rig = Rig()
+    for robot in ("r1", "r2", "r3"):
+        rig.ask(robot)
+    replies = rig.step(3)
+    assert rig.stepping.entered == [[1, 2, 3]] and robots(replies) == ["r1", "r2", "r3"]
+    assert [reply.served.batch_size for reply in replies] == [3, 3, 3]
+    assert all(isinstance(reply, Chunk) and reply.chunk_model[0, 0] == 1.0 for reply in replies)
+
+
+def test_no_more_rows_than_the_engine_has_room_for() -> None:
+    rig = Rig(batch_size=2)
+    for robot in ("r1", "r2", "r3"):
+        rig.ask(robot)
+    rig.step(2)
+    assert rig.stepping.entered == [[1, 2]] and rig.server.num_waiting == 1
+    assert robots(rig.step(4)) == ["r1", "r2", "r3"]
+
+
+@pytest.mark.parametrize(
+    ("how", "counter"), [("closes", "session_ended"), ("opens anew", "session_ended"), ("resets", "stale_episode")]
+)
+def test_a_row_whose_session_is_over_leaves_at_once(how: str, counter: str) -> None:
+    rig = Rig()
+    rig.ask("r1")
+    rig.ask("r2")
+    rig.step()
+    if how == "closes":
+        rig.server.close_session("r1", "system1", rig.epoch("r1"))
+    elif how == "opens anew":
+        rig.server.open_session(session_request("r1"))
+    else:
+        rig.server.reset_episode("r1", "system1", rig.epoch("r1"), 2)
+    assert robots(rig.step(2)) == ["r2"]
+    assert rig.stepping.left == [1] and rig.stepping.turns == [[1, 2], [2], [2]]
+    assert rig.server.refused == {counter: 1} and rig.server.is_idle
+
+
+def test_a_newer_request_takes_the_place_of_the_one_in_flight() -> None:
+    rig = Rig()
+    rig.ask("r1")
+    rig.step()
+    rig.ask("r1")
+    replies = rig.step(4)
+    assert [reply.id.sequence for reply in replies] == [2] and replies[0].served.superseded == 1
+    assert rig.stepping.left == [1] and rig.server.snapshot(rig.now_s).superseded == 1 and rig.server.refused == {}
+
+
+def test_only_what_has_solver_steps_and_no_state_between_chunks_is_served_so() -> None:
+    with pytest.raises(ConfigurationError, match=r"batching: .*whole chunks only") as told:
+        Rig(FakeEngine())
+    assert told.value.key == "batching" and "fixed" in str(told.value)
+    alone = FakeStepping()
+    alone.contract = replace(CONTRACT, serving=Serving.EXCLUSIVE)
+    with pytest.raises(ConfigurationError, match="one session"):
+        Rig(alone)
+    words = FakeEngine()
+    words.contract = replace(CONTRACT, output=OutputKind.JUDGEMENT)
+    assert not Rig(words).server.steps(), "text models answer as they do"
+
+
+def test_rows_in_flight_end_before_batches_run_and_the_other_way_round() -> None:
+    rig = Rig()
+    config = rig.server.config
+    rig.ask("r1")
+    rig.step()
+    rig.server.reconfigure(replace(config, batching="fixed"))
+    rig.ask("r2")
+    assert rig.step() == [] and robots(rig.step()) == ["r1"] and rig.stepping.entered == [[1]]
+    assert robots(rig.step()) == ["r2"] and len(rig.engine.batches) == 1
+    rig.server.reconfigure(config)
+    rig.ask("r1")
+    assert robots(rig.step(3)) == ["r1"] and len(rig.engine.batches) == 1 and len(rig.stepping.turns) == 6
+
+
+# --- what the brain decides -------------------------------------------------------------------------------------------------
+
+
+class Laws:
+    """Rows in flight of an engine whose costs are known, and requests that wait."""
+
+    def __init__(self, perceive_s: Callable[[int], float], step_s: Callable[[int], float], num_turns: int) -> None:
+        sizes = range(1, 17)
+        self.flight = Flight(16, ServiceTimes([*map(perceive_s, sizes)]), ServiceTimes([*map(step_s, sizes)]), num_turns)
+        self.view = EngineView(16, ServiceTimes(), flight=self.flight)
+
+    def in_flight(self, *turns_left: int, due_s: Sequence[float] = ()) -> None:
+        for number, left in enumerate(turns_left):
+            self.flight.begun(number, waiting(due_s[number] if due_s else math.inf), 0.0)
+            self.flight.rows[number].turns_left = left
+
+    def joins(self, num_waiting: int, due_s: float = math.inf, asks: Sequence[float] = ()) -> bool:
+        return bool(joining([waiting(due_s)] * num_waiting, self.view, 0.0, lambda: asks).batch)
+
+    def advancing(self) -> list[int]:
+        return [*advancing(self.flight, list(self.flight.rows), 0.0)]
+
+
+def waiting(due_s: float = math.inf) -> Waiting:
+    request = row_of(observation(1), session_of(), CONTRACT, takes_encoded=True)
+    return Waiting(request, 0, 0.0, 0.0, math.inf, due_s, History())
+
+
+def session_of() -> Session:
+    sessions = Sessions(CONTRACT, 1, 1)
+    sessions.open(session_request(), 0.0)
+    session = sessions.get(("r1", "system1"), 1)
+    assert session is not None
+    return session
+
+
+def test_rows_enter_at_once_where_perception_is_cheap_and_later_where_it_holds_up_those_that_are_about_to_end() -> None:
+    cheap = Laws(lambda rows: 0.001, lambda rows: 0.01, 10)
+    cheap.in_flight(9, 5)
+    assert cheap.joins(1)
+    dear = Laws(lambda rows: 0.03 + 0.007 * rows, lambda rows: 0.003 + 0.0007 * rows, 4)
+    assert dear.joins(1), "nobody is held up"
+    dear.in_flight(1, 1, 1)
+    assert not dear.joins(1)
+    dear = Laws(lambda rows: 0.03, lambda rows: 0.003 + 0.0007 * rows, 4)
+    dear.in_flight(4)
+    assert dear.joins(12), "many wait for one"
+
+
+def test_who_is_expected_meanwhile_counts_too() -> None:
+    """Alone a new row that waits holds up nobody; where the engine is busy, what it could have shared delays those that come."""
+    costly = Laws(lambda rows: 0.0, lambda rows: 0.02 + 0.011 * rows, 4)
+    costly.in_flight(2, 2, 2)
+    assert not costly.joins(1) and costly.joins(1, asks=[0.01] * 8)
+    assert costly.joins(1, asks=[math.nan] * 8), "whose pace is not known may ask at any time"
+
+
+def test_no_row_in_flight_misses_its_deadline_for_one_that_enters() -> None:
+    engine = Laws(lambda rows: 0.05, lambda rows: 0.1, 5)
+    engine.in_flight(4, due_s=[0.42])
+    assert not engine.joins(1)
+    engine = Laws(lambda rows: 0.05, lambda rows: 0.1, 5)
+    engine.in_flight(4, due_s=[0.39])
+    assert engine.joins(1), "it is late in any case"
+
+
+def test_perception_comes_in_slices_that_rows_in_flight_can_bear() -> None:
+    engine = Laws(lambda rows: 0.02 * rows, lambda rows: 0.1, 5)
+    engine.in_flight(4, due_s=[0.45])
+    assert engine.joins(8, asks=[1.0] * 8)
+    asked = [waiting() for _ in range(8)]
+    entered = 0
+    while joining(asked, engine.view, 0.0, lambda: [1.0] * 8).batch:
+        engine.flight.begun(100 + entered, asked.pop(), 0.0)
+        entered += 1
+    assert entered == 2
+
+
+def test_who_would_be_late_by_waiting_enters_now() -> None:
+    engine = Laws(lambda rows: 0.03 + 0.007 * rows, lambda rows: 0.003, 4)
+    engine.in_flight(2, 2, 2)
+    assert not engine.joins(1) and engine.joins(1, due_s=0.052)
+
+
+def test_an_urgent_row_goes_first_where_that_saves_it_and_costs_no_other_ones_deadline() -> None:
+    def rows(*due_s: float) -> list[int]:
+        engine = Laws(lambda rows: 0.0, lambda rows: 0.05 + 0.05 * rows, 5)
+        engine.in_flight(*[5] * len(due_s), due_s=due_s)
+        return engine.advancing()
+
+    assert rows(math.inf, math.inf) == [0, 1]
+    assert rows(0.6, math.inf) == [0], "alone it takes 0.5 s, in company 0.75 s"
+    assert rows(0.4, math.inf) == [0, 1], "it is late in any case"
+    assert rows(0.6, 0.8) == [0, 1], "the other one would be late"
+    assert rows(0.6, 1.3) == [0]
+
+
+def test_who_spoilt_a_perception_or_a_turn_has_the_engine_for_itself_until_it_is_answered() -> None:
+    rig = Rig(Poisoned())
+    for robot in ("poison", "r2"):
+        rig.ask(robot)
+    rig.step()
+    assert rig.server.refused == {"engine_error": 2}
+    for robot in ("poison", "r2", "r3"):
+        rig.ask(robot)
+    answered = robots(rig.step(16))
+    assert sorted(answered) == ["r2", "r3"] and rig.server.refused == {"engine_error": 3} and rig.server.is_idle
+    rig.ask("r2")
+    rig.ask("r3")
+    assert robots(rig.step(3)) == ["r2", "r3"], "together again"
+
+
+class Poisoned(FakeStepping):
+    def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
+        if any(request.id.robot == "poison" for request in rows.values()):
+            raise ValueError("index out of range")
+        return super().enter(rows)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_engine_whose_steps_fail_is_examined_with_a_blank_row_beside_those_in_flight(broken: bool) -> None:
+    engine = Failing()
+    rig = Rig(engine, max_engine_errors=2)
+    engine.broken = broken
+    for _ in range(2):
+        engine.fails = True
+        rig.ask("r1")
+        rig.step()
+        assert rig.server.is_idle
+        engine.fails = broken
+    assert rig.server.refused == {"engine_error": 2} and bool(rig.server.given_up) == broken and not engine.in_flight
+
+
+class Failing(FakeStepping):
+    """A turn fails with `fails`, once, or whenever it is `broken`."""
+
+    fails = broken = False
+
+    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        if self.fails or self.broken:
+            self.fails = False
+            self.leave(rows)
+            raise ModelError("lost")
+        return super().turn(rows)
+
+
+def test_a_row_that_the_engine_loses_counts_as_hung_whoever_goes_on_beside_it() -> None:
+    rig = Rig()
+    rig.ask("r1")
+    rig.step()
+    rig.stepping.in_flight.clear()
+    begun_s = rig.now_s
+    for _ in range(5):
+        rig.ask("r2")
+        rig.step(3)
+    assert rig.server.snapshot(rig.now_s).served == 5
+    assert rig.server.stalled_s(rig.now_s) >= rig.now_s - begun_s > 1.0
+
+
+def test_overflow_and_newer_observations_look_at_when_a_row_leaves() -> None:
+    engine = Laws(lambda rows: 0.0, lambda rows: 0.1, 10)
+    engine.flight.capacity = 2
+    assert [engine.view.begins_s(place, 0.0) for place in range(2)] == [0.0, 0.0]
+    engine.in_flight(3, 9)
+    assert [engine.view.begins_s(place, 0.0) for place in range(4)] == pytest.approx([0.3, 0.9, 1.3, 1.9])
+    assert engine.view.next_rows == 1
+
+
+# --- whatever happens -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_every_request_ends_in_one_count_and_the_engine_keeps_nothing(seed: int) -> None:
+    machine = Machine(seed)
+    for _ in range(400):
+        machine.happen()
+    machine.settle()
+    assert machine.served > 5

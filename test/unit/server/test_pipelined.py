@@ -1,0 +1,198 @@
+"""Pipelined sessions at a server: who may open one, what is in flight, and what is told of it (AURAS §4.2.2, §4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import pytest
+
+from ros2_rfm_serving.errors import BadMessageError, CapacityError, ConfigurationError, ContractError, ModelError
+from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.types import (
+    Chunk,
+    Conditioning,
+    EngineReply,
+    InferenceRequest,
+    Pipelining,
+)
+from test.unit.fakes import CONTRACT, FakeEngine, observation, rows, session_request
+from test.unit.stepping import FakeStepping
+
+TWO, THREE = Pipelining(), Pipelining(pp_generation=2)
+
+
+class Framed(FakeStepping):
+    """Of one robot: a row goes on by one step per frame, from the one after its own on, and sees the newest observation."""
+
+    contract = replace(CONTRACT, pipelines=True)
+    num_steps = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def require_pipelining(self, pipelining: Pipelining) -> None:
+        if pipelining.pp_generation > self.num_steps:
+            raise ModelError(f"pp_generation is {pipelining.pp_generation}; the model has {self.num_steps} steps")
+
+    def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
+        for number, request in rows.items():
+            if request.pipelining:
+                self.waits, self.seen = {number}, request.id.sequence
+        return super().enter(rows)
+
+    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        given = super().turn(rows)
+        self.waits |= {number for number in rows if number in self.in_flight and self.in_flight[number][0].pipelining}
+        return {
+            number: replace(answer, ended_with=self.seen) for number, answer in given.items() if isinstance(answer, EngineReply)
+        }
+
+
+class Rig:
+    def __init__(self, engine: FakeEngine | None = None, **config: object) -> None:
+        self.now_s, self.engine = 0.0, engine or Framed()
+        made = ServerConfig(**{"name": "s1", "batch_size": 8, "batching": "continuous", "max_sessions": 16, **config})  # type: ignore[arg-type]
+        self.server = ModelServer(made, self.engine)  # type: ignore[arg-type]
+
+    def open(self, robot: str = "r1", pipelining: Pipelining | None = THREE, **changes: object) -> int:
+        return self.server.open_session(session_request(robot, pipelining=pipelining, **changes)).session_epoch
+
+    def frame(self, epoch: int, sequence: int, robot: str = "r1", rounds: int = 6, **changes: object) -> list[Chunk]:
+        """An observation, and all that follows from it."""
+        self.server.submit(observation(epoch, sequence, robot, **changes), self.clock())
+        return self.rounds(rounds)
+
+    def rounds(self, number: int = 1) -> list[Chunk]:
+        return [reply for _ in range(number) for reply in self.server.step(self.clock) if isinstance(reply, Chunk)]
+
+    def clock(self) -> float:
+        self.now_s += 1e-3
+        return self.now_s
+
+
+def told(chunks: list[Chunk]) -> list[tuple[int, int | None]]:
+    """(request, observation that it ended with)"""
+    return [(chunk.id.sequence, chunk.ended_with) for chunk in chunks]
+
+
+def test_as_many_requests_as_its_depth_are_in_flight_and_each_frame_answers_one() -> None:
+    rig = Rig()
+    epoch = rig.open()
+    frames = [told(rig.frame(epoch, sequence)) for sequence in (1, 2, 3, 4, 5)]
+    assert frames == [[], [], [(1, 3)], [(2, 4)], [(3, 5)]]
+    assert rig.server.num_in_flight() == 2 and rig.server.refused == {}, "nothing is superseded by what is newer"
+    assert rig.server.stalled_s(rig.now_s + 60.0) == 0.0, "rows that wait for their robot are no engine that hangs"
+
+
+def test_a_newer_observation_takes_the_place_of_one_that_has_not_entered() -> None:
+    rig = Rig()
+    epoch = rig.open()
+    for sequence in (1, 2, 3):
+        rig.server.submit(observation(epoch, sequence), rig.clock())
+    assert rig.rounds(6) == [] and rig.server.num_in_flight() == 1 and rig.server.snapshot(rig.now_s).superseded == 2
+    assert told(rig.frame(epoch, 4)) == [] and told(rig.frame(epoch, 5)) == [(3, 5)]
+
+
+def test_no_more_enter_than_the_session_has_agreed_upon() -> None:
+    class Stuck(Framed):
+        def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+            return {}
+
+    rig = Rig(Stuck())
+    epoch = rig.open(pipelining=TWO)
+    for sequence in (1, 2, 3, 4):
+        rig.frame(epoch, sequence)
+    assert rig.server.num_in_flight() == 2 and rig.server.num_waiting == 1
+
+
+def test_a_row_that_waits_for_its_frame_keeps_no_other_robot_waiting() -> None:
+    rig = Rig(batch_size=5)
+    rig.engine.num_steps = 3  # type: ignore[attr-defined]
+    epoch, other = rig.open(pipelining=Pipelining(pp_generation=2, pp_perception=2)), rig.open("r2", None)
+    for sequence in (1, 2, 3):
+        rig.frame(epoch, sequence)
+    assert rig.server.num_in_flight() == 3
+    answered = rig.frame(other, 1, "r2")
+    assert [(chunk.id.robot, chunk.ended_with) for chunk in answered] == [("r2", None)]
+
+
+def test_what_was_held_is_the_prefix_of_the_observation_that_it_ended_with() -> None:
+    rig = Rig()
+    epoch = rig.open(conditioning=Conditioning.PREFIX)
+    for sequence, delay in ((1, 1), (2, 2)):
+        rig.frame(epoch, sequence, inference_delay_steps=delay, prefix_model=rows(length=3))
+    (chunk,) = rig.frame(epoch, 3, inference_delay_steps=3, prefix_model=rows(length=3))
+    assert told([chunk]) == [(1, 3)] and chunk.inference_delay_steps == 3
+
+
+def test_a_new_episode_begins_without_rows_of_the_old_one() -> None:
+    rig = Rig()
+    epoch = rig.open()
+    rig.frame(epoch, 1)
+    rig.frame(epoch, 2)
+    rig.server.reset_episode("r1", "system1", epoch, 2)
+    frames = [told(rig.frame(epoch, sequence, episode=2)) for sequence in (3, 4, 5)]
+    assert frames == [[], [], [(3, 5)]] and rig.server.refused == {"stale_episode": 2}
+
+
+def test_a_server_that_ends_does_not_wait_for_frames() -> None:
+    rig = Rig()
+    epoch = rig.open()
+    rig.frame(epoch, 1)
+    rig.server.drain()
+    rig.rounds(2)
+    assert rig.server.is_idle
+
+
+# --- who is refused ---
+
+
+def refusal(rig: Rig, pipelining: Pipelining = THREE) -> str:
+    with pytest.raises(ContractError) as told:
+        rig.open(pipelining=pipelining)
+    assert rig.server.session_names() == []
+    return str(told.value)
+
+
+def test_a_session_is_refused_where_model_or_server_cannot() -> None:
+    whole = FakeStepping()
+    assert "pipelining: the robot asks for it, this model answers one request of a robot after the other" in refusal(Rig(whole))
+    assert "`batching: continuous`" in refusal(Rig(batching="fixed"))
+    assert "pp_generation is 3; the model has 2 steps" in refusal(Rig(), Pipelining(pp_generation=3))
+    assert "pp_perception + pp_generation is 3, this server keeps 2 rows" in refusal(Rig(batch_size=3))
+
+
+def test_no_robot_takes_the_rows_of_all() -> None:
+    rig = Rig(batch_size=6)
+    epoch = rig.open("r1")
+    with pytest.raises(CapacityError, match="3 of 5 rows are taken by pipelined sessions"):
+        rig.open("r2")
+    assert rig.open("r1") > epoch, "its own are given back"
+    assert rig.open("r2", TWO) and rig.open("r3", None)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "said"),
+    [
+        (Pipelining(pp_perception=0), "pp_perception is 0"),
+        (Pipelining(pp_generation=200), "pp_generation is 200"),
+        (Pipelining(alpha=float("nan")), "alpha is nan"),
+        (Pipelining(fetch_offset=1), "fetch_offset is 1"),
+    ],
+)
+def test_impossible_values_are_no_difference_of_contracts(spoilt: Pipelining, said: str) -> None:
+    rig = Rig()
+    with pytest.raises(BadMessageError, match=said):
+        rig.open(pipelining=spoilt)
+
+
+def test_batches_do_not_come_back_while_a_pipelined_session_is_open() -> None:
+    rig = Rig()
+    epoch = rig.open()
+    with pytest.raises(ConfigurationError, match="pipelined sessions are open") as told:
+        rig.server.reconfigure(replace(rig.server.config, batching="fixed"))
+    assert told.value.key == "batching"
+    rig.server.close_session("r1", "system1", epoch)
+    rig.server.reconfigure(replace(rig.server.config, batching="fixed"))

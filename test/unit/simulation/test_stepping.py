@@ -1,0 +1,168 @@
+"""Servers that batch continuously, in virtual time: in whole factories, and under the loads of a profile."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.profiles import Profile, SteppedService
+from ros2_rfm_serving.profiles.arrivals import Fleet, Load, OpenLoop
+from ros2_rfm_serving.profiles.measure import measure, rates_hz
+from ros2_rfm_serving.scheduler import plan_factory, to_schedule
+from ros2_rfm_serving.simulation import Crash, Report, simulate
+from ros2_rfm_serving.simulation.under_load import SteppedSubject, law_subject
+from ros2_rfm_serving.types import Schedule
+from test.unit.simulation.simulated import SERVICE_S, T_ACT_S, balanced, factory, models, run, schedule
+from test.unit.stepping import FakeStepping
+
+CONTINUOUS = "dispatch: fifo, batching: continuous"
+
+
+def law(jitter: float = 0.0) -> SteppedService:
+    footprint = models(jitter).footprint("vla", "GPU")
+    assert footprint and footprint.service
+    stepped = footprint.service.stepped_law()
+    assert stepped
+    return stepped
+
+
+def plant_and_plan(num_robots: int, *, slo_ms: float = 400, rate_hz: float = math.inf) -> tuple[Factory, Schedule]:
+    plant = factory(num_robots, slo_ms=slo_ms, servers=CONTINUOUS)
+    return plant, schedule(plant, batching="continuous", rate_hz=rate_hz)
+
+
+def continuous(num_robots: int, *, slo_ms: float = 400, rate_hz: float = math.inf, **given: object) -> Report:
+    return run(*plant_and_plan(num_robots, slo_ms=slo_ms, rate_hz=rate_hz), **given)  # type: ignore[arg-type]
+
+
+# --- the law ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+def test_rows_that_enter_together_and_stay_alone_take_what_the_law_of_whole_batches_says(rows: int) -> None:
+    assert law().mean_s(rows) == pytest.approx((40 + 10 * rows) / 1e3)
+
+
+def test_rows_are_filled_up_to_the_next_shape() -> None:
+    assert law().perception_s(5) == law().perception_s(6) > law().perception_s(4)
+    assert law().step_s(7) == law().step_s(8) and law().max_rows == 8
+    assert law().capacity_hz() == pytest.approx(8 / 0.12)
+
+
+@pytest.mark.parametrize(
+    ("batching", "steps"),
+    [
+        ("fixed", {"perception_base_ms": 40}),
+        ("fixed", {"perception_per_row_ms": 11}),
+        ("fixed", {"sizes": [2, 2]}),
+        ("continuous", {}),
+    ],
+)
+def test_a_catalogue_whose_steps_contradict_its_law_is_refused(batching: str, steps: dict[str, object]) -> None:
+    data = models().model_dump(exclude_unset=True)
+    service = data["models"]["vla" if batching == "fixed" else "judge"]["gpus"]["GPU"]["service"]
+    service["steps"] = {"num_steps": 4, "perception_base_ms": 12, "perception_per_row_ms": 6, **steps}
+    with pytest.raises(ValueError, match="steps"):
+        type(models()).model_validate(data)
+
+
+# --- in a factory ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_robot_alone_has_the_closed_loop_rate_in_either_way_of_batching() -> None:
+    assert continuous(1).raw == pytest.approx(1 / (T_ACT_S + SERVICE_S), rel=0.01)
+
+
+def test_robots_that_saturate_a_server_share_its_throughput() -> None:
+    assert continuous(40, slo_ms=2000).raw == pytest.approx(law().capacity_hz(), rel=0.08)
+
+
+def test_a_request_does_not_wait_for_a_whole_batch() -> None:
+    """Eight robots at random phases, at three quarters of what batches of eight can: nobody waits for 120 ms to begin."""
+    plant = factory(10, slo_ms=400)
+    whole = run(plant, schedule(plant, batch_size=8, rate_hz=3.0), jitter=0.05).components["system1"]
+    joined = continuous(10, rate_hz=3.0, jitter=0.05).components["system1"]
+    assert joined.p50_s < 0.7 * whole.p50_s and joined.p99_s < 0.8 * whole.p99_s
+    assert joined.count >= 0.97 * whole.count
+
+
+def test_a_crash_takes_rows_in_flight_with_it_and_nothing_else() -> None:
+    report = continuous(8, seconds=20, crashes=(Crash(server="s1", at_s=10.0),))
+    assert balanced(report) and report.counters.dropped > 0
+    assert report.raw > 0.6 * continuous(8, seconds=20).raw
+
+
+def test_a_model_that_nobody_said_the_steps_of_cannot_be_simulated_so() -> None:
+    data = models().model_dump(exclude_unset=True)
+    del data["models"]["vla"]["gpus"]["GPU"]["service"]["steps"]
+    catalogue = type(models()).model_validate(data)
+    plant, plan = plant_and_plan(1)
+    with pytest.raises(ModelError, match="steps"):
+        simulate(plan, plant, catalogue, seconds=1, seed=1)
+
+
+# --- under the loads of a profile ------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_meets_an_idle_server_takes_perception_and_steps() -> None:
+    subject = law_subject(law())
+    assert subject.unloaded_s == pytest.approx(0.05)
+    assert subject.latencies_s(OpenLoop(2.0), 20, np.random.default_rng(1)) == pytest.approx([0.05] * 20)
+
+
+def test_no_way_of_entering_exceeds_full_batches_and_the_servers_own_comes_near_them() -> None:
+    assert 0.9 * law().capacity_hz() <= law_subject(law()).max_rate_hz <= 1.02 * law().capacity_hz()
+
+
+@pytest.mark.parametrize("load", ["fleet", "poisson"])
+def test_a_real_engine_and_the_law_of_its_costs_have_the_same_latencies(load: str) -> None:
+    """The engine is `Stepping` and in the hands of a `ModelServer`; only what its calls take is made up, and its clock."""
+    spent_s, wanted = [0.0], law()
+
+    def spend(seconds: float) -> None:
+        spent_s[0] += seconds
+
+    def engine() -> FakeStepping:
+        made = FakeStepping(spend, wanted.perception_s, wanted.step_s)
+        made.num_steps = wanted.num_steps
+        return made
+
+    def requests() -> Load:
+        rng = np.random.default_rng(7)
+        return Fleet(40.0, 0.05, rng) if load == "fleet" else OpenLoop(40.0, rng)
+
+    real = SteppedSubject(lambda rng: (engine(), lambda: spent_s[0]), (16, 16))  # type: ignore[arg-type,return-value]
+    found = [subject.latencies_s(requests(), 300, np.random.default_rng(0)) for subject in (real, law_subject(wanted))]
+    assert found[0] == pytest.approx(found[1])
+
+
+# --- planned ---------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_scheduler_predicts_with_such_a_profile_is_what_the_factory_does() -> None:
+    subject = law_subject(law(0.05))
+    key = ("vla", "GPU", "continuous", 1)
+    points = [measure(subject, key, "fleet", rate, 500) for rate in rates_hz(subject.max_rate_hz)[:9]]
+    plant = factory(24, slo_ms=250, servers=CONTINUOUS)
+    plant = plant.model_copy(update={"server_cluster": (plant.server_cluster[0].model_copy(update={"num_servers": 2}),)})
+    solution = plan_factory(plant, Profile.of(points), models(0.05))
+    assert solution.feasible and {(s.batching, s.batch_size) for s in solution.servers} == {("continuous", 1)}
+    report = simulate(to_schedule(solution, plant.robots, epoch=1), plant, models(0.05), seconds=40, seed=1)
+    assert report.goodput == pytest.approx(solution.expected, rel=0.05)
+    assert report.components["system1"].slo_attainment >= 0.99
+
+
+def test_a_model_measured_in_both_ways_is_planned_in_the_one_that_the_descriptor_asks_for() -> None:
+    rows = [
+        replace(point, batching=batching)
+        for batching in ("fixed", "continuous")
+        for point in [measure(law_subject(law()), ("vla", "GPU", "fixed", 1), "fleet", rate, 100) for rate in (5.0, 10.0)]
+    ]
+    for servers, batching in (("dispatch: fifo", "fixed"), (CONTINUOUS, "continuous")):
+        solution = plan_factory(factory(2, servers=servers), Profile.of(rows), models())
+        assert {s.batching for s in solution.servers} == {batching}
