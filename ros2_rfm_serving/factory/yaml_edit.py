@@ -64,7 +64,7 @@ def _replaced(text: str, node: Any, value: str) -> str:
     start = node.start_mark.index
     if last is not node:
         start, value = text.rindex(":", 0, start) + 1, f" {value}"
-    return text[:start] + value + text[last.end_mark.index :]
+    return f"{text[:start]}{value}{text[last.end_mark.index :]}"
 
 
 def _inserted(text: str, parent: Any, path: list[str], value: str) -> str:
@@ -74,6 +74,7 @@ def _inserted(text: str, parent: Any, path: list[str], value: str) -> str:
     line = f"{path[0]}: {value}"
     if parent.flow_style:
         end = parent.end_mark.index - 1
-        return text[:end].rstrip() + (", " if parent.value else "") + line + text[end:]
+        return f"{text[:end].rstrip()}{', ' if parent.value else ''}{line}{text[end:]}"
     first = parent.value[0][0].start_mark
-    return text[: first.index] + line + "\n" + " " * first.column + text[first.index :]
+    indentation = " " * first.column
+    return f"{text[: first.index]}{line}\n{indentation}{text[first.index :]}"

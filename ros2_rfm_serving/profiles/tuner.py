@@ -1,8 +1,8 @@
 """Which pipeline: AURAS' hierarchy over its configurations (§4.3.2), for whoever states a rate and a success. Pure.
 
 The two degrees first, on a grid with a bound on L; then the skew alpha of those that are fast enough and fail too often; then
-`fetch_offset` of the one that was found. What cannot win is not run in worlds: who is too slow stays too slow when skewed, and nobody
-slower than one that meets both is chosen.
+`fetch_offset` of the one that was found. What cannot win is not run in worlds: who is too slow stays too slow when skewed, and
+nobody slower than one that meets both is chosen.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ PATH = ("push", "execution", "pipelining")
 
 def test_into_braces() -> None:
     text = "# mine\npush:\n  execution: {mode: async}   # why\n  value: 2\n"
-    assert with_key(text, PATH, VALUE, "f") == f"# mine\npush:\n  execution: {{mode: async, pipelining: {FLOW}}}   # why\n  value: 2\n"
+    edited = with_key(text, PATH, VALUE, "f")
+    assert edited == f"# mine\npush:\n  execution: {{mode: async, pipelining: {FLOW}}}   # why\n  value: 2\n"
 
 
 def test_into_a_block() -> None:
@@ -32,7 +33,11 @@ def test_with_its_parent() -> None:
 
 
 @pytest.mark.parametrize(
-    "old", ["pipelining: {alpha: 1}  # of yesterday\n", "pipelining:  # of yesterday\n      alpha: 1  # skewed\n      pp_generation: 2\n"]
+    "old",
+    [
+        "pipelining: {alpha: 1}  # of yesterday\n",
+        "pipelining:  # of yesterday\n      alpha: 1  # skewed\n      pp_generation: 2\n",
+    ],
 )
 def test_in_place_of_what_is_there(old: str) -> None:
     text = f"push:\n  execution:\n    {old}    mode: async  # why\n"
