@@ -29,6 +29,7 @@ from ros2_rfm_serving.cli import (
     simulate,
     status,
     train,
+    tune,
     up,
     why,
 )
@@ -55,6 +56,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "capacity": capacity.capacity,
     "doctor": doctor.doctor,
     "profile": profile.profile,
+    "tune": tune.tune,
     "parity": parity.parity,
     "train": train.train,
     "export": export.export,

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.base import Engine, SamplingConfig, TokenSampling
+from ros2_rfm_serving.engines.base import Engine, TokenSampling
 from ros2_rfm_serving.engines.embedded import bundle
-from ros2_rfm_serving.engines.embedded.engine import FlowPolicy
+from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, sampling_of
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+from ros2_rfm_serving.engines.embedded.options import ON_CPU
 from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyNetwork
 from ros2_rfm_serving.engines.embedded.token_policy import TokenPolicy
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
@@ -59,8 +60,7 @@ def blind_engine(folder: Path) -> Engine:
         return TokenEngine(policy, TokenSampling(temperature=network.config.temperature))
     if not isinstance(network, FlowPolicyNetwork):
         raise ModelError(f"{folder} holds no policy")
-    config = SamplingConfig(num_steps=network.config.num_steps, noise_scale=network.config.noise_scale)
-    return FlowEngine(Blind("rfm/metaworld-flow", network, content_hash), config)
+    return FlowEngine(Blind(f"rfm/{folder.name}", network, content_hash), sampling_of(network.config, ON_CPU))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> 
     network, content_hash = bundle.load(folder)
     content_hash = model_hash(content_hash, options.changes(vars(network.config)))
     if isinstance(network, FlowPolicyNetwork):
-        return SteppingEngine(FlowPolicy(model, network, content_hash, options), _sampling(network.config, options))
+        return SteppingEngine(FlowPolicy(model, network, content_hash, options), sampling_of(network.config, options))
     if isinstance(network, TokenPolicyNetwork):
         return TokenEngine(TokenPolicy(model, network, content_hash, options), _token_sampling(network.config, options))
     if isinstance(network, PlannerNetwork):
@@ -52,7 +52,7 @@ def build(spec: EngineSpec) -> Engine:
     return load_embedded(spec.model, spec.models_folder / spec.entry.bundle, options)
 
 
-def _sampling(config: FlowPolicyConfig, options: BundleOptions) -> SamplingConfig:
+def sampling_of(config: FlowPolicyConfig, options: BundleOptions) -> SamplingConfig:
     return SamplingConfig(
         predicts=Predicts(config.predicts),
         num_steps=options.num_steps or config.num_steps,

@@ -1,0 +1,91 @@
+"""`rfm tune` on a real policy, in real worlds, few of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from ros2_rfm_serving.cli.main import app
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import load_factory
+
+FACTORY = """# mine
+server_cluster: {num_servers: 1, gpu_type: CPU, batching: continuous}
+robot_fleet:
+  - {task: reach, num_robots: 1}
+reach:
+  pipeline: {action_period_ms: 200}
+  execution: {mode: async}   # the next chunk meanwhile
+  components:
+    system1: {model: rfm/metaworld-flow, prompt: "reach the red goal", slo_ms: 400}
+  world: {simulator: metaworld, task: reach, control_rate_hz: 20}
+"""
+FEW = ("--max-depth", "3", "--episodes", "2")
+
+
+@pytest.fixture
+def factory(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.yaml"
+    file.write_text(FACTORY)
+    return file
+
+
+def test_writes_what_it_found_and_nothing_else(factory: Path, tmp_path: Path) -> None:
+    chart = tmp_path / "frontier.png"
+    result = CliRunner().invoke(
+        app, ["tune", str(factory), "--min-rate", "0.5", "--min-success", "0.5", *FEW, "--chart", str(chart), "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    written = load_factory(factory).tasks["reach"].execution.pipelining
+    assert written is not None
+    assert written.model_dump() == report["chosen"]
+    chosen = [own for own in report["tried"] if all(own[key] == value for key, value in report["chosen"].items())]
+    assert chosen[0]["rate_hz"] == max(own["rate_hz"] for own in report["tried"] if own["verdict"] == "meets both")
+    assert chosen[0]["successes"] >= 1
+    text = factory.read_text()
+    assert text.replace(text[text.index(", pipelining") : text.index("}}") + 1], "") == FACTORY
+    assert chart.stat().st_size > 1000
+
+
+def test_too_slow_is_said_without_a_single_episode(factory: Path) -> None:
+    result = CliRunner().invoke(app, ["tune", str(factory), "--min-rate", "1e6", *FEW, "--json"])
+    assert result.exit_code == 1
+    assert all(own["episodes"] == 0 and own["verdict"] == "too slow" for own in json.loads(result.stdout)["tried"])
+    assert factory.read_text() == FACTORY
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("task: reach, num_robots", "task: reech, num_robots"), "reech"),
+        (("rfm/metaworld-flow", "openvla/openvla-7b"), "no embedded policy"),
+        (("  world: {simulator: metaworld, task: reach, control_rate_hz: 20}\n", ""), "reach.world"),
+    ],
+)
+def test_what_cannot_be_tuned_is_said(factory: Path, change: tuple[str, str], said: str) -> None:
+    factory.write_text(FACTORY.replace(*change))
+    result = CliRunner().invoke(app, ["tune", str(factory), "--min-rate", "1", *FEW])
+    assert isinstance(result.exception, ConfigurationError)
+    assert said in str(result.exception)
+
+
+def test_no_service_law_is_said(factory: Path) -> None:
+    result = CliRunner().invoke(app, ["tune", str(factory), "--min-rate", "1", "--gpu", "H200", *FEW])
+    assert isinstance(result.exception, ConfigurationError)
+    assert "--gpu" in str(result.exception)
+
+
+def test_a_descriptor_that_cannot_pipeline_stays_as_it_is(factory: Path) -> None:
+    text = FACTORY.replace(", batching: continuous", "")
+    factory.write_text(text)
+    result = CliRunner().invoke(
+        app, ["tune", str(factory), "--min-rate", "0.5", "--min-success", "0", "--max-depth", "2", "--episodes", "1"]
+    )
+    assert isinstance(result.exception, ConfigurationError)
+    assert "batching: continuous" in str(result.exception)
+    assert yaml.safe_load(factory.read_text()) == yaml.safe_load(text)
