@@ -69,7 +69,7 @@ class ImageTokens(nn.Module):
         """[B, C, H, W, 3] -> [B, patches, 3 p p]; row i belongs to `position` i. By reshaping alone: no index is computed."""
         p = self.patch_px
         b, c, h, w, _ = images.shape
-        return images.view(b, c, h // p, p, w // p, p, 3).transpose(3, 4).reshape(b, len(self.position), 3 * p * p)
+        return images.view(b, c, h // p, p, w // p, p, 3).transpose(3, 4).reshape(b, -1, 3 * p * p)
 
 
 class ContextEncoder(nn.Module):
