@@ -9,6 +9,7 @@ import pytest
 
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ConfigurationError, ContractError, ModelError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
 from ros2_rfm_serving.types import (
     Chunk,
     Conditioning,
@@ -196,3 +197,8 @@ def test_batches_do_not_come_back_while_a_pipelined_session_is_open() -> None:
     assert told.value.key == "batching"
     rig.server.close_session("r1", "system1", epoch)
     rig.server.reconfigure(replace(rig.server.config, batching="fixed"))
+
+
+def test_the_door_for_clients_without_ros_offers_none() -> None:
+    door = OpenpiClient(Rig().server, "ws_1")
+    assert door.metadata()["pipelines"] is False and Framed.contract.pipelines
