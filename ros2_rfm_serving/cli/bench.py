@@ -7,6 +7,7 @@ import typer
 from ros2_rfm_serving.benchmarks.dashboard.report import dashboard
 from ros2_rfm_serving.benchmarks.dispatch.report import dispatch
 from ros2_rfm_serving.benchmarks.engine import engine
+from ros2_rfm_serving.benchmarks.frames import frames
 from ros2_rfm_serving.benchmarks.neighbour.report import neighbour
 from ros2_rfm_serving.benchmarks.network.report import network
 from ros2_rfm_serving.benchmarks.path.report import path
@@ -22,6 +23,22 @@ from ros2_rfm_serving.benchmarks.stages import stages
 from ros2_rfm_serving.benchmarks.whatif import whatif
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
-COMMANDS = (path, policy, engine, robot, robots, record, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch)
-for command in (*COMMANDS, whatif, dashboard):
+COMMANDS = (
+    path,
+    policy,
+    engine,
+    frames,
+    robot,
+    robots,
+    record,
+    rtc,
+    stages,
+    safety,
+    network,
+    neighbour,
+    serving,
+    scheduler,
+    dispatch,
+)
+for command in (*COMMANDS, frames, whatif, dashboard):
     app.command()(command)

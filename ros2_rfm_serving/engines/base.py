@@ -256,6 +256,8 @@ class TokenSampling:
     """Of the noise, together with the request's session and sequence number: a re-run gives the same chunk."""
     device: str = "cpu"
     """Where the loop's tensors live, PyTorch's name."""
+    max_rows: int = 0
+    """In flight at once; 0: as many as its largest batch, or one more than a chunk has tokens."""
 
 
 @runtime_checkable

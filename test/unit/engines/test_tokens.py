@@ -432,7 +432,7 @@ def test_training_learns_and_writes_a_bundle_that_loads(tmp_path: Path) -> None:
     rows: list[dict[str, float]] = []
     training = TrainingConfig(steps=60, batch_size=32, warm_up_steps=5, log_every=20, image_dropout=0.9, learning_rate=3e-3)
     trained = train_token_policy(CONFIG, Data(), [("go",)], training, rows.append)
-    assert rows[-1]["loss"] < 0.8 * rows[0]["loss"] and rows[-1]["within_a_bin"] > rows[0]["within_a_bin"]
+    assert rows[-1]["loss"] < 0.9 * rows[0]["loss"] and rows[-1]["within_a_bin"] > rows[0]["within_a_bin"]
     content_hash = bundle.save(tmp_path, trained)
     loaded, again = bundle.load(tmp_path)
     assert isinstance(loaded, TokenPolicyNetwork) and again == content_hash
