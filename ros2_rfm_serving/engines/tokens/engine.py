@@ -167,6 +167,7 @@ class TokenEngine(Engine, Stepping):
         for row in rows:
             if row in self._public:
                 self._public.leave(row)
+            if row in self._frames:
                 self._frames.leave(row)
 
     def _may_go_on(self, row: int) -> bool:

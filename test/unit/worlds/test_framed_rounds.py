@@ -46,5 +46,5 @@ def test_an_episode_does_not_depend_on_what_runs_beside_it(repository: Path, arm
 def test_rows_that_a_chunk_does_not_have_are_an_error(repository: Path, arms: list[MetaworldArm]) -> None:
     """Two frames of five steps are ten rows: a chunk that began one frame ago has eight."""
     engine = stepping(blind_engine(repository / "models" / "metaworld_autoregressive"))
-    with pytest.raises(ModelError, match="chunks of 8 rows, 10 are needed"):
+    with pytest.raises(ModelError, match="chunks of 8 rows, of which 10 are needed"):
         list(run_frames(arms[:1], engine, jobs(1), MERGED, steps_per_frame=5))
