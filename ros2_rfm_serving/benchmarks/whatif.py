@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -118,7 +117,7 @@ def _ask(bag: Path, change: str) -> Comparison:
 
     catalogue = Catalogue.load(bag.parent / "profiles" / "models.yaml")
     question = Question(settings=change) if "=" in change else Question(horizon=change)
-    return what_if(Bag(bag), question, Knowledge(profile=Profile({}), catalogue=catalogue, clock=time.monotonic))
+    return what_if(Bag(bag), question, Knowledge(profile=Profile({}), catalogue=catalogue))
 
 
 def _run(folder: Path, name: str, num_robots: int, seconds: float, change: str) -> Path:

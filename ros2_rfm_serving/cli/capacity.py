@@ -57,7 +57,7 @@ def capacity(
 
     inputs = load_inputs(file, profiles, catalogue, robots=robots, servers=servers)
     required = required_rates(inputs.factory, inputs.profile, rate)
-    question = Question(inputs=inputs, required=required, policy=policy, budget_s=budget, rtt_s=rtt / 1e3)
+    question = Question(inputs=inputs, required=required, policy=policy, work=budget, rtt_s=rtt / 1e3)
     with _progress() as progress:
         task = progress.add_task("")
         say: Say = lambda text: progress.update(task, description=text)  # noqa: E731

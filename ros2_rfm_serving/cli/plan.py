@@ -68,12 +68,12 @@ def plan(
     raise typer.Exit(0 if solution.feasible else 1)
 
 
-def _compare(inputs: Inputs, rate_control: bool | None, budget_s: float | None, arrivals: str | None, json: bool) -> bool:
+def _compare(inputs: Inputs, rate_control: bool | None, work: float | None, arrivals: str | None, json: bool) -> bool:
     """True when at least one policy serves the factory."""
     from ros2_rfm_serving.reports.plan_tables import comparison
     from ros2_rfm_serving.scheduler import POLICIES
 
-    solutions = {policy: solve(inputs, policy, rate_control, budget_s, explained=False, arrivals=arrivals) for policy in POLICIES}
+    solutions = {policy: solve(inputs, policy, rate_control, work, explained=False, arrivals=arrivals) for policy in POLICIES}
     if json:
         print_json({"policies": [solution.to_json() for solution in solutions.values()]})
     else:

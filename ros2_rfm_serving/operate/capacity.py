@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,7 +36,8 @@ class Question:
     inputs: Inputs
     required: dict[str, Required]
     policy: str
-    budget_s: float | None
+    work: float | None
+    """Budget of every plan."""
     rtt_s: float
 
     def servers(self, say: Say) -> Answer:
@@ -65,8 +65,7 @@ class Question:
             self.inputs.profile,
             self.inputs.catalogue,
             policy=policy or self.policy,
-            clock=time.monotonic,
-            budget_s=self.budget_s,
+            work=self.work,
             explained=False,
         )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing 
 ChartFile = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw a chart (needs matplotlib)")]
 Robots = Annotated[int | None, typer.Option(min=1, help="Size of the fleet, split among the tasks as declared")]
 Servers = Annotated[int | None, typer.Option(min=1, help="Servers of the first group of server_cluster")]
-Budget = Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Time that the solver may take")]
+Budget = Annotated[float | None, typer.Option(min=0, metavar="WORK", help="Of the solver: 1 takes one core about a second")]
 Policy = Annotated[str, typer.Option(help="best (ours), rosa (the paper's), or baseline1 to baseline4 (ROSA §4.1)")]
 RateControl = Annotated[
     bool | None,
@@ -118,7 +117,7 @@ def solve(
     inputs: Inputs,
     policy: str,
     rate_control: bool | None = None,
-    budget_s: float | None = None,
+    work: float | None = None,
     *,
     explained: bool = True,
     arrivals: str | None = None,
@@ -132,8 +131,7 @@ def solve(
             inputs.catalogue,
             policy=policy,
             rate_control=rate_control,
-            clock=time.monotonic,
-            budget_s=budget_s,
+            work=work,
             explained=explained,
             arrivals=arrivals,
         )

@@ -65,7 +65,7 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     # What cannot be scheduled is said here, not in a log.
     profiles = options.profiles or share() / "config" / "profiles"
     catalogue = Catalogue.load(profiles / "models.yaml")
-    start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1, clock=time.monotonic)
+    start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1)
     nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
     for warning in check_nodes(nodes, factory.file):
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)

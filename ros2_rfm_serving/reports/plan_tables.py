@@ -39,12 +39,12 @@ def summary(solution: Solution) -> Text:
         head = Text.assemble(("infeasible", "bold red"), f" with policy {solution.policy}; ")
     else:
         head = Text.assemble(("feasible", "bold green"), f" with policy {solution.policy}; ")
-    cut = "" if solution.complete else "; the time ran out: this is the best schedule found until then"
+    cut = "" if solution.complete else "; the work that was allowed is done: this is the best schedule found until then"
     bound = f", no schedule is above {solution.bound:.2f} (gap {percent(solution.gap)})" if math.isfinite(solution.bound) else ""
     by_curves = f"objective {solution.objective:.2f} actions/s (weighted){bound}, both by the profile's curves"
     more = solution.expected > solution.objective * (1 + 1e-6)
     expected = f"; {solution.expected:.2f} expected of robots that keep pace by themselves, which no curve counts" if more else ""
-    return head.append(f"{by_curves}{expected}; solved in {solution.solve_s:.2f} s{cut}")
+    return head.append(f"{by_curves}{expected}; work {solution.work:.2f}{cut}")
 
 
 def problem_lines(problems: Iterable[str]) -> list[Text]:
@@ -149,7 +149,7 @@ def comparison(solutions: Mapping[str, Solution], factory: Factory) -> PlainTabl
     for name in ("objective\n(actions/s)", "gap to\nthe bound"):
         table.add_column(name, justify="right")
     table.add_column("GPUs", overflow="fold")
-    table.add_column("solved in\n(s)", justify="right")
+    table.add_column("work", justify="right")
     table.add_column("meets every SLO and floor", overflow="fold")
     for policy, solution in solutions.items():
         problems = collapsed(solution.problems)
@@ -160,7 +160,7 @@ def comparison(solutions: Mapping[str, Solution], factory: Factory) -> PlainTabl
             f"{solution.objective:.2f}",
             percent(solution.gap),
             allocation(solution, components) if solution.servers else NONE,
-            f"{solution.solve_s:.2f}",
+            f"{solution.work:.2f}",
             verdict,
         )
     return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +48,8 @@ def show_what_if(bag: Path, asked: Asked) -> Comparison:
 def _knowledge(asked: Asked) -> Knowledge:
     if asked.factory:
         inputs = load_inputs(asked.factory, asked.profiles)
-        return Knowledge(profile=inputs.profile, catalogue=inputs.catalogue, clock=time.monotonic)
+        return Knowledge(profile=inputs.profile, catalogue=inputs.catalogue)
     folder = asked.profiles or shipped("config", "profiles")
     file = folder / "models.yaml"
     catalogue = Catalogue.load(file if file.exists() else shipped("config", "profiles", "models.yaml"))
-    return Knowledge(profile=load_profiles(folder), catalogue=catalogue, clock=time.monotonic)
+    return Knowledge(profile=load_profiles(folder), catalogue=catalogue)

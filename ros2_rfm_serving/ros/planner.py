@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.scheduler import Planned, Solution, start_fleet
+from ros2_rfm_serving.scheduler import Planned, start_fleet
 from ros2_rfm_serving.types import Schedule
 
 
@@ -36,12 +35,7 @@ class Planner:
 
     def plan(self, factory: Factory, robots: Sequence[Robot], previous: Schedule | None = None) -> Planned:
         """The epoch after `previous`. Raises: `RfmError`."""
-        policy, readings_s, solutions = self.policy, list[float](), list[Solution]()
-
-        def clock() -> float:
-            readings_s.append(time.monotonic())
-            return readings_s[-1]
-
+        policy = self.policy
         fleet = start_fleet(
             factory,
             robots,
@@ -50,10 +44,8 @@ class Planner:
             epoch=previous.epoch + 1 if previous else 1,
             previous=previous,
             policy=policy,
-            clock=clock,
-            found=solutions.append,
         )
-        return Planned(fleet, factory, previous, policy, tuple(readings_s), solutions[0].time_limited)
+        return Planned(fleet, factory, previous, policy)
 
     def begin(self, factory: Factory, robots: Sequence[Robot], previous: Schedule, *, needed: bool = False) -> None:
         """needed: some of these robots are not served without."""

@@ -1,24 +1,24 @@
 """Changes while the factory runs (ROSA §3.4.4): admission and release that keep the placement, and when to start afresh.
 
-The first path keeps every server's model and batch size: a new robot goes to the servers that keep every SLO with it, and only its
-own routes are added. The second path plans the whole factory anew; it is worth its price only if the gain, until the next change,
-exceeds the actions lost while models move.
+The first path keeps every server's model and batch size: a new robot goes to the servers that keep every promise with it (see
+`admission`), and only its own routes are added. The second path plans the whole factory anew; it is worth its price only if the
+gain, until the next change, exceeds the actions lost while models move.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Robot
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
-from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
-from ros2_rfm_serving.scheduler.solution import MIN_SESSIONS
-from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
+from ros2_rfm_serving.scheduler.admission import Admission
+from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
 MIN_GAIN = 1e-3
 """Relative gain below which predictions do not differ."""
@@ -56,29 +56,31 @@ class Fleet:
         self._problem, self._curves = problem, curves
         self._classes = {task.name: task for task in problem.classes}
         self._task_of = {robot.name: robot.task for robot in robots}
-        self._hosts = {p.server: _Host(p) for p in schedule.placements}
+        self._hosts = {p.server: Host(p) for p in schedule.placements}
         self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
+        self._planned_hz: dict[str, float] = {}
+        """Task -> action rate that the plan gives to its robots."""
         for route in schedule.routes:
-            self._hosts[route.server].add(route, self._demands[self._task_of[route.robot], route.component], curves)
+            task, demand = self._task_of[route.robot], self._demands[self._task_of[route.robot], route.component]
+            if demand.goal_coupled:
+                self._planned_hz[task] = max(route.predicted_rate_hz / demand.calls, self._planned_hz.get(task, 0.0))
+            self._hosts[route.server].add(route, demand)
 
     def admit(self, robot: Robot) -> Fleet:
         """Adds a robot to the servers as they are; no other robot's route changes.
 
-        Raises: `ScheduleError` naming the component that finds no server.
+        Raises: `ScheduleError` naming what would not be kept, and the rate that it could have.
         """
         if robot.task not in self._classes:
             raise ScheduleError(f"no server hosts what robots of {robot.task!r} need: plan the whole factory anew")
         task = self._classes[robot.task]
-        hosts = {d.index: self._host_for(task, d) for d in task.demands}
-        cap_hz, rate_hz = self._rates_hz(task, hosts)
-        if rate_hz < task.floor_hz:
-            raise ScheduleError(
-                f"{robot.name!r} would reach {rate_hz:.2f} actions/s on the servers as they are, the floor is {task.floor_hz:g}"
-            )
+        admission = Admission(task, self._problem.classes, self._hosts, self._curves, self._planned_hz.get(robot.task, 0.0))
+        hosts = admission.seats()
+        cap_hz, rate_hz = admission.rates_hz(hosts)
         routes = [_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands]
         changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
         for demand, route in zip(task.demands, routes, strict=True):
-            changed._host(route.server).add(route, demand, self._curves)
+            changed._host(route.server).add(route, demand)
         return changed._published((*self.schedule.routes, *routes), rate_hz)
 
     def release(self, name: str) -> Fleet:
@@ -89,7 +91,7 @@ class Fleet:
         changed = self._copy(kept, {robot: task for robot, task in self._task_of.items() if robot != name})
         gone = [route for route in self.schedule.routes if route.robot == name]
         for route in gone:
-            changed._host(route.server).remove(route, self._demands[self._task_of[name], route.component], self._curves)
+            changed._host(route.server).remove(route, self._demands[self._task_of[name], route.component])
         rate_hz = sum(route.predicted_rate_hz for route in gone if route.component == SYSTEM1)
         return changed._published(tuple(route for route in self.schedule.routes if route.robot != name), -rate_hz)
 
@@ -131,32 +133,6 @@ class Fleet:
 
     # --- parts ---
 
-    def _host_for(self, task: TaskClass, demand: Demand) -> _Host:
-        """Of the servers with its model, the one with most room."""
-        options = [h for h in self._hosts.values() if h.placement.model == demand.model and h.takes_robots]
-        best = max(options, key=lambda h: h.room_hz(demand, self._curves), default=None)
-        if best is None:
-            raise ScheduleError(f"no server hosts {demand.model!r} for {demand.component} of {task.name!r}")
-        room_hz, needed_hz = best.room_hz(demand, self._curves), demand.rate_hz(task.floor_hz)
-        if room_hz <= 0 or room_hz < needed_hz:
-            raise ScheduleError(
-                f"{demand.component} of {task.name!r}: no server with {demand.model!r} keeps every SLO with another robot; "
-                f"{best.placement.server} has room for {max(room_hz, 0.0):.2f} of {needed_hz:.2f} requests/s"
-            )
-        return best
-
-    def _rates_hz(self, task: TaskClass, hosts: Mapping[int, _Host]) -> tuple[float, float]:
-        """(cap, prediction): what its servers have room for beside what else it sends there, and its closed loop then."""
-        cap = task.max_rate_hz
-        for host in dict.fromkeys(hosts.values()):
-            mine = [d for d in task.demands if hosts[d.index] is host]
-            calls = sum(d.calls for d in mine)
-            if calls:
-                room_hz = min(host.room_hz(d, self._curves) for d in mine) - sum(d.fixed_hz for d in mine)
-                cap = min(cap, max(room_hz, 0.0) / calls)
-        latency = {d.index: hosts[d.index].mean_s(d.rate_hz(cap), self._curves) for d in task.coupled}
-        return cap, min(cap, task.closed_loop_hz(latency))
-
     def _actions_hz(self, schedule: Schedule, robots: set[str]) -> float:
         """Weighted System 1 rate that the schedule expects of these robots."""
         return sum(
@@ -171,7 +147,7 @@ class Fleet:
         other.robots, other._task_of, other._hosts = robots, task_of, dict(self._hosts)
         return other
 
-    def _host(self, server: str) -> _Host:
+    def _host(self, server: str) -> Host:
         self._hosts[server] = self._hosts[server].copied()
         return self._hosts[server]
 
@@ -188,55 +164,7 @@ class Fleet:
         return self
 
 
-class _Host:
-    """What one server carries."""
-
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
-        self.config = Config(placement.model, placement.gpu_type, placement.batching, placement.batch_size)
-        self.load_hz = 0.0
-        self.sessions = 0
-        self._limits_hz: Counter[float] = Counter()
-        """Of the SLOs of those that are here: how many have each."""
-        self.standby = ""
-
-    @property
-    def takes_robots(self) -> bool:
-        return not self.placement.standby and not self.placement.gpu
-
-    def add(self, route: Route, demand: Demand, curves: Curves) -> None:
-        self.load_hz += route.predicted_rate_hz
-        self.sessions += 1
-        self.standby = route.standby or self.standby
-        self._limits_hz[self._capacity_hz(demand, curves)] += 1
-
-    def remove(self, route: Route, demand: Demand, curves: Curves) -> None:
-        self.load_hz -= route.predicted_rate_hz
-        self.sessions -= 1
-        self._limits_hz[self._capacity_hz(demand, curves)] -= 1
-        self._limits_hz += Counter()  # without those that nobody has any more
-
-    def room_hz(self, demand: Demand, curves: Curves) -> float:
-        """Requests/s that fit beside what it carries, within every SLO, the new one's included."""
-        return min([*self._limits_hz, self._capacity_hz(demand, curves)]) - self.load_hz
-
-    def mean_s(self, added_hz: float, curves: Curves) -> float:
-        return curves.mean(self.config).at(self.load_hz + added_hz)
-
-    def fitting(self) -> Placement:
-        needed = max(2 * self.sessions, MIN_SESSIONS)
-        return self.placement if needed <= self.placement.max_sessions else replace(self.placement, max_sessions=needed)
-
-    def copied(self) -> _Host:
-        other = copy(self)
-        other._limits_hz = self._limits_hz.copy()
-        return other
-
-    def _capacity_hz(self, demand: Demand, curves: Curves) -> float:
-        return curves.capacity_hz(self.config, demand.slo_s, demand.percentile)
-
-
-def _route(robot: Robot, demand: Demand, host: _Host, cap_hz: float, rate_hz: float) -> Route:
+def _route(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: float) -> Route:
     return Route(
         robot=robot.name,
         component=demand.component,

@@ -1,20 +1,21 @@
-"""How much time a solver may take. The clock is given: without one, time stands still and no solver ever stops early."""
+"""How much a solver may do: work, not time, so that the same input gives the same plan on any machine, however busy it is.
+
+A unit is what takes one core about a second. The weights of what is counted (see `rates`, `programs`) come from such measurements;
+that they are rough costs nothing but a solver that takes a little longer or shorter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 
 
 class Budget:
-    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
-        self.seconds, self._clock = seconds, clock
-        self._start_s = clock()
-        self.cut_short = False
-        """An integer program stopped at a time limit of its own: on another machine it may find more."""
+    def __init__(self, work: float = math.inf) -> None:
+        self.work, self.spent = work, 0.0
+
+    def spend(self, work: float) -> None:
+        self.spent += work
 
     def expired(self, share: float = 1.0) -> bool:
-        """Whether this share of the time is used up."""
-        return self.spent_s() > share * self.seconds
-
-    def spent_s(self) -> float:
-        return self._clock() - self._start_s
+        """Whether this share of it is used up."""
+        return self.spent > share * self.work

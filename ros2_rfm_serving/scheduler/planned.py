@@ -16,7 +16,3 @@ class Planned(NamedTuple):
     previous: Schedule | None
     """Beside which it was made."""
     policy: str
-    readings_s: tuple[float, ...]
-    """What the clock said whenever it was asked: a search stops by it."""
-    time_limited: bool
-    """An integer program stopped at a time limit of its own."""

@@ -37,8 +37,8 @@ STATIC: dict[str, Callable[[Problem, Curves], StaticPlacement]] = {
     "baseline3": baselines.equal,
     "baseline4": baselines.weighted,
 }
-BUDGET_S, BUDGET_PER_SERVER_S = 0.0, 0.1
-"""Default time that a solver may take, with a clock given."""
+WORK_PER_SERVER = 0.1
+"""Default budget of a solver (see `budget`)."""
 BOUND_GAP, ROUGH_GAP = 1e-3, 0.5
 """Of the bound's integer program; rough when only feasibility is asked for."""
 DEFAULT_LOAD_S = 30.0
@@ -53,8 +53,7 @@ def plan_factory(
     policy: str = "best",
     rate_control: bool | None = None,
     num_robots: Mapping[str, int] | None = None,
-    clock: Callable[[], float] = lambda: 0.0,
-    budget_s: float | None = None,
+    work: float | None = None,
     explained: bool = True,
     arrivals: str | None = None,
 ) -> Solution:
@@ -62,7 +61,7 @@ def plan_factory(
 
     rate_control: None takes the policy's own way: the baselines send without a limit (ROSA §4.1), the others cap every robot.
     num_robots: of each task, if not the descriptor's.
-    clock: seconds, for the time budget; the default never runs out.
+    work: that the solver may do (see `budget`); None: a tenth of a unit per server; 0: any schedule will do.
     arrivals: of the curves that the policy plans with (`poisson`: as ROSA does); None, for all policies alike: those nearest to a
         factory, which every policy's schedule is judged by.
 
@@ -72,12 +71,11 @@ def plan_factory(
         raise ScheduleError(f"no policy is named {policy!r}; there are: {', '.join(POLICIES)}")
     counts = Counter(robot.task for robot in factory.robots) if num_robots is None else num_robots
     problem = problem_of(factory, counts, profile, catalogue)
-    seconds = budget_s if budget_s is not None else BUDGET_S + BUDGET_PER_SERVER_S * len(problem.servers)
-    budget = Budget(seconds, clock)
+    budget = Budget(WORK_PER_SERVER * len(problem.servers) if work is None else work)
     curves = curves_of(problem, profile)
     if problems := explain.hopeless(problem, curves):
-        return _infeasible(policy, math.nan, problems, budget.spent_s())
-    bound = upper_bound(problem, curves, gap=BOUND_GAP if seconds else ROUGH_GAP)
+        return _infeasible(policy, math.nan, problems)
+    bound = upper_bound(problem, curves, budget, gap=BOUND_GAP if budget.work else ROUGH_GAP)
     capped = rate_control if rate_control is not None else policy not in STATIC
     planned = curves if arrivals is None else curves_of(problem, profile.under(arrivals))
     solution = _run(policy, problem, curves, planned, bound, capped, budget)
@@ -85,25 +83,19 @@ def plan_factory(
         problems = solution.problems
         if explained:
             problems = (*problems, *explain.remedies(factory, counts, _feasible(profile, catalogue)))
-        return _infeasible(policy, bound.objective, problems, budget.spent_s())
+        return _infeasible(policy, bound.objective, problems)
     if policy not in STATIC:
         reserved = {s: g for s, g in factory.gpu_types.items() if s not in problem.servers}
         solution = with_standbys(solution, problem, curves, reserved, peers=factory.standby.peers)
-    return replace(solution, solve_s=budget.spent_s(), time_limited=budget.cut_short)
+    return replace(solution, work=budget.spent)
 
 
 def _feasible(profile: Profile, catalogue: Catalogue | None) -> explain.Feasible:
     def feasible(factory: Factory, counts: Mapping[str, int]) -> bool:
-        quick = plan_factory(factory, profile, catalogue, num_robots=counts, explained=False, budget_s=0.0, clock=_always_late())
+        quick = plan_factory(factory, profile, catalogue, num_robots=counts, explained=False, work=0.0)
         return bool(quick.servers)
 
     return feasible
-
-
-def _always_late() -> Callable[[], float]:
-    """A clock that makes the solver stop at its first feasible placement."""
-    ticks = iter(range(1_000_000_000))
-    return lambda: float(next(ticks))
 
 
 def start_fleet(
@@ -115,20 +107,15 @@ def start_fleet(
     epoch: int,
     previous: Schedule | None = None,
     policy: str = "best",
-    clock: Callable[[], float] = lambda: 0.0,
-    found: Callable[[Solution], object] = lambda solution: None,
 ) -> Fleet:
     """Plans a factory for these robots, ready to be adapted. Robots stay where they were in `previous` as far as they can.
-
-    found: is told the solution.
 
     Raises: `ScheduleError` with the reasons and remedies when it cannot be served; `ProfileError`.
     """
     counts = Counter(robot.task for robot in robots)
-    solution = plan_factory(factory, profile, catalogue, policy=policy, num_robots=counts, clock=clock)
+    solution = plan_factory(factory, profile, catalogue, policy=policy, num_robots=counts)
     if not solution.servers:
         raise ScheduleError("; ".join(solution.problems))
-    found(solution)
     return fleet_of(factory, solution, robots, profile, catalogue, epoch=epoch, previous=previous)
 
 
@@ -187,11 +174,11 @@ def _run(
     if policy in STATIC:
         return _static(policy, problem, curves, planned, bound, capped)
     if policy == "rosa":
-        rosa = Rosa(problem, planned, budget.expired).solve()
+        rosa = Rosa(problem, planned, budget).solve()
         if rosa is None:
             return _none_found(policy, problem, curves, bound)
         caps = rosa.rates if capped else None
-        operation = Operation(hosts=rosa.hosts, caps=caps, complete=not rosa.timed_out)
+        operation = Operation(hosts=rosa.hosts, caps=caps, complete=not rosa.cut_short)
         return solution_of(policy, problem, curves, operation, bound)
     found = best.solve(problem, planned, bound if planned is curves else upper_bound(problem, planned), budget)
     if found is None:
@@ -200,7 +187,7 @@ def _run(
     paces = self_paced(problem, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
     lifted = search.caps(found.rates)
     caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in zip(lifted, paces, problem.classes, strict=True))
-    operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, complete=not found.timed_out)
+    operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, complete=found.complete)
     if capped:
         operation = replace(operation, caps=caps, rates=found.rates, paces=paces)
     return solution_of(policy, problem, curves, operation, _bound_of(found.gpus, problem, curves, bound))
@@ -209,7 +196,7 @@ def _run(
 def _none_found(policy: str, problem: Problem, curves: Curves, bound: Bound) -> Solution:
     """That there is none is claimed only where the bound proves it."""
     doubt = () if bound.objective == -math.inf else ("the bound does not rule a schedule out: none was found, there may be one",)
-    return _infeasible(policy, bound.objective, (*explain.reasons(problem, curves), *doubt), 0.0)
+    return _infeasible(policy, bound.objective, (*explain.reasons(problem, curves), *doubt))
 
 
 def _bound_of(gpus: Sequence[str], problem: Problem, curves: Curves, bound: Bound) -> Bound:
@@ -222,17 +209,17 @@ def _static(policy: str, problem: Problem, curves: Curves, planned: Curves, boun
     try:
         placement = STATIC[policy](problem, curves)
     except TooFewServersError as error:
-        return _infeasible(policy, bound.objective, (str(error),), 0.0)
+        return _infeasible(policy, bound.objective, (str(error),))
     classes = tuple(replace(t, num_robots=n) for t, n in zip(problem.classes, placement.served, strict=True))
     served = replace(problem, classes=classes)
     caps = RateSearch(served, planned, placement.hosts).best() if capped else None
     if capped and caps is None:
-        return _infeasible(policy, bound.objective, (f"{policy} cannot meet every SLO at any action rate",), 0.0)
+        return _infeasible(policy, bound.objective, (f"{policy} cannot meet every SLO at any action rate",))
     operation = Operation(hosts=placement.hosts, caps=caps, gpus=placement.gpus)
     declared = tuple(task.num_robots for task in problem.classes)
     held_against = _bound_of(placement.gpus, problem, curves, bound)
     return solution_of(policy, served, curves, operation, held_against, declared=declared)
 
 
-def _infeasible(policy: str, bound: float, problems: Sequence[str], solve_s: float) -> Solution:
-    return Solution(policy=policy, feasible=False, objective=0.0, bound=bound, solve_s=solve_s, problems=tuple(problems))
+def _infeasible(policy: str, bound: float, problems: Sequence[str]) -> Solution:
+    return Solution(policy=policy, feasible=False, objective=0.0, bound=bound, problems=tuple(problems))

@@ -84,7 +84,8 @@ class Solution:
     """No schedule's objective is higher."""
     expected: float = 0.0
     """The throughput where robots that pace themselves do so; by the curves alone it is the objective."""
-    solve_s: float = 0.0
+    work: float = 0.0
+    """Done to find it, in units of `budget`: about the seconds that it takes one core."""
     tasks: dict[str, TaskSolution] = field(default_factory=dict)
     servers: tuple[ServerSolution, ...] = ()
     standby_of: dict[str, str] = field(default_factory=dict)
@@ -93,9 +94,7 @@ class Solution:
     """What is wrong, in words, with what would make it right."""
     notes: tuple[str, ...] = ()
     complete: bool = True
-    """False: the time ran out; this is the best schedule found until then."""
-    time_limited: bool = False
-    """An integer program stopped at a time limit of its own, whatever `clock` said."""
+    """False: the work that was allowed is done; this is the best schedule found until then."""
 
     @property
     def gap(self) -> float:
@@ -112,7 +111,7 @@ class Solution:
             "gap": _finite(self.gap),
             "expected": self.expected,
             "complete": self.complete,
-            "solve_s": self.solve_s,
+            "work": self.work,
             "tasks": {
                 name: {
                     "num_robots": task.num_robots,

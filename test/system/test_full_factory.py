@@ -181,7 +181,7 @@ def processes(repository: Path, folder: Path, *, late: str, faults: str) -> Iter
     """The same nodes as `rfm up` starts, without a foreman; the server of the model `late` has faults on its wire."""
     factory, config = load_factory(repository / FACTORY), repository / "config"
     catalogue = Catalogue.load(config / "profiles" / "models.yaml")
-    fleet = start_fleet(factory, factory.robots, load_profiles(config / "profiles"), catalogue, epoch=1, clock=time.monotonic)
+    fleet = start_fleet(factory, factory.robots, load_profiles(config / "profiles"), catalogue, epoch=1)
     (server,) = (placement.server for placement in fleet.schedule.placements if placement.model == late)
     running = []
     try:

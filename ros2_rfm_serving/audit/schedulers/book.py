@@ -65,7 +65,6 @@ class Book:
             "published": published,
             "inputs": inputs,
             "inputs_hash": hashed(inputs),
-            "time_limited": planned.time_limited,
             "schedule": codec.plain(planned.fleet.schedule),
             **more,
         }
@@ -85,7 +84,6 @@ class Book:
             "factory": factory,
             "inputs": _inputs(planned, text, self._profiles),
             "previous": codec.plain(planned.previous),
-            "time_limited": planned.time_limited,
             "schedule": codec.plain(planned.fleet.schedule),
             "steps": [list(step) for step in self._steps],
         }
@@ -103,7 +101,6 @@ def _inputs(planned: Planned, factory: str, profiles: str) -> dict[str, Any]:
         "robots": [[robot.name, robot.task, robot.index] for robot in planned.fleet.robots],
         "previous": previous.epoch if previous else 0,
         "policy": planned.policy,
-        "clock_s": list(planned.readings_s),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,7 @@ from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.scheduler import Fleet, rebuilt, start_fleet
 from ros2_rfm_serving.types import Schedule
 
-TIME_LIMIT = "not comparable: the time limit of an integer program decided, so the schedule that was recorded is taken"
-GIVEN = "the schedule of its snapshot is taken as it is"
+GIVEN = "the schedule of its snapshot is taken as it is: what it was made from was not recorded"
 
 
 class SchedulerReplay:
@@ -40,8 +39,8 @@ class SchedulerReplay:
         self._learn(brain["factory"], inputs)
         self._fleet = stepped(self._as_planned(inputs, brain["schedule"]), brain["steps"])
         self._kept = brain
-        if why := _not_comparable(brain):
-            self.notes.append(f"{GIVEN}: {why}")
+        if "previous" not in brain:
+            self.notes.append(GIVEN)
             return {}
         return {"schedule": codec.plain(self._made(inputs, _schedule(brain["previous"])).schedule)}
 
@@ -65,7 +64,7 @@ class SchedulerReplay:
         inputs = record["inputs"]
         if "factory" in record:
             self._learn(record["factory"], inputs)
-        fleet = self._as_planned(inputs, record["schedule"]) if record["time_limited"] else self._again(inputs, record)
+        fleet = self._again(inputs, record)
         if record["published"]:
             beside = self._fleet.schedule if self._fleet is not None and inputs["previous"] else None
             self._fleet = fleet
@@ -73,13 +72,9 @@ class SchedulerReplay:
                 "factory": self._kept["factory"] if "factory" not in record else record["factory"],
                 "inputs": inputs,
                 "previous": codec.plain(beside),
-                "time_limited": record["time_limited"],
                 "schedule": codec.plain(fleet.schedule),
                 "steps": [],
             }
-        if record["time_limited"]:
-            self.notes.append(f"record {record['n']}: {TIME_LIMIT}")
-            return {}
         return {"schedule": codec.plain(fleet.schedule), "inputs_hash": hashed(inputs)}
 
     def _again(self, inputs: Mapping[str, Any], record: Mapping[str, Any]) -> Fleet:
@@ -91,7 +86,7 @@ class SchedulerReplay:
         return self._made(inputs, previous)
 
     def _made(self, inputs: Mapping[str, Any], previous: Schedule | None) -> Fleet:
-        """On the clock that the planner read then. Raises: `RfmError`."""
+        """Raises: `RfmError`."""
         return start_fleet(
             self._factories[inputs["factory"]],
             robots_of(inputs),
@@ -100,7 +95,6 @@ class SchedulerReplay:
             epoch=inputs["previous"] + 1,
             previous=previous,
             policy=inputs["policy"],
-            clock=played(inputs["clock_s"]),
         )
 
     def _as_planned(self, inputs: Mapping[str, Any], schedule: Any) -> Fleet:
@@ -127,19 +121,5 @@ def _schedule(found: Any) -> Schedule | None:
     return value if isinstance(value, Schedule) else None
 
 
-def _not_comparable(brain: Mapping[str, Any]) -> str:
-    """Empty: all that its plan was made from is there, and decides."""
-    if not {"previous", "time_limited"} <= brain.keys():
-        return "what it was made from was not recorded"
-    return "the time limit of an integer program decided" if brain["time_limited"] else ""
-
-
 def robots_of(inputs: Mapping[str, Any]) -> list[Robot]:
     return [Robot(name=name, task=task, index=index) for name, task, index in inputs["robots"]]
-
-
-def played(readings_s: Sequence[float]) -> Callable[[], float]:
-    """A clock that says what another one said, and then its last word."""
-    left = list(readings_s) or [0.0]
-    left.reverse()
-    return lambda: left.pop() if len(left) > 1 else left[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,8 +28,6 @@ class Knowledge:
 
     profile: Profile
     catalogue: Catalogue
-    clock: Callable[[], float]
-    """Seconds, for the time that the solver may take."""
 
     def service_s(self, model: str, gpu_type: str, rows: int) -> float:
         """Seconds of a batch, as `replay.ServiceTime`: by the catalogue's law, or else measured; NaN: nobody has said."""
@@ -44,7 +42,7 @@ class Knowledge:
 
 def with_factory(case: Case, factory: Factory, known: Knowledge, policy: str = "best") -> Case:
     """Raises: `ConfigurationError` for a task of which no robot was recorded; `ScheduleError` when it cannot be served."""
-    solution = plan_factory(factory, known.profile, known.catalogue, policy=policy, clock=known.clock)
+    solution = plan_factory(factory, known.profile, known.catalogue, policy=policy)
     if not solution.servers:
         raise ScheduleError("; ".join(solution.problems))
     first_s, then = case.schedules[0]

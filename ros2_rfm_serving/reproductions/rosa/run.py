@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -33,8 +32,8 @@ ROBOTS, PERIODS_MS = (1, 2, 4, 8, 12, 16), (50.0, 100.0, 200.0, 500.0, 1000.0)
 QUICK_FLEETS, QUICK_S = (8, 32), 10.0
 BATCHING_S = 20.0
 """Of a run of Fig. 14, whose single server settles fast."""
-BUDGET_S = 5.0
-"""Of the solver, so that the load of the machine hardly matters."""
+WORK = 5.0
+"""Budget of every plan."""
 
 
 def rosa(
@@ -61,7 +60,7 @@ def rosa(
     require_matplotlib()  # what would spoil the end of a long run is said at its beginning
     make_folder(out)
     figures = FIGURES if figure == "all" else (figure,)
-    setting = Setting(seconds=QUICK_S if quick else seconds, seed=seed, budget_s=BUDGET_S, clock=time.monotonic)
+    setting = Setting(seconds=QUICK_S if quick else seconds, seed=seed, work=WORK)
     results = _results(list(_jobs(figures, QUICK_FLEETS if quick else FLEETS, setting)), jobs)
     factories = {workload: _inputs(workload).factory for workload in (*SINGLE, *MIXED)}
     for name in figures:

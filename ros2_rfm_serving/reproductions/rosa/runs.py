@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -55,9 +55,8 @@ class Setting:
     seconds: float
     """Of virtual time that are measured."""
     seed: int
-    budget_s: float
-    """Of every solver."""
-    clock: Callable[[], float]
+    work: float
+    """Budget of every plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +141,7 @@ def _planned(policy: str, capped: bool, inputs: Inputs, setting: Setting) -> Sol
         inputs.catalogue,
         policy=policy,
         rate_control=capped,
-        clock=setting.clock,
-        budget_s=setting.budget_s,
+        work=setting.work,
         explained=False,
         arrivals=None if policy == "best" else "poisson",  # as ROSA's own search plans
     )

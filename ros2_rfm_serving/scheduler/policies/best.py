@@ -8,6 +8,7 @@ together, whichever carries more; robots that cannot saturate their server are n
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies import baselines
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement
 from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, groups_of, hosts_of, tidy, typical_hz
-from ros2_rfm_serving.scheduler.policies.rosa import Rosa
+from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
 from ros2_rfm_serving.scheduler.policies.search import Candidate, Search
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, Share, whole_mix
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
@@ -29,52 +30,94 @@ GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""
 ROUNDS = 40
 """Restarts from a shaken placement."""
-SLACKS = (0.0, 1.0)
-"""Requests of one robot that are left free on every server of a mix: whole robots do not divide evenly."""
-ROSA_SHARE = 0.6
-"""Of the time budget: when ROSA's search must end."""
+MIXES = ((1.0, False), (1.0, True), (0.0, False), (0.5, True), (0.0, True))
+"""Requests of one robot that are left free on every server of a mix, for whole robots do not divide evenly; with any configuration,
+or those of the bound's. A large factory is content with the first that there is."""
+SEARCH_SHARE, ROSA_SHARE = 0.5, 3.0
+"""Of the budget: when ROSA's search begins, and when it must end. It ends by itself as soon as it cannot find anything better."""
 ROSA_UP_TO_SERVERS = 16
-"""Larger factories do without ROSA's schedule as a starting point: its search takes longer than ours."""
+"""Larger factories do without ROSA's schedule: its search takes longer than ours."""
 
 
 @dataclass(frozen=True)
 class BestSchedule:
     hosts: tuple[Host, ...]
     rates: Rates
-    timed_out: bool
     gpus: tuple[str, ...] = ()
     """Name of the GPU under each host, where several share one; empty: one each."""
+    complete: bool = True
+    """False: the work that was allowed is done, and there may be a better one."""
 
 
 def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> BestSchedule | None:
-    """None: no placement was found that serves the floors."""
-    search = Search(problem, curves, budget.expired)
-    rivals = list(_rivals(problem, curves, budget))
-    seeds = [*_mixes(problem, curves, bound), *(groups_of(rival.hosts) for rival in rivals if not rival.gpus)]
-    found = search.run(seeds, good_enough=bound.objective * (1 - GOOD_ENOUGH), rounds=ROUNDS)
-    options = [option for rival in rivals for option in _as_it_is(problem, curves, rival, budget)]
-    if found is not None and found.rates is not None:
-        found = max(search.equals_of(found), key=lambda c: _expected(problem, curves, c))
-        assert found.rates is not None
-        own = BestSchedule(tuple(hosts_of(found.placement, problem)), found.rates, budget.expired())
-        options = [own, *_uncapped(problem, curves, own), *options]
-    return max(options, key=lambda option: problem.objective(option.rates), default=None)
+    """None: no placement was found that serves the floors. Without any budget the first one that does is taken."""
+    return _Best(problem, curves, bound, budget).run()
 
 
-def _as_it_is(problem: Problem, curves: Curves, rival: StaticPlacement, budget: Budget) -> Iterator[BestSchedule]:
-    """Another policy's schedule, with caps and without, so that it is not better for the way in which its rates were found."""
-    rates = RateSearch(problem, curves, rival.hosts).best()
-    if rates is not None:
-        capped = BestSchedule(rival.hosts, rates, budget.expired(), rival.gpus)
-        yield from (capped, *_uncapped(problem, curves, capped))
+class _Best:
+    """Our search, and beside it what the other policies have."""
 
+    def __init__(self, problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> None:
+        self._problem, self._curves, self._bound, self._budget = problem, curves, bound, budget
+        self._search = Search(problem, curves, budget)
+        self._enough = bound.objective * (1 - GOOD_ENOUGH) if budget.work else -math.inf
+        self._rivals: list[BestSchedule] = []
+        self._complete = True
 
-def _uncapped(problem: Problem, curves: Curves, schedule: BestSchedule) -> Iterator[BestSchedule]:
-    """Where the robots settle by themselves, if every SLO and floor is kept there."""
-    rates = equilibrium(problem, curves, schedule.hosts, None).rates
-    floors = all(rate >= task.floor_hz for rate, task in zip(rates, problem.classes, strict=True))
-    if floors and RateSearch(problem, curves, schedule.hosts).feasible(rates):
-        yield replace(schedule, rates=rates)
+    def run(self) -> BestSchedule | None:
+        statics = list(_statics(self._problem, self._curves))
+        for static in statics:
+            self._rivals += self._as_it_is(static.hosts, static.gpus)
+        mixes = _mixes(self._problem, self._curves, self._bound, self._budget)
+        found = self._searched([*mixes, *(groups_of(s.hosts) for s in statics if not s.gpus)], SEARCH_SHARE)
+        rosa = self._rosa(self._worth(found))
+        if found and self._worth(found) < self._enough:
+            found = self._searched([found.placement, *([groups_of(rosa.hosts)] if rosa else [])], 1.0)
+        own = self._own(found) if found else ()
+        chosen = max((*own, *self._rivals), key=lambda option: self._problem.objective(option.rates), default=None)
+        complete = self._complete and not self._budget.expired()
+        return replace(chosen, complete=complete) if chosen else None
+
+    def _searched(self, seeds: list[Placement], share: float) -> Candidate | None:
+        found = self._search.run(seeds, good_enough=self._enough, rounds=ROUNDS, share=share)
+        return found if found and found.rates is not None else None
+
+    def _worth(self, found: Candidate | None) -> float:
+        """Of the best that is known; 0: nothing is."""
+        known = [self._problem.objective(rival.rates) for rival in self._rivals]
+        return max([*known, *([found.score] if found else [])], default=0.0)
+
+    def _rosa(self, worth: float) -> RosaSchedule | None:
+        """ROSA's schedule, as far as it may be better than what is known."""
+        if len(self._problem.servers) > ROSA_UP_TO_SERVERS or (worth and not self._budget.work):
+            return None
+        rosa = Rosa(self._problem, self._curves, self._budget, share=ROSA_SHARE, worth=worth).solve()
+        if rosa:
+            self._rivals += self._as_it_is(rosa.hosts, caps=rosa.rates)
+            self._complete &= not rosa.cut_short
+        return rosa
+
+    def _own(self, found: Candidate) -> Iterator[BestSchedule]:
+        best = max(self._search.equals_of(found), key=lambda c: _expected(self._problem, self._curves, c))
+        assert best.rates is not None
+        own = BestSchedule(tuple(hosts_of(best.placement, self._problem)), best.rates)
+        yield from (own, *self._settled(own, None))
+
+    def _as_it_is(self, hosts: tuple[Host, ...], gpus: tuple[str, ...] = (), caps: Rates | None = None) -> Iterator[BestSchedule]:
+        """Another policy's schedule with our caps, its own and none: it is not better for the way in which its rates were found."""
+        search = RateSearch(self._problem, self._curves, hosts)
+        rates = search.best()
+        self._budget.spend(search.work)
+        if rates is not None:
+            capped = BestSchedule(hosts, rates, gpus)
+            yield from (capped, *self._settled(capped, None), *(self._settled(capped, caps) if caps else ()))
+
+    def _settled(self, schedule: BestSchedule, caps: Rates | None) -> Iterator[BestSchedule]:
+        """Where the robots settle under these caps, or by themselves, if every SLO and floor is kept there."""
+        rates = equilibrium(self._problem, self._curves, schedule.hosts, caps).rates
+        floors = all(rate >= task.floor_hz for rate, task in zip(rates, self._problem.classes, strict=True))
+        if floors and RateSearch(self._problem, self._curves, schedule.hosts).feasible(rates):
+            yield replace(schedule, rates=rates)
 
 
 def _expected(problem: Problem, curves: Curves, candidate: Candidate) -> float:
@@ -85,14 +128,18 @@ def _expected(problem: Problem, curves: Curves, candidate: Candidate) -> float:
     return problem.objective(tuple(max(rate, pace or 0.0) for rate, pace in zip(rates, paces, strict=True)))
 
 
-def _mixes(problem: Problem, curves: Curves, bound: Bound) -> Iterator[Placement]:
-    for slack in SLACKS if len(problem.servers) <= ROSA_UP_TO_SERVERS else SLACKS[-1:]:
-        yield _placed(problem, whole_mix(problem, curves, bound, slack=slack))
+def _mixes(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:
+    small = len(problem.servers) <= ROSA_UP_TO_SERVERS
+    for slack, every in MIXES:
+        placed = _placed(problem, whole_mix(problem, curves, bound, budget, slack=slack, every=every))
+        yield placed
+        if placed and not (small and budget.work):
+            break
     yield _rounded(problem, curves, _dominant(bound))
 
 
-def _rivals(problem: Problem, curves: Curves, budget: Budget) -> Iterator[StaticPlacement]:
-    """The other policies' placements that serve every robot."""
+def _statics(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
+    """The baselines' placements that serve every robot."""
     everybody = tuple(task.num_robots for task in problem.classes)
     for static in (baselines.equal, baselines.weighted, baselines.per_model, baselines.per_robot):
         try:
@@ -101,8 +148,6 @@ def _rivals(problem: Problem, curves: Curves, budget: Budget) -> Iterator[Static
             continue
         if placement.served == everybody:
             yield placement
-    if len(problem.servers) <= ROSA_UP_TO_SERVERS and (rosa := Rosa(problem, curves, lambda: budget.expired(ROSA_SHARE)).solve()):
-        yield StaticPlacement(rosa.hosts, everybody)
 
 
 def _placed(problem: Problem, mix: tuple[Share, ...]) -> Placement:

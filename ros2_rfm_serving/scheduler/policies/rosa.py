@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ortools.linear_solver import pywraplp
 
 from ros2_rfm_serving.scheduler import programs
+from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.groups import Group, hosts_of
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
@@ -34,7 +35,7 @@ PACKING_NODES = 1000
 class RosaSchedule:
     hosts: tuple[Host, ...]
     rates: Rates
-    timed_out: bool = False
+    cut_short: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ class _ServerConfig:
 
 
 class Rosa:
-    """`expired` says when the time budget of the heterogeneous search is used up."""
-
-    def __init__(self, problem: Problem, curves: Curves, expired: Callable[[], bool]) -> None:
-        self._problem, self._curves, self._expired = problem, curves, expired
+    def __init__(self, problem: Problem, curves: Curves, budget: Budget, *, share: float = 1.0, worth: float = 0.0) -> None:
+        """share: of the budget, when it ends. worth: the objective above which a schedule is worth finding: it ends as well when
+        nothing that it might still find is."""
+        self._problem, self._curves, self._work, self._share, self._worth = problem, curves, budget, share, worth
 
     def solve(self) -> RosaSchedule | None:
         """None: the obligations or the floors cannot be served."""
@@ -62,7 +63,7 @@ class Rosa:
         for host in obligations:
             budget[host.config.gpu_type] -= 1
         goal = self._homogeneous(budget) if len(self._problem.classes) == 1 else self._frontier(budget)
-        return RosaSchedule((*obligations, *goal.hosts), goal.rates, goal.timed_out) if goal else None
+        return RosaSchedule((*obligations, *goal.hosts), goal.rates, goal.cut_short) if goal else None
 
     # --- step 1: obligations with the minimum footprint ---
 
@@ -113,6 +114,10 @@ class Rosa:
                 high = f
             else:
                 found, low = RosaSchedule(tuple(hosts), (f,)), f
+            if task.weight * high <= self._worth:
+                break
+            if found and self._work.expired(self._share):
+                return replace(found, cut_short=True)
         return found
 
     # --- several classes: adaptive frontier search ---
@@ -128,8 +133,9 @@ class Rosa:
         while True:
             gains = [task.weight * (top - f) for task, top, f in zip(classes, tops, rates, strict=True)]
             total = sum(task.weight * top for task, top in zip(classes, tops, strict=True))
-            if sum(gains) <= FRONTIER_TOLERANCE * total or self._expired():
-                return RosaSchedule(tuple(hosts), tuple(rates), timed_out=sum(gains) > FRONTIER_TOLERANCE * total)
+            ended = sum(gains) <= FRONTIER_TOLERANCE * total or total <= self._worth
+            if ended or self._work.expired(self._share):
+                return RosaSchedule(tuple(hosts), tuple(rates), cut_short=not ended)
             c = max(range(len(gains)), key=gains.__getitem__)
             candidate = [*rates]
             candidate[c] = (rates[c] + tops[c]) / 2
@@ -204,7 +210,9 @@ class Rosa:
             )
             solver.Objective().SetCoefficient(y, cost)
             counts.append(y)
-        if solver.Solve() not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
+        status = solver.Solve()
+        self._work.spend(programs.work_of(solver))
+        if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
             return None
         return [
             Host(p.config, ((p.demand, p.robots),))

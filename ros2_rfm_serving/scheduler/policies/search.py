@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, hosts_of, tidy
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.rates import Rates, RateSearch
@@ -13,8 +14,10 @@ from ros2_rfm_serving.scheduler.problem import Problem
 
 LARGE = 32
 """Servers from which on a candidate's rates are looked for near those of the best one known."""
-REPAIRS = 40
-"""Moves that may be spent on a starting point that is not feasible."""
+REPAIRS, REPAIR_WORK = 40, 0.02
+"""Moves that may be spent on a starting point that is not feasible, and work on all of them, per server and whatever the budget."""
+PLACEMENT_WORK = 1.5e-5
+"""Per server of a placement that is looked at, beside that of its rates."""
 EQUAL = 1e-6
 """Relative difference of scores that means nothing."""
 SUFFICIENT = 1e-4
@@ -31,11 +34,14 @@ class Candidate:
 
 
 class Search:
-    """Hill climbing with restarts from shaken placements. Deterministic for a seed as long as `expired` stays False."""
+    """Hill climbing with restarts from shaken placements. Deterministic."""
 
-    def __init__(self, problem: Problem, curves: Curves, expired: Callable[[], bool], seed: int = 0) -> None:
-        self._problem, self._curves, self._expired = problem, curves, expired
+    def __init__(self, problem: Problem, curves: Curves, budget: Budget, seed: int = 0) -> None:
+        self._problem, self._curves, self._budget = problem, curves, budget
         self._random = random.Random(seed)
+        self._share = 1.0
+        self._repairs = REPAIR_WORK * len(problem.servers)
+        """Work that is left for them."""
         self._known: dict[Placement, Candidate] = {}
         self._worth = 0.0
         self._near: Rates | None = None
@@ -45,6 +51,7 @@ class Search:
         if groups not in self._known:
             search = RateSearch(self._problem, self._curves, hosts_of(groups, self._problem))
             rates = search.best(self._worth, self._near if len(self._problem.servers) >= LARGE else None)
+            self._budget.spend(search.work + PLACEMENT_WORK * len(self._problem.servers))
             score = self._problem.objective(rates) if rates is not None else -search.distance()
             self._known[groups] = Candidate(groups, rates, score)
             if score > self._worth:
@@ -55,8 +62,10 @@ class Search:
         """All placements seen that are as good."""
         return [c for c in self._known.values() if c.rates is not None and c.score >= best.score * (1 - EQUAL)]
 
-    def run(self, seeds: Iterable[Placement], *, good_enough: float, rounds: int) -> Candidate | None:
-        """The best placement found from `seeds`; stops at the score `good_enough`, after `rounds` shakes, or when time is up."""
+    def run(self, seeds: Iterable[Placement], *, good_enough: float, rounds: int, share: float = 1.0) -> Candidate | None:
+        """The best placement found from `seeds`; stops at the score `good_enough`, after `rounds` shakes, or when this share of the
+        budget is used up."""
+        self._share = share
         found: list[Candidate] = []
         for placement in seeds:
             candidate = self.evaluate(placement)
@@ -81,12 +90,14 @@ class Search:
     def _repaired(self, candidate: Candidate) -> Candidate:
         """Rounding may leave a placement a little short of feasible: climbs until it is, with moves of servers and robots alone."""
         for _ in range(REPAIRS):
-            if candidate.rates is not None or not candidate.placement or self._expired():
+            if candidate.rates is not None or not candidate.placement or self._repairs <= 0:
                 break
+            before = self._budget.spent
             groups = candidate.placement
             moves = (m for i in range(len(groups)) for m in (*self._shifted_servers(groups, i), *self._moved_robots(groups, i)))
             nearer = (c for c in (self.evaluate(m) for m in moves) if c.score > candidate.score)
             candidate = next(nearer, candidate)
+            self._repairs -= self._budget.spent - before
             if candidate.placement == groups:
                 break
         return candidate
@@ -104,6 +115,9 @@ class Search:
                     candidate, improved = other, True
                     break
         return candidate
+
+    def _expired(self) -> bool:
+        return self._budget.expired(self._share)
 
     def _shaken(self, candidate: Candidate) -> Candidate:
         placement = candidate.placement

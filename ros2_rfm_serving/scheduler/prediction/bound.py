@@ -23,19 +23,19 @@ from itertools import pairwise
 from ortools.linear_solver import pywraplp
 
 from ros2_rfm_serving.scheduler import programs
+from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
 LEAST_RATE = 0.01
 """Of f_max, that every class has in a mix of whole servers: its robots need servers where their SLOs hold."""
-BOUND_NODES, WHOLE_NODES = 2000, 100
+BOUND_NODES, WHOLE_NODES = 2000, 20
 """Of the search tree, at the most."""
 WHOLE_GAP = 2e-2
 """At which the search for a mix of whole servers ends."""
-MAX_RISE = 0.03
-"""Of the mean latency within one interval of load: what the bound gives away."""
-MAX_CUTS = 12
-"""Of one segment of a measured curve."""
+FINE, COARSE = (0.03, 12), (0.25, 2)
+"""Most that the mean latency rises within one interval of load, and most intervals of one segment of a measured curve: what the
+bound gives away, and what is close enough for a mix of whole servers."""
 
 
 @dataclass(frozen=True)
@@ -69,30 +69,40 @@ class Bound:
     """False when the work was cut short: still an upper bound, a looser one."""
 
 
-def upper_bound(problem: Problem, curves: Curves, *, gap: float = 1e-3, shared_gpus: bool = False) -> Bound:
+def upper_bound(
+    problem: Problem, curves: Curves, budget: Budget | None = None, *, gap: float = 1e-3, shared_gpus: bool = False
+) -> Bound:
     """shared_gpus: models may share a GPU in time slices; a slice does no more than its part of a whole server, nor sooner."""
-    columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low))
-    return _Mix(problem, columns, BOUND_NODES, shared_gpus=shared_gpus).solve(gap)
+    columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low), FINE)
+    return _Mix(problem, columns, BOUND_NODES, shared_gpus=shared_gpus).solve(gap, budget)
 
 
-def whole_mix(problem: Problem, curves: Curves, bound: Bound, *, slack: float) -> tuple[Share, ...]:
+def whole_mix(
+    problem: Problem, curves: Curves, bound: Bound, budget: Budget, *, slack: float, every: bool = False
+) -> tuple[Share, ...]:
     """A mix of whole servers that keep what they promise, with the configurations of the bound's mix; empty when none was found.
 
     Servers in an interval of load have the latency of its upper end, and stay below it by `slack` robots' requests.
+    every: with any configuration.
     """
-    used = {share.column.config for share in bound.mix if share.servers > 1e-6}
+    used = set(curves.all) if every else {share.column.config for share in bound.mix if share.servers > 1e-6}
     for demand in problem.demands:  # those that the bound's mix leaves out need servers too
         capacity = {c: curves.capacity_hz(c, demand.slo_s, demand.percentile) for c in curves.of(demand.model)}
         if not any(capacity[c] for c in capacity if c in used):
             used.add(max(capacity, key=lambda c: capacity[c]))
-    columns = _columns(problem, curves, used, lambda config, low, high: curves.mean(config).at(high))
+    columns = _columns(problem, curves, used, lambda config, low, high: curves.mean(config).at(high), COARSE)
     robot_hz = {d.index: d.rate_hz(problem.classes[d.task].floor_hz) for d in problem.demands}
     kept = [replace(c, capacity_hz=c.capacity_hz - slack * max(robot_hz[d] for d in c.suits)) for c in columns]
-    return _Mix(problem, [c for c in kept if c.capacity_hz > 0], WHOLE_NODES, whole=True).solve(WHOLE_GAP).mix
+    nodes = WHOLE_NODES if budget.work else 1
+    return _Mix(problem, [c for c in kept if c.capacity_hz > 0], nodes, whole=True).solve(WHOLE_GAP, budget).mix
 
 
 def _columns(
-    problem: Problem, curves: Curves, allowed: set[Config], mean_s: Callable[[Config, float, float], float]
+    problem: Problem,
+    curves: Curves,
+    allowed: set[Config],
+    mean_s: Callable[[Config, float, float], float],
+    cuts: tuple[float, int],
 ) -> list[Column]:
     """mean_s(configuration, lower end, upper end of the interval): the latency that its servers are taken to have."""
     columns: list[Column] = []
@@ -103,18 +113,20 @@ def _columns(
                 Column(config, high, mean_s(config, low, high), suits)
                 for config in curves.configs.get((model, gpu_type), [])
                 if config in allowed
-                for low, high, suits in _intervals(config, demands, curves)
+                for low, high, suits in _intervals(config, demands, curves, *cuts)
             ]
             columns += _undominated(of_gpu)
     return columns
 
 
-def _intervals(config: Config, demands: list[Demand], curves: Curves) -> list[tuple[float, float, frozenset[int]]]:
+def _intervals(
+    config: Config, demands: list[Demand], curves: Curves, max_rise: float, max_cuts: int
+) -> list[tuple[float, float, frozenset[int]]]:
     """(lower end, upper end, demands whose SLO is met all through), fine where the latency rises."""
     mean = curves.mean(config)
     edges = [0.0]
     for x0, x1, y0, y1 in zip((0.0, *mean.x), mean.x, (mean.y[0], *mean.y), mean.y, strict=False):
-        cuts = min(MAX_CUTS, max(1, math.ceil((y1 - y0) / (MAX_RISE * y0))))
+        cuts = min(max_cuts, max(1, math.ceil((y1 - y0) / (max_rise * y0))))
         edges += [x0 + (x1 - x0) * (i + 1) / cuts for i in range(cuts)]
     limits = {d.index: curves.capacity_hz(config, d.slo_s, d.percentile) for d in demands}
     edges = sorted({e for e in (*edges, *limits.values()) if e <= max(limits.values())})
@@ -137,7 +149,7 @@ class _Mix:
     ) -> None:
         """whole: every column has a whole number of servers, not only every model and GPU type."""
         self._problem, self._columns, self._shared_gpus = problem, columns, shared_gpus
-        self._solver = solver = programs.integer(nodes)
+        self._solver = solver = programs.integer(nodes, cuts=not whole)
         self._share = [solver.Var(0, solver.infinity(), whole, "") for _ in columns]
         least = [max(task.floor_hz, LEAST_RATE * task.max_rate_hz if whole else 0.0) for task in problem.classes]
         self._rates = [
@@ -155,13 +167,15 @@ class _Mix:
             solver.Objective().SetCoefficient(rate, task.value)
         solver.Objective().SetMaximization()
 
-    def solve(self, gap: float) -> Bound:
+    def solve(self, gap: float, budget: Budget | None) -> Bound:
         solver = self._solver
         parameters = pywraplp.MPSolverParameters()
         parameters.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, gap)
         if any(task.floor_hz > task.max_rate_hz for task in self._problem.classes):
             return Bound(-math.inf, (), True)
         status = solver.Solve(parameters)
+        if budget:
+            budget.spend(programs.work_of(solver))
         if status == pywraplp.Solver.INFEASIBLE:
             return Bound(-math.inf, (), True)
         if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):

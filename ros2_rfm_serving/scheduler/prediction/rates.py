@@ -26,6 +26,8 @@ LINEAR_STEPS = 8
 PROMISING = 0.9
 """Share of a known objective that the linearised optimum must reach to be worth the steps towards it."""
 TOLERANCE = 1e-9
+CURVE_WORK, PROGRAM_WORK = 1.25e-6, 4e-4
+"""Of a look at one curve, of a linear program: in units of `Budget`."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class RateSearch:
             for demand, _ in pattern.host.robots:
                 self._where[demand].append(i)
         self._limits = [p.limit_hz * (1 + TOLERANCE) for p in self._patterns]
+        self.work = 0.0
+        """Done so far, in units of `Budget`."""
         self._waits = [[(d.calls, self._where[d.index]) for d in task.coupled if self._where[d.index]] for task in problem.classes]
 
     def _pattern(self, host: Host) -> _Pattern:
@@ -89,6 +93,7 @@ class RateSearch:
         return tuple(loops)
 
     def feasible(self, rates: Sequence[float]) -> bool:
+        self.work += CURVE_WORK * (len(self._patterns) + len(rates))
         loads = self.loads_hz(rates)
         for load, limit in zip(loads, self._limits, strict=True):
             if load > limit:
@@ -185,6 +190,7 @@ class RateSearch:
 
     def _linear_optimum(self, rates: Rates) -> Rates | None:
         solver = programs.linear()
+        self.work += PROGRAM_WORK
         classes = self.problem.classes
         f = [solver.NumVar(task.floor_hz, max(task.max_rate_hz, task.floor_hz), "") for task in classes]
         loads = self.loads_hz(rates)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from ros2_rfm_serving.audit.chain import Page
 from ros2_rfm_serving.audit.replay import Replayed, brains, replay
-from ros2_rfm_serving.audit.schedulers.replay import GIVEN, TIME_LIMIT, SchedulerReplay
+from ros2_rfm_serving.audit.schedulers.replay import GIVEN, SchedulerReplay
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from test.unit.scheduler.test_fleet_in_force import FACTORY, Running
@@ -88,12 +87,10 @@ def test_a_plan_that_was_made_before_anybody_listened_is_made_again(lived: Recor
 
 
 def test_a_snapshot_whose_plan_cannot_be_made_again_is_taken_and_said(lived: Records, profiles: Path) -> None:
-    limited = from_its(0, lived, time_limited=True)[:1]
     older = from_its(0, lived)[:1]
     del older[0]["brain"]["previous"]
-    for kept in (limited, older):
-        result = again(kept, profiles)
-        assert not result.refused and not result.decisions and result.notes[0].startswith(GIVEN)
+    result = again(older, profiles)
+    assert not result.refused and not result.decisions and result.notes == [GIVEN]
 
 
 @pytest.mark.parametrize("how", ["planned", "changed", "background"])
@@ -125,30 +122,3 @@ def test_other_profiles_are_said(lived: Records, tmp_path: Path, profiles: Path)
         (tmp_path / file.name).write_bytes(file.read_bytes() + (b"\n" if file.suffix == ".csv" else b""))
     result = again(lived, tmp_path)
     assert result.refused and any("--profiles" in note for note in result.notes)
-
-
-def test_where_a_time_limit_decided_there_is_no_difference_but_a_word(lived: Records, profiles: Path) -> None:
-    changed = copy.deepcopy(lived)
-    record = next(r for r in changed if r.get("how") == "planned")
-    record["time_limited"], record["schedule"]["predicted_actions_hz"] = True, 1.5
-    result = again(changed, profiles)
-    assert any(TIME_LIMIT in note for note in result.notes)
-
-
-def test_a_search_that_its_clock_stopped_stops_at_the_same_place(tmp_path: Path, profiles: Path) -> None:
-    """Whatever machine makes the plan again."""
-    running = Running(tmp_path, profiles)
-    running.kept.listen()
-    ticks = itertools.count(0.0, 0.011)
-
-    class Slow:
-        @staticmethod
-        def monotonic() -> float:
-            return next(ticks)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ros2_rfm_serving.ros.planner.time", Slow)
-        running.fleet.replan(running.file)
-    records = running.kept.records()
-    (clock_s,) = [r["inputs"]["clock_s"] for r in records if r.get("how") == "planned"]
-    assert len(clock_s) > 1 and again(records, profiles).difference is None

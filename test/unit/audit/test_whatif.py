@@ -241,7 +241,7 @@ def _known(tmp_path: Path) -> Knowledge:
         for size in (1, 2, 4)
         for share in (0.1, 0.5, 0.9)
     ]
-    return Knowledge(profile=Profile.of(rows), catalogue=Catalogue.load(tmp_path / "models.yaml"), clock=lambda: 0.0)
+    return Knowledge(profile=Profile.of(rows), catalogue=Catalogue.load(tmp_path / "models.yaml"))
 
 
 def test_another_factory_is_planned_anew_with_what_was_recorded_of_its_robots_and_models(tmp_path: Path) -> None:

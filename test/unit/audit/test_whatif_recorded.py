@@ -32,7 +32,7 @@ from test.unit.audit import recorded
 from test.unit.audit import whatif_cases as made
 
 STAMP_S = 1_000_000.0
-KNOWN = Knowledge(profile=Profile({}), catalogue=Catalogue(models={}), clock=lambda: 0.0)
+KNOWN = Knowledge(profile=Profile({}), catalogue=Catalogue(models={}))
 
 
 def run(case: Case, folder: Path, seed: int = 7) -> Figures:

@@ -93,7 +93,7 @@ class TestContinuous:
 class TestPlan:
     def test_json_has_the_documented_shape_and_adds_up(self) -> None:
         plan = rfm_json("plan", P4, "--policy", "rosa")
-        assert {"policy", "feasible", "objective", "bound", "solve_s", "tasks", "servers", "problems"} <= set(plan)
+        assert {"policy", "feasible", "objective", "bound", "work", "tasks", "servers", "problems"} <= set(plan)
         task = plan["tasks"]["assemble_kit"]
         assert task["num_robots"] == 32 and 0 < task["action_rate_hz"] <= task["closed_loop_rate_hz"] * (1 + 1e-9)
         assert plan["objective"] == pytest.approx(32 * task["action_rate_hz"]) and plan["objective"] <= plan["bound"]
@@ -368,7 +368,7 @@ class TestBench:
         file = tmp_path / "bench.json"
         done = rfm("bench", "scheduler", "--repetitions", "3", "--policy", "rosa", "--json", str(file))
         (row,) = json.loads(file.read_text(encoding="utf-8"))
-        assert len(row["solve_s"]["samples"]) + len(row["failed"]) == 3 and row["size"] == "4 GPUs, 8 robots, 2 classes, 2 models"
+        assert len(row["work"]["samples"]) + len(row["failed"]) == 3 and row["size"] == "4 GPUs, 8 robots, 2 classes, 2 models"
         assert "4 GPUs, 8 robots" in done.stdout and "gap to the bound (%)" in done.stdout
         assert done.exit_code == (1 if row["failed"] else 0)
 

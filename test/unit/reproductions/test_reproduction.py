@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from ros2_rfm_serving.reproductions.rosa.runs import (
 )
 from ros2_rfm_serving.shipped import shipped
 
-SHORT = Setting(seconds=5.0, seed=0, budget_s=1.0, clock=time.monotonic)
+SHORT = Setting(seconds=5.0, seed=0, work=1.0)
 PAGE = Path(__file__).parents[3] / "docs" / "reproductions" / "rosa"
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Factory, Robot, parse_factory
-from ros2_rfm_serving.profiles import COLUMNS, parse_profiles
+from ros2_rfm_serving.factory import Catalogue, Factory, Robot, load_factory, parse_factory
+from ros2_rfm_serving.profiles import COLUMNS, load_profiles, parse_profiles
 from ros2_rfm_serving.scheduler import Fleet, plan_factory, start_fleet
 
 PROFILE = parse_profiles(
@@ -110,6 +111,85 @@ def test_a_newcomer_that_would_stay_below_its_floor_is_refused() -> None:
         for i in range(100):
             running = running.admit(newcomer("late" if i == 0 else f"late_{i}"))
     assert all(r.predicted_rate_hz >= 2.0 - 1e-9 for r in running.schedule.routes if r.component == "system1")
+
+
+def test_what_a_robot_asks_of_one_model_is_looked_at_together() -> None:
+    """Each of its checks alone would fit: 60 + 30 + 30 requests/s on a server of 100."""
+    watch = """
+walk:
+  pipeline: {action_period_ms: 500}
+  components:
+    system1: {model: policy, slo_ms: 60}
+    safety: {model: judge, freq_hz: 30, slo_ms: 50}
+    monitor: {model: judge, freq_hz: 30, slo_ms: 50}
+"""
+    declared = factory(servers=2, extra=watch)
+    running = start_fleet(declared, [newcomer("guest", "walk")], PROFILE, None, epoch=1)
+    with pytest.raises(ScheduleError, match=r"room for 10\.00 of 30\.00 requests/s"):
+        running.admit(newcomer("guest_2", "walk"))
+
+
+def test_floors_of_those_that_run_hold() -> None:
+    """Newcomers without a floor of their own make everybody's replies slower."""
+    guest = """
+guest:
+  pipeline: {action_period_ms: 100}
+  components:
+    system1: {model: policy, slo_ms: 95}
+"""
+    floored = factory(robots=2, servers=2, floor="min_action_rate_hz: 2.38", extra=guest)
+    robots = [*floored.robots, newcomer("guest", "guest")]
+    running = start_fleet(floored, robots, PROFILE, None, epoch=1)
+    for i in range(20):
+        try:
+            running = running.admit(newcomer(f"guest_{i}", "guest"))
+        except ScheduleError:
+            break
+    keeps_floor(running, 2.38)
+
+
+def keeps_floor(running: Fleet, floor_hz: float) -> None:
+    for placement in running.schedule.placements:
+        if placement.model == "policy":
+            key = (placement.model, placement.gpu_type, placement.batching, placement.batch_size)
+            load = sum(route.predicted_rate_hz for route in running.schedule.routes if route.server == placement.server)
+            assert 1.0 / (0.4 + PROFILE.latency_s(*key, load, "mean")) >= floor_hz * (1 - 1e-6)
+
+
+def test_a_standby_carries_what_it_stands_by_for_also_after_admissions() -> None:
+    running = fleet(factory(robots=4, servers=3))
+    admitted = 0
+    for i in range(40):
+        try:
+            running, admitted = running.admit(newcomer(f"late_{i}")), admitted + 1
+        except ScheduleError:
+            break
+    assert 0 < admitted < 40
+    hosts = {p.server: p for p in running.schedule.placements}
+    loads = {name: sum(r.predicted_rate_hz for r in running.schedule.routes if r.server == name) for name in hosts}
+    for server, standby in {(r.server, r.standby) for r in running.schedule.routes if r.standby}:
+        key = (hosts[standby].model, hosts[standby].gpu_type, hosts[standby].batching, hosts[standby].batch_size)
+        slo_s = min(r.slo_s for r in running.schedule.routes if r.server in (server, standby))
+        assert loads[server] + loads[standby] <= PROFILE.capacity_hz(*key, slo_s, 99.0) * (1 + 1e-6)
+
+
+def test_nobody_is_admitted_to_next_to_nothing(repository: Path) -> None:
+    """P4 full of robots: the next ones had an action in 60 hours, and the plan that serves everybody was not worth it."""
+    folder = repository / "config" / "profiles"
+    declared = load_factory(repository / "config" / "rosa" / "p4.yaml").with_num_robots(64)
+    profile, catalogue = load_profiles(folder), Catalogue.load(folder / "models.yaml")
+    running = start_fleet(declared, declared.robots, profile, catalogue, epoch=1)
+    planned_hz = min(route.predicted_rate_hz for route in running.schedule.routes if route.component == "system1")
+    for i in range(65, 90):
+        try:
+            running = running.admit(Robot(name=f"late_{i}", task=declared.robots[0].task, index=i))
+        except ScheduleError as error:
+            assert "keeps every SLO and standby" in str(error) or "owed to it" in str(error)
+            break
+    else:
+        raise AssertionError("everybody was admitted")
+    given = [route.predicted_rate_hz for route in running.schedule.routes if route.component == "system1"]
+    assert min(given) >= 0.49 * planned_hz
 
 
 def test_unknown_tasks_and_robots_are_refused() -> None:

@@ -1,0 +1,120 @@
+"""A newcomer on the servers as they are (ROSA §3.4.4): with it every promise in force holds, or the answer is no, with the reason.
+
+Promised are: every SLO, with all that the newcomer asks for together; that the standby of a server carries both loads; the floors
+of the classes that run; and to the newcomer its floor, and a fair share of what the plan gave to its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.problem import Demand, TaskClass
+
+FAIR_SHARE = 0.5
+"""Of the action rate that the plan gave to its class: who would get less has the factory planned anew."""
+BISECTIONS = 40
+ROUNDING = 1e-9
+
+Seats = Mapping[int, Host]
+"""Index of a demand -> its server."""
+Extra = Mapping[str, float]
+"""Server -> requests/s of the newcomer."""
+
+
+class Admission:
+    """Of one robot of a task."""
+
+    def __init__(
+        self, task: TaskClass, classes: Sequence[TaskClass], hosts: Mapping[str, Host], curves: Curves, planned_hz: float
+    ) -> None:
+        """planned_hz: action rate of its class in the plan; 0: nobody has it."""
+        self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
+        self.least_hz = max(task.floor_hz, FAIR_SHARE * planned_hz)
+
+    def seats(self) -> dict[int, Host]:
+        """Its demands one after the other, each on the server that has most room beside those before. Raises: `ScheduleError`."""
+        seats: dict[int, Host] = {}
+        for demand in sorted(self._task.demands, key=lambda d: d.goal_coupled):
+            options = [h for h in self._hosts.values() if h.placement.model == demand.model and h.takes_robots]
+            best = max(options, key=lambda h: self._room_hz({**seats, demand.index: h}, h), default=None)
+            if best is None:
+                raise ScheduleError(f"no server hosts {demand.model!r} for {demand.component} of {self._task.name!r}")
+            needed_hz, seats[demand.index] = demand.rate_hz(self.least_hz), best
+            if (room_hz := self._room_hz(seats, best) + needed_hz) < needed_hz * (1 - ROUNDING) or room_hz <= 0:
+                raise ScheduleError(
+                    f"{demand.component} of {self._task.name!r}: no server with {demand.model!r} keeps every SLO and standby with "
+                    f"another robot; {best.placement.server} has room for {max(room_hz, 0.0):.2f} of {needed_hz:.2f} requests/s"
+                )
+        return seats
+
+    def rates_hz(self, seats: Seats) -> tuple[float, float]:
+        """(cap, prediction): as far as every promise holds, and its closed loop then. Raises: `ScheduleError`."""
+        cap_hz = self._highest_hz(seats)
+        extra = self._extra_hz(seats, cap_hz)
+        latency = {d.index: self._mean_s(seats[d.index], extra) for d in self._task.coupled}
+        rate_hz = min(cap_hz, self._task.closed_loop_hz(latency))
+        if rate_hz < self.least_hz * (1 - ROUNDING):
+            raise ScheduleError(
+                f"another robot of {self._task.name!r} would reach {rate_hz:.2f} actions/s on the servers as they are, "
+                f"with every SLO, floor and standby kept; {self.least_hz:.2f} are owed to it"
+            )
+        return cap_hz, rate_hz
+
+    # --- parts ---
+
+    def _highest_hz(self, seats: Seats) -> float:
+        low_hz, high_hz = 0.0, self._task.max_rate_hz
+        if self._holds(seats, high_hz):
+            return high_hz
+        for _ in range(BISECTIONS):
+            middle_hz = (low_hz + high_hz) / 2
+            low_hz, high_hz = (middle_hz, high_hz) if self._holds(seats, middle_hz) else (low_hz, middle_hz)
+        return low_hz
+
+    def _holds(self, seats: Seats, rate_hz: float) -> bool:
+        extra = self._extra_hz(seats, rate_hz)
+        rooms = all(room_hz >= 0 for host in seats.values() for room_hz in self._rooms_hz(seats, extra, host))
+        return rooms and all(self._keeps_floor(task, seats, extra) for task in self._classes if task.floor_hz)
+
+    def _room_hz(self, seats: Seats, host: Host) -> float:
+        """What is left on a server and on those that stand by for it, once these demands have what is owed to them."""
+        return min(self._rooms_hz(seats, self._extra_hz(seats, self.least_hz), host))
+
+    def _rooms_hz(self, seats: Seats, extra: Extra, host: Host) -> Iterator[float]:
+        yield self._left_hz(seats, extra, host, (host,))
+        if host.standby in self._hosts:
+            standby = self._hosts[host.standby]
+            yield self._left_hz(seats, extra, standby, (standby, host))
+        for other in self._hosts.values():
+            if other.sessions and other.standby == host.placement.server:
+                yield self._left_hz(seats, extra, host, (host, other))
+
+    def _left_hz(self, seats: Seats, extra: Extra, on: Host, loads: tuple[Host, ...]) -> float:
+        """On one server with the loads of all of these."""
+        slos = {slo for host in loads for slo in host.slos} | {(d.slo_s, d.percentile) for d in self._here(seats, loads)}
+        return on.capacity_hz(slos, self._curves) - sum(host.load_hz + extra.get(host.placement.server, 0.0) for host in loads)
+
+    def _here(self, seats: Seats, hosts: tuple[Host, ...]) -> list[Demand]:
+        return [d for d in self._task.demands if seats.get(d.index) in hosts]
+
+    def _extra_hz(self, seats: Seats, rate_hz: float) -> Extra:
+        extra: dict[str, float] = {}
+        for demand in self._task.demands:
+            if demand.index in seats:
+                server = seats[demand.index].placement.server
+                extra[server] = extra.get(server, 0.0) + demand.rate_hz(rate_hz)
+        return extra
+
+    def _keeps_floor(self, task: TaskClass, seats: Seats, extra: Extra) -> bool:
+        """Of those that run: by the slowest server that any of them has."""
+        used = {d.index: [h for h in self._hosts.values() if h.demands[d.index]] for d in task.coupled}
+        if not any(h.placement.server in extra for hosts in used.values() for h in hosts):
+            return True
+        latency = {index: max((self._mean_s(h, extra) for h in hosts), default=0.0) for index, hosts in used.items()}
+        return task.closed_loop_hz(latency) >= task.floor_hz * (1 - ROUNDING)
+
+    def _mean_s(self, host: Host, extra: Extra) -> float:
+        return host.mean_s(extra.get(host.placement.server, 0.0), self._curves)

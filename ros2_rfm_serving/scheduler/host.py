@@ -1,0 +1,62 @@
+"""What one server of the schedule in force carries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import replace
+
+from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler.problem import Demand
+from ros2_rfm_serving.scheduler.solution import MIN_SESSIONS
+from ros2_rfm_serving.types import Placement, Route
+
+
+class Host:
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.config = Config(placement.model, placement.gpu_type, placement.batching, placement.batch_size)
+        self.load_hz = 0.0
+        self.sessions = 0
+        self.demands: Counter[int] = Counter()
+        """Index of a demand -> robots that have it here."""
+        self.slos: Counter[tuple[float, float]] = Counter()
+        """(seconds, percentile) -> how many of those that are here have it."""
+        self.standby = ""
+
+    @property
+    def takes_robots(self) -> bool:
+        return not self.placement.standby and not self.placement.gpu
+
+    def add(self, route: Route, demand: Demand) -> None:
+        self.load_hz += route.predicted_rate_hz
+        self.sessions += 1
+        self.standby = route.standby or self.standby
+        self.demands[demand.index] += 1
+        self.slos[demand.slo_s, demand.percentile] += 1
+
+    def remove(self, route: Route, demand: Demand) -> None:
+        self.load_hz -= route.predicted_rate_hz
+        self.sessions -= 1
+        self.demands[demand.index] -= 1
+        self.slos[demand.slo_s, demand.percentile] -= 1
+        self.slos += Counter()  # without those that nobody has any more
+        self.demands += Counter()
+
+    def capacity_hz(self, slos: Iterable[tuple[float, float]], curves: Curves) -> float:
+        """Requests/s within all of these."""
+        return min((curves.capacity_hz(self.config, *slo) for slo in slos), default=curves.max_rate_hz(self.config))
+
+    def mean_s(self, added_hz: float, curves: Curves) -> float:
+        return curves.mean(self.config).at(self.load_hz + added_hz)
+
+    def fitting(self) -> Placement:
+        """It admits as many sessions as before, or more if it must."""
+        needed = max(2 * self.sessions, MIN_SESSIONS)
+        return self.placement if needed <= self.placement.max_sessions else replace(self.placement, max_sessions=needed)
+
+    def copied(self) -> Host:
+        other = copy(self)
+        other.slos, other.demands = self.slos.copy(), self.demands.copy()
+        return other
