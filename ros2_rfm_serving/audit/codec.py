@@ -231,10 +231,13 @@ class _Reading:
         state = {name: one for name, one in found.items() if name not in ("~", "@")}
         if issubclass(kind, tuple):  # a NamedTuple
             return self._keep(found, kind(**{name: self.value(one) for name, one in state.items()}))
-        check_attributes(kind, state.keys())
+        since = _defaults(kind, state.keys())
+        check_attributes(kind, state.keys() | since.keys())
         made = self._keep(found, object.__new__(kind))
         for name, one in state.items():
             object.__setattr__(made, name, self.value(one))
+        for name, default in since.items():
+            object.__setattr__(made, name, default)
         return made
 
 
@@ -261,6 +264,16 @@ def check_attributes(kind: type, names: Set[str]) -> None:
         has = f"has {', '.join(sorted(names - known))}, which this version has not" if names - known else ""
         lacks = f"lacks {', '.join(sorted(known - names))}" if known - names else ""
         raise ValueError(f"{_name(kind)} as it was recorded {' and '.join(filter(None, (has, lacks)))}")
+
+
+def _defaults(kind: type, names: Set[str]) -> dict[str, Any]:
+    """Of a value (a frozen dataclass) that was recorded before it had all its fields: those that it lacks and that have a default.
+    What a brain consists of has to be there."""
+    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return {}
+    lacking = [field for field in dataclasses.fields(kind) if field.name not in names]
+    found = {field.name: field.default for field in lacking if field.default is not dataclasses.MISSING}
+    return found | {field.name: field.default_factory() for field in lacking if field.default_factory is not dataclasses.MISSING}
 
 
 @functools.cache

@@ -62,7 +62,8 @@ def report(inputs: Inputs) -> Iterator[str]:
 def _task(name: str, task: Task, count: int) -> Iterator[str]:
     policy = task.execution.horizon.policy
     horizon = f", horizon by {policy}" if policy != "static" else ""
-    parts = [f"cycle {1e3 * task.cycle_period_s:g} ms", f"{task.execution.mode.value} execution{horizon}"]
+    pipelined = f", {task.pipelining.depth} requests in flight" if task.pipelining else ""
+    parts = [f"cycle {1e3 * task.cycle_period_s:g} ms", f"{task.execution.mode.value} execution{horizon}{pipelined}"]
     if task.value != 1:
         parts.append(f"value {task.value:g}")
     if floor_hz := task.floor_hz(count):

@@ -24,8 +24,8 @@ console = Console()
 
 POLICY, JUDGE = "metaworld_flow", "metaworld_judge"
 SAFETY, MONITOR, PLANNER = "metaworld_safety", "metaworld_stages", "metaworld_planner"
-STAGED_POLICY = "metaworld_staged_flow"
-WHAT = ("policy", "judge", "safety", "monitor", "planner", "staged-policy", "all")
+STAGED_POLICY, DIFFUSION, AUTOREGRESSIVE = "metaworld_staged_flow", "metaworld_diffusion", "metaworld_autoregressive"
+WHAT = ("policy", "judge", "safety", "monitor", "planner", "staged-policy", "diffusion", "autoregressive", "all")
 NUM_LESSONS, NUM_HELD_OUT, NUM_PROMPTS = 40_000, 1000, 400
 SAFETY_PROMPTS = ("is the work area clear?", "is the workcell safe?", "safe or unsafe?")
 
@@ -40,6 +40,12 @@ def train(
         int, typer.Option(min=1, help="Training steps of the staged policy, which goes on from the policy")
     ] = 1500,
     staged_episodes: Annotated[int, typer.Option(min=1, help="Demonstrations of the two-stage task, for the staged policy")] = 150,
+    diffusion_steps: Annotated[
+        int, typer.Option(min=1, help="Training steps of the diffusion policy, which goes on from the policy")
+    ] = 5000,
+    autoregressive_steps: Annotated[
+        int, typer.Option(min=1, help="Training steps of the autoregressive policy, which sets out from the policy's eyes")
+    ] = 3500,
     small_steps: Annotated[int, typer.Option(min=1, help="Training steps of safety and monitor; a third of the planner's")] = 800,
     stage_episodes: Annotated[int, typer.Option(min=10, help="Episodes of the two-stage task, for safety and monitor")] = 120,
     seed: Annotated[int, typer.Option(help="Of demonstrations, initial weights and batches")] = 0,
@@ -69,6 +75,13 @@ def train(
         _train_small(what, out, small_steps, stage_episodes, seed)
     if what in ("staged-policy", "all"):
         _train_staged_policy(out, staged_steps, staged_episodes, seed)
+    if what in ("diffusion", "all"):
+        _train_diffusion(
+            out, episodes, TrainingConfig(steps=diffusion_steps, seed=seed, image_dropout=0.9, compiled=compiled), threads
+        )
+    if what in ("autoregressive", "all"):
+        recipe = TrainingConfig(steps=autoregressive_steps, seed=seed, batch_size=64, image_dropout=0.85)
+        _train_autoregressive(out, episodes, recipe, threads)
     if what not in ("policy", "judge", "all"):
         return
     texts = [task.instructions for task in TASKS.values()]
@@ -157,6 +170,50 @@ def _train_staged_policy(out: Path, steps: int, episodes: int, seed: int) -> Non
     texts = [task.instructions for task in TASKS.values()]
     policy = train_policy(start.config, data, texts, _going_on(steps, seed), log, start)
     log.finish(bundle.save(out / STAGED_POLICY, policy))
+
+
+def _train_diffusion(out: Path, episodes: int, training: TrainingConfig, threads: int) -> None:
+    """The shipped policy's network learns to say the actions behind noise of any level, for DDIM from full noise."""
+    from ros2_rfm_serving.engines.base import Predicts
+    from ros2_rfm_serving.engines.embedded import bundle
+    from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+    from ros2_rfm_serving.engines.embedded.training import train_policy
+    from ros2_rfm_serving.shipped import shipped
+    from ros2_rfm_serving.worlds.metaworld import TASKS
+
+    start, _ = bundle.load(shipped("models", POLICY))
+    assert isinstance(start, FlowPolicyNetwork)
+    data = _demonstrations(out / "demonstrations", episodes, training.seed, threads)
+    config = replace(
+        start.config,
+        predicts=Predicts.CLEAN.value,
+        train_steps=100,
+        num_steps=40,
+        noise_scale=1.0,
+        clean_limit=4.0,  # standard deviations; no demonstrated action is further out
+    )
+    log = _Log(out / DIFFUSION, training.steps)
+    texts = [task.instructions for task in TASKS.values()]
+    policy = train_policy(config, data, texts, training, log, start)
+    log.finish(bundle.save(out / DIFFUSION, policy))
+
+
+def _train_autoregressive(out: Path, episodes: int, training: TrainingConfig, threads: int) -> None:
+    """What the shipped policy makes of its senses, and a decoder over binned actions, learn together."""
+    from ros2_rfm_serving.engines.embedded import bundle
+    from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+    from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig
+    from ros2_rfm_serving.engines.embedded.token_training import train_token_policy
+    from ros2_rfm_serving.shipped import shipped
+    from ros2_rfm_serving.worlds.metaworld import TASKS
+
+    start, _ = bundle.load(shipped("models", POLICY))
+    assert isinstance(start, FlowPolicyNetwork)
+    data = _demonstrations(out / "demonstrations", episodes, training.seed, threads)
+    log = _Log(out / AUTOREGRESSIVE, training.steps)
+    texts = [task.instructions for task in TASKS.values()]
+    policy = train_token_policy(TokenPolicyConfig.of_senses(start.config), data, texts, training, log, start)
+    log.finish(bundle.save(out / AUTOREGRESSIVE, policy))
 
 
 def _train_small(what: str, out: Path, steps: int, episodes: int, seed: int) -> None:

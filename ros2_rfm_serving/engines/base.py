@@ -198,6 +198,66 @@ class VelocityModel(Protocol):
         return actions
 
 
+Cache = tuple[Any, ...]
+"""Keys and values of rows, as `TokenModel.cache` made it: tensors [rows, ...], whose rows are moved, copied and cut by our loop."""
+
+
+class TokenModel(Protocol):
+    """An autoregressive policy, split so that our loop can decode, continue and pipeline it (AURAS §4.2.1). PyTorch.
+
+    A chunk is l_a = T A tokens: those of an action follow one another, each is one of `num_bins` bins. N: positions; B: rows.
+    """
+
+    @property
+    @abstractmethod
+    def contract(self) -> ModelContract: ...
+
+    @property
+    @abstractmethod
+    def max_batch_size(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def num_bins(self) -> int: ...
+
+    @abstractmethod
+    def cache(self, num_rows: int) -> Cache:
+        """Memory for the keys and values of so many rows: of their context and of all their tokens."""
+
+    @abstractmethod
+    def perceive(self, requests: Sequence[InferenceRequest], cache: Cache) -> None:
+        """Encodes observations and instructions (X_V, X_L) of B requests into the B rows of `cache`."""
+
+    @abstractmethod
+    def generate(self, before: Any, first: Sequence[int], cache: Cache) -> Any:
+        """Logits, [B, N, num_bins], of the tokens at positions first[i] .. first[i] + N - 1 of row i, given those before them.
+
+        before: [B, N], for each position the token that stands before it; 0 before the first. Keys and values of earlier
+        positions are read from `cache`, those of these are written there. A position sees the context and nothing that comes
+        later: so N > 1, a prefill, says at each position what N = 1, a decode, says there.
+        """
+
+    @abstractmethod
+    def tokens(self, actions: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+        """[..., A] robot space -> [..., A], the nearest bins."""
+
+    @abstractmethod
+    def actions(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """[..., A] -> [..., A] robot space, what the bins stand for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSampling:
+    """How tokens are chosen from logits."""
+
+    temperature: float = 0.0
+    """0: the likeliest one, greedy."""
+    seed: int = 0
+    """Of the noise, together with the request's session and sequence number: a re-run gives the same chunk."""
+    device: str = "cpu"
+    """Where the loop's tensors live, PyTorch's name."""
+
+
 @runtime_checkable
 class Anchored(Protocol):
     """A `VelocityModel` whose model space is relative to what the robot observes, so that a prefix has to be expressed anew."""
@@ -243,5 +303,7 @@ class SamplingConfig:
     """Sessions may ask for guidance through the model's Jacobian, which is compiled at warm-up and slows a whole batch then."""
     fixed_shapes: tuple[int, ...] = ()
     """Batch sizes that are compiled or captured at warm-up, rising; a batch is filled up to the next one. Empty: any size runs."""
+    warm_sizes: tuple[int, ...] = ()
+    """Where any size runs: those that are run at warm-up for all others. Empty: one row, and the largest batch."""
     max_rows: int = 0
     """In flight at once in an engine that is `Stepping`; 0: as many as its largest batch."""

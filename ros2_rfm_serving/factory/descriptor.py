@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.factory.yaml_source import YamlSource, did_you_mean
-from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback
+from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback, contracts
 
 COMPONENTS = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
 LAST_RESORTS = (Fallback.STOP_AND_CALL_HUMAN, Fallback.RETURN_TO_SAFE_STATE)
@@ -230,6 +230,12 @@ class Task(_Section):
     """ROS parameters of the robot node: in config/robots, or a path relative to the descriptor, which it may not contradict."""
     image_size_px: tuple[Pixels, Pixels] | None = None
     """Width and height of the images that its robots send; None: 640 x 480, of simulated robots 96 x 96. Ours."""
+
+    @property
+    def pipelining(self) -> contracts.Pipelining | None:
+        """As a session asks for it."""
+        asked = self.execution.pipelining
+        return None if asked is None else contracts.Pipelining(**asked.model_dump())
 
     @property
     def cycle_period_s(self) -> float:

@@ -116,7 +116,7 @@ def robot_settings(task: Task) -> RobotSettings:
         action_period_s=task.pipeline.action_period_ms / 1e3,
         mean_period_s=task.cycle_period_s,
         horizon=_horizon(task),
-        pipelining=_pipelining(task),
+        pipelining=task.pipelining,
         max_task_retries=task.task_retry.max_task_retries,
         on_max_task_retries=task.task_retry.on_max_task_retries,
         max_consecutive_safety_replan=task.safety_and_slo_violation.max_consecutive_safety_replan,
@@ -134,11 +134,6 @@ def _horizon(task: Task) -> Horizon:
     if asked.policy == "static":
         return Horizon()
     return Horizon(policy=asked.policy, min_steps=asked.min_steps, threshold=asked.threshold)
-
-
-def _pipelining(task: Task) -> Pipelining | None:
-    asked = task.execution.pipelining
-    return None if asked is None else Pipelining(**asked.model_dump())
 
 
 def server_settings(group: ServerCluster, image_size_px: tuple[int, int]) -> ServerSettings:

@@ -314,7 +314,10 @@ class RobotBrain(RobotParts):
         """What the last tick commanded, and why that."""
         motor = self._motor
         if motor.by in (By.ROW, By.PART):
-            return Why(motor.by, *motor.queue.executed, motor.staleness_s, motor.limited_from)
+            origin, row = motor.queue.executed
+            pipelined = origin is not None and origin.ended_with is not None
+            oldest_s = motor.oldest_staleness_s if pipelined else math.nan
+            return Why(motor.by, origin, row, motor.staleness_s, oldest_s, motor.limited_from)
         rung = motor.ladder.motion if motor.by is By.RUNG else None
         return Why(motor.by, limited_from=motor.limited_from, rung=rung, reason=self._why_not())
 

@@ -45,6 +45,8 @@ class Why(NamedTuple):
     """Index in that chunk."""
     staleness_s: float = math.nan
     """Age of the observation behind it."""
+    oldest_staleness_s: float = math.nan
+    """Of the observation that its chunk began with, where that is another one; NaN: it is the same."""
     limited_from: Array | None = None
     """[A] what was wanted; None: the limits changed nothing."""
     rung: Motion | None = None

@@ -174,8 +174,10 @@ def outlooks(
     for i, (horizon, answer) in enumerate(zip(horizons, answers, strict=True)):
         if answer is None or not len(answer.chunk_robot):
             continue
-        if answer.execution_horizon or answer.confidence.size:  # said by the server that computed it
+        if answer.execution_horizon:  # said by the server that computed it
             found[i] = Outlook(min(answer.execution_horizon, len(answer.chunk_robot)), answer.confidence)
+        elif answer.confidence.size and not horizon.policy:
+            found[i] = Outlook(0, answer.confidence)
         elif answer.updates.size or horizon.policy:
             alike[horizon.policy, answer.updates.shape].append(i)
     for (name, _), rows in alike.items():
@@ -197,6 +199,7 @@ def _seen(name: str, rows: Sequence[tuple[Horizon, EngineReply]]) -> list[Outloo
     chosen, empties = policy(name or "confidence"), [NO_VALUES] * len(rows)
     updates = [answer.updates for _, answer in rows]
     confidences = np.asarray(chosen.confidence(np.stack(updates)), np.float32) if updates[0].size else empties
+    confidences = [answer.confidence if answer.confidence.size else own for own, (_, answer) in zip(confidences, rows, strict=True)]
     seen = []
     for (horizon, answer), confidence in zip(rows, confidences, strict=True):
         steps, length = operator.index(chosen.rows(confidence, horizon)) if name else 0, len(answer.chunk_robot)

@@ -53,8 +53,10 @@ class _Asked:
     period_s: float
     """Of a periodic component; 0: goal-coupled"""
     tally: Tally
-    sent_s: float = math.nan
-    """Of the request that has no answer yet; NaN: none"""
+    depth: int = 1
+    """Requests that wait for an answer at once: more than one in a pipelined session."""
+    waits_s: dict[int, float] = field(default_factory=dict)
+    """When those were sent, by sequence number."""
     last_sent_s: float = -math.inf
     """Of the last one that was answered"""
     in_order: bool = False
@@ -71,11 +73,13 @@ class Ledger:
 
     def __init__(self, task: Task, tallies: Mapping[str, Tally], actions: ActionTally, warm_up_s: float) -> None:
         self._actions, self._warm_up_s = actions, warm_up_s
+        pipelining = task.pipelining
         self._asked = {
             name: _Asked(
                 slo_s=component.slo_ms / 1e3 if component.slo_ms else math.inf,
                 period_s=1.0 / component.freq_hz if component.freq_hz else 0.0,
                 tally=tallies[name],
+                depth=pipelining.depth if pipelining and name == SYSTEM1 else 1,
             )
             for name, component in task.components.items()
         }
@@ -94,24 +98,27 @@ class Ledger:
     def end(self, now_s: float) -> None:
         """A task ends, or the simulation: what has no answer yet, and still has time for it, says nothing."""
         for asked in self._asked.values():
-            if asked.sent_s >= self._warm_up_s and now_s - asked.sent_s <= asked.slo_s:
-                asked.tally.undecided += 1
-            asked.sent_s = math.nan
+            sent_s = [at_s for at_s in asked.waits_s.values() if at_s >= self._warm_up_s]
+            asked.tally.undecided += sum(now_s - at_s <= asked.slo_s for at_s in sent_s)
+            asked.waits_s.clear()
 
-    def sent(self, component: str, now_s: float) -> None:
+    def sent(self, component: str, now_s: float, sequence: int = 0) -> None:
         asked = self._asked[component]
-        asked.sent_s = now_s
+        while len(asked.waits_s) >= asked.depth:  # given up
+            del asked.waits_s[next(iter(asked.waits_s))]
+        asked.waits_s[sequence] = now_s
         if now_s >= self._warm_up_s:
             asked.tally.sent += 1
         if asked is self._system1:
             self._asked_under_plan = self._planned
 
-    def answered(self, component: str, now_s: float) -> None:
-        """To the request sent last."""
+    def answered(self, component: str, now_s: float, sequence: int = 0) -> None:
+        """To a request that waits. Those before it are overtaken."""
         asked = self._asked[component]
-        latency_s = now_s - asked.sent_s
+        asked.last_sent_s = asked.waits_s.get(sequence, math.nan)
+        latency_s = now_s - asked.last_sent_s
         asked.in_order = latency_s <= asked.slo_s
-        asked.last_sent_s, asked.sent_s = asked.sent_s, math.nan
+        asked.waits_s = {number: at_s for number, at_s in asked.waits_s.items() if number > sequence}
         if asked.last_sent_s >= self._warm_up_s:
             asked.tally.latencies_s.append(latency_s)
             asked.tally.within += asked.in_order

@@ -152,7 +152,7 @@ class SimulatedRobot:
             return
         component = reply.id.component
         self._traffic.answered += 1
-        self._ledger.answered(component, self._events.now_s)
+        self._ledger.answered(component, self._events.now_s, reply.id.sequence)
         if component == SYSTEM1:
             self._fresh = True
         if component in self._goal_coupled:
@@ -224,7 +224,7 @@ class SimulatedRobot:
             self._begin_task()
 
     def _send(self, server: str, request: ObservationRequest, now_s: float) -> None:
-        self._ledger.sent(request.id.component, now_s)
+        self._ledger.sent(request.id.component, now_s, request.id.sequence)
         copies = self.wire.deliveries(Direction.UP, now_s)
         self._traffic.sets_out(len(copies), anew=True)
         for copy in copies:

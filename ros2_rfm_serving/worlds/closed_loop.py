@@ -1,7 +1,8 @@
 """A robot's brain and its model servers around a simulated arm, in lockstep: what an inference delay costs, in control steps.
 
 Nothing here waits: an answer is given to the brain the declared number of control steps after its request. The same brain, server
-and engine run over the network; this is the yardstick without a machine's own delays.
+and engine run over the network; this is the yardstick without a machine's own delays. In a pipelined session each frame takes so
+long: it answers the request that is in its last stage (AURAS §4.3).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
 from ros2_rfm_serving.robot.motion.smoothness import Smoothness
 from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server.dispatch import CONTINUOUS
 from ros2_rfm_serving.types import (
     SYSTEM1,
     Array,
@@ -22,6 +24,7 @@ from ros2_rfm_serving.types import (
     Image,
     ObservationRequest,
     Placement,
+    Reply,
     Route,
     Schedule,
     SessionRequest,
@@ -59,7 +62,7 @@ class Loop:
         self.brain = RobotBrain(config)
         schedule = schedule or schedule_of(engines)
         self._servers = {
-            placement.server: ModelServer(ServerConfig(name=placement.server), engines[placement.components[0]])
+            placement.server: ModelServer(_config_of(placement, config), engines[placement.components[0]])
             for placement in schedule.placements
         }
         self._config, self._delay_steps = config, delay_steps
@@ -105,8 +108,24 @@ class Loop:
 
     def _answer(self, server: str, request: ObservationRequest) -> None:
         self._servers[server].submit(request, self.now_s)
-        for reply in self._servers[server].step(lambda: self.now_s):
+        for reply in _served(self._servers[server], lambda: self.now_s):
             self.fresh = self.brain.reply(reply, self.now_s) or self.fresh
+
+
+def _config_of(placement: Placement, config: RobotConfig) -> ServerConfig:
+    """Rows of a pipelined session go on step by step, and leave one for others."""
+    if config.pipelining is None or SYSTEM1 not in placement.components:
+        return ServerConfig(name=placement.server)
+    return ServerConfig(name=placement.server, batching=CONTINUOUS, batch_size=config.pipelining.depth + 1)
+
+
+def _served(server: ModelServer, clock: Callable[[], float]) -> list[Reply]:
+    """All that comes of what is there: a batch, or the turns of a frame."""
+    replies, moved = server.step(clock), server.steps()
+    while moved:
+        moved, ended = server.round(server.begin(clock()), clock)
+        replies += [reply for work, answers in ended for reply in server.complete(work, answers, clock())]
+    return replies
 
 
 def run_trials(

@@ -15,12 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ros2_rfm_serving.engines.base import Engine, SamplingConfig
+from ros2_rfm_serving.engines.base import Engine, SamplingConfig, TokenSampling
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyNetwork
+from ros2_rfm_serving.engines.embedded.token_policy import TokenPolicy
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.graphs import Tensors
+from ros2_rfm_serving.engines.tokens.engine import TokenEngine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.server.horizon import outlooks
 from ros2_rfm_serving.types import SYSTEM1, EngineReply, Horizon, InferenceRequest, RequestId, empty
@@ -40,11 +43,22 @@ class Blind(FlowPolicy):
         return tuple(tensor for pair in self._network.encode(state, images[:1], words, none) for tensor in pair)
 
 
+class BlindTokens(TokenPolicy):
+    """The same of the autoregressive policy."""
+
+    def _context(self, state: Tensor, images: Tensor, words: Tensor) -> Tensor:
+        none = torch.zeros(len(state), dtype=torch.bool)
+        return self._network.context(state, images[:1], words, none)
+
+
 def blind_engine(folder: Path) -> Engine:
-    """Of a flow policy's bundle. Raises: `ModelError`."""
+    """Of a policy's bundle. Raises: `ModelError`."""
     network, content_hash = bundle.load(folder)
+    if isinstance(network, TokenPolicyNetwork):
+        policy = BlindTokens("rfm/metaworld-autoregressive", network, content_hash)
+        return TokenEngine(policy, TokenSampling(temperature=network.config.temperature))
     if not isinstance(network, FlowPolicyNetwork):
-        raise ModelError(f"{folder} holds no flow policy")
+        raise ModelError(f"{folder} holds no policy")
     config = SamplingConfig(num_steps=network.config.num_steps, noise_scale=network.config.noise_scale)
     return FlowEngine(Blind("rfm/metaworld-flow", network, content_hash), config)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 ROBOT, SERVER = ("test/unit/robot",), ("test/unit/server",)
 MACHINE = ("test/unit/robot/test_robot_machine.py",)
+PIPELINED = ("test/unit/robot/test_robot_pipelined.py", *MACHINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +30,9 @@ MUTANTS = (
     ),
     Mutant(
         name="any reply of the session counts, whatever was asked",
-        file="robot/conversation/link.py",
-        old="if answered is None or (reply.id is not answered.id and reply.id != answered.id):",
-        new="if answered is None:",
+        file="robot/conversation/flight.py",
+        old="return found if found is not None and (identity is found.id or identity == found.id) else None",
+        new="return self.newest",
         tests=ROBOT,
     ),
     Mutant(
@@ -107,9 +108,30 @@ MUTANTS = (
     Mutant(
         name="a request waits for an answer, and another one goes out",
         file="robot/conversation/conversation.py",
-        old="if link.next_send_s > now_s or link.in_flight or link.state is not LinkState.OPEN:",
+        old="if link.next_send_s > now_s or link.is_full or link.state is not LinkState.OPEN:",
         new="if link.next_send_s > now_s or link.state is not LinkState.OPEN:",
         tests=MACHINE,
+    ),
+    Mutant(
+        name="a chunk may say that it ended with any observation",
+        file="robot/conversation/flight.py",
+        old="if sequence >= max(asked.id.sequence, self._seen) else None",
+        new="or asked",
+        tests=PIPELINED,
+    ),
+    Mutant(
+        name="row 0 of a pipelined chunk counts from the request's own observation",
+        file="robot/brain.py",
+        old="        seen = answered.seen\n",
+        new="        seen = answered.asked\n",
+        tests=PIPELINED,
+    ),
+    Mutant(
+        name="an older chunk of a pipelined session replaces a newer one",
+        file="robot/conversation/flight.py",
+        old="        self.drop(found.asked.id.sequence)\n",
+        new="        self.remove(found.asked.id)\n",
+        tests=PIPELINED,
     ),
     Mutant(
         name="an older observation takes the place of a newer one",

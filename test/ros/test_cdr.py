@@ -47,7 +47,7 @@ CHUNKS = MATRICES.flatmap(
         inference_delay_steps=st.integers(0, 65535),
         served=SERVED,
         emulated=st.booleans(),
-        ended_with=st.none() | st.just(2**63 - 1),
+        ended_with=st.none() | st.just(2**64 - 1),
     )
 )
 OBSERVATION = ObservationRequest(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import array
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from ros2_rfm_serving.types import (
     ModelContract,
     ObservationRequest,
     OutputKind,
+    Pipelining,
     Plan,
     PrefixSchedule,
     RequestId,
@@ -32,7 +35,7 @@ from ros2_rfm_serving.types import (
     SessionRequest,
     Verdict,
 )
-from test.unit.fakes import schedule
+from test.unit.fakes import chunk, observation, schedule
 
 IDS = st.builds(
     RequestId,
@@ -157,6 +160,7 @@ CONTRACTS = st.builds(
     max_inference_delay_steps=st.integers(0, 65535),
     conditionings=st.lists(st.sampled_from(Conditioning), min_size=1, unique=True).map(tuple),
     emulated=st.booleans(),
+    pipelines=st.booleans(),
 )
 
 
@@ -189,11 +193,33 @@ def test_a_contract_survives_the_wire(contract: ModelContract) -> None:
             min_steps=st.integers(1, 65535),
             threshold=st.floats(-0.5, 8, width=32).filter(bool),
         ),
+        pipelining=st.none()
+        | st.builds(
+            Pipelining,
+            pp_perception=st.integers(1, 255),
+            pp_generation=st.integers(0, 255),
+            alpha=st.floats(-8, 8, width=32),
+            fetch_offset=st.integers(-128, 127),
+        ),
     )
 )
 def test_a_session_request_survives_the_wire(request: SessionRequest) -> None:
     sent = over_the_wire(session_messages.session_request_to(request))
     assert session_messages.session_request_from(sent) == request
+
+
+@pytest.mark.parametrize("half", [{"pp_generation": 2}, {"pp_alpha": 1.0}, {"fetch_offset": -1}])
+def test_half_of_a_pipelined_session_is_none(half: dict[str, Any]) -> None:
+    with pytest.raises(BadMessageError, match="pp_perception is 0, not pipelined"):
+        session_messages.session_request_from(srv.OpenSession.Request(robot="r", component="c", **half))
+
+
+def test_a_chunk_that_ended_before_it_began_is_refused() -> None:
+    answer = chunk(observation(5, sequence=7))
+    assert convert.chunk_from(convert.reply_to(replace(answer, ended_with=9))).ended_with == 9
+    with pytest.raises(BadMessageError, match="an answer to request 7 cannot end with 6") as told:
+        convert.chunk_from(convert.reply_to(replace(answer, ended_with=6)))
+    assert told.value.kind == "wrong_context"
 
 
 def test_empty_words_and_zeros_of_a_session_request_mean_the_defaults() -> None:

@@ -47,7 +47,7 @@ server_cluster:
     batching: fixed
     refetch_after_ms: 0
     overflow: {url: "ws://elsewhere:8000", round_trip_ms: 50, token_env: TOKEN}
-  - {num_servers: 1, gpu_type: CPU, batching: continuous}
+  - {num_servers: 1, gpu_type: OTHER, batching: continuous}
 standby: {num_servers: 0, peers: true}
 robot_fleet: [{task: pick, num_robots: 2}]
 pick:
@@ -216,11 +216,11 @@ def timing(repository: Path) -> tuple[Profile, Catalogue]:
     catalogue = yaml.safe_load((folder / "models.yaml").read_text())
     for model in [name for name in catalogue["models"] if name.startswith("rfm/")]:
         entry = catalogue["models"][model]
-        entry["gpus"]["GPU"] = entry["gpus"]["CPU"]
+        entry["gpus"]["GPU"] = entry["gpus"]["OTHER"] = entry["gpus"]["CPU"]
         catalogue["models"][f"{model}@fast"] = entry
     from ros2_rfm_serving.profiles import parse_profiles
 
-    more = [r.replace(",CPU,", ",GPU,") for r in rows] + [
+    more = [r.replace(",CPU,", f",{gpu},") for gpu in ("GPU", "OTHER") for r in rows] + [
         r.replace("metaworld-flow,", "metaworld-flow@fast,") for r in rows if "metaworld-flow," in r
     ]
     return parse_profiles(text + "\n".join(more) + "\n"), Catalogue.model_validate(catalogue)
@@ -228,7 +228,8 @@ def timing(repository: Path) -> tuple[Profile, Catalogue]:
 
 def schedule_of(factory: Factory) -> Schedule:
     """Component i of every robot on server i, as far as there are servers; which one does not matter here."""
-    servers, placements, routes = factory.servers, {}, []
+    servers = [name for name, group in factory.groups.items() if group.batching != "continuous"]  # none of these models is stepped
+    placements, routes = {}, []
     for robot in factory.robots:
         for i, (name, component) in enumerate(factory.tasks[robot.task].components.items()):
             server = servers[min(i, len(servers) - 1)]

@@ -103,6 +103,9 @@ def chunk_part(found: Moment) -> Part:
     horizon, counted = reply.get("execution_horizon") or 0, found.answered.body.get("result")
     facts = {"answered": True, "came_s": found.answered.stamp_s, "rows": len(rows), "execution_horizon": horizon}
     lines = [f"of {len(rows)} rows, came {duration(before_s)} before; execute {horizon or 'all'} of them"]
+    if (ended_with := reply.get("ended_with")) is not None and found.key is not None:
+        facts |= {"ended_with": ended_with}
+        lines.append(f"began with observation {found.key.sequence}, ended with {ended_with}: row 0 counts from that")
     if len(confidence):
         facts |= {"confidence": confidence.tolist()}
         lines.append(f"confidence {confidence[0]:.2f} at the first row, {confidence[-1]:.2f} at the last")
@@ -129,6 +132,8 @@ def _executed(found: Moment) -> tuple[str, ...]:
     wanted = why.get("limited_from")
     lines.append(f"limits changed it; wanted was {numbers(wanted)}" if wanted is not None else "limits changed nothing")
     lines.append(f"the observation behind it was {duration(real(why.get('staleness_s')))} old")
+    if "oldest_staleness_s" in why:
+        lines.append(f"the one that its chunk began with was {duration(real(why['oldest_staleness_s']))} old")
     return tuple(lines)
 
 

@@ -58,6 +58,8 @@ def told_why(why: Why) -> dict[str, Any]:
         told |= {"row": why.row, "chunk": _origin(why.origin)}
     if not math.isnan(why.staleness_s):
         told["staleness_s"] = why.staleness_s
+    if not math.isnan(why.oldest_staleness_s):
+        told["oldest_staleness_s"] = why.oldest_staleness_s
     if why.limited_from is not None:
         told["limited_from"] = codec.plain(why.limited_from)
     if why.rung is not None:
@@ -89,7 +91,8 @@ def _sensors(sensors: Sensors | None, with_images: bool) -> dict[str, Any] | Non
 
 
 def _origin(origin: Origin) -> dict[str, Any]:
-    return {**_identity(origin.id), "server": origin.server, "model_hash": origin.model_hash}
+    ended = {} if origin.ended_with is None else {"ended_with": origin.ended_with}
+    return {**_identity(origin.id), **ended, "server": origin.server, "model_hash": origin.model_hash}
 
 
 def _identity(identity: RequestId) -> dict[str, Any]:

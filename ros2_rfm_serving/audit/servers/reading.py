@@ -63,7 +63,7 @@ def _deposited(record: Mapping[str, Any], request: RequestId, brain: ServerBrain
     session = brain.sessions.get((request.robot, request.component), request.session_epoch)
     how = (session.conditioning, session.guidance, session.horizon) if session else (Conditioning.NONE, Guidance(), Horizon())
     delay, rows = record["inference_delay_steps"], record["prefix_rows"]
-    row = bare(request, record["instruction"], delay, rows, *how)
+    row = bare(request, record["instruction"], delay, rows, *how, session.pipelining if session else None)
     observation = ObservationRequest(
         id=request,
         stamp_ns=record["stamp_ns"],
@@ -89,7 +89,8 @@ def _reply(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call:
     rows = np.empty((record["chunk_rows"], 0), np.float32)
     confidence = codec.value(record["confidence"])
     outlook = Outlook(_execution_horizon(record, work.batch[row].request.horizon, confidence), confidence)
-    return "reply", (work, row, EngineReply(chunk_model=rows, chunk_robot=rows), outlook)
+    answer = EngineReply(chunk_model=rows, chunk_robot=rows, ended_with=record.get("ended_with"))
+    return "reply", (work, row, answer, outlook)
 
 
 def _execution_horizon(record: Mapping[str, Any], horizon: Horizon, confidence: Any) -> int:

@@ -187,6 +187,7 @@ def _chunk(reply: Chunk, answer: EngineReply) -> dict[str, Any]:
         "by": "engine" if elsewhere else "updates" if answer.updates.size else "nothing",
         "updates": digest_of(answer.updates) if answer.updates.size else "",
         "inference_delay_steps": reply.inference_delay_steps,
+        **({} if reply.ended_with is None else {"ended_with": reply.ended_with}),
         "chunk": digest_of(reply.chunk_model, reply.chunk_robot),
         "chunk_rows": len(reply.chunk_robot),
     }

@@ -13,7 +13,7 @@ from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.server import ServerBrain
 from ros2_rfm_serving.server.sessions import Sessions
 from ros2_rfm_serving.server.tiers import Lane
-from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, Conditioning, Guidance, Horizon, InferenceRequest, RequestId
+from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, Conditioning, Guidance, Horizon, InferenceRequest, Pipelining, RequestId
 
 UNRECORDED = "unrecorded"
 """In place of a brain: why there is none in the recording."""
@@ -41,6 +41,7 @@ def bare(
     conditioning: Conditioning,
     guidance: Guidance,
     horizon: Horizon,
+    pipelining: Pipelining | None,
 ) -> InferenceRequest:
     """As much of a request as decides when it runs."""
     return InferenceRequest(
@@ -53,11 +54,12 @@ def bare(
         conditioning=conditioning,
         guidance=guidance,
         horizon=horizon,
+        pipelining=pipelining,
     )
 
 
 def _of_request(request: InferenceRequest) -> Any:
-    how = (request.conditioning, request.guidance, request.horizon)
+    how = (request.conditioning, request.guidance, request.horizon, request.pipelining)
     return bare, (request.id, request.instruction, request.inference_delay_steps, len(request.prefix_model), *how)
 
 

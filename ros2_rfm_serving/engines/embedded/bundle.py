@@ -14,14 +14,16 @@ from safetensors.torch import load_file, save_file
 
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeConfig, JudgeNetwork
 from ros2_rfm_serving.engines.embedded.planner_network import PlannerConfig, PlannerNetwork
+from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig, TokenPolicyNetwork
 from ros2_rfm_serving.errors import ModelError
 
 FORMAT = 1
 FILES = ("config.json", "model.safetensors")
 """What a bundle must have; both go into its hash."""
-Network = FlowPolicyNetwork | JudgeNetwork | PlannerNetwork
+Network = FlowPolicyNetwork | TokenPolicyNetwork | JudgeNetwork | PlannerNetwork
 _KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "flow_policy": (FlowPolicyConfig, FlowPolicyNetwork),
+    "token_policy": (TokenPolicyConfig, TokenPolicyNetwork),
     "judge": (JudgeConfig, JudgeNetwork),
     "planner": (PlannerConfig, PlannerNetwork),
 }

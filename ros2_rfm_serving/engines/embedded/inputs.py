@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ros2_rfm_serving.engines.embedded import instructions
-from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork, JudgeNetwork
+from ros2_rfm_serving.engines.embedded.context import ContextEncoder
+from ros2_rfm_serving.engines.embedded.networks import JudgeNetwork
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest
 
@@ -50,7 +51,7 @@ class Inputs:
         return resized
 
 
-def placed(network: FlowPolicyNetwork | JudgeNetwork, options: BundleOptions) -> Inputs:
+def placed(network: ContextEncoder | JudgeNetwork, options: BundleOptions) -> Inputs:
     """Moves and casts the network; how requests become its inputs."""
     network.to(options.device)
     if options.dtype != "float32":

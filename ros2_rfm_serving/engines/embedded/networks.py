@@ -1,8 +1,8 @@
 """The embedded networks: a flow-matching action transformer and a progress judge. PyTorch only; no I/O.
 
-The policy: state, images and instruction become a few dozen context tokens (encoded once per request); the head denoises T
-action tokens that cross-attend to cached keys and values of that context. Every action token carries *its own* time, so rows
-that are already being executed can be given clean (training-time real-time chunking).
+The policy: state, images and instruction become a few dozen context tokens (`context.py`); the head denoises T action tokens that
+cross-attend to cached keys and values of that context. Every action token carries *its own* time, so rows that are already being
+executed can be given clean (training-time real-time chunking).
 """
 
 from __future__ import annotations
@@ -11,26 +11,17 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ros2_rfm_serving.engines.base import Predicts
+from ros2_rfm_serving.engines.embedded.context import ContextConfig, ContextEncoder
+from ros2_rfm_serving.engines.embedded.layers import Attention, Linear, at_least_float32, feed_forward
 
 
 @dataclass(frozen=True, kw_only=True)
-class FlowPolicyConfig:
-    state_size: int
-    state_columns: tuple[int, ...]
-    """Columns of the state that the policy reads."""
-    relative_pairs: tuple[tuple[int, int], ...]
-    """Differences of 3-vectors starting at these columns, appended as features."""
-    num_actions: int
-    action_names: tuple[str, ...]
-    cameras: tuple[str, ...]
-    vocabulary: tuple[str, ...]
+class FlowPolicyConfig(ContextConfig):
     chunk_length: int = 16
     max_inference_delay_steps: int = 6
-    control_rate_hz: float = 0.0
     num_steps: int = 5
     """Euler steps of our sampling loop: 5 reach what 10 do (models/metaworld_flow/MODEL_CARD.md)."""
     noise_scale: float = 1.0
@@ -42,63 +33,16 @@ class FlowPolicyConfig:
     """Noise levels of a diffusion."""
     clean_limit: float | None = None
     """Of a diffusion: its estimates of the actions are cut to +- this, model space; None: not cut."""
-    image_size_px: int = 96
-    patch_px: int = 16
-    max_words: int = 12
-    width: int = 96
-    heads: int = 4
-    encoder_blocks: int = 2
     head_blocks: int = 3
-    state_tokens: int = 6
-    image_tokens: int = 8
+
+    @property
+    def tokens_of_a_row(self) -> tuple[int, ...]:
+        """How many there are at once, anywhere in the network."""
+        patches = len(self.cameras) * (self.image_size_px // self.patch_px) ** 2
+        return (1, self.image_tokens, patches, self.num_context_tokens, self.chunk_length)
 
     def __post_init__(self) -> None:
         Predicts(self.predicts)  # or a ValueError that names it
-
-    @property
-    def num_features(self) -> int:
-        return len(self.state_columns) + 3 * len(self.relative_pairs)
-
-
-class Attention(nn.Module):
-    """Multi-head attention whose keys and values can be computed ahead."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.to_query = nn.Linear(width, width)
-        self.to_key_value = nn.Linear(width, 2 * width)
-        self.to_out = nn.Linear(width, width)
-
-    def keys_values(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        key, value = self.to_key_value(tokens).chunk(2, dim=-1)
-        return self._split(key), self._split(value)
-
-    def forward(self, tokens: Tensor, keys_values: tuple[Tensor, Tensor]) -> Tensor:
-        mixed = F.scaled_dot_product_attention(self._split(self.to_query(tokens)), *keys_values)
-        out: Tensor = self.to_out(mixed.transpose(1, 2).flatten(2))
-        return out
-
-    def _split(self, tokens: Tensor) -> Tensor:
-        return tokens.view(*tokens.shape[:2], self.heads, -1).transpose(1, 2)
-
-
-def feed_forward(width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(approximate="tanh"), nn.Linear(2 * width, width))
-
-
-class EncoderBlock(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, heads)
-        self.mlp = feed_forward(width)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        normed = self.norm1(tokens)
-        tokens = tokens + self.attention(normed, self.attention.keys_values(normed))
-        out: Tensor = tokens + self.mlp(self.norm2(tokens))
-        return out
 
 
 class HeadBlock(nn.Module):
@@ -120,92 +64,26 @@ class HeadBlock(nn.Module):
         return torch.addcmul(tokens, g3, self.mlp(torch.addcmul(b3, self.norm(tokens), 1 + s3)))
 
 
-class ImageTokens(nn.Module):
-    """Images as patches, resampled by a few learned queries."""
-
-    def __init__(self, config: FlowPolicyConfig) -> None:
-        super().__init__()
-        width = config.width
-        patches = len(config.cameras) * (config.image_size_px // config.patch_px) ** 2
-        self.patch_px = config.patch_px
-        self.embed = nn.Linear(3 * config.patch_px**2, width)
-        self.position = nn.Parameter(0.02 * torch.randn(patches, width))
-        self.queries = nn.Parameter(0.02 * torch.randn(config.image_tokens, width))
-        self.norm = nn.LayerNorm(width)
-        self.attention = Attention(width, config.heads)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """images: [B, C, H, W, 3] uint8 -> [B, image_tokens, width]"""
-        dtype = self.position.dtype
-        pixels = (self.patches(images).to(at_least_float32(dtype)) / 64.0).sub_(127.5 / 64.0)
-        tokens = self.norm(F.gelu(self.embed(pixels.to(dtype))) + self.position)
-        out: Tensor = self.attention(self.queries.expand(len(images), -1, -1), self.attention.keys_values(tokens))
-        return out
-
-    def patches(self, images: Tensor) -> Tensor:
-        """[B, C, H, W, 3] -> [B, patches, 3 p p]; row i belongs to `position` i. By reshaping alone: no index is computed."""
-        p = self.patch_px
-        b, c, h, w, _ = images.shape
-        return images.view(b, c, h // p, p, w // p, p, 3).transpose(3, 4).reshape(b, -1, 3 * p * p)
-
-
-class FlowPolicyNetwork(nn.Module):
+class FlowPolicyNetwork(ContextEncoder):
     """Velocity field of the embedded policy; see the module's docstring."""
 
-    feature_mean: Tensor
-    feature_std: Tensor
-    action_mean: Tensor
-    action_std: Tensor
+    config: FlowPolicyConfig
 
     def __init__(self, config: FlowPolicyConfig) -> None:
-        super().__init__()
-        self.config = config
+        super().__init__(config)
         width = config.width
-        for name, size in (("feature", config.num_features), ("action", config.num_actions)):
-            self.register_buffer(f"{name}_mean", torch.zeros(size))
-            self.register_buffer(f"{name}_std", torch.ones(size))
-        self.state_tokens = nn.Sequential(
-            nn.Linear(config.num_features, 2 * width), nn.GELU(), nn.Linear(2 * width, config.state_tokens * width)
-        )
-        self.image_tokens = ImageTokens(config)
-        self.no_image = nn.Parameter(torch.zeros(config.image_tokens, width))
-        self.word = nn.Embedding(len(config.vocabulary), width)
-        self.kind = nn.Parameter(0.02 * torch.randn(config.state_tokens + config.image_tokens + config.max_words, width))
-        self.encoder = nn.ModuleList(EncoderBlock(width, config.heads) for _ in range(config.encoder_blocks))
-        self.encoder_norm = nn.LayerNorm(width)
-        self.action_in = nn.Linear(config.num_actions, width)
+        self.action_in = Linear(config.num_actions, width)
         self.action_position = nn.Parameter(0.02 * torch.randn(config.chunk_length, width))
         self.time_mlp = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, 9 * width))
         self.head = nn.ModuleList(HeadBlock(width, config.heads) for _ in range(config.head_blocks))
         self.head_norm = nn.LayerNorm(width)
-        self.action_out = nn.Linear(width, config.num_actions)
-
-    def features(self, state: Tensor) -> Tensor:
-        """[B, S] -> [B, num_features], not yet normalised."""
-        relative = [state[:, a : a + 3] - state[:, b : b + 3] for a, b in self.config.relative_pairs]
-        return torch.cat([state[:, list(self.config.state_columns)], *relative], dim=1)
+        self.action_out = Linear(width, config.num_actions)
 
     def encode(
         self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None
     ) -> list[tuple[Tensor, Tensor]]:
         """Keys and values of the context for each head block: `tokens`, each block of `encoder`, `keys_values`."""
-        tokens = self.tokens(state, images, words, keep_images)
-        for block in self.encoder:
-            tokens = block(tokens)
-        return self.keys_values(tokens)
-
-    def tokens(self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None) -> Tensor:
-        """[B, tokens, width]. state [B, S], images [B, C, H, W, 3] uint8, words [B, L].
-
-        keep_images, [B]: which examples see images at all (in training); then `images` are of those alone.
-        """
-        features = ((self.features(state.to(self.feature_mean)) - self.feature_mean) / self.feature_std).clamp(-5, 5)
-        state_tokens = self.state_tokens(features.to(self.kind)).unflatten(1, (self.config.state_tokens, -1))
-        image_tokens = self.image_tokens(images)
-        if keep_images is not None:
-            some, image_tokens = image_tokens, self.no_image.repeat(len(state), 1, 1)
-            image_tokens[keep_images] = some
-        return torch.cat([state_tokens, image_tokens, self.word(words)], dim=1) + self.kind
+        return self.keys_values(self.context_tokens(state, images, words, keep_images))
 
     def keys_values(self, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
         tokens = self.encoder_norm(tokens)
@@ -227,16 +105,6 @@ class FlowPolicyNetwork(nn.Module):
             tokens = block(tokens, keys_values, modulation)
         out: Tensor = self.action_out(self.head_norm(tokens))
         return out.to(x.dtype)
-
-    def cast(self, dtype: torch.dtype) -> None:
-        """Weights alone: statistics, pixels, times and indices keep the precision that they need (vla.cpp §4.6)."""
-        for parameter in self.parameters():
-            parameter.data = parameter.data.to(dtype)
-
-
-def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """For what must not be rounded as weights may be."""
-    return torch.promote_types(dtype, torch.float32)
 
 
 def time_embedding(time: Tensor) -> Tensor:

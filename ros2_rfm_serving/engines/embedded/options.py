@@ -26,12 +26,18 @@ class BundleOptions(BaseModel):
     """With torch.compile; by default on a GPU only: on a CPU it gains next to nothing and takes half a minute per batch size."""
     cuda_graphs: bool | None = None
     """By default on a GPU."""
+    trace: bool | None = None
+    """As a graph of PyTorch's own operations; by default on a CPU where nothing is compiled."""
     batch_sizes: tuple[int, ...] = Field(default=(1, 2, 4, 8, 16, 32), min_length=1)
     """That are compiled or recorded at warm-up, rising; a batch is filled up to the next one. Elsewhere any size runs as it is."""
+    max_rows: int | None = Field(default=None, ge=1, le=1024)
+    """In flight at once with `batching: continuous`; by default as many as the largest batch."""
     num_steps: int | None = Field(default=None, ge=1, le=1000)
     """Of the solver; by default the bundle's."""
     noise_scale: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """By default the bundle's."""
+    temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Of an autoregressive policy's sampling, 0: greedy; by default the bundle's."""
     seed: int = Field(default=0, ge=0)
     """Of the noise."""
     true_jacobian: bool = False
@@ -46,7 +52,7 @@ class BundleOptions(BaseModel):
 
     def changes(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """What these options make of a bundle that was `saved` with this configuration, for its hash: what shapes an answer."""
-        asked = {"dtype": self.dtype, "num_steps": self.num_steps, "noise_scale": self.noise_scale}
+        asked = {"dtype": self.dtype, "num_steps": self.num_steps, "noise_scale": self.noise_scale, "temperature": self.temperature}
         own = {"dtype": "float32", **saved}
         return {key: value for key, value in asked.items() if value is not None and key in own and value != own[key]}
 
@@ -61,6 +67,10 @@ class BundleOptions(BaseModel):
     @property
     def records(self) -> bool:
         return self.on_gpu if self.cuda_graphs is None else self.cuda_graphs
+
+    @property
+    def traces(self) -> bool:
+        return not (self.compiles or self.records) and (not self.on_gpu if self.trace is None else self.trace)
 
     @property
     def fixed_shapes(self) -> tuple[int, ...]:

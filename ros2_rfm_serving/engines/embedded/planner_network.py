@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ros2_rfm_serving.engines.embedded.networks import EncoderBlock
+from ros2_rfm_serving.engines.embedded.layers import EncoderBlock
 
 END = 0
 """Of a plan, among the choices; subgoal i is choice i + 1."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Predicts
 from ros2_rfm_serving.engines.embedded import instructions
+from ros2_rfm_serving.engines.embedded.context import ContextConfig, ContextEncoder
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeConfig, JudgeNetwork
 from ros2_rfm_serving.engines.flow.solvers import cosine_levels
 
@@ -92,11 +93,11 @@ def train_policy(
     torch.manual_seed(training.seed)
     rng = np.random.default_rng(training.seed)
     network = FlowPolicyNetwork(config)
-    batches = _PolicyBatches(config, data, texts, training, rng)
+    batches = PolicyBatches(config, data, texts, training, rng)
     if start is not None:
         network.load_state_dict(start.state_dict())
     else:
-        _set_statistics(network, data, batches.rows)
+        set_statistics(network, data, batches.rows)
     average = copy.deepcopy(network)
     if training.compiled:
         network.velocity = torch.compile(network.velocity)  # type: ignore[method-assign]
@@ -195,7 +196,9 @@ class _Words:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class Batch:
+    rows: npt.NDArray[np.int64]
+    """[B], of the demonstrations"""
     state: Tensor
     images: Tensor
     """Of the examples that see theirs"""
@@ -210,10 +213,10 @@ class _Batch:
     """[B], length of the clean prefix"""
 
 
-class _PolicyBatches:
+class PolicyBatches:
     def __init__(
         self,
-        config: FlowPolicyConfig,
+        config: ContextConfig,
         data: Dataset,
         texts: Sequence[Sequence[str]],
         training: TrainingConfig,
@@ -223,9 +226,10 @@ class _PolicyBatches:
         self.words = _Words(config.vocabulary, config.max_words, texts)
         self.rows = np.arange(len(data.state))
         ends = np.flatnonzero(np.diff(data.episode, append=-1))
-        self.end = ends[np.searchsorted(ends, self.rows)]  # last row of each row's episode
+        which = np.searchsorted(ends, self.rows)
+        self.first, self.end = np.append(0, ends + 1)[which], ends[which]  # rows of each row's episode
 
-    def draw(self) -> _Batch:
+    def draw(self) -> Batch:
         size, rng = self.training.batch_size, self.rng
         rows = rng.integers(len(self.rows), size=size)
         ahead = rows[:, None] + np.arange(self.config.chunk_length)
@@ -236,7 +240,8 @@ class _PolicyBatches:
         after_prefix = np.arange(self.config.chunk_length) >= delay[:, None]
         disturbed = np.cumsum(self.data.disturbed[at] & after_prefix, axis=1) - (self.data.disturbed[at] & after_prefix)
         keep = rng.random(size) >= self.training.image_dropout
-        return _Batch(
+        return Batch(
+            rows=rows,
             state=torch.from_numpy(self.data.state[rows]),
             images=_jitter(torch.from_numpy(self.data.images[self.data.frame[rows[keep]]]), rng),
             keep_images=torch.from_numpy(keep),
@@ -247,7 +252,7 @@ class _PolicyBatches:
         )
 
 
-def _policy_loss(network: FlowPolicyNetwork, batch: _Batch) -> Tensor:
+def _policy_loss(network: FlowPolicyNetwork, batch: Batch) -> Tensor:
     clean = (batch.action - network.action_mean) / network.action_std
     noise = torch.randn_like(clean)
     prefix = torch.arange(clean.shape[1]) < batch.delay[:, None]
@@ -282,7 +287,7 @@ def _noised(config: FlowPolicyConfig, clean: Tensor, noise: Tensor, time: Tensor
     return kept.sqrt() * clean + (1 - kept).sqrt() * noise, noise if predicts is Predicts.NOISE else clean
 
 
-def _set_statistics(network: FlowPolicyNetwork, data: Dataset, rows: npt.NDArray[np.int64]) -> None:
+def set_statistics(network: ContextEncoder, data: Dataset, rows: npt.NDArray[np.int64]) -> None:
     with torch.no_grad():
         for name, values in (
             ("feature", network.features(torch.from_numpy(data.state[rows]))),

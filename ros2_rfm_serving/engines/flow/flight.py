@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -14,7 +14,7 @@ from ros2_rfm_serving.engines.base import SamplingConfig, VelocityModel
 from ros2_rfm_serving.engines.flow.graphs import Tensors
 from ros2_rfm_serving.engines.flow.memory import in_halves
 from ros2_rfm_serving.engines.flow.sampling import changed, kept, padded, stepped, velocity_of
-from ros2_rfm_serving.engines.flow.slots import Index, Seen, Slots
+from ros2_rfm_serving.engines.flow.slots import Seen, Slots
 from ros2_rfm_serving.engines.flow.solvers import Step, solver_of
 from ros2_rfm_serving.types import Array, InferenceRequest
 
@@ -45,6 +45,8 @@ class Flight:
         self._slots, self._max_batch_size = slots, max_batch_size
         self._rows: list[int] = []
         """By slot"""
+        self._steps: list[int] = []
+        """Solver steps that are done, by slot"""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -52,78 +54,79 @@ class Flight:
     def __contains__(self, row: int) -> bool:
         return row in self._rows
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._rows)
+    def steps(self) -> Iterable[tuple[int, int]]:
+        """Each row, and how many solver steps it has done."""
+        return zip(self._rows, self._steps, strict=True)
 
     def enter(self, rows: Sequence[int], x: Tensor, seen: Seen | None) -> None:
         """x: [B, T, W], where their sampling starts from; seen: None where they `read` before their first step."""
         self._slots.enter(len(self._rows), x, seen)
         self._rows += rows
+        self._steps += [0] * len(rows)
 
     def read(self, rows: Collection[int], seen: Seen) -> None:
         """Another context than they had, [1, ...], from here on."""
         if rows:
-            self._slots.read([self._rows.index(row) for row in rows], seen)
-
-    def steps(self) -> Mapping[int, int]:
-        """Solver steps that each row has done."""
-        return dict(zip(self._rows, self._slots.step.tolist(), strict=False))
+            self._slots.read(sorted(self._rows.index(row) for row in rows), seen)
 
     def advance(self, rows: Collection[int]) -> dict[int, Done]:
         """By one solver step; those that are done, which have left. Raises: `OutOfMemoryError`."""
         count = len(rows)
-        self._to_front(set(rows))
+        self._to_front(rows)
         for start in range(0, count, self._max_batch_size):
             in_halves(self._step, range(start, min(start + self._max_batch_size, count)))
-        done = np.flatnonzero(self._slots.step[:count] == self._solver.num_steps).tolist()
+        done = [slot for slot in range(count) if self._steps[slot] == self._solver.num_steps]
         answers = dict(zip((self._rows[slot] for slot in done), self._answers(done), strict=True)) if done else {}
         self.leave(answers)
         return answers
 
     def leave(self, rows: Collection[int]) -> None:
-        """The last row moves into each hole."""
-        for row in rows:
-            if row in self._rows:
-                slot, last = self._rows.index(row), len(self._rows) - 1
-                if slot != last:
-                    self._slots.move(last, slot)
-                self._slots.step[last] = 0
-                self._rows[slot] = self._rows[last]
-                del self._rows[last]
-
-    def _to_front(self, rows: set[int]) -> None:
-        """The rows of this turn into the first slots."""
-        if len(rows) == len(self._rows):
+        """The last rows move into the holes."""
+        holes = [slot for slot, row in enumerate(self._rows) if row in rows] if rows else []
+        if not holes:
             return
-        behind = [slot for slot in range(len(rows), len(self._rows)) if self._rows[slot] in rows]
-        ahead = [slot for slot in range(len(rows)) if self._rows[slot] not in rows]
+        left = len(self._rows) - len(holes)
+        moving = [slot for slot in range(left, len(self._rows)) if self._rows[slot] not in rows]
+        self._slots.leave(moving, holes[: len(moving)], left)
+        for values in (self._rows, self._steps):
+            for source, hole in zip(moving, holes, strict=False):
+                values[hole] = values[source]
+            del values[left:]
+
+    def _to_front(self, rows: Collection[int]) -> None:
+        """The rows of this turn into the first slots."""
+        count = len(rows)
+        if count == len(self._rows):
+            return
+        behind = [slot for slot in range(count, len(self._rows)) if self._rows[slot] in rows]
+        ahead = [slot for slot in range(count) if self._rows[slot] not in rows]
         for one, other in zip(ahead, behind, strict=True):
             self._slots.swap(one, other)
-            self._rows[one], self._rows[other] = self._rows[other], self._rows[one]
+            for values in (self._rows, self._steps):
+                values[one], values[other] = values[other], values[one]
 
-    def _step(self, batch: Sequence[int]) -> list[None]:
-        """One solver step of these slots, in one batch, filled up with others', which stay as they are."""
-        slots = self._slots
-        start, count = batch[0], len(batch)
-        own, run = slice(start, start + count), slice(start, start + padded(count, self._config.fixed_shapes))
-        steps = slots.step[own]
-        step: Step = int(steps[0]) if (steps == steps[0]).all() else slots.step[run].copy()
-        with torch.no_grad() if slots.asks_jacobian(run) else torch.inference_mode():
-            held, context = slots.batch(run)
-            x, updates = stepped(partial(velocity_of, self._model, context), slots.x[run], held, step, self._solver)
-            slots.x[own] = x[:count]
-            if isinstance(step, int):
-                slots.updates[own, step] = updates[:count]
-            else:
-                slots.updates[range(own.start, own.stop), torch.from_numpy(steps)] = updates[:count]
-        steps += 1
+    def _step(self, slots: Sequence[int]) -> list[None]:
+        """One solver step of these, which follow one another, in one batch."""
+        start, count = slots[0], len(slots)
+        batch = self._slots.batch(start, count, padded(count, self._config.fixed_shapes))
+        steps, predict = self._steps[start : start + count], partial(velocity_of, self._model, batch.context)
+        together = len(set(steps)) == 1
+        step: Step = steps[0] if together else np.array(self._padded(steps, len(batch.x)))
+        with torch.no_grad() if self._slots.asks_jacobian else torch.inference_mode():
+            x, updates = stepped(predict, batch.x, batch.held, step, self._solver)
+            batch.own_x.copy_(x[:count])
+            batch.own_updates[step if together else (steps, range(count))] = updates[:count]
+        self._steps[start : start + count] = [step + 1 for step in steps]
         return [None] * count
 
+    def _padded(self, steps: list[int], size: int) -> list[int]:
+        return [*steps, *[0] * (size - len(steps))]
+
     def _answers(self, done: list[int]) -> list[Done]:
-        slots = self._slots
-        index: Index = slice(done[0], done[-1] + 1) if done[-1] - done[0] == len(done) - 1 else done
-        held, columns = slots.held(index), len(self._model.contract.action_names)
+        together = done[-1] - done[0] == len(done) - 1
+        index = slice(done[0], done[-1] + 1) if together else done
+        held, columns = self._slots.held(index), len(self._model.contract.action_names)
         with torch.inference_mode():
-            chunks = kept(slots.x[index], held)[..., :columns].cpu().numpy()
-            updates = changed(slots.updates[index], held, self._solver)[..., :columns].cpu().numpy()
+            chunks = kept(self._slots.x[index], held)[..., :columns].cpu().numpy()
+            updates = changed(self._slots.updates(index), held, self._solver)[..., :columns].cpu().numpy()
         return [Done(*each) for each in zip(chunks, updates, strict=True)]

@@ -81,6 +81,9 @@ class Frames:
     def __contains__(self, row: int) -> bool:
         return row in self._session_of
 
+    def __len__(self) -> int:
+        return len(self._session_of)
+
     def begin(self, row: int, session: SessionKey, pipelining: Pipelining) -> list[int]:
         """A frame begins with this row. Those of its robot's former episodes and epochs, which get no more frames.
 

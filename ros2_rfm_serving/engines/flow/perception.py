@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.flight import SteppedModel
@@ -32,6 +34,22 @@ class InBlocks(Protocol):
 
     @property
     def perception(self) -> Sequence[Function]: ...
+
+
+class Arithmetic(TorchFunctionMode):
+    """Counts what takes the time in a network: products of matrices, attention, convolutions."""
+
+    multiply_adds = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is F.scaled_dot_product_attention:
+            self.multiply_adds += 2 * args[0].numel() * args[1].shape[-2]
+        elif func in (F.linear, F.conv2d):
+            self.multiply_adds += result.numel() * args[1][0].numel()
+        elif func in (torch.matmul, torch.bmm, Tensor.__matmul__):
+            self.multiply_adds += args[0].numel() * args[1].shape[-1]
+        return result
 
 
 class Observed(NamedTuple):
@@ -84,14 +102,14 @@ class StagedPerception:
         return [self._model.perception[own.start : own.stop] for own in blocks_of_stages(self._costs, stages)]
 
     @cached_property
-    def _costs(self) -> list[float]:
-        """Floating-point operations of each block, counted while a blank request passes them as they were written."""
+    def _costs(self) -> list[int]:
+        """Multiply-adds of each block, counted while a blank request passes them as they were written."""
         assert isinstance(self._model, InBlocks)
         tensors, costs = self._model.inputs([blank_request(self._model.contract)]), []
         for block in self._model.perception:
-            with torch.enable_grad(), FlopCounterMode(display=False) as counter:  # with gradients no block is compiled or recorded
+            with torch.enable_grad(), Arithmetic() as counted:  # with gradients no block is compiled or recorded
                 tensors = block(*tensors)
-            costs.append(float(counter.get_total_flops()))
+            costs.append(counted.multiply_adds)
         return costs
 
     def _begun(self, requests: Sequence[InferenceRequest]) -> list[Observed]:

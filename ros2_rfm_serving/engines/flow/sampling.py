@@ -9,7 +9,6 @@ them. GUIDED, for any: `guidance.py` bends the velocities. Delay, prefix and way
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +21,7 @@ from torch import Tensor
 from ros2_rfm_serving.engines.base import Anchored, Predicts, SamplingConfig, VelocityModel
 from ros2_rfm_serving.engines.flow.guidance import Target, target_of
 from ros2_rfm_serving.engines.flow.solvers import Solver, Step, solver_of
+from ros2_rfm_serving.engines.identity import generator_of
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, ModelContract
 
@@ -132,7 +132,8 @@ def velocity_of(model: VelocityModel, context: object, time: Tensor, x: Tensor) 
 
 def held_of(requests: Sequence[InferenceRequest], contract: ModelContract, config: SamplingConfig, start: Tensor) -> Held:
     """start: [B, T, W]. Raises: `ModelError`."""
-    prefix, fixed = fixed_prefixes(requests, offered(contract, config.predicts), start)
+    able = contract if config.predicts is not Predicts.CHUNK else offered(contract, config.predicts)
+    prefix, fixed = fixed_prefixes(requests, able, start)
     target = target_of(requests, start)
     if target is not None and config.predicts is not Predicts.VELOCITY:
         raise ModelError(f"{contract.model!r} predicts {config.predicts.value}; only flow-matching models can be guided")
@@ -171,15 +172,10 @@ def start_of(
 def noise_of(request: InferenceRequest, contract: ModelContract, config: SamplingConfig) -> Array:
     """[T, W], drawn from the request's identity, so that a recorded request can be run again bit by bit."""
     columns = config.num_columns or len(contract.action_names)
-    noise = _rng(request, config).standard_normal((contract.chunk_length, columns), np.float32)
+    noise = generator_of(request.id, config.seed).standard_normal((contract.chunk_length, columns), np.float32)
     return noise * np.float32(config.noise_scale)
 
 
 def seed_of(request: InferenceRequest, config: SamplingConfig) -> int:
     """From the request's identity, too, for a model that draws its noise itself."""
-    return int(_rng(request, config).integers(2**63))
-
-
-def _rng(request: InferenceRequest, config: SamplingConfig) -> np.random.Generator:
-    who = zlib.crc32(f"{request.id.robot}/{request.id.component}".encode())
-    return np.random.default_rng([config.seed, who, request.id.episode, request.id.sequence])
+    return int(generator_of(request.id, config.seed).integers(2**63))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +18,6 @@ from ros2_rfm_serving.engines.flow.graphs import Tensors
 from ros2_rfm_serving.engines.flow.guidance import Target
 from ros2_rfm_serving.engines.flow.sampling import Held
 from ros2_rfm_serving.errors import ModelError
-
-Index = slice | Sequence[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,80 +46,121 @@ class Seen:
         return replace(self, held=copy.deepcopy(self.held), context=tuple(tensor.clone() for tensor in self.context))
 
 
+class Batch(NamedTuple):
+    """Views of some slots."""
+
+    x: Tensor
+    """[B, T, W]"""
+    held: Held
+    context: Tensors
+    own_x: Tensor
+    """The first of `x`: those that a step changes"""
+    own_updates: Tensor
+    """[K, ...] as that"""
+
+
 class Slots:
     def __init__(self, num_slots: int, x: Tensor, seen: Seen, num_steps: int) -> None:
         """Like these rows, of which there is at least one."""
         with torch.inference_mode(False):  # or guidance could not be differentiated
             self.x = _memory(num_slots, x)
-            self.updates = x.new_zeros(num_slots, num_steps, *x.shape[1:])
-            self.context = tuple(_memory(num_slots, tensor) for tensor in seen.context)
+            self._updates = x.new_zeros(num_steps, num_slots, *x.shape[1:])
+            self._context = tuple(_memory(num_slots, tensor) for tensor in seen.context)
             self._held = tuple(_memory(num_slots, tensor) for tensor in (seen.held.prefix, seen.held.fixed, seen.held.free))
+            self._through = torch.zeros(num_slots, 1, 1, dtype=torch.bool, device=x.device)
             self._target = Target(
                 actions=_memory(num_slots, x),
                 weights=x.new_zeros(num_slots, x.shape[1], 1),
                 max_weight=np.zeros((num_slots, 1, 1)),
-                through_model=torch.zeros(num_slots, 1, 1, dtype=torch.bool, device=x.device),
+                through_model=self._through,
             )
-        self.step = np.zeros(num_slots, np.int64)
-        """Solver steps that are done"""
-        self._guided, self._jacobian = np.zeros(num_slots, bool), np.zeros(num_slots, bool)
-        through = self._target.through_model
-        assert through is not None
-        self._tensors = (self.x, self.updates, *self.context, *self._held, self._target.actions, self._target.weights, through)
-        self._arrays: tuple[Any, ...] = (self.step, self._guided, self._jacobian, self._target.max_weight)
-        self._batches: dict[tuple[int, int, bool, bool], tuple[Held, Tensors]] = {}
+        self._guided, self._jacobian = set[int](), set[int]()
+        """Slots whose rows ask for it"""
+        self._tensors = (self.x, self._updates.transpose(0, 1), *self._context, *self._held)
+        self._target_tensors = (self._target.actions, self._target.weights, self._through)
+        self._batches: dict[tuple[int, int, int, bool, bool], Batch] = {}
 
     def enter(self, at: int, x: Tensor, seen: Seen | None) -> None:
         """Rows into free slots from `at` on. seen: None for rows that read something before their first step."""
-        rows = slice(at, at + len(x))
+        rows = range(at, at + len(x))
         if seen is not None:
             self.read(rows, seen)
-        self.x[rows], self.step[rows] = x, 0
+        self.x[rows.start : rows.stop] = x
 
-    def read(self, rows: Index, seen: Seen) -> None:
+    def read(self, rows: Sequence[int], seen: Seen) -> None:
         """From here on. seen: of one row for all of them, or of as many. Raises: `ModelError`."""
-        shapes, known = _shapes(seen.context), _shapes(self.context)
+        shapes, known = _shapes(seen.context), _shapes(self._context)
         if shapes != known:
             raise ModelError(f"this request's context has the shapes {shapes}, those of the rows in flight {known}")
-        held, target = seen.held, seen.held.target
-        for own, given in zip((*self._held, *self.context), (held.prefix, held.fixed, held.free, *seen.context), strict=True):
-            own[rows] = given
-        self._guided[rows], self._jacobian[rows] = target is not None, False
-        if target is None:
-            self._target.weights[rows] = 0.0
-            return
-        self._target.actions[rows], self._target.weights[rows] = target.actions, target.weights
-        self._target.max_weight[rows] = target.max_weight
-        assert self._target.through_model is not None
-        self._target.through_model[rows] = False if target.through_model is None else target.through_model
-        if target.through_model is not None:
-            self._jacobian[rows] = target.through_model.flatten().cpu().numpy()
+        held, index = seen.held, _index(rows)
+        for own, given in zip((*self._held, *self._context), (held.prefix, held.fixed, held.free, *seen.context), strict=True):
+            own[index] = given
+        self._aim(rows, held.target)
 
     def swap(self, one: int, other: int) -> None:
-        pair, swapped = [one, other], [other, one]
-        for values in (*self._tensors, *self._arrays):
-            values[pair] = values[swapped]
+        self._set([one, other], [other, one])
 
-    def move(self, source: int, target: int) -> None:
-        for values in (*self._tensors, *self._arrays):
-            values[target] = values[source]
+    def leave(self, sources: list[int], holes: list[int], left: int) -> None:
+        """Rows in `sources` move into `holes`; slots from `left` on are free."""
+        if holes:
+            self._set(holes, sources)
+        for asking in (self._guided, self._jacobian):
+            asking.difference_update([slot for slot in asking if slot >= left])
 
-    def asks_jacobian(self, rows: slice) -> bool:
-        return bool(self._jacobian[rows].any())
+    @property
+    def asks_jacobian(self) -> bool:
+        return bool(self._jacobian)
 
-    def batch(self, rows: slice) -> tuple[Held, Tensors]:
-        """Views, which stay the same for the same slots."""
-        guided, jacobian = bool(self._guided[rows].any()), self.asks_jacobian(rows)
-        key = (rows.start, rows.stop, guided, jacobian)
+    def batch(self, start: int, count: int, padded: int) -> Batch:
+        """`count` slots, filled up with others, which a step leaves as they are. The same views again for the same slots."""
+        guided, jacobian = bool(self._guided), self.asks_jacobian
+        key = (start, count, padded, guided, jacobian)
         if key not in self._batches:
-            target = _cut(self._target, rows, jacobian) if guided else None
-            prefix, fixed, free = (tensor[rows] for tensor in self._held)
-            self._batches[key] = Held(prefix=prefix, fixed=fixed, free=free, target=target), tuple(t[rows] for t in self.context)
+            own, run = slice(start, start + count), slice(start, start + padded)
+            target = _cut(self._target, run, jacobian) if guided else None
+            with torch.inference_mode(False):
+                held, context = self.held(run, target), tuple(tensor[run] for tensor in self._context)
+                self._batches[key] = Batch(self.x[run], held, context, self.x[own], self._updates[:, own])
         return self._batches[key]
 
-    def held(self, rows: Index) -> Held:
-        prefix, fixed, free = (tensor[rows] for tensor in self._held)
-        return Held(prefix=prefix, fixed=fixed, free=free, target=None)
+    def held(self, index: slice | Sequence[int], target: Target | None = None) -> Held:
+        prefix, fixed, free = (tensor[index] for tensor in self._held)
+        return Held(prefix=prefix, fixed=fixed, free=free, target=target)
+
+    def updates(self, index: slice | Sequence[int]) -> Tensor:
+        """[B, K, T, W]"""
+        return self._updates[:, index].transpose(0, 1)
+
+    def _aim(self, rows: Sequence[int], target: Target | None) -> None:
+        index = _index(rows)
+        self._guided.difference_update(rows)
+        self._jacobian.difference_update(rows)
+        if target is None:
+            self._target.weights[index] = 0.0
+            return
+        through = target.through_model
+        self._guided.update(rows)
+        if through is not None:
+            asks = through.flatten().expand(len(rows)).tolist()
+            self._jacobian.update(row for row, jacobian in zip(rows, asks, strict=True) if jacobian)
+        self._target.actions[index], self._target.weights[index] = target.actions, target.weights
+        self._target.max_weight[index] = target.max_weight
+        self._through[index] = False if through is None else through
+
+    def _set(self, slots: list[int], sources: list[int]) -> None:
+        """What is in `sources` into `slots`."""
+        for values in (*self._tensors, *(self._target_tensors if self._guided else ())):
+            values[slots] = values[sources]
+        self._target.max_weight[slots] = self._target.max_weight[sources]
+        for asking in (self._guided, self._jacobian):
+            moved = [slot for slot, source in zip(slots, sources, strict=True) if source in asking]
+            asking.difference_update(slots)
+            asking.update(moved)
+
+
+def _index(rows: Sequence[int]) -> slice | Sequence[int]:
+    """A slice where it can be one: of views, not copies."""
+    return slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] == len(rows) - 1 else list(rows)
 
 
 def _cut(target: Target, rows: slice, jacobian: bool) -> Target:

@@ -49,9 +49,7 @@ class Flight:
 
     def find(self, identity: RequestId) -> InFlight | None:
         found = self._waited.get(identity.sequence)
-        if found is None or (identity is not found.id and identity != found.id):
-            return None
-        return found
+        return found if found is not None and (identity is found.id or identity == found.id) else None
 
     def seen(self, asked: InFlight, ended_with: int | None) -> InFlight | None:
         """What the last steps of its answer saw, as that says; None: it cannot have: never sent in this session and episode, older

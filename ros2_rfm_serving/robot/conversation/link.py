@@ -274,12 +274,12 @@ class Link:
         if not now_s < self._gives_up_s < math.inf:  # else it is asked again before the last request was given up
             self._gives_up_s = now_s + self._limit_s
         self._expect()
-        if again:  # the same request of the schedule, and this frame's
-            self.next_send_s = max(self.next_send_s, now_s + self.frame_s) if self.depth > 1 else self.next_send_s
-            return request
-        first = self.next_send_s == -math.inf
-        earliest_s = now_s - self._period_s - self.allowance_s
-        self.next_send_s = max((now_s if first else max(self.next_send_s, earliest_s)) + self._period_s, now_s + self.frame_s)
+        if not again:  # else it is the same request of the schedule
+            first = self.next_send_s == -math.inf
+            earliest_s = now_s - self._period_s - self.allowance_s
+            self.next_send_s = (now_s if first else max(self.next_send_s, earliest_s)) + self._period_s
+        if self.depth > 1:
+            self.next_send_s = max(self.next_send_s, now_s + self.frame_s)
         return request
 
     def check(self, now_s: float) -> Overdue:

@@ -61,10 +61,11 @@ class Links:
             link.goal_coupled = link is self.system1 or link in self.coupled
 
     def _pipeline(self, link: Link) -> None:
-        """A frame lasts as long as what is executed of a chunk. Ticks that are steps jitter: half of one is no matter."""
+        """A frame lasts as long as what is executed of a chunk. Ticks that are steps jitter: half of one is no matter; others are
+        in time, but for rounding."""
         config = self._config
         if config.pipelining is not None and link.component == SYSTEM1:
-            jitter_s = 0.5 / config.control_rate_hz if config.tick_is_step else 0.0
+            jitter_s = (0.5 if config.tick_is_step else 0.05) / config.control_rate_hz
             link.depth, link.frame_s = config.pipelining.depth, config.execution_horizon / config.step_rate_hz - jitter_s
 
     def server_seen(self, server: str, now_s: float) -> bool:

@@ -140,6 +140,7 @@ def status_message(brain: RobotBrain, task: str, punctuality: Punctuality, now_s
         server=brain.system1_server,
         queue_depth=brain.queue_depth,
         staleness_s=brain.staleness_s,
+        oldest_staleness_s=brain.oldest_staleness_s,
         action_rate_hz=actions_hz,
         chunk_rate_hz=chunks_hz,
         window_s=RATES_WINDOW_S,

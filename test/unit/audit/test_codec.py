@@ -15,6 +15,7 @@ from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.types import EncodedImage, ExecutionReport, ObservationRequest, RequestId, RobotState
+from test.unit.fakes import CONTRACT
 from test.unit.robot.robots import CONFIG
 
 ID = RequestId(robot="push_1", component="system1", session_epoch=2**63 + 5, episode=3, sequence=9)
@@ -142,6 +143,15 @@ def test_a_set_is_written_in_the_same_order_whoever_writes_it() -> None:
     names = [f"server_{i}" for i in range(20)]
     written = [codec.whole(set(order)) for order in (names, names[::-1])]
     assert written[0] == written[1] and written[0]["items"] == sorted(names)
+
+
+def test_a_value_from_before_it_had_all_its_fields_has_their_defaults() -> None:
+    written = codec.plain(CONTRACT)
+    del written["pipelines"]
+    assert codec.value(written) == CONTRACT
+    del written["model"]
+    with pytest.raises(RfmError, match="lacks model"):
+        codec.value(written)
 
 
 def test_a_generator_takes_little_room() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ros2_rfm_serving.audit.chain import Page
@@ -12,8 +14,10 @@ from ros2_rfm_serving.audit.export.frames import Skipped
 from ros2_rfm_serving.audit.export.labels import Labels
 from ros2_rfm_serving.audit.export.story import NO_EPISODE, NO_IMAGE
 from ros2_rfm_serving.audit.log import AuditLog
+from ros2_rfm_serving.types import Pipelining
 from test.unit.audit.recordings import recorded_world, run
 from test.unit.robot.robot_world import HOME, SPARE
+from test.unit.robot.robots import FAILING
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +50,19 @@ def test_a_served_robot_executes_a_row_of_a_known_chunk(pages: list[Page]) -> No
     assert found.headline.startswith("executed row") and HOME in found.headline
     assert "STREAMING, executing" in said(found, "robot") and "task t" in said(found, "robot")
     assert all(next(part for part in found.parts if part.name == name).known for name in ("sensors", "request", "chunk", "command"))
+
+
+def test_a_pipelined_chunk_says_what_it_began_and_ended_with() -> None:
+    world, recorder = recorded_world(replace(FAILING, execution_horizon=4, pipelining=Pipelining(pp_generation=2)))
+    recorder.journal._stamp_s = lambda: 1e9 + world.now_s
+    run(world, recorder, 4)
+    recorder.journal.close(world.now_s, "the end of the process")
+    found = at(recorder.pages, 3.0)
+    chunk = next(part for part in found.parts if part.name == "chunk")
+    began = next(part for part in found.parts if part.name == "request").facts["sequence"]
+    assert chunk.facts["ended_with"] > began
+    assert f"began with observation {began}, ended with {chunk.facts['ended_with']}" in said(found, "chunk")
+    assert "the one that its chunk began with was" in said(found, "command")
 
 
 def test_a_robot_that_nobody_serves_says_so(pages: list[Page]) -> None:

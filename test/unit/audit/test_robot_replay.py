@@ -20,7 +20,7 @@ from ros2_rfm_serving.robot.conversation.due import Due
 from ros2_rfm_serving.robot.conversation.link import Link
 from ros2_rfm_serving.robot.motion.failsafe import FailSafe
 from test.unit.audit.recordings import Recorder, all_records, from_snapshot, recorded_world, replayed, rewritten, run
-from test.unit.robot.test_robot_machine import PERIOD_S, RobotMachine
+from test.unit.robot.test_robot_machine import PERIOD_S, PipelinedMachine, RobotMachine
 
 DECISIONS = ("tick", "call", "transition")
 REPLAYED: dict[str, int] = {"runs": 0, "decisions": 0, "snapshots": 0}
@@ -59,6 +59,10 @@ class RecordedMachine(RobotMachine):
             check(self.recorder.pages)
 
 
+class RecordedPipelinedMachine(RecordedMachine, PipelinedMachine):
+    """The same with requests in flight beside one another."""
+
+
 def check(pages: list[Page]) -> None:
     found = all_records(pages)
     snapshots = [record["n"] for record in found if record["kind"] == "snapshot"]
@@ -74,7 +78,8 @@ def check(pages: list[Page]) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_whatever_happens_is_decided_again() -> None:
+@pytest.mark.parametrize("machine", [RecordedMachine, RecordedPipelinedMachine])
+def test_whatever_happens_is_decided_again(machine: type[RecordedMachine]) -> None:
     effort = settings(
         max_examples=12,
         stateful_step_count=12,
@@ -83,7 +88,7 @@ def test_whatever_happens_is_decided_again() -> None:
         phases=[Phase.generate],
         derandomize=False,
     )
-    run_state_machine_as_test(RecordedMachine, settings=effort)
+    run_state_machine_as_test(machine, settings=effort)
     print(REPLAYED)
     assert REPLAYED["decisions"] > 1000 and REPLAYED["snapshots"] > 5
 

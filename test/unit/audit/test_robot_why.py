@@ -12,6 +12,7 @@ import pytest
 from ros2_rfm_serving.robot import RobotConfig
 from ros2_rfm_serving.robot.config import CommandType, Motion, Rung
 from ros2_rfm_serving.robot.limits import Limits
+from ros2_rfm_serving.types import Pipelining
 from test.unit.audit.recordings import Recorder, all_records, recorded_world, run
 from test.unit.robot.robot_world import NAMES, World
 from test.unit.robot.robots import FAILING
@@ -50,6 +51,18 @@ def test_the_row_that_is_named_is_the_one_that_was_commanded(more: dict[str, Any
         assert np.array_equal(row_of(one["why"], chunks), np.float32(one["command"]["rows"])), one["n"]
         assert one["why"]["chunk"]["server"] == "home" and one["why"]["chunk"]["model_hash"] == "hash"
     assert len({tuple(one["why"]["chunk"].values()) for one in rows}) > 5
+
+
+def test_of_a_pipelined_chunk_it_says_what_it_began_and_ended_with() -> None:
+    world, recorder = recorded_world(replace(FAILING, execution_horizon=2, pipelining=Pipelining(pp_generation=2)))
+    run(world, recorder, 12)
+    ticks, chunks = told(world, recorder)
+    rows = [one for one in ticks if one["why"]["by"] == "row"]
+    assert len(rows) > 100 and all(np.array_equal(row_of(one["why"], chunks), np.float32(one["command"]["rows"])) for one in rows)
+    ended = [one["why"] for one in rows if "ended_with" in one["why"]["chunk"]]
+    assert len(ended) > 0.9 * len(rows) and all(why["chunk"]["ended_with"] > why["chunk"]["sequence"] for why in ended)
+    older_s = [why["oldest_staleness_s"] - why["staleness_s"] for why in ended]
+    assert min(older_s) >= 0.0 and max(older_s) > 0.0, "the camera is slower than the frames"
 
 
 def test_parts_of_the_way_name_the_row_that_they_lead_to() -> None:

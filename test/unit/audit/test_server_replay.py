@@ -41,6 +41,7 @@ from test.fuzz.targets.server import OPERATIONS, Foreign, Program, Run
 from test.unit.audit.servers import Kept, again
 from test.unit.fakes import CONTRACT, JPEG, FakeEngine, observation, rows, session_request
 from test.unit.server.rows_machine import Machine
+from test.unit.server.test_pipelined import Rig
 
 BUSY = [Run.open, Run.submit, Run.submit, Run.submit, Run.begin, Run.begin, Run.complete]
 
@@ -62,6 +63,27 @@ def of_a_program(seed: int, operations: int = 150) -> list[dict[str, Any]]:
             if number % 17 == 0:
                 kept.snapshot()
     return kept.records()
+
+
+def of_pipelined_sessions() -> list[dict[str, Any]]:
+    rig = Rig()
+    kept = Kept(rig.server, rig.clock)
+    epoch, other = rig.open(), rig.open("r2", None)
+    for sequence in range(1, 12):
+        rig.frame(epoch, sequence, episode=1 + sequence // 6)
+        rig.frame(other, sequence, "r2")
+        if sequence % 4 == 0:
+            kept.snapshot()
+    return kept.records()
+
+
+def test_pipelined_sessions_are_decided_again() -> None:
+    records = of_pipelined_sessions()
+    replies = [one for one in records if one["kind"] == "reply"]
+    assert sum("ended_with" in one for one in replies) > 4 and sum("ended_with" not in one for one in replies) > 8
+    for first in [i for i, one in enumerate(records) if one["kind"] == "snapshot"]:
+        result = again([records[0], *records[max(first, 1) :]])
+        assert result.difference is None and not result.refused, (result.at, result.difference, result.notes)
 
 
 @cache

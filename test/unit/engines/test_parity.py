@@ -19,14 +19,10 @@ from typer.testing import CliRunner
 from ros2_rfm_serving.cli import parity as command
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.engines.base import Engine, Parity, Predicts, SamplingConfig, require_parity
+from ros2_rfm_serving.engines.embedded.context import ImageTokens
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, load_embedded
-from ros2_rfm_serving.engines.embedded.networks import (
-    FlowPolicyConfig,
-    FlowPolicyNetwork,
-    ImageTokens,
-    JudgeNetwork,
-    at_least_float32,
-)
+from ros2_rfm_serving.engines.embedded.layers import at_least_float32
+from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeNetwork
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
@@ -50,7 +46,9 @@ def policy(config: FlowPolicyConfig = SMALL, dtype: str = "float32", images: typ
         parameter.data.add_(0.05 * torch.randn_like(parameter)).requires_grad_(False)
     network.image_tokens.position.data.normal_()
     network.action_mean, network.action_std = torch.tensor([0.1, -0.2]), torch.tensor([0.5, 2.0])
-    return FlowPolicy("small", network.eval(), "hash", BundleOptions.model_validate({"device": "cpu", "dtype": dtype}))
+    return FlowPolicy(
+        "small", network.eval(), "hash", BundleOptions.model_validate({"device": "cpu", "dtype": dtype, "trace": False})
+    )
 
 
 def engine(model: FlowPolicy, **config: Any) -> FlowEngine:

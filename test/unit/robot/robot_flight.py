@@ -99,7 +99,7 @@ class Flight:
         """One request per frame of an episode."""
         last, self._framed[component] = self._framed.get(component), new
         if last is not None and last.sent.request.id.episode == new.sent.request.id.episode:
-            jitter_s = 0.5 / self._config.control_rate_hz if self._config.tick_is_step else 0.0
+            jitter_s = (0.5 if self._config.tick_is_step else 0.05) / self._config.control_rate_hz
             frame_s = self._config.execution_horizon / self._config.step_rate_hz - jitter_s
             assert new.sent.at_s - last.sent.at_s >= frame_s - EPS, "two requests in one frame"
 

@@ -288,19 +288,29 @@ class World:
     def _serve(self, sent: Sent) -> None:
         host, identity = self.servers[sent.server], sent.request.id
         if host.up and host.sessions.get(identity.component) == identity.session_epoch:
+            if not self._is_pipelined(sent):
+                reply = self.answer(sent)
+                self.later(self.conditions.latency_s * self.rng.uniform(0.8, 1.2), lambda: self._return(sent, reply))
+                return
             key = (identity.component, identity.session_epoch, identity.episode)
             newest = host.newest.setdefault(key, sent)
             host.newest[key] = max(newest, sent, key=lambda each: each.request.id.sequence)
-            self.later(self._takes_s(sent) * self.rng.uniform(0.8, 1.2), lambda: self._return(sent, key))
+            takes_s = self._frames_s() + self.conditions.latency_s
+            self.later(takes_s * self.rng.uniform(0.8, 1.2), lambda: self._end(sent, key))
 
-    def _takes_s(self, sent: Sent) -> float:
+    def _is_pipelined(self, sent: Sent) -> bool:
+        return self.config.pipelining is not None and sent.request.id.component == "system1"
+
+    def _frames_s(self) -> float:
         """Every request of a pipelined session takes as many frames as are in flight."""
-        pipelining, frame_s = self.config.pipelining, self.config.execution_horizon / self.config.step_rate_hz
-        frames = pipelining.depth - 1 if pipelining and sent.request.id.component == "system1" else 0
-        return self.conditions.latency_s + frames * frame_s
+        assert self.config.pipelining is not None
+        return (self.config.pipelining.depth - 1) * self.config.execution_horizon / self.config.step_rate_hz
 
-    def _return(self, sent: Sent, key: tuple[str, int, int]) -> None:
-        reply = self.answer(sent, self.servers[sent.server].newest.get(key, sent))
+    def _end(self, sent: Sent, key: tuple[str, int, int]) -> None:
+        """Its last solver steps see the newest observation."""
+        self._return(sent, self.answer(sent, self.servers[sent.server].newest.get(key, sent)))
+
+    def _return(self, sent: Sent, reply: Reply) -> None:
         for delivery in self.wire.deliveries(Direction.DOWN, self.now_s):
             damaged = corrupt(reply, self.rng) if delivery.corrupt else reply
             self.later(delivery.delay_s, lambda damaged=damaged: self.deliver(sent, damaged, damaged is reply))  # type: ignore[misc]
@@ -343,7 +353,7 @@ class World:
         numbers, unfit = values[:, 2].astype(int), (np.abs(values[:, :2]) > 1.0).any(axis=1)
         slot = next(self._num_chunks) % NUM_SLOTS
         values[:, 3 + slot] = 1.0
-        seen = seen if self.config.pipelining and sent.request.id.component == "system1" else sent
+        seen = seen if self._is_pipelined(sent) else sent
         more = {"ended_with": None if seen is sent else seen.request.id.sequence}
         reply = chunk(sent.request, values, action_names=NAMES, model_hash=sent.model_hash, server=sent.server, **more)
         self.chunks[slot] = MadeChunk(sent, frozenset(numbers.tolist()), frozenset(numbers[unfit].tolist()), reply, seen)

@@ -270,6 +270,7 @@ def test_the_contract_is_checked_as_for_every_robot(client: OpenpiClient) -> Non
     for words, differs in (
         ({"action_names": ["y", "x", "grip"]}, "action names and order"),
         ({"expected_model_hash": "ab"}, "model hash"),
+        ({"pipelining": {"pp_perception": 1}}, "pipelining: this door answers one observation after the other"),
     ):
         with pytest.raises(ContractError, match=differs):
             client.ask(msgpack_numpy.packb(observation(session=words)))

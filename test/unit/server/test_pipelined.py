@@ -9,6 +9,7 @@ import pytest
 
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ConfigurationError, ContractError, ModelError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
 from ros2_rfm_serving.types import (
     Chunk,
     Conditioning,
@@ -37,8 +38,9 @@ class Framed(FakeStepping):
             raise ModelError(f"pp_generation is {pipelining.pp_generation}; the model has {self.num_steps} steps")
 
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
-        self.waits = {number for number, request in rows.items() if request.pipelining}
-        self.seen = max(request.id.sequence for request in rows.values())
+        for number, request in rows.items():
+            if request.pipelining:
+                self.waits, self.seen = {number}, request.id.sequence
         return super().enter(rows)
 
     def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
@@ -195,3 +197,8 @@ def test_batches_do_not_come_back_while_a_pipelined_session_is_open() -> None:
     assert told.value.key == "batching"
     rig.server.close_session("r1", "system1", epoch)
     rig.server.reconfigure(replace(rig.server.config, batching="fixed"))
+
+
+def test_the_door_for_clients_without_ros_offers_none() -> None:
+    door = OpenpiClient(Rig().server, "ws_1")
+    assert door.metadata()["pipelines"] is False and Framed.contract.pipelines

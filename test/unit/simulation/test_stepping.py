@@ -92,6 +92,15 @@ def test_a_request_does_not_wait_for_a_whole_batch() -> None:
     assert joined.count >= 0.97 * whole.count
 
 
+def test_pipelined_robots_get_a_chunk_per_action_period_that_is_frames_old(depth: int = 3) -> None:
+    plant = factory(2, slo_ms=2000, servers=CONTINUOUS, mode="async, pipelining: {pp_generation: 2}")
+    report = run(plant, schedule(plant, batching="continuous"), seconds=30)
+    assert report.raw == pytest.approx(2 / T_ACT_S, rel=0.03)
+    # answered in its third frame, 200 ms after another, by the last two of four steps
+    assert (depth - 1) * T_ACT_S < report.components["system1"].p50_s < (depth - 0.5) * T_ACT_S
+    assert balanced(report) and report.counters.refused == 0
+
+
 def test_a_crash_takes_rows_in_flight_with_it_and_nothing_else() -> None:
     report = continuous(24, slo_ms=2000, seconds=12, crashes=(Crash(server="s1", at_s=8.0),))
     assert balanced(report) and report.counters.dropped >= law().max_rows

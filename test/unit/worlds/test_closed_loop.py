@@ -11,6 +11,7 @@ from ros2_rfm_serving.benchmarks.rtc import run as bench_rtc
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.robot.gate import GateConfig, GateMode
+from ros2_rfm_serving.types import Pipelining
 from ros2_rfm_serving.worlds.closed_loop import Trial, run_trials
 from ros2_rfm_serving.worlds.metaworld import TASKS, metaworld_arm
 
@@ -37,6 +38,17 @@ def test_the_default_mode_never_stands_still_and_eases_into_its_chunks(trials: d
 def test_a_robot_that_waits_stands_still_for_every_chunk(trials: dict[str, list[Trial]]) -> None:
     for trial in trials["synchronous"]:
         assert trial.idle_steps >= 4 * ((trial.steps - 4) // 12 - 1) > 0
+
+
+def test_a_pipelined_robot_gets_a_chunk_per_frame_and_reaches_its_goal(repository: Path) -> None:
+    engine = load_embedded("rfm/metaworld-flow", repository / "models" / "metaworld_flow")
+    pipelining = Pipelining(pp_generation=2, alpha=1.0)
+    config = replace(bench_rtc.config_of("default"), execution_horizon=2, pipelining=pipelining)
+    words = TASKS["reach"].instructions[0]
+    with metaworld_arm("reach") as arm:
+        (trial,) = run_trials(arm, engine, config, words, SEEDS, delay_steps=1)
+    assert trial.success and trial.idle_steps == 0
+    assert trial.first_chunk_steps == 2 * (pipelining.depth - 1) + 1, "its frames, and the last one's delay"
 
 
 REFUSE, EACH = GateMode.REFUSE, (1.5,) * 4

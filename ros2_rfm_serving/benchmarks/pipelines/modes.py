@@ -1,0 +1,107 @@
+"""How one robot's requests are executed (AURAS §6.1): by name, and when their answers come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from statistics import median
+
+from ros2_rfm_serving.types import Pipelining
+from ros2_rfm_serving.worlds import flights
+from ros2_rfm_serving.worlds.flights import Flight
+
+_NONE = Pipelining()
+
+
+class Kind(Enum):
+    SEQ = "SEQ"
+    """Perception, all steps, answer; then the newest observation."""
+    DEC = "DEC"
+    """Perception has a thread of its own; a generation begins with the newest context."""
+    PAR = "PAR"
+    """Workers, a thread and a whole request each."""
+    AURAS = "AURAS"
+    """Frames: all requests in flight in one batch, on the newest context."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    kind: Kind
+    workers: int = 1
+    """Of PAR."""
+    pipelining: Pipelining = _NONE
+    """Of AURAS."""
+
+    def __str__(self) -> str:
+        if self.kind is Kind.PAR:
+            return f"PAR {self.workers}"
+        if self.kind is not Kind.AURAS:
+            return str(self.kind.value)
+        own = self.pipelining
+        skew = f" alpha {own.alpha:g}" if own.alpha else ""
+        return f"AURAS {own.pp_perception}+{own.pp_generation}{skew}{f' offset {own.fetch_offset}' if own.fetch_offset else ''}"
+
+    @property
+    def in_flight(self) -> int:
+        return {Kind.PAR: self.workers, Kind.AURAS: self.pipelining.depth, Kind.DEC: 2}.get(self.kind, 1)
+
+
+SEQ, DEC = Mode(kind=Kind.SEQ), Mode(kind=Kind.DEC)
+
+
+def par(workers: int) -> Mode:
+    return Mode(kind=Kind.PAR, workers=workers)
+
+
+def auras(pp_generation: int, pp_perception: int = 1, alpha: float = 0.0, fetch_offset: int = 0) -> Mode:
+    pipelining = Pipelining(pp_generation=pp_generation, pp_perception=pp_perception, alpha=alpha, fetch_offset=fetch_offset)
+    return Mode(kind=Kind.AURAS, pipelining=pipelining)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Of one mode, measured; the pipeline is full."""
+
+    interval_s: float
+    """Mean, between answers; of AURAS: the frame."""
+    interval_cv: float
+    """Standard deviation over mean."""
+    latency_s: float
+    """Job completion time: mean, from observation to answer."""
+    perception_s: float
+    """Mean, of one observation, beside what else the mode does."""
+    first_s: float
+    """From the first observation to the first answer."""
+    cpu_share: float
+    """CPU time of the process over the time that passed; 1: one core."""
+    memory_mb: float
+    """That it added to a process which has loaded the model and answered once."""
+    answers: int
+    speedups: tuple[float, ...] = ()
+    """Throughput over that of SEQ, measured just before, by round."""
+
+    @property
+    def speedup(self) -> float:
+        return median(self.speedups) if self.speedups else 1.0
+
+    @property
+    def rate_hz(self) -> float:
+        return 1.0 / self.interval_s
+
+    def scaled(self, factor: float) -> Timing:
+        """As on a machine that takes so many times as long."""
+        times = {key: factor * getattr(self, key) for key in ("interval_s", "latency_s", "perception_s", "first_s")}
+        return replace(self, **times)
+
+
+def flights_of(mode: Mode, timing: Timing, num_steps: int, step_s: float) -> Iterator[Flight]:
+    """step_s: one control step."""
+    interval, latency, perception = (seconds / step_s for seconds in (timing.interval_s, timing.latency_s, timing.perception_s))
+    if mode.kind is Kind.SEQ:
+        return flights.sequential(num_steps, interval)
+    if mode.kind is Kind.DEC:
+        return flights.decoupled(num_steps, perception, interval)
+    if mode.kind is Kind.PAR:
+        return flights.parallel(num_steps, interval, latency)
+    return flights.pipelined(num_steps, mode.pipelining, interval)

@@ -1,0 +1,128 @@
+"""What the embedded policies see: state, images and instruction as a few dozen context tokens, encoded once per request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ros2_rfm_serving.engines.embedded.layers import Attention, EncoderBlock, at_least_float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextConfig:
+    state_size: int
+    state_columns: tuple[int, ...]
+    """Columns of the state that the policy reads."""
+    relative_pairs: tuple[tuple[int, int], ...]
+    """Differences of 3-vectors starting at these columns, appended as features."""
+    num_actions: int
+    action_names: tuple[str, ...]
+    cameras: tuple[str, ...]
+    vocabulary: tuple[str, ...]
+    chunk_length: int
+    max_inference_delay_steps: int
+    control_rate_hz: float = 0.0
+    image_size_px: int = 96
+    patch_px: int = 16
+    max_words: int = 12
+    width: int = 96
+    heads: int = 4
+    encoder_blocks: int = 2
+    state_tokens: int = 6
+    image_tokens: int = 8
+
+    @property
+    def num_features(self) -> int:
+        return len(self.state_columns) + 3 * len(self.relative_pairs)
+
+    @property
+    def num_context_tokens(self) -> int:
+        return self.state_tokens + self.image_tokens + self.max_words
+
+
+class ImageTokens(nn.Module):
+    """Images as patches, resampled by a few learned queries."""
+
+    def __init__(self, config: ContextConfig) -> None:
+        super().__init__()
+        width = config.width
+        patches = len(config.cameras) * (config.image_size_px // config.patch_px) ** 2
+        self.patch_px = config.patch_px
+        self.embed = nn.Linear(3 * config.patch_px**2, width)
+        self.position = nn.Parameter(0.02 * torch.randn(patches, width))
+        self.queries = nn.Parameter(0.02 * torch.randn(config.image_tokens, width))
+        self.norm = nn.LayerNorm(width)
+        self.attention = Attention(width, config.heads)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images: [B, C, H, W, 3] uint8 -> [B, image_tokens, width]"""
+        dtype = self.position.dtype
+        pixels = (self.patches(images).to(at_least_float32(dtype)) / 64.0).sub_(127.5 / 64.0)
+        tokens = self.norm(F.gelu(self.embed(pixels.to(dtype))) + self.position)
+        out: Tensor = self.attention(self.queries.expand(images.shape[0], -1, -1), self.attention.keys_values(tokens))
+        return out
+
+    def patches(self, images: Tensor) -> Tensor:
+        """[B, C, H, W, 3] -> [B, patches, 3 p p]; row i belongs to `position` i. By reshaping alone: no index is computed."""
+        p = self.patch_px
+        b, c, h, w, _ = images.shape
+        return images.view(b, c, h // p, p, w // p, p, 3).transpose(3, 4).reshape(b, self.position.shape[0], 3 * p * p)
+
+
+class ContextEncoder(nn.Module):
+    """Of a policy network, which adds what makes actions of the context."""
+
+    feature_mean: Tensor
+    feature_std: Tensor
+    action_mean: Tensor
+    action_std: Tensor
+
+    def __init__(self, config: ContextConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        for name, size in (("feature", config.num_features), ("action", config.num_actions)):
+            self.register_buffer(f"{name}_mean", torch.zeros(size))
+            self.register_buffer(f"{name}_std", torch.ones(size))
+        self.state_tokens = nn.Sequential(
+            nn.Linear(config.num_features, 2 * width), nn.GELU(), nn.Linear(2 * width, config.state_tokens * width)
+        )
+        self.image_tokens = ImageTokens(config)
+        self.no_image = nn.Parameter(torch.zeros(config.image_tokens, width))
+        self.word = nn.Embedding(len(config.vocabulary), width)
+        self.kind = nn.Parameter(0.02 * torch.randn(config.num_context_tokens, width))
+        self.encoder = nn.ModuleList(EncoderBlock(width, config.heads) for _ in range(config.encoder_blocks))
+        self.encoder_norm = nn.LayerNorm(width)
+
+    def features(self, state: Tensor) -> Tensor:
+        """[B, S] -> [B, num_features], not yet normalised."""
+        relative = [state[:, a : a + 3] - state[:, b : b + 3] for a, b in self.config.relative_pairs]
+        return torch.cat([state[:, list(self.config.state_columns)], *relative], dim=1)
+
+    def context_tokens(self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None) -> Tensor:
+        """[B, num_context_tokens, width], not yet normalised: `tokens`, then each block of `encoder`."""
+        tokens = self.tokens(state, images, words, keep_images)
+        for block in self.encoder:
+            tokens = block(tokens)
+        return tokens
+
+    def tokens(self, state: Tensor, images: Tensor, words: Tensor, keep_images: Tensor | None = None) -> Tensor:
+        """The same, not yet encoded. state [B, S], images [B, C, H, W, 3] uint8, words [B, L].
+
+        keep_images, [B]: which examples see images at all (in training); then `images` are of those alone.
+        """
+        features = ((self.features(state.to(self.feature_mean)) - self.feature_mean) / self.feature_std).clamp(-5, 5)
+        state_tokens = self.state_tokens(features.to(self.kind)).unflatten(1, (self.config.state_tokens, -1))
+        image_tokens = self.image_tokens(images)
+        if keep_images is not None:
+            some, image_tokens = image_tokens, self.no_image.repeat(len(state), 1, 1)
+            image_tokens[keep_images] = some
+        return torch.cat([state_tokens, image_tokens, self.word(words)], dim=1) + self.kind
+
+    def cast(self, dtype: torch.dtype) -> None:
+        """Weights alone: statistics, pixels, times and indices keep the precision that they need (vla.cpp §4.6)."""
+        for parameter in self.parameters():
+            parameter.data = parameter.data.to(dtype)

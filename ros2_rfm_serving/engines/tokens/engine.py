@@ -1,0 +1,173 @@
+"""A `TokenModel` as an engine: rows decode together, each at its own position; pipelined sessions share a public context."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from ros2_rfm_serving.engines.base import Engine, Parity, Stepping, TokenModel, TokenSampling
+from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.flow.frames import Frames, blocks_of_stages, session_of, steps_of_stages
+from ros2_rfm_serving.engines.flow.memory import in_halves
+from ros2_rfm_serving.engines.tokens import parity
+from ros2_rfm_serving.engines.tokens.flight import Flight
+from ros2_rfm_serving.engines.tokens.public import PublicContexts
+from ros2_rfm_serving.engines.tokens.sampling import num_tokens, prefix_of
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, ModelContract, Pipelining
+
+Rows = Sequence[tuple[int, InferenceRequest]]
+Answer = EngineReply | ModelError
+
+
+class TokenEngine(Engine, Stepping):
+    """Greedy or sampled decoding of action chunks. Prefixes cost nothing to continue: they are tokens that are given."""
+
+    def __init__(self, model: TokenModel, sampling: TokenSampling = TokenSampling()) -> None:  # noqa: B008 (frozen)
+        self._model, self._sampling = model, sampling
+        trained = (Conditioning.PREFIX,) if model.contract.max_inference_delay_steps else ()
+        self._contract = replace(model.contract, conditionings=(Conditioning.NONE, *trained), pipelines=True)
+        self._num_tokens = num_tokens(model)
+        self._flight = Flight(model, sampling, self.max_rows)
+        self._public = PublicContexts(model, sampling, self.max_rows)
+        self._frames = Frames(self._num_tokens)
+        self._outdated: set[int] = set()
+        """Rows of former episodes and epochs"""
+        self._lock = threading.Lock()
+        """`prepare` may come from another thread while a batch runs."""
+
+    @property
+    def contract(self) -> ModelContract:
+        return self._contract
+
+    @property
+    def max_batch_size(self) -> int:
+        return self._model.max_batch_size
+
+    @property
+    def max_rows(self) -> int:
+        """Those of a pipelined session are little more than numbers: with a token per frame l_a + 1 of them are in flight."""
+        return max(self.max_batch_size, self._num_tokens + 1)
+
+    def prepare(self, batch_size: int) -> None:
+        super().prepare(batch_size)  # any size runs
+
+    def warm_up(self) -> None:
+        for size in (1, self.max_batch_size):
+            self.infer([blank_request(self.contract)] * size)
+
+    def check_parity(self) -> list[Parity]:
+        with self._lock:
+            return parity.check(self._model, self._sampling)
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[Answer]:
+        with self._lock:
+            return in_halves(self._infer, requests)
+
+    def _infer(self, requests: Sequence[InferenceRequest]) -> list[Answer]:
+        """Rows without a session, from perception to answer."""
+        rows = {-1 - i: replace(request, pipelining=None) for i, request in enumerate(requests)}
+        try:
+            answers: dict[int, Answer] = dict(self._enter(list(rows.items())))
+            while going := [row for row in rows if row not in answers]:
+                answers.update(self._turn(going))
+        finally:
+            self._leave(rows)
+        return [answers[row] for row in rows]
+
+    # --- one token at a time (`Stepping`) ---
+
+    def num_turns(self, request: InferenceRequest) -> int:
+        return self._num_tokens if request.pipelining else self._num_tokens - prefix_of(request, self.contract).size
+
+    def require_pipelining(self, pipelining: Pipelining) -> None:
+        steps_of_stages(self._num_tokens, pipelining)
+        blocks_of_stages([1.0], pipelining.pp_perception)
+        if pipelining.fetch_offset not in (0, -1):
+            raise ModelError(f"fetch_offset is {pipelining.fetch_offset}; it is 0 or -1")
+        if pipelining.depth > self.max_rows:
+            raise ModelError(f"{pipelining.depth} requests would be in flight; this model has memory for {self.max_rows}")
+
+    def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
+        with self._lock:
+            try:
+                return self._enter(list(rows.items()))
+            except BaseException:
+                self._leave(rows)
+                raise
+
+    def ready(self) -> Collection[int]:
+        return [*self._flight, *(row for row in self._public if self._may_go_on(row))]
+
+    def turn(self, rows: Collection[int]) -> Mapping[int, Answer]:
+        with self._lock:
+            wanted = set(rows)
+            going = [row for row in self.ready() if row in wanted]
+            try:
+                return self._turn(going)
+            except BaseException:
+                self._leave(going)
+                raise
+
+    def leave(self, rows: Collection[int]) -> None:
+        with self._lock:
+            self._leave(rows)
+
+    def _enter(self, rows: Rows) -> dict[int, ModelError]:
+        room = self.max_rows - len(self._flight) - len(list(self._public))
+        full = ModelError(f"{self.max_rows} rows are in flight, which is as many as there is memory for")
+        errors = {row: full for row, _ in rows[room:]}
+        able: list[tuple[int, InferenceRequest, Array]] = []
+        for row, request in rows[:room]:
+            try:
+                able.append((row, request, self._examined(request)))
+            except ModelError as error:
+                errors[row] = error
+        if able:
+            self._perceive([a for a in able if not a[1].pipelining], [a for a in able if a[1].pipelining])
+        return errors
+
+    def _examined(self, request: InferenceRequest) -> Array:
+        """Its prefix. Raises: `ModelError`."""
+        if request.pipelining:
+            self.require_pipelining(request.pipelining)
+        return prefix_of(request, self.contract)
+
+    def _perceive(
+        self, alone: Sequence[tuple[int, InferenceRequest, Array]], pipelined: Sequence[tuple[int, InferenceRequest, Array]]
+    ) -> None:
+        """All of them at once, in slots that are free; what is to be public is copied from there."""
+        with torch.inference_mode():
+            slots = self._flight.free(len(alone) + len(pipelined))
+            self._model.perceive([request for _, request, _ in (*alone, *pipelined)], slots)
+            for i, (row, request, prefix) in enumerate(pipelined, len(alone)):
+                assert request.pipelining is not None
+                self._outdated.update(self._frames.begin(row, session_of(request.id), request.pipelining))
+                self._public.enter(row, request, prefix, tuple(values[i : i + 1] for values in slots))
+            if alone:
+                numbers, requests, prefixes = zip(*alone, strict=True)
+                self._flight.enter(numbers, requests, prefixes)
+
+    def _turn(self, rows: Sequence[int]) -> dict[int, Answer]:
+        over = ModelError("its episode is over: a newer one of this robot is in flight")
+        answers: dict[int, Answer] = {row: over for row in rows if row in self._outdated}
+        with torch.inference_mode():
+            answers |= self._public.advance([row for row in rows if row in self._public and row not in answers])
+            answers |= self._flight.advance([row for row in rows if row not in self._public and row not in answers])
+        self._leave(answers)
+        return answers
+
+    def _leave(self, rows: Iterable[int]) -> None:
+        rows = list(rows)
+        self._flight.leave(rows)
+        self._outdated.difference_update(rows)
+        for row in rows:
+            if row in self._public:
+                self._public.leave(row)
+                self._frames.leave(row)
+
+    def _may_go_on(self, row: int) -> bool:
+        return row in self._outdated or self._public.position(row) < self._frames.limit(row)

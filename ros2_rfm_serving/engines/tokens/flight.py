@@ -1,0 +1,99 @@
+"""Rows that read a context of their own: each at its own position, all decoded together, with keys and values in slots.
+
+Slots are allocated once; those in use are the first ones, so that a batch is a slice of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ros2_rfm_serving.engines.base import Cache, TokenModel, TokenSampling
+from ros2_rfm_serving.engines.tokens.said import Said
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
+
+
+@dataclass
+class _Row:
+    number: int
+    position: int
+    """Of the token that comes next"""
+    prefix: Array
+
+
+class Flight:
+    """One thread. A row is known by the number that its server gave it."""
+
+    def __init__(self, model: TokenModel, sampling: TokenSampling, num_slots: int) -> None:
+        self._model = model
+        self._cache, self._said = model.cache(num_slots), Said(model, sampling, num_slots)
+        self._memory: tuple[Tensor, ...] = (*self._cache, *self._said.memory)
+        self._views: dict[tuple[int, int], Cache] = {}
+        self._rows: list[_Row] = []
+        """By slot"""
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[int]:
+        return (row.number for row in self._rows)
+
+    def free(self, count: int) -> Cache:
+        """Slots that the next rows enter into."""
+        return self._cut(len(self._rows), len(self._rows) + count)
+
+    def enter(self, numbers: Sequence[int], requests: Sequence[InferenceRequest], prefixes: Sequence[Array]) -> None:
+        """Whose context is in `free` slots. The tokens of their prefixes are given: one prefill of all of them."""
+        start, end = len(self._rows), len(self._rows) + len(numbers)
+        for slot, number, request, prefix in zip(range(start, end), numbers, requests, prefixes, strict=True):
+            self._said.begin(slot, request)
+            self._rows.append(_Row(number, self._said.hold(slot, prefix), prefix))
+        if longest := max(row.position for row in self._rows[start:]):
+            self._model.generate(self._said.before(slice(start, end), range(longest)), [0] * len(numbers), self._cut(start, end))
+
+    def advance(self, numbers: Collection[int]) -> dict[int, EngineReply | ModelError]:
+        """By one token each; replies of those that are complete, which have left."""
+        if not numbers:
+            return {}
+        self._to_front(set(numbers))
+        rows = self._rows[: len(numbers)]
+        positions = [row.position for row in rows]
+        logits = self._model.generate(self._said.before_each(positions), positions, self._cut(0, len(rows)))
+        self._said.choose(range(len(rows)), positions, logits[:, 0])
+        for row in rows:
+            row.position += 1
+        done = {row.number: (slot, row.prefix) for slot, row in enumerate(rows) if row.position == self._said.length}
+        replies = {number: self._said.reply(slot, prefix) for number, (slot, prefix) in done.items()}
+        self.leave(replies)
+        return replies
+
+    def leave(self, numbers: Collection[int]) -> None:
+        """The last row moves into each hole."""
+        for number in numbers:
+            slot = next((slot for slot, row in enumerate(self._rows) if row.number == number), None)
+            if slot is None:
+                continue
+            last = len(self._rows) - 1
+            for values in self._memory if slot != last else ():
+                values[slot] = values[last]
+            self._rows[slot] = self._rows[last]
+            del self._rows[last]
+
+    def _cut(self, start: int, end: int) -> Cache:
+        """Views, which stay the same for the same slots."""
+        if (start, end) not in self._views:
+            self._views[start, end] = tuple(values[start:end] for values in self._cache)
+        return self._views[start, end]
+
+    def _to_front(self, numbers: set[int]) -> None:
+        """The rows of this turn into the first slots."""
+        count = len(numbers)
+        behind = [slot for slot in range(count, len(self._rows)) if self._rows[slot].number in numbers]
+        ahead = [slot for slot in range(count) if self._rows[slot].number not in numbers]
+        for one, other in zip(ahead, behind, strict=True):
+            for values in self._memory:
+                values[[one, other]] = values[[other, one]]
+            self._rows[one], self._rows[other] = self._rows[other], self._rows[one]

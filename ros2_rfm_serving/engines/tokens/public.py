@@ -1,0 +1,119 @@
+"""Public contexts: [X_V, X_L, X_A] of a pipelined session, shared by all of its requests in flight (AURAS §4.2.2).
+
+X_V and X_L are of its newest observation, X_A are the newest tokens, whichever request said them. A request is no more than a
+position: what it says there replaces what another said before it, and is seen by all from the next turn on. So the decodes of all
+requests in flight are one computation (§4.2.3): a prefill of X_A, of which each takes what stands at its own position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from ros2_rfm_serving.engines.base import Cache, TokenModel, TokenSampling
+from ros2_rfm_serving.engines.flow.frames import SessionKey, session_of
+from ros2_rfm_serving.engines.tokens.said import Said
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
+
+
+class Observed(NamedTuple):
+    """An observation in a session's buffer."""
+
+    place: int
+    """Of its keys and values"""
+    request: InferenceRequest
+    prefix: Array
+
+
+@dataclass
+class _Public:
+    slot: int
+    """Of its tokens; its two places for contexts follow from it (double-buffered, §4.3.1)."""
+    front: Observed
+    """Read by its requests"""
+    back: Observed
+    """The newest, which they read in this frame or in the next one"""
+    held: int = 0
+    """Tokens that are given: those of the front's prefix"""
+    position: dict[int, int] = field(default_factory=dict)
+    """Of the token that comes next, by row in flight"""
+
+
+class PublicContexts:
+    """One thread. A row is known by the number that its server gave it."""
+
+    def __init__(self, model: TokenModel, sampling: TokenSampling, num_sessions: int) -> None:
+        self._model = model
+        self._contexts, self._said = model.cache(2 * num_sessions), Said(model, sampling, num_sessions)
+        self._free = list(range(num_sessions))
+        self._sessions: dict[SessionKey, _Public] = {}
+        self._session_of: dict[int, SessionKey] = {}
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._session_of
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._session_of)
+
+    def position(self, row: int) -> int:
+        return self._sessions[self._session_of[row]].position[row]
+
+    def enter(self, row: int, request: InferenceRequest, prefix: Array, context: Cache) -> None:
+        """A frame begins with this row: what it perceived becomes public, now or with the next frame (`fetch_offset`)."""
+        assert request.pipelining is not None
+        key = session_of(request.id)
+        public = self._sessions.get(key)
+        if public is None:
+            slot = self._free.pop()
+            newest = Observed(2 * slot, request, prefix)
+            public = self._sessions[key] = _Public(slot, newest, newest)
+        else:
+            newest = Observed(4 * public.slot + 1 - public.back.place, request, prefix)
+        for own, seen in zip(self._contexts, context, strict=True):
+            own[newest.place] = seen[0]
+        front = newest if request.pipelining.fetch_offset == 0 else public.back
+        public.front, public.back = front, newest
+        self._said.begin(public.slot, front.request)
+        public.held = self._said.hold(public.slot, front.prefix)
+        public.position[row] = 0
+        self._session_of[row] = key
+
+    def advance(self, rows: Collection[int]) -> dict[int, EngineReply | ModelError]:
+        """By one token each, in one prefill for each session, all in one batch; replies of those that are complete."""
+        if not rows:
+            return {}
+        sessions = list(dict.fromkeys(self._session_of[row] for row in rows))
+        known = [self._sessions[key] for key in sessions]
+        which, positions = [sessions.index(self._session_of[row]) for row in rows], [self.position(row) for row in rows]
+        slots = [public.slot for public in known]
+        before = self._said.before(slots, range(max(positions) + 1))
+        logits = self._model.generate(before, [0] * len(slots), self._fronts(known))
+        said = [i for i, position in enumerate(positions) if position >= known[which[i]].held]
+        if said:
+            at = [which[i] for i in said], [positions[i] for i in said]
+            self._said.choose([slots[i] for i in at[0]], at[1], logits[at])
+        for row, i in zip(rows, which, strict=True):
+            known[i].position[row] += 1
+        done = {row: known[i] for row, i in zip(rows, which, strict=True) if known[i].position[row] == self._said.length}
+        return {row: self._reply(public) for row, public in done.items()}
+
+    def leave(self, row: int) -> None:
+        """With the last row of a session its context is forgotten."""
+        key = self._session_of.pop(row)
+        public = self._sessions[key]
+        del public.position[row]
+        if not public.position:
+            del self._sessions[key]
+            self._free.append(public.slot)
+
+    def _fronts(self, known: list[_Public]) -> Cache:
+        """Of these sessions: their own memory for one, a copy for several, for the tokens are computed anew with each turn."""
+        places = [public.front.place for public in known]
+        index = slice(places[0], places[0] + 1) if len(places) == 1 else places
+        return tuple(values[index] for values in self._contexts)
+
+    def _reply(self, public: _Public) -> EngineReply | ModelError:
+        reply = self._said.reply(public.slot, public.front.prefix)
+        return reply if isinstance(reply, ModelError) else replace(reply, ended_with=public.front.request.id.sequence)

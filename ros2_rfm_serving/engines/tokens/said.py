@@ -1,0 +1,73 @@
+"""What a row has said so far, and the reply that it makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ros2_rfm_serving.engines.base import TokenModel, TokenSampling
+from ros2_rfm_serving.engines.tokens.sampling import confidence_of, noise_of, num_tokens
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
+
+
+class Said:
+    """Tokens and logits of so many rows. One row is that of a request, or of a session whose requests share it."""
+
+    def __init__(self, model: TokenModel, sampling: TokenSampling, num_rows: int) -> None:
+        self._model, self._sampling = model, sampling
+        self.length = num_tokens(model)
+        self.tokens = torch.zeros(num_rows, self.length, dtype=torch.int64, device=sampling.device)
+        self.logits = torch.zeros(num_rows, self.length, model.num_bins, device=sampling.device)
+        noise = (self.length, model.num_bins) if sampling.temperature else (1, 1)
+        self.noise = torch.zeros(num_rows, *noise, device=sampling.device)
+
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        return self.tokens, self.logits, self.noise
+
+    def begin(self, row: int, request: InferenceRequest) -> None:
+        self.noise[row] = noise_of(request, self.length, self._model.num_bins, self._sampling)
+
+    def hold(self, row: int, prefix: Array) -> int:
+        """Tokens that are given: those of the prefix."""
+        held = self._model.tokens(prefix).reshape(-1)
+        self.tokens[row, : len(held)] = torch.from_numpy(held)
+        return len(held)
+
+    def before(self, rows: slice | Sequence[int], positions: range) -> Tensor:
+        """[B, N]: the tokens that stand before these positions; 0 before the first."""
+        if positions.start:
+            return self.tokens[rows, positions.start - 1 : positions.stop - 1]
+        return F.pad(self.tokens[rows, : positions.stop - 1], (1, 0))
+
+    def before_each(self, positions: Sequence[int]) -> Tensor:
+        """[B, 1]: the token that stands before the position of each of the first rows."""
+        if len(set(positions)) == 1:
+            return self.before(slice(0, len(positions)), range(positions[0], positions[0] + 1))
+        at = torch.tensor(positions, device=self.tokens.device)[:, None]
+        return self.tokens[: len(positions)].gather(1, (at - 1).clamp(min=0)) * (at > 0)
+
+    def choose(self, rows: Sequence[int], positions: Sequence[int], logits: Tensor) -> None:
+        """Of [B, V]: one token for each row, at its position."""
+        at: Any = (rows[0], positions[0]) if len(rows) == 1 else (list(rows), list(positions))
+        self.logits[at] = logits[0] if len(rows) == 1 else logits
+        noisy = self.logits[at] + self.noise[at] if self._sampling.temperature else self.logits[at]
+        self.tokens[at] = noisy.argmax(-1)
+
+    def reply(self, row: int, prefix: Array) -> EngineReply | ModelError:
+        """Of a row whose tokens are complete: after the actions of the prefix, as they were given."""
+        columns, held = prefix.shape[1], len(prefix)
+        tokens, logits = self.tokens[row], self.logits[row]
+        if not torch.isfinite(logits[held * columns :]).all():
+            return ModelError("the model's output is not finite")
+        chunk = self._model.actions(tokens.view(-1, columns).cpu().numpy())
+        chunk[:held] = prefix
+        confidence = confidence_of(logits, tokens, columns)
+        confidence[:held] = 1.0
+        return EngineReply(chunk_model=chunk, chunk_robot=chunk.copy(), confidence=np.ascontiguousarray(confidence))

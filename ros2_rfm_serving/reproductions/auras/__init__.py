@@ -1,0 +1,1 @@
+"""AURAS §6: its figures with the embedded policies."""
