@@ -1,0 +1,189 @@
+"""A model server process under `batching: continuous` over real DDS, with the embedded policy: robots share solver steps, come and
+go between them, and each gets the chunk that it would get alone."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rclpy
+from rfm_serving import msg, srv
+
+from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.operate.engines import load_engine
+from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.server import images
+from ros2_rfm_serving.shipped import shipped
+from ros2_rfm_serving.types import SYSTEM1, Conditioning, EncodedImage, InferenceRequest, ObservationRequest, RequestId
+
+from .server_fleet import HEADER, JPEG, Fleet
+
+CATALOGUE = """
+models:
+  flow: {engine: bundle, bundle: metaworld_flow}
+  slow: {engine: bundle, bundle: metaworld_flow, options: {num_steps: 400}}
+  whole: {engine: "test.ros.mirror_engine:build"}
+"""
+ROBOTS = ("r0", "r1", "r2", "r3")
+SAME = 1e-5
+
+
+class Arms(Fleet):
+    """Robots as the embedded policy knows them, each with an inference delay of its own."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(*ROBOTS)
+        self.contract, self._rng = engine.contract, np.random.default_rng(0)
+        self.asked: dict[tuple[str, int], ObservationRequest] = {}
+        self._closer = self.create_client(srv.CloseSession, qos.Names().server("s1", "close_session"), qos_profile=qos.CONTROL)
+
+    def arrive(self) -> None:
+        names = {"action_names": self.contract.action_names, "cameras": self.contract.cameras}
+        for robot in ROBOTS:
+            answer = self.open(robot, state_size=self.contract.state_size, conditioning=Conditioning.PREFIX, **names)
+            assert answer.success, answer.error_msg
+
+    def request(self, robot: str) -> None:
+        delay = ROBOTS.index(robot)
+        self._sequence += 1
+        prefix = self._rng.uniform(-0.5, 0.5, (delay, len(self.contract.action_names))).astype(np.float32)
+        observation = ObservationRequest(
+            id=RequestId(robot=robot, component=SYSTEM1, session_epoch=self.epochs[robot], episode=1, sequence=self._sequence),
+            stamp_ns=0,
+            instruction="push",
+            state=self._rng.uniform(-1, 1, self.contract.state_size).astype(np.float32),
+            images=tuple(EncodedImage(camera=camera, format="jpeg", data=JPEG) for camera in self.contract.cameras),
+            inference_delay_steps=delay,
+            prefix_model=prefix,
+            prefix_robot=prefix,
+        )
+        self.asked[robot, self._sequence] = observation
+        self.out.publish(convert.observation_to(observation))
+
+    def close(self, robot: str) -> None:
+        self.wait(self._closer.service_is_ready)
+        done = self._closer.call_async(srv.CloseSession.Request(robot=robot, component=SYSTEM1, session_epoch=self.epochs[robot]))
+        self.wait(done.done)
+
+    @property
+    def received(self) -> list[Any]:
+        return [message for chunks in self.chunks.values() for _, message in chunks]
+
+
+def row_of(observation: ObservationRequest) -> InferenceRequest:
+    """As an engine gets it."""
+    return InferenceRequest(
+        id=observation.id,
+        instruction=observation.instruction,
+        state=observation.state,
+        images={image.camera: images.decode(image) for image in observation.images},
+        inference_delay_steps=observation.inference_delay_steps,
+        prefix_model=observation.prefix_model,
+        prefix_robot=observation.prefix_robot,
+        conditioning=Conditioning.PREFIX,
+    )
+
+
+@pytest.fixture(scope="module")
+def alone() -> Engine:
+    """The same model in this process."""
+    engine = load_engine("rfm/metaworld-flow")
+    engine.prepare(1)
+    return engine
+
+
+@contextmanager
+def process_of(folder: Path, model: str, **parameters: object) -> Iterator[subprocess.Popen[bytes]]:
+    (folder / "models.yaml").write_text(CATALOGUE)
+    (folder / "none.csv").write_text(HEADER)
+    given = {"server": "s1", "model": model, "batch_size": 8, "max_sessions": 8, "batching": "continuous", **parameters}
+    given |= {"profiles_folder": folder, "models_folder": shipped("models"), "image_width_px": 96, "image_height_px": 96}
+    arguments = [part for name, value in given.items() for part in ("-p", f"{name}:={value}")]
+    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.model_server_node", "--ros-args", *arguments]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 0
+
+
+@contextmanager
+def arms(folder: Path, engine: Engine, model: str = "flow", **parameters: object) -> Iterator[tuple[Arms, subprocess.Popen[bytes]]]:
+    with process_of(folder, model, **parameters) as process:
+        rclpy.init()
+        fleet = Arms(engine)
+        try:
+            fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, what="ready")
+            fleet.arrive()
+            yield fleet, process
+        finally:
+            fleet.executor_.shutdown()
+            fleet.destroy_node()
+            rclpy.try_shutdown()
+
+
+def test_robots_with_other_delays_share_steps_and_get_what_they_would_get_alone(
+    ros_domain: int, tmp_path: Path, alone: Engine
+) -> None:
+    with arms(tmp_path, alone) as (fleet, _):
+        for turn in range(30):
+            for robot in ROBOTS[turn % 2 :]:
+                fleet.request(robot)
+                fleet.spin(0.002)
+            fleet.spin(0.05)
+        fleet.wait(lambda: len(fleet.received) > 30, what="chunks")
+        received = fleet.received
+        for chunk in received:
+            (answer,) = alone.infer([row_of(fleet.asked[chunk.id.robot, chunk.id.sequence])])
+            assert np.abs(convert.tensor_from(chunk.chunk_model) - answer.chunk_model).max() <= SAME  # type: ignore[union-attr]
+            assert chunk.inference_delay_steps == ROBOTS.index(chunk.id.robot)
+        assert max(chunk.served.batch_size for chunk in received) > 1, "nobody shared a step"
+        assert {chunk.id.robot for chunk in received} == set(ROBOTS)
+
+
+def test_a_row_whose_session_is_closed_leaves_and_all_others_are_answered(ros_domain: int, tmp_path: Path, alone: Engine) -> None:
+    with arms(tmp_path, alone, "slow") as (fleet, _):
+        for robot in ROBOTS:
+            fleet.request(robot)
+        fleet.spin(0.2)
+        fleet.close("r0")
+        fleet.wait(lambda: len(fleet.received) == 3, what="those that stay")
+        fleet.wait(lambda: fleet.refused("session_ended") == 1, what="the one that left")
+        assert {chunk.id.robot for chunk in fleet.received} == {"r1", "r2", "r3"}
+        fleet.request("r1")
+        fleet.wait(lambda: len(fleet.received) == 4, what="the next one")
+
+
+def test_an_end_answers_rows_in_flight_before_it_comes(ros_domain: int, tmp_path: Path, alone: Engine) -> None:
+    with arms(tmp_path, alone, "slow", drain_timeout_s=50.0) as (fleet, process):
+        for robot in ROBOTS:
+            fleet.request(robot)
+        fleet.spin(0.3)
+        assert not fleet.received
+        process.send_signal(signal.SIGTERM)
+        fleet.wait(lambda: len(fleet.received) == 4, what="rows in flight")
+        assert process.wait(timeout=60) == 0
+
+
+def test_what_answers_whole_chunks_only_is_not_served_so_and_the_key_is_named(
+    ros_domain: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with process_of(tmp_path, "whole"):
+        rclpy.init()
+        fleet = Fleet()
+        try:
+            fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.FAILED, what="the refusal")
+        finally:
+            fleet.executor_.shutdown()
+            fleet.destroy_node()
+            rclpy.try_shutdown()
+    said = capfd.readouterr().err
+    assert "batching: 'whole' offers whole chunks only" in said and "fixed, saturation, wait" in said
