@@ -63,8 +63,8 @@ class Ready:
 class SteppedSubject:
     """`profiles.measure.Subject`. The server learns anew in each run how long its engine takes, as a live one does.
 
-    As the latency of a fixed batch is that of a full one, the unloaded latency here is that of half as many rows as there may be: by
-    it the fleet is as large as for a fixed batch of that size.
+    As the latency of a fixed batch is that of a full one, the unloaded latency here is that of half as many rows as there may be:
+    the fleet is as large as for a fixed batch of that size.
     """
 
     def __init__(self, start: Callable[[np.random.Generator], tuple[Engine, Clock]], size_px: tuple[int, int]) -> None:

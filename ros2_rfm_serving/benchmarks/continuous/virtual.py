@@ -13,7 +13,7 @@ from ros2_rfm_serving.operate.capacity import Question
 from ros2_rfm_serving.operate.inputs import Inputs, load_inputs, solve
 from ros2_rfm_serving.reports.placement import allocation, components_of
 from ros2_rfm_serving.scheduler import Solution, to_schedule
-from ros2_rfm_serving.scheduler.sizing import Required
+from ros2_rfm_serving.scheduler.sizing import Required, demanding
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.simulation.report import Report
 from ros2_rfm_serving.simulation.simulate import simulate
@@ -75,7 +75,7 @@ class Most:
     planned: int
     """By the scheduler: with every robot's rate as a floor."""
     simulated: int
-    """By the simulation: of the scheduler's best schedules without a floor, to the nearest `STEP`."""
+    """By the simulation of such schedules, to the nearest `STEP`; beyond what is planned, of the best ones without the floor."""
 
 
 def rows(setting: Setting, workloads: tuple[str, ...], fleets: tuple[int, ...]) -> Iterator[Row]:
@@ -122,7 +122,10 @@ def _holds(num_robots: int, question: Question, rate_hz: float, setting: Setting
     if num_robots <= 0:
         return False
     factory = question.inputs.factory.with_num_robots(num_robots)
-    report = _simulated(question.solve(factory), replace(question.inputs, factory=factory), setting)
+    solution = question.solve(demanding(factory, question.required))
+    if not solution.servers:  # no schedule promises it; the best one may give it all the same
+        solution = question.solve(factory)
+    report = _simulated(solution, replace(question.inputs, factory=factory), setting)
     return report is not None and _attainment(report) >= KEPT and report.goodput >= KEPT * rate_hz * num_robots
 
 
