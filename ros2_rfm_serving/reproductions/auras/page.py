@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ros2_rfm_serving.reproductions.auras.measured import Measured
+from ros2_rfm_serving.monitoring.board import wilson_interval
+from ros2_rfm_serving.reproductions.auras.measured import FRAMES, Measured
 from ros2_rfm_serving.reproductions.auras.points import PARALLEL, PERIOD_STEPS, Point, points_of
 from ros2_rfm_serving.reproductions.claims import Claim
 
@@ -68,6 +69,15 @@ of which most run in a batch of one.""",
     ),
 }
 
+AUTOREGRESSIVE = f"""## Figure 10, autoregressive
+
+    rfm bench frames --json docs/reproductions/auras/{FRAMES}
+
+Action tokens are part of the public context, and all decodes of a frame are one prefill (§4.2.3,
+[how](../../engines.md#action-tokens)). Worlds stand still within a frame here.
+
+"""
+
 
 def page(results: Measured, claims: Sequence[Claim]) -> str:
     holding = sum(claim.holds for claim in claims)
@@ -79,7 +89,10 @@ def page(results: Measured, claims: Sequence[Claim]) -> str:
             parts.append(_claims(own))
         if name == "10":
             parts.append(_modes(results))
-    if rest := [claim for claim in claims if claim.figure not in FIGURES]:
+    if results.framed:
+        own = [claim for claim in claims if claim.figure == "autoregressive"]
+        parts.append(f"{AUTOREGRESSIVE}{_claims(own)}\n{_ways(results)}")
+    if rest := [claim for claim in claims if claim.figure == "startup"]:
         parts.append(f"## Start-up (§6.7)\n\n{_claims(rest)}")
     return "\n".join(parts)
 
@@ -95,6 +108,15 @@ def _claims(claims: Iterable[Claim]) -> str:
         (c.text, f"{c.paper:.4g} {c.unit}", f"{c.ours:.4g} {c.unit}", c.rule.value, "yes" if c.holds else "**no**") for c in claims
     ]
     return _table(("claim", "paper or promise", "ours", "rule", "holds"), rows)
+
+
+def _ways(results: Measured) -> str:
+    rows = []
+    for way in results.framed:
+        low, high = wilson_interval(way.successes, way.episodes) if way.episodes else (0.0, 1.0)
+        success = f"{way.success:.0%} ({low:.0%} to {high:.0%}, n = {way.episodes})" if way.episodes else "not run"
+        rows.append((way.name, f"{way.speedup:.2f} ({min(way.speedups):.2f} to {max(way.speedups):.2f})", success))
+    return _table(("execution", "x SEQ", "success"), rows)
 
 
 def _modes(results: Measured) -> str:

@@ -51,10 +51,11 @@ def auras(
     from ros2_rfm_serving.reproductions.auras import data as tables
     from ros2_rfm_serving.reproductions.auras import plots
     from ros2_rfm_serving.reproductions.auras.claims import claims_of
-    from ros2_rfm_serving.reproductions.auras.measured import FILE, Measured, load
+    from ros2_rfm_serving.reproductions.auras.measured import FILE, FRAMES, Measured, load, load_framed
 
     make_folder(out)
     results = Measured() if anew else load(out / FILE)
+    results.framed = load_framed(out / FRAMES)
     laboratory = _laboratory(models or shipped("models"), QUICK_EPISODES if quick else episodes, noise, quick)
     _remember(results, QUICK_EPISODES if quick else episodes, noise, out / FILE)
     figures = FIGURES if figure == "all" else (figure,)
