@@ -73,8 +73,8 @@ def _overall(points: Points, results: Measured) -> Any:
 
 def _degrees(points: Points, results: Measured) -> Any:
     policies = list(dict.fromkeys(p.policy for p in points))
-    figure, axes = figure_of(11, 3.6, len(policies))
-    for axis, policy in zip(axes, policies, strict=True):
+    figure, axes = figure_of(11, 3.6, max(1, len(policies)))
+    for axis, policy in zip(axes, policies, strict=False):
         for kind, degrees, mode in ((Kind.PAR, WORKERS, par), (Kind.AURAS, DEGREES, auras)):
             own = [(d, p) for d in degrees if str(p := Point(policy=policy, mode=mode(d))) in results.timings]
             axis.plot(
@@ -180,7 +180,8 @@ def _axis(axis: Any, x: str, y: str) -> None:
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     axis.grid(visible=True, alpha=0.2)
-    axis.legend(fontsize=8, loc="lower left")
+    if axis.get_legend_handles_labels()[1]:
+        axis.legend(fontsize=8, loc="lower left")
 
 
 _DRAWINGS: dict[str, Callable[[Points, Measured], Any]] = {

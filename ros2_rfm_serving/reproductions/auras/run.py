@@ -79,7 +79,7 @@ def _laboratory(models: Path, episodes: int, noise: float, quick: bool) -> Labor
     except ImportError as error:
         fix = "pip install 'ros2-rfm-serving[torch,metaworld]'"
         raise ConfigurationError(f"this reproduction needs {error.name}", fix=fix) from None
-    answers, seconds, rounds = (8, 0.1, 1) if quick else (40, 1.0, 3)
+    answers, seconds, rounds = (8, 0.1, 1) if quick else (24, 0.6, 3)
     return Laboratory(models, Effort(episodes=episodes, answers=answers, seconds=seconds, rounds=rounds, noise=noise))
 
 
