@@ -256,6 +256,8 @@ class TokenSampling:
     """Of the noise, together with the request's session and sequence number: a re-run gives the same chunk."""
     device: str = "cpu"
     """Where the loop's tensors live, PyTorch's name."""
+    max_rows: int = 0
+    """In flight at once; 0: as many as its largest batch, or one more than a chunk has tokens."""
 
 
 @runtime_checkable
@@ -303,5 +305,7 @@ class SamplingConfig:
     """Sessions may ask for guidance through the model's Jacobian, which is compiled at warm-up and slows a whole batch then."""
     fixed_shapes: tuple[int, ...] = ()
     """Batch sizes that are compiled or captured at warm-up, rising; a batch is filled up to the next one. Empty: any size runs."""
+    warm_sizes: tuple[int, ...] = ()
+    """Where any size runs: those that are run at warm-up for all others. Empty: one row, and the largest batch."""
     max_rows: int = 0
     """In flight at once in an engine that is `Stepping`; 0: as many as its largest batch."""

@@ -97,7 +97,8 @@ class EngineReply:
     updates: Array = field(default_factory=lambda: NO_UPDATES)
     """[K, T, A] what each of the K solver steps changed, model space (Kairos §3.1); empty: not known"""
     confidence: Array = field(default_factory=lambda: NO_VALUES)
-    """[T], [0, 1], of an engine that is a server itself and sends no updates; empty: not known"""
+    """[T], [0, 1], of an engine that sends no updates: a server elsewhere, or a model that says how likely its actions are; empty:
+    not known"""
     execution_horizon: int = 0
     """Rows to execute, as that server's horizon policy says; 0: it has not said"""
     verdict: str = ""

@@ -27,12 +27,14 @@ from ros2_rfm_serving.engines.flow.graphs import Tensors
 from ros2_rfm_serving.engines.tokens.engine import TokenEngine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.server.horizon import outlooks
-from ros2_rfm_serving.types import SYSTEM1, EngineReply, Horizon, InferenceRequest, RequestId, empty
-from ros2_rfm_serving.worlds.metaworld import TASKS, MetaworldArm
+from ros2_rfm_serving.types import SYSTEM1, Array, EngineReply, Horizon, InferenceRequest, RequestId, empty
+from ros2_rfm_serving.worlds.metaworld import CAMERAS, TASKS, MetaworldArm
 
 MAX_STEPS = 300
 FIRST_SEED = 10_000_000
 """Of the first task, and between tasks: far from the seeds of the demonstrations."""
+ARMS_IN_FRAMES = 4
+"""That fit into an autoregressive engine at once with one token per frame."""
 NO_IMAGE = np.zeros((96, 96, 3), np.uint8)
 
 
@@ -57,7 +59,9 @@ def blind_engine(folder: Path) -> Engine:
     network, content_hash = bundle.load(folder)
     if isinstance(network, TokenPolicyNetwork):
         policy = BlindTokens("rfm/metaworld-autoregressive", network, content_hash)
-        return TokenEngine(policy, TokenSampling(temperature=network.config.temperature))
+        return TokenEngine(
+            policy, TokenSampling(temperature=network.config.temperature, max_rows=ARMS_IN_FRAMES * (network.config.num_tokens + 1))
+        )
     if not isinstance(network, FlowPolicyNetwork):
         raise ModelError(f"{folder} holds no policy")
     return FlowEngine(Blind(f"rfm/{folder.name}", network, content_hash), sampling_of(network.config, ON_CPU))
@@ -96,14 +100,14 @@ def run_rounds(
     noise: standard deviation of what is added to every executed action, full scale 1.
     """
     pending = iter(jobs)
-    free, busy = [_Stage(arm, noise, max_steps) for arm in arms], list[_Stage]()
+    free, busy = [Stage(arm, noise, max_steps) for arm in arms], list[Stage]()
     while True:
         while free and (job := next(pending, None)):
             free[-1].start(job)
             busy.append(free.pop())
         if not busy:
             return
-        replies = engine.infer([stage.request(engine) for stage in busy])
+        replies = engine.infer([stage.request() for stage in busy])
         for stage, reply in zip(list(busy), replies, strict=True):
             if isinstance(reply, ModelError):
                 raise reply
@@ -114,7 +118,7 @@ def run_rounds(
                 yield stage.episode()
 
 
-class _Stage:
+class Stage:
     """One arm, and the episode on it."""
 
     def __init__(self, arm: MetaworldArm, noise: float, max_steps: int) -> None:
@@ -126,21 +130,25 @@ class _Stage:
         self._rng = np.random.default_rng([job.world_seed, 1])
         self._arm.reset(job.world_seed)
 
-    def request(self, engine: Engine) -> InferenceRequest:
+    def request(self) -> InferenceRequest:
         sequence = len(self._executed)
         return InferenceRequest(
             id=RequestId(robot="arm", component=SYSTEM1, session_epoch=1, episode=self._job.world_seed, sequence=sequence),
             instruction=TASKS[self._job.task].instructions[0],
             state=self._arm.state,
-            images=dict.fromkeys(engine.contract.cameras, NO_IMAGE),
+            images=dict.fromkeys(CAMERAS, NO_IMAGE),
             inference_delay_steps=0,
             prefix_model=empty(0, 0),
         )
 
     def execute(self, reply: EngineReply) -> None:
         (outlook,) = outlooks([self._job.horizon], [reply])
-        chunk, steps = reply.chunk_robot[: outlook.execution_horizon], 0
-        for action in chunk[: self._left]:
+        self.act(reply.chunk_robot[: outlook.execution_horizon])
+
+    def act(self, rows: Array) -> None:
+        """Until they or the episode are over."""
+        steps = 0
+        for action in rows[: self._left]:
             self._arm.step(action + self._rng.normal(0.0, self._noise, len(action)))
             steps += 1
             if self._arm.success:

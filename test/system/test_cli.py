@@ -83,6 +83,7 @@ COMMANDS = [
     "bench path",
     "bench policy",
     "bench engine",
+    "bench frames",
     "bench scheduler",
     "robot",
     "status",
@@ -108,10 +109,10 @@ def test_help_has_examples(repository: Path, command: str) -> None:
 @pytest.mark.alone
 def test_train_makes_bundles_from_nothing(repository: Path, tmp_path: Path) -> None:
     few = ("--episodes", "2", "--steps", "100", "--judge-steps", "100", "--small-steps", "5", "--stage-episodes", "10")
-    few += ("--staged-steps", "5", "--staged-episodes", "2")
+    few += ("--staged-steps", "5", "--staged-episodes", "2", "--diffusion-steps", "5", "--autoregressive-steps", "5")
     done = rfm("train", "all", "--out", str(tmp_path), *few, cwd=repository)
     assert done.returncode == 0, done.stderr
-    for name in ("flow", "judge", "safety", "stages", "planner", "staged_flow"):
+    for name in ("flow", "judge", "safety", "stages", "planner", "staged_flow", "diffusion", "autoregressive"):
         found = {f.name for f in (tmp_path / f"metaworld_{name}").iterdir()}
         assert found >= {
             "config.json",

@@ -62,14 +62,14 @@ class ImageTokens(nn.Module):
         dtype = self.position.dtype
         pixels = (self.patches(images).to(at_least_float32(dtype)) / 64.0).sub_(127.5 / 64.0)
         tokens = self.norm(F.gelu(self.embed(pixels.to(dtype))) + self.position)
-        out: Tensor = self.attention(self.queries.expand(len(images), -1, -1), self.attention.keys_values(tokens))
+        out: Tensor = self.attention(self.queries.expand(images.shape[0], -1, -1), self.attention.keys_values(tokens))
         return out
 
     def patches(self, images: Tensor) -> Tensor:
         """[B, C, H, W, 3] -> [B, patches, 3 p p]; row i belongs to `position` i. By reshaping alone: no index is computed."""
         p = self.patch_px
         b, c, h, w, _ = images.shape
-        return images.view(b, c, h // p, p, w // p, p, 3).transpose(3, 4).reshape(b, -1, 3 * p * p)
+        return images.view(b, c, h // p, p, w // p, p, 3).transpose(3, 4).reshape(b, self.position.shape[0], 3 * p * p)
 
 
 class ContextEncoder(nn.Module):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -14,13 +14,14 @@ from ros2_rfm_serving.engines.base import Engine, Predicts, SamplingConfig, Toke
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.inputs import placed
 from ros2_rfm_serving.engines.embedded.judge import Judge
+from ros2_rfm_serving.engines.embedded.layers import kernels_of
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
 from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.embedded.planner import Planner
 from ros2_rfm_serving.engines.embedded.planner_network import PlannerNetwork
 from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig, TokenPolicyNetwork
 from ros2_rfm_serving.engines.embedded.token_policy import TokenPolicy
-from ros2_rfm_serving.engines.flow.graphs import Function, Tensors, accelerated
+from ros2_rfm_serving.engines.flow.graphs import Function, Tensors, Traced, accelerated, without_gradients
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.engines.identity import model_hash
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
@@ -62,7 +63,15 @@ def sampling_of(config: FlowPolicyConfig, options: BundleOptions) -> SamplingCon
         true_jacobian=options.true_jacobian,
         device=options.device,
         fixed_shapes=options.fixed_shapes,
+        warm_sizes=_paths(config) if options.traces else (),
+        max_rows=options.max_rows or 0,
     )
+
+
+def _paths(config: FlowPolicyConfig) -> tuple[int, ...]:
+    """Batch sizes from which on other kernels run, and so another graph."""
+    runs = {rows: kernels_of(rows, config.tokens_of_a_row) for rows in range(1, MAX_BATCH_SIZE + 1)}
+    return tuple(rows for rows in runs if runs[rows] != runs.get(rows - 1))
 
 
 def _token_sampling(config: TokenPolicyConfig, options: BundleOptions) -> TokenSampling:
@@ -100,10 +109,11 @@ class FlowPolicy:
             action_mean=tuple(self._action_mean.tolist()),
             action_std=tuple(self._action_std.tolist()),
         )
-        self._encode = accelerated(self._keys_values, compiled=options.compiles, recorded=options.records)
-        self._velocity = accelerated(self._velocity_of, compiled=options.compiles, recorded=options.records)
+        plain = partial(accelerated, compiled=options.compiles, recorded=options.records)
+        fast: Callable[[Function], Function] = self._traced if options.traces else plain
+        self._encode, self._velocity, self._velocity_at = fast(self._keys_values), fast(self._velocity_of), fast(self._modulated)
         blocks: tuple[Function, ...] = (self._tokens, *map(_alone, network.encoder), self._read_by_head)
-        self._perception = [accelerated(block, compiled=options.compiles, recorded=options.records) for block in blocks]
+        self._perception = [fast(block) for block in blocks]
         self._few_times = not options.fixed_shapes
         self._modulation_at = lru_cache(maxsize=64)(lambda *times: network.modulation(torch.tensor(times, device=options.device)))
 
@@ -120,7 +130,7 @@ class FlowPolicy:
 
     def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
         if self._few_times and not torch.is_grad_enabled():
-            return self._network.velocity_at(x, self._modulation(time), _pairs(context))
+            return self._velocity_at(x, self._modulation(time), *context)[0]
         return self._velocity(x, time, *context)[0]
 
     def denormalize(self, actions: Array) -> Array:
@@ -148,7 +158,8 @@ class FlowPolicy:
         return " ".join(self._network.config.vocabulary[2:])
 
     def reference(self) -> FlowPolicy:
-        exact = FlowPolicy(self._contract.model, copy.deepcopy(self._network).cpu().double(), self._contract.model_hash)
+        network, options = copy.deepcopy(self._network).cpu().double(), BundleOptions(device="cpu", trace=False)
+        exact = FlowPolicy(self._contract.model, network, self._contract.model_hash, options)
         exact._few_times = False
         return exact
 
@@ -157,6 +168,14 @@ class FlowPolicy:
         return tokens
 
     # --- the network, flat ---
+
+    def _traced(self, function: Function) -> Function:
+        sizes = self._network.config.tokens_of_a_row
+
+        def path(inputs: Tensors) -> Hashable:
+            return tuple((tensor.dtype, tensor.dim()) for tensor in inputs), kernels_of(len(inputs[0]), sizes)
+
+        return without_gradients(function, Traced(function, self._network, path))
 
     def _keys_values(self, state: Tensor, images: Tensor, words: Tensor) -> Tensors:
         return _flat(self._network.encode(state, images, words))
@@ -169,6 +188,9 @@ class FlowPolicy:
 
     def _velocity_of(self, x: Tensor, time: Tensor, *context: Tensor) -> Tensors:
         return (self._network.velocity(x, time, _pairs(context)),)
+
+    def _modulated(self, x: Tensor, modulation: Tensor, *context: Tensor) -> Tensors:
+        return (self._network.velocity_at(x, modulation, _pairs(context)),)
 
     def _modulation(self, time: Tensor) -> Tensor:
         """Of few distinct times: the solver step's, and 0 of fixed rows. So it is computed once each, not per token and call."""

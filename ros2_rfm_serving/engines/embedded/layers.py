@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import cache
+from textwrap import dedent
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +20,11 @@ def _many_on_cpu(tokens: Tensor) -> bool:
     return not (few or torch.is_grad_enabled() or torch.compiler.is_compiling())
 
 
+def kernels_of(rows: int, tokens_of_a_row: Sequence[int]) -> tuple[bool, ...]:
+    """What is chosen for so many rows, wherever one has so many tokens; for graphs, which keep what they were traced with."""
+    return tuple(rows * tokens >= MANY_TOKENS for tokens in tokens_of_a_row)
+
+
 class Linear(nn.Linear):
     """Many tokens by oneDNN, few by BLAS: on processors for which MKL was not written either is up to twice as fast there."""
 
@@ -24,8 +33,21 @@ class Linear(nn.Linear):
     def forward(self, tokens: Tensor) -> Tensor:
         if not (_ONEDNN and _many_on_cpu(tokens)):
             return super().forward(tokens)
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(tokens, self.weight, self.bias, self.activation, [], "tanh")
+        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        run = _in_a_graph() if tracing else torch.ops.mkldnn._linear_pointwise
+        out: Tensor = run(tokens, self.weight, self.bias, self.activation, [], "tanh")
         return out
+
+
+@cache
+def _in_a_graph() -> Callable[..., Tensor]:
+    """The same, where tracing does not know the operator's empty list."""
+    source = """
+    def run(x: Tensor, weight: Tensor, bias: Optional[Tensor], activation: str, scalars: List[Tensor], algorithm: str) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], algorithm)
+    """
+    run: Callable[..., Tensor] = torch.jit.CompilationUnit(dedent(source)).run
+    return run
 
 
 class LinearGelu(Linear):
@@ -47,7 +69,7 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self._size = heads, width // heads  # numbers in a graph, too, where shapes are tensors, which round
         self.to_query = Linear(width, width)
         self.to_key_value = Linear(width, 2 * width)
         self.to_out = Linear(width, width)
@@ -61,19 +83,19 @@ class Attention(nn.Module):
 
     def forward(self, tokens: Tensor, keys_values: tuple[Tensor, Tensor], seen: Tensor | None = None) -> Tensor:
         """seen: which keys a token attends to, [tokens, keys]; None: all."""
-        mixed = attended(self._split(self.to_query(tokens)), *keys_values, seen)
+        mixed = attended(self._split(self.to_query(tokens)), *keys_values, self._size, seen)
         out: Tensor = self.to_out(mixed.transpose(1, 2).flatten(2))
         return out
 
     def _split(self, tokens: Tensor) -> Tensor:
-        return tokens.view(*tokens.shape[:2], self.heads, -1).transpose(1, 2)
+        return tokens.view(*tokens.shape[:2], self.heads, self._size).transpose(1, 2)
 
 
-def attended(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None = None) -> Tensor:
-    """[B, heads, T, size each]; written out, it takes a CPU half as long for many short sequences."""
+def attended(query: Tensor, key: Tensor, value: Tensor, size: int, seen: Tensor | None = None) -> Tensor:
+    """[B, heads, T, size] each; written out, it takes a CPU half as long for many short sequences."""
     if seen is not None or not _many_on_cpu(query[:, 0]):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
-    weights = torch.matmul(query, key.transpose(-2, -1)).mul_(query.shape[-1] ** -0.5).softmax(dim=-1)
+    weights = torch.matmul(query, key.transpose(-2, -1)).mul_(size**-0.5).softmax(dim=-1)
     return torch.matmul(weights, value)
 
 

@@ -35,6 +35,12 @@ class FlowPolicyConfig(ContextConfig):
     """Of a diffusion: its estimates of the actions are cut to +- this, model space; None: not cut."""
     head_blocks: int = 3
 
+    @property
+    def tokens_of_a_row(self) -> tuple[int, ...]:
+        """How many there are at once, anywhere in the network."""
+        patches = len(self.cameras) * (self.image_size_px // self.patch_px) ** 2
+        return (1, self.image_tokens, patches, self.num_context_tokens, self.chunk_length)
+
     def __post_init__(self) -> None:
         Predicts(self.predicts)  # or a ValueError that names it
 

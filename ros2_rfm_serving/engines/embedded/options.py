@@ -26,8 +26,12 @@ class BundleOptions(BaseModel):
     """With torch.compile; by default on a GPU only: on a CPU it gains next to nothing and takes half a minute per batch size."""
     cuda_graphs: bool | None = None
     """By default on a GPU."""
+    trace: bool | None = None
+    """As a graph of PyTorch's own operations; by default on a CPU where nothing is compiled."""
     batch_sizes: tuple[int, ...] = Field(default=(1, 2, 4, 8, 16, 32), min_length=1)
     """That are compiled or recorded at warm-up, rising; a batch is filled up to the next one. Elsewhere any size runs as it is."""
+    max_rows: int | None = Field(default=None, ge=1, le=1024)
+    """In flight at once with `batching: continuous`; by default as many as the largest batch."""
     num_steps: int | None = Field(default=None, ge=1, le=1000)
     """Of the solver; by default the bundle's."""
     noise_scale: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -63,6 +67,10 @@ class BundleOptions(BaseModel):
     @property
     def records(self) -> bool:
         return self.on_gpu if self.cuda_graphs is None else self.cuda_graphs
+
+    @property
+    def traces(self) -> bool:
+        return not (self.compiles or self.records) and (not self.on_gpu if self.trace is None else self.trace)
 
     @property
     def fixed_shapes(self) -> tuple[int, ...]:

@@ -240,6 +240,7 @@ class PolicyBatches:
         after_prefix = np.arange(self.config.chunk_length) >= delay[:, None]
         disturbed = np.cumsum(self.data.disturbed[at] & after_prefix, axis=1) - (self.data.disturbed[at] & after_prefix)
         keep = rng.random(size) >= self.training.image_dropout
+        keep[0] |= not keep.any()  # layers do not take none at all
         return Batch(
             rows=rows,
             state=torch.from_numpy(self.data.state[rows]),

@@ -46,7 +46,7 @@ class FlowEngine(Engine):
         return padded(rows, self._config.fixed_shapes)
 
     def warm_up(self) -> None:
-        for size in self._config.fixed_shapes or (1, self.max_batch_size):
+        for size in self._warm_sizes:
             self._warm_up(size)
 
     def prepare(self, batch_size: int) -> None:
@@ -81,6 +81,10 @@ class FlowEngine(Engine):
             for request in self._all_kinds():
                 self.infer([request] * size)
             self._warm.add(size)
+
+    @property
+    def _warm_sizes(self) -> tuple[int, ...]:
+        return self._config.fixed_shapes or self._config.warm_sizes or (1, self.max_batch_size)
 
     def _all_kinds(self) -> list[InferenceRequest]:
         """Requests that want a program of their own."""

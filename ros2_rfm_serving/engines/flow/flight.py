@@ -81,15 +81,17 @@ class Flight:
         return answers
 
     def leave(self, rows: Collection[int]) -> None:
-        """The last row moves into each hole."""
-        if not rows:
+        """The last rows move into the holes."""
+        holes = [slot for slot, row in enumerate(self._rows) if row in rows] if rows else []
+        if not holes:
             return
-        leaving = [slot for slot, row in enumerate(self._rows) if row in rows]
-        for slot in reversed(leaving):
-            self._slots.leave(slot, len(self._rows) - 1)
-            for values in (self._rows, self._steps):
-                values[slot] = values[-1]
-                values.pop()
+        left = len(self._rows) - len(holes)
+        moving = [slot for slot in range(left, len(self._rows)) if self._rows[slot] not in rows]
+        self._slots.leave(moving, holes[: len(moving)], left)
+        for values in (self._rows, self._steps):
+            for source, hole in zip(moving, holes, strict=False):
+                values[hole] = values[source]
+            del values[left:]
 
     def _to_front(self, rows: Collection[int]) -> None:
         """The rows of this turn into the first slots."""

@@ -1,18 +1,19 @@
-"""CUDA graphs: a function's kernels are recorded once per input shapes and then launched together (vla.cpp §4.3)."""
+"""Functions of tensors without Python between their operations: traced, or recorded as CUDA graphs (vla.cpp §4.3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Tensors = tuple[Tensor, ...]
 Function = Callable[..., Tensors]
 Key = tuple[tuple[torch.Size, torch.dtype], ...]
 WARM_UP_CALLS = 3
-"""Before recording: libraries choose their kernels and allocate what they need."""
+"""Before recording and after tracing: libraries choose their kernels and allocate what they need."""
 
 
 class Graphed:
@@ -32,13 +33,54 @@ class Graphed:
         return self._replays[key](*inputs)
 
 
+class Traced:
+    """A function of a network and tensors as a graph of the operations that it ran: the same to the last bit. Without Python
+    between them it is faster, the smaller they are, and others may use the interpreter meanwhile.
+
+    path(inputs): what decides which operations run; a graph is traced for each.
+    """
+
+    def __init__(self, function: Function, network: nn.Module, path: Callable[[Tensors], Hashable]) -> None:
+        self._function, self._network, self._path = function, network, path
+        self._graphs: dict[Hashable, Function] = {}
+
+    def __call__(self, *inputs: Tensor) -> Tensors:
+        key = self._path(inputs)
+        if key not in self._graphs:
+            self._graphs[key] = self._trace(inputs)
+        return self._graphs[key](*inputs)
+
+    def _trace(self, inputs: Tensors) -> Function:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # what it points to compiles for half a minute per size
+            around = _Around(self._network, self._function).eval()
+            graph: Function = torch.jit.trace(around, inputs, check_trace=False)  # type: ignore[no-untyped-call]
+        for _ in range(WARM_UP_CALLS):
+            graph(*inputs)
+        return graph
+
+
+class _Around(nn.Module):
+    """So that the weights are found."""
+
+    def __init__(self, network: nn.Module, function: Function) -> None:
+        super().__init__()
+        self.network, self._function = network, function
+
+    def forward(self, *inputs: Tensor) -> Tensors:
+        return self._function(*inputs)
+
+
 def accelerated(function: Function, *, compiled: bool, recorded: bool) -> Function:
     """`function`, compiled, recorded, both or as it is; with gradients on, always as it is."""
     if not (compiled or recorded):
         return function
     fast: Function = torch.compile(function, dynamic=False) if compiled else function
-    if recorded:
-        fast = Graphed(fast)
+    return without_gradients(function, Graphed(fast) if recorded else fast)
+
+
+def without_gradients(function: Function, fast: Function) -> Function:
+    """`fast` in place of `function` where nothing is differentiated."""
 
     def run(*inputs: Tensor) -> Tensors:
         return function(*inputs) if torch.is_grad_enabled() else fast(*inputs)

@@ -132,7 +132,8 @@ def velocity_of(model: VelocityModel, context: object, time: Tensor, x: Tensor) 
 
 def held_of(requests: Sequence[InferenceRequest], contract: ModelContract, config: SamplingConfig, start: Tensor) -> Held:
     """start: [B, T, W]. Raises: `ModelError`."""
-    prefix, fixed = fixed_prefixes(requests, offered(contract, config.predicts), start)
+    able = contract if config.predicts is not Predicts.CHUNK else offered(contract, config.predicts)
+    prefix, fixed = fixed_prefixes(requests, able, start)
     target = target_of(requests, start)
     if target is not None and config.predicts is not Predicts.VELOCITY:
         raise ModelError(f"{contract.model!r} predicts {config.predicts.value}; only flow-matching models can be guided")

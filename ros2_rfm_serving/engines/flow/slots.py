@@ -100,12 +100,12 @@ class Slots:
     def swap(self, one: int, other: int) -> None:
         self._set([one, other], [other, one])
 
-    def leave(self, slot: int, last: int) -> None:
-        """The row in the last one that is in use moves there."""
-        if slot != last:
-            self._set([slot], [last])
-        self._guided.discard(last)
-        self._jacobian.discard(last)
+    def leave(self, sources: list[int], holes: list[int], left: int) -> None:
+        """Rows in `sources` move into `holes`; slots from `left` on are free."""
+        if holes:
+            self._set(holes, sources)
+        for asking in (self._guided, self._jacobian):
+            asking.difference_update([slot for slot in asking if slot >= left])
 
     @property
     def asks_jacobian(self) -> bool:

@@ -22,7 +22,7 @@ from ros2_rfm_serving.engines.flow.sampling import filled, held_of, start_of
 from ros2_rfm_serving.engines.flow.slots import Seen, Slots
 from ros2_rfm_serving.engines.flow.solvers import solver_of
 from ros2_rfm_serving.errors import ModelError, OutOfMemoryError
-from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest, Pipelining
+from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, Pipelining, empty
 
 Rows = Sequence[tuple[int, InferenceRequest]]
 
@@ -189,12 +189,21 @@ class SteppingEngine(FlowEngine, Stepping):
 
     def warm_up(self) -> None:
         super().warm_up()
-        for size in self._config.fixed_shapes or (1, self.max_batch_size):
+        for size in self._warm_sizes:
             for request in self._all_kinds():
                 rows = range(-1, -1 - size, -1)
                 self.enter(dict.fromkeys(rows, request))
                 self.turn(rows)
                 self.leave(rows)
+
+    def _all_kinds(self) -> list[InferenceRequest]:
+        """Rows at different steps, or of which some are fixed, have times of their own for each token."""
+        blank = blank_request(self.contract)
+        if Conditioning.PREFIX not in self.contract.conditionings:
+            return super()._all_kinds()
+        prefix = empty(1, len(self.contract.action_names))
+        fixed = replace(blank, conditioning=Conditioning.PREFIX, inference_delay_steps=1, prefix_model=prefix)
+        return [*super()._all_kinds(), fixed]
 
     @cached_property
     def _flight(self) -> Flight:

@@ -50,7 +50,7 @@ class TokenEngine(Engine, Stepping):
     @property
     def max_rows(self) -> int:
         """Those of a pipelined session are little more than numbers: with a token per frame l_a + 1 of them are in flight."""
-        return max(self.max_batch_size, self._num_tokens + 1)
+        return self._sampling.max_rows or max(self.max_batch_size, self._num_tokens + 1)
 
     def prepare(self, batch_size: int) -> None:
         super().prepare(batch_size)  # any size runs

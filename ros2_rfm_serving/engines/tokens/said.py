@@ -50,8 +50,8 @@ class Said:
         """[B, 1]: the token that stands before the position of each of the first rows."""
         if len(set(positions)) == 1:
             return self.before(slice(0, len(positions)), range(positions[0], positions[0] + 1))
-        last = torch.tensor(positions, device=self.tokens.device)[:, None] - 1
-        return self.tokens[: len(positions)].gather(1, last.clamp(min=0))
+        at = torch.tensor(positions, device=self.tokens.device)[:, None]
+        return self.tokens[: len(positions)].gather(1, (at - 1).clamp(min=0)) * (at > 0)
 
     def choose(self, rows: Sequence[int], positions: Sequence[int], logits: Tensor) -> None:
         """Of [B, V]: one token for each row, at its position."""

@@ -46,12 +46,12 @@ SMALL = FlowPolicyConfig(
 )
 
 
-def small_policy(seed: int = 0) -> FlowPolicy:
+def small_policy(seed: int = 0, trace: bool = False) -> FlowPolicy:
     torch.manual_seed(seed)
     network = FlowPolicyNetwork(SMALL)
     for parameter in network.parameters():
         parameter.data.add_(0.05 * torch.randn_like(parameter)).requires_grad_(False)
-    return FlowPolicy("small", network.eval(), "hash")
+    return FlowPolicy("small", network.eval(), "hash", BundleOptions(device="cpu", trace=trace))
 
 
 def request(i: int, delay: int = 0, prefix: int = 0, conditioning: Conditioning = Conditioning.PREFIX) -> InferenceRequest:

@@ -46,7 +46,9 @@ def policy(config: FlowPolicyConfig = SMALL, dtype: str = "float32", images: typ
         parameter.data.add_(0.05 * torch.randn_like(parameter)).requires_grad_(False)
     network.image_tokens.position.data.normal_()
     network.action_mean, network.action_std = torch.tensor([0.1, -0.2]), torch.tensor([0.5, 2.0])
-    return FlowPolicy("small", network.eval(), "hash", BundleOptions.model_validate({"device": "cpu", "dtype": dtype}))
+    return FlowPolicy(
+        "small", network.eval(), "hash", BundleOptions.model_validate({"device": "cpu", "dtype": dtype, "trace": False})
+    )
 
 
 def engine(model: FlowPolicy, **config: Any) -> FlowEngine:

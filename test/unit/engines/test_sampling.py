@@ -368,6 +368,34 @@ def test_a_recorded_policy_computes_the_same_and_records_each_shape_once(monkeyp
     assert len(recorder.recorded) == 4, "nothing is recorded while requests wait"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_traced_policy_gives_the_same_bits_in_batches_of_any_size(dtype: str) -> None:
+    plain, traced = (
+        FlowPolicy(
+            "small",
+            small_policy()._network,
+            "hash",
+            BundleOptions.model_validate({"device": "cpu", "dtype": dtype, "trace": trace}),
+        )
+        for trace in (False, True)
+    )
+    jacobian = replace(request(5, 2, 5, GUIDED), guidance=Guidance(true_jacobian=True))
+    for batch in (
+        REQUESTS[:2],
+        REQUESTS[:1],
+        [*REQUESTS, request(4, 2, 5, GUIDED)],
+        [jacobian],
+        [request(6, conditioning=NONE)] * 3,
+    ):
+        ours, theirs = (sample(policy, batch, SamplingConfig(num_steps=3)) for policy in (traced, plain))
+        np.testing.assert_array_equal(ours.chunks, theirs.chunks)
+        np.testing.assert_array_equal(ours.updates, theirs.updates)
+    tokens = [plain.inputs(REQUESTS[:3]), traced.inputs(REQUESTS[:3])]
+    for block, other in zip(plain.perception, traced.perception, strict=True):
+        tokens = [block(*tokens[0]), other(*tokens[1])]
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(*tokens, strict=True))
+
+
 # --- options -------------------------------------------------------------------------------------------------------------------
 
 

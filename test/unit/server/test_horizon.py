@@ -83,6 +83,15 @@ def test_sessions_of_one_batch_have_their_own_policies() -> None:
     assert got[2].confidence == pytest.approx(got[0].confidence)
 
 
+def test_a_confidence_that_the_model_tells_is_what_the_policy_goes_by() -> None:
+    """Of an autoregressive one: there are no updates."""
+    told = replace(reply(), confidence=np.array([0.9, 0.8, 0.3, 0.9], np.float32))
+    asked = [Horizon(), Horizon(policy="static", steps=3), Horizon(policy="confidence", threshold=0.4)]
+    got = outlooks(asked, [told] * 3)
+    assert [outlook.execution_horizon for outlook in got] == [0, 3, 2]
+    assert all(outlook.confidence is told.confidence for outlook in got)
+
+
 def test_a_row_that_was_answered_elsewhere_keeps_the_horizon_that_it_got_there() -> None:
     class Elsewhere(FakeEngine):
         def infer(self, requests):  # type: ignore[no-untyped-def]
