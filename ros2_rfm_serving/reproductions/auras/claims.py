@@ -44,6 +44,10 @@ def _for(policy: Policy, figure: Callable[[Measured, Policy], float]) -> Callabl
     return lambda results: figure(results, policy)
 
 
+def _speedup(results: Measured, policy: Policy) -> float:
+    return results.speedup(_of(policy, best(policy)))
+
+
 def success(results: Measured, policy: Policy, mode: Mode) -> float:
     """%"""
     return 100 * results.success(_of(policy, mode)).share

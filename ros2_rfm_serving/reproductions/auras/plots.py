@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,18 @@ def _grid(points: Points, results: Measured) -> Any:
     return figure
 
 
+def _traced(points: Points, results: Measured) -> Any:
+    figure, (axis,) = figure_of(6, 3.6, 1)
+    own = [p for p in points if p.mode.kind is Kind.AURAS]
+    others = [replace(p, policy=replace(p.policy, traced=False)) for p in own]
+    for number, (name, part) in enumerate((("as PyTorch runs it", others), ("traced", own))):
+        at = [(i + 0.38 * (number - 0.5), p) for i, p in enumerate(part) if str(p.timed) in results.timings]
+        axis.bar([x for x, _ in at], [results.speedup(p) for _, p in at], width=0.36, label=name)
+    axis.set_xticks(range(len(others)), [str(p.policy) for p in others], fontsize=8)
+    _axis(axis, "", "AURAS' throughput, SEQ = 1")
+    return figure
+
+
 def _periods(points: Points, results: Measured) -> Any:
     figure, (axis,) = figure_of(6, 3.6, 1)
     base = [p for p in points_of("10") if p.policy == points[0].policy] if points else []
@@ -194,4 +207,5 @@ _DRAWINGS: dict[str, Callable[[Points, Measured], Any]] = {
     "15": _iterations,
     "16": _grid,
     "periods": _periods,
+    "traced": _traced,
 }

@@ -90,7 +90,8 @@ def _remember(results: Measured, episodes: int, noise: float, file: Path) -> Non
         fix = "measure anew, with --anew, or choose another folder"
         raise ConfigurationError(f"was measured with {results.parameters}, not {own}", file=str(file), fix=fix)
     results.parameters = own
-    results.machine = {"processor": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version()}
+    load = f"{os.getloadavg()[0]:.0f}"
+    results.machine = {"processor": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version(), "load": load}
 
 
 def _processor() -> str:
