@@ -95,6 +95,8 @@ def _throughput() -> Iterator[_Row]:
     yield "10", "AURAS' throughput over SEQ's, diffusion", "x", LEAST, 2.28, lambda r: speedup(r, best)
     for policy in DIFFUSIONS:
         yield "10", f"the same, {policy} (promised)", "x", LEAST, 2.2, _for(policy, lambda r, p: r.speedup(_of(p, best(p))))
+    for policy in (replace(own, traced=True) for own in DIFFUSIONS):
+        yield "traced", f"AURAS' throughput over SEQ's, {policy} (promised)", "x", LEAST, 2.2, _for(policy, _speedup)
     yield (
         "10",
         "throughput that DEC loses against SEQ, diffusion",
