@@ -39,8 +39,6 @@ class Setting:
     """Folder of profiles and catalogue; None: the shipped one."""
     system1: str = ""
     """Action model in place of the workloads' own; empty: theirs."""
-    budget_s: float = 5.0
-    """That the solver may take for a schedule: a busy machine must not decide between the two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +84,7 @@ def rows(setting: Setting, workloads: tuple[str, ...], fleets: tuple[int, ...]) 
 
 
 def row(workload: str, batching: str, inputs: Inputs, setting: Setting) -> Row:
-    solution = solve(inputs, "best", budget_s=setting.budget_s, explained=False)
+    solution = solve(inputs, "best", explained=False)
     report = _simulated(solution, inputs, setting)
     served = [s for s in solution.servers if any(stream.component == SYSTEM1 for stream in s.streams)]
     return Row(
@@ -106,7 +104,7 @@ def row(workload: str, batching: str, inputs: Inputs, setting: Setting) -> Row:
 def most(workload: str, batching: str, rate_hz: float, setting: Setting) -> Most:
     inputs = inputs_of(workload, batching, setting)
     required = {name: Required(rate_hz=rate_hz, source="--rate") for name in inputs.factory.tasks}
-    question = Question(inputs=inputs, required=required, policy="best", budget_s=setting.budget_s, rtt_s=0.0)
+    question = Question(inputs=inputs, required=required, policy="best", work=None, rtt_s=0.0)
     planned = question.robots(lambda text: None).found or 0
     holds, number = partial(_holds, question=question, rate_hz=rate_hz, setting=setting), planned
     if holds(number):

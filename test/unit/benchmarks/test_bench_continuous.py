@@ -13,7 +13,7 @@ from ros2_rfm_serving.benchmarks.continuous.report import largest, table
 from ros2_rfm_serving.operate.capacity import Question
 from ros2_rfm_serving.types import SYSTEM1
 
-SETTING = virtual.Setting(seconds=3.0, seed=1, profiles=None, budget_s=0.1)
+SETTING = virtual.Setting(seconds=3.0, seed=1, profiles=None)
 
 
 @pytest.mark.parametrize("batching", virtual.BATCHINGS)
