@@ -78,9 +78,11 @@ class Lane:
             self.engine.prepare(self._rows(batch_size))
         return batch_size
 
-    def resize(self, batch_size: int) -> None:
-        """To what was prepared."""
+    def resize(self, batch_size: int, pipelined_rows: int = 0) -> None:
+        """To what was prepared. pipelined_rows: that open sessions were promised; with fewer, frames could not enter for which
+        their rows in flight wait."""
         self.batch_size, self.view.batch_size = batch_size, self._rows(batch_size)
+        self._promised = pipelined_rows
         if self.view.flight is not None:
             self.view.flight.capacity = self._capacity
 
@@ -89,8 +91,10 @@ class Lane:
 
     @property
     def _capacity(self) -> int:
-        """Rows in flight: `batch_size`, or as many as there is memory for where it is as large as can be."""
-        return self.max_rows if self.batch_size == self._max_batch_size else min(self.batch_size, self.max_rows)
+        """Rows in flight: `batch_size`, or as many as there is memory for where it is as large as can be; never fewer than were
+        promised, and one for all others."""
+        wanted = self.max_rows if self.batch_size == self._max_batch_size else self.batch_size
+        return min(max(wanted, self._promised + 1), self.max_rows)
 
     @property
     def pipelined_rows(self) -> int:
@@ -113,6 +117,11 @@ class Lane:
     @property
     def is_full(self) -> bool:
         return len(self._ends_s) >= self.max_concurrent if self.view.flight is None else self.view.flight.is_full
+
+    @property
+    def num_moving(self) -> int:
+        """Rows that go on, as far as is known."""
+        return 0 if self.view.flight is None else len(self.view.flight.moving())
 
     def takes(self, request: InferenceRequest) -> bool:
         """Of a pipelined session, only rows that go on step by step, and no more of them at once than it has agreed upon."""

@@ -46,10 +46,12 @@ def advancing(flight: Flight, ready: Collection[int], now_s: float) -> Sequence[
 
 
 def _able(ranked: Sequence[Waiting], flight: Flight) -> Sequence[Waiting]:
-    """A session that was in a call of which nobody got an answer has the engine for itself until it has got one."""
+    """A session that was in a call of which nobody got an answer has the engine for itself until it has got one. Rows that wait
+    for their session's next frame are in no call."""
+    in_calls = [row for row in flight.rows.values() if not row.paused]
     if ranked and ranked[0].history.suspect:
-        return () if flight.rows else ranked[:1]
-    if any(row.waiting.history.suspect for row in flight.rows.values()):
+        return () if in_calls else ranked[:1]
+    if any(row.waiting.history.suspect for row in in_calls):
         return ()
     return [waiting for waiting in ranked if not waiting.history.suspect]
 

@@ -15,6 +15,7 @@ from ros2_rfm_serving.server.dispatch.entering import advancing, joining
 from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.sessions import Session, Sessions
+from ros2_rfm_serving.server.tiers import Tier
 from ros2_rfm_serving.types import Chunk, EngineReply, InferenceRequest, OutputKind, Reply, Serving
 from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
 from test.unit.server.rows_machine import Machine
@@ -52,6 +53,14 @@ class Rig:
 
     def step(self, times: int = 1) -> list[Reply]:
         return [reply for _ in range(times) for reply in self.server.step(self.clock)]
+
+    def until_it_sleeps(self) -> list[Reply]:
+        """As an engine's thread goes on until it waits to be woken."""
+        replies, moved = list[Reply](), True
+        while moved or self.server.look_again_s <= self.now_s:
+            moved, ended = self.server.round(self.server.begin(self.clock()), self.clock)
+            replies += [reply for one in ended for reply in self.server.complete(*one, self.clock())]
+        return replies
 
     @property
     def stepping(self) -> FakeStepping:
@@ -133,6 +142,20 @@ def test_only_what_has_solver_steps_and_no_state_between_chunks_is_served_so() -
     words = FakeEngine()
     words.contract = replace(CONTRACT, output=OutputKind.JUDGEMENT)
     assert not Rig(words).server.steps(), "text models answer as they do"
+
+
+def test_what_overflows_goes_by_whole_calls_whatever_that_engine_can() -> None:
+    """Turns are of the server's own engine."""
+    rig, other = Rig(batch_size=1), FakeStepping()
+    own = FakeStepping(rig.spend, step_s=lambda rows: 1.0)
+    rig.server = ModelServer(rig.server.config, own, Tier(engine=other, batch_size=8))  # type: ignore[arg-type]
+    for robot in ("r1", "r2", "r3"):
+        rig.ask(robot)
+    rig.step(2)
+    work = rig.server.begin(rig.clock(), tier=1)
+    assert work is not None and not rig.server.steps(1)
+    assert len(rig.server.complete(work, rig.server.run(work), rig.clock())) == len(work.batch)
+    assert not other.entered and other.batches
 
 
 def test_rows_in_flight_end_before_batches_run_and_the_other_way_round() -> None:
@@ -306,6 +329,24 @@ def test_a_row_that_the_engine_loses_counts_as_hung_whoever_goes_on_beside_it() 
         rig.step(3)
     assert rig.server.snapshot(rig.now_s).served == 5
     assert rig.server.stalled_s(rig.now_s) >= rig.now_s - begun_s > 1.0
+
+
+@pytest.mark.parametrize("why", ["superseded", "closed", "waits for its frame"])
+def test_nobody_is_kept_waiting_for_a_row_that_does_not_go_on(why: str) -> None:
+    """`begin` counts on it, and only then is it known: whoever may begin now is not found by the next look only, a second later."""
+    rig = Rig()
+    rig.stepping.costs(1.0, 0.001)
+    for robot in ("r1", "r2", "r1"):  # perception is known to be dear
+        rig.ask(robot)
+        rig.step(3)
+    rig.ask("r1")
+    rig.step()
+    if why == "superseded":
+        rig.ask("r1")
+    else:
+        rig.ask("r2")
+        rig.server.close_session("r1", "system1", rig.epoch("r1")) if why == "closed" else rig.stepping.waits.update({4})
+    assert robots(rig.until_it_sleeps()) == ["r1" if why == "superseded" else "r2"]
 
 
 def test_overflow_and_newer_observations_look_at_when_a_row_leaves() -> None:
