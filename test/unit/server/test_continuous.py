@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -16,7 +17,7 @@ from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.sessions import Session, Sessions
 from ros2_rfm_serving.server.tiers import Tier
-from ros2_rfm_serving.types import Chunk, EngineReply, InferenceRequest, OutputKind, Reply, Serving
+from ros2_rfm_serving.types import Chunk, EngineReply, ExecutionReport, InferenceRequest, OutputKind, Reply, Serving
 from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
 from test.unit.server.rows_machine import Machine
 from test.unit.stepping import FakeStepping
@@ -27,8 +28,12 @@ PERCEIVE_S, STEP_S = 0.01, 0.1
 class Rig:
     """Steps of an engine by hand, at times of our choice."""
 
-    def __init__(self, engine: FakeEngine | None = None, **config: object) -> None:
+    def __init__(
+        self, engine: FakeEngine | None = None, robot_executes_s: Mapping[str, float] = MappingProxyType({}), **config: object
+    ) -> None:
         self.now_s = 0.0
+        self._executes_s = robot_executes_s
+        """For how long those robots have actions"""
         self.engine = engine if engine is not None else FakeStepping(self.spend, lambda rows: PERCEIVE_S, lambda rows: STEP_S)
         made = ServerConfig(**{"name": "s1", "batch_size": 8, "batching": "continuous", "max_sessions": 16, **config})  # type: ignore[arg-type]
         self.server = ModelServer(made, self.engine)  # type: ignore[arg-type]
@@ -46,7 +51,8 @@ class Rig:
         epoch = epoch or self.server.open_session(session_request(robot, **session)).session_epoch
         self._sessions[robot] = epoch, sequence + 1
         with self.server.counting_refusals():
-            self.server.submit(observation(epoch, sequence + 1, robot, episode), self.clock())
+            report = ExecutionReport(executing_s=0.1, remaining_s=self._executes_s.get(robot, 0.0))
+            self.server.submit(observation(epoch, sequence + 1, robot, episode, report=report), self.clock())
 
     def epoch(self, robot: str) -> int:
         return self._sessions[robot][0]
@@ -269,6 +275,24 @@ def test_an_urgent_row_goes_first_where_that_saves_it_and_costs_no_other_ones_de
     assert rows(0.6, 1.3) == [0]
 
 
+def test_who_has_no_deadline_is_answered_beside_robots_that_are_saved_again_and_again() -> None:
+    """It lets as many turns pass as a row takes, no more: else it would count as hung, and end the server."""
+    rig = Rig(robot_executes_s={"r1": 9.0, "r2": 9.0, "r3": 9.0})
+    rig.stepping.costs(0.002, lambda rows: 0.005 + 0.0025 * rows)
+    rig.stepping.num_steps = 10
+    rig.ask("patient")
+    rig.step()
+    for robot in ("r1", "r2", "r3"):
+        rig.ask(robot, slo_s=0.1187)
+    answered = list[str]()
+    while rig.now_s < 5.0:
+        answered += robots(replies := rig.step())
+        for robot in robots(replies):
+            rig.ask(robot)
+        assert rig.server.stalled_s(rig.now_s) < 0.5
+    assert answered.count("patient") >= 10 and answered.count("r1") >= 10
+
+
 def test_who_spoilt_a_perception_or_a_turn_has_the_engine_for_itself_until_it_is_answered() -> None:
     rig = Rig(Poisoned())
     for robot in ("poison", "r2"):
@@ -335,7 +359,7 @@ def test_a_row_that_the_engine_loses_counts_as_hung_whoever_goes_on_beside_it() 
 def test_nobody_is_kept_waiting_for_a_row_that_does_not_go_on(why: str) -> None:
     """`begin` counts on it, and only then is it known: whoever may begin now is not found by the next look only, a second later."""
     rig = Rig()
-    rig.stepping.costs(1.0, 0.001)
+    rig.stepping.costs(1.0, lambda rows: 0.001)
     for robot in ("r1", "r2", "r1"):  # perception is known to be dear
         rig.ask(robot)
         rig.step(3)
