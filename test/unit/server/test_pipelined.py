@@ -18,6 +18,7 @@ from ros2_rfm_serving.types import (
     Pipelining,
 )
 from test.unit.fakes import CONTRACT, FakeEngine, observation, rows, session_request
+from test.unit.server.frames_machine import FramesMachine
 from test.unit.stepping import FakeStepping
 
 TWO, THREE = Pipelining(), Pipelining(pp_generation=2)
@@ -238,6 +239,14 @@ def test_after_a_failure_that_they_shared_all_are_answered_again(silent: bool) -
     asks = [(robot, sequence) for sequence in range(4, 9) for robot in asking]
     answered = [chunk.id.robot for robot, sequence in asks for chunk in rig.frame(epochs[robot], sequence, robot)]
     assert [answered.count(robot) for robot in asking] == [5, 5] and rig.server.num_waiting == 0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_happens_everybody_is_answered_who_asks_afterwards(seed: int) -> None:
+    machine = FramesMachine(seed)
+    for _ in range(400):
+        machine.happen()
+    machine.settle()
 
 
 def test_fewer_rows_than_a_pipelined_session_was_promised_keep_it_and_all_others_going() -> None:
