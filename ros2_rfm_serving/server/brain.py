@@ -243,7 +243,8 @@ class ServerBrain:
             self.mishaps.append(SESSION_ENDED)
         elif request.episode < session.episode:
             self.mishaps.append(STALE_EPISODE)
-        elif request.sequence < session.sequence and waiting.request.pipelining is None:
+        elif request.sequence < session.sequence and waiting.request.pipelining is None and not waiting.history.owed:
+            waiting.history.owed = True  # or who asks faster than the engine answers would never be
             self._supersede(session, True)
         else:
             return False

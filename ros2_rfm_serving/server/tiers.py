@@ -123,10 +123,13 @@ class Lane:
         """Rows that go on, as far as is known."""
         return 0 if self.view.flight is None else len(self.view.flight.moving())
 
-    def takes(self, request: InferenceRequest) -> bool:
-        """Of a pipelined session, only rows that go on step by step, and no more of them at once than it has agreed upon."""
+    def takes(self, waiting: Waiting) -> bool:
+        """Of a pipelined session, only rows that go on step by step, and no more of them at once than it has agreed upon; of
+        another one, none while it is owed the answer to one in flight."""
+        request, flight = waiting.request, self.view.flight
         if request.pipelining is None:
-            return True
+            history = waiting.history
+            return not history.owed or flight is None or all(row.waiting.history is not history for row in flight.rows.values())
         return self.view.flight is not None and len(self._of_session(request.id)) < request.pipelining.depth
 
     def asked_with(self, request: InferenceRequest, sequence: int | None) -> InferenceRequest:
@@ -175,6 +178,7 @@ class Lane:
         shared = len(work.batch) > 1 or (row is not None and row.together > 1)
         for waiting in () if work.tier else work.batch:
             waiting.history.suspect = failed and (shared or waiting.history.suspect)
+            waiting.history.owed = False
         if failed and work.tier:
             self.rests_until_s = now_s + rest_s(num_failed)
         elif not failed and row is None:

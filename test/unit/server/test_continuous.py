@@ -137,6 +137,18 @@ def test_a_newer_request_takes_the_place_of_the_one_in_flight() -> None:
     assert rig.stepping.left == [1] and rig.server.snapshot(rig.now_s).superseded == 1 and rig.server.refused == {}
 
 
+def test_who_asks_faster_than_the_engine_answers_is_answered_every_other_time() -> None:
+    """Else each of its rows would leave for the next one, and none be done."""
+    rig = Rig()
+    answered = list[int]()
+    for _ in range(30):
+        rig.ask("fast")
+        answered += [reply.id.sequence for reply in rig.step(2)]
+        assert rig.server.num_in_flight() <= 1
+    assert len(answered) >= 10 and answered == sorted(answered)
+    assert len(answered) + rig.server.snapshot(rig.now_s).superseded + rig.server.num_in_flight() + rig.server.num_waiting == 30
+
+
 def test_only_what_has_solver_steps_and_no_state_between_chunks_is_served_so() -> None:
     with pytest.raises(ConfigurationError, match=r"batching: .*whole chunks only") as told:
         Rig(FakeEngine())
