@@ -6,6 +6,7 @@ of the classes that run; and to the newcomer its floor, and a fair share of what
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from ros2_rfm_serving.errors import ScheduleError
@@ -32,6 +33,11 @@ class Admission:
     ) -> None:
         """planned_hz: action rate of its class in the plan; 0: nobody has it."""
         self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
+        self._covered: dict[str, list[Host]] = defaultdict(list)
+        """Server -> those that it stands by for."""
+        for host in hosts.values():
+            if host.sessions:
+                self._covered[host.standby].append(host)
         self.least_hz = max(task.floor_hz, FAIR_SHARE * planned_hz)
 
     def seats(self) -> dict[int, Host]:
@@ -88,9 +94,8 @@ class Admission:
         if host.standby in self._hosts:
             standby = self._hosts[host.standby]
             yield self._left_hz(seats, extra, standby, (standby, host))
-        for other in self._hosts.values():
-            if other.sessions and other.standby == host.placement.server:
-                yield self._left_hz(seats, extra, host, (host, other))
+        for other in self._covered.get(host.placement.server, ()):
+            yield self._left_hz(seats, extra, host, (host, other))
 
     def _left_hz(self, seats: Seats, extra: Extra, on: Host, loads: tuple[Host, ...]) -> float:
         """On one server with the loads of all of these."""

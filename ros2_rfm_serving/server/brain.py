@@ -197,7 +197,7 @@ class ServerBrain:
             self.look_again_s = selection.look_again_s
         if not selection.batch:
             return None
-        if all(lane.is_idle for lane in self.lanes):
+        if all(lane.rests for lane in self.lanes):
             self._figures.begun(now_s)
         self._begun += 1
         work = Work(tuple(selection.batch), now_s, tier, self._begun)
@@ -222,9 +222,10 @@ class ServerBrain:
         advance = advancing(flight, [number for number in ready if number in flight.rows], now_s)
         if not advance and self.sessions.draining:  # no frame comes any more for which they wait
             unwanted += self._abandoned()
+        moved = bool(flight.advanced)
         flight.advance(advance, now_s)
         self._moved_s = now_s
-        if unwanted and self.lanes[0].is_idle:
+        if (unwanted or moved) and self.lanes[0].rests:
             self._figures.ended(now_s)
         return Turn(tuple(advance), tuple(work.number for work in unwanted))
 

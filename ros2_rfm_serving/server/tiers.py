@@ -115,6 +115,11 @@ class Lane:
         return not self._ends_s
 
     @property
+    def rests(self) -> bool:
+        """Nothing runs, but for rows that wait for their robots' next frames."""
+        return self.is_idle or (self.view.flight is not None and all(row.paused for row in self.view.flight.rows.values()))
+
+    @property
     def is_full(self) -> bool:
         return len(self._ends_s) >= self.max_concurrent if self.view.flight is None else self.view.flight.is_full
 

@@ -16,7 +16,9 @@ from itertools import islice
 import numpy as np
 import torch
 
-from ros2_rfm_serving.engines.base import SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.base import SamplingConfig
+from ros2_rfm_serving.engines.flow.flight import SteppedModel
+from ros2_rfm_serving.engines.flow.graphs import Tensors
 from ros2_rfm_serving.engines.flow.sampling import held_of, start_of, stepped, velocity_of
 from ros2_rfm_serving.engines.flow.solvers import solver_of
 from ros2_rfm_serving.types import SYSTEM1, Array, InferenceRequest, RequestId, empty
@@ -25,8 +27,10 @@ from ros2_rfm_serving.worlds.metaworld import TASKS, MetaworldArm
 from ros2_rfm_serving.worlds.rounds import FIRST_SEED, MAX_STEPS, NO_IMAGE
 
 Flights = Callable[[], Iterator[Flight]]
-MOST_ROWS = 32
+MOST_ROWS = 64
 """Of a batch."""
+MOST_PERCEIVED = 4000
+"""Contexts that are kept: of every arm, those of as many control steps as requests are in flight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +47,10 @@ class Outcome:
 class Chunks:
     """What a policy answers when its context is refreshed between solver steps (AURAS §4.2.2)."""
 
-    def __init__(self, model: VelocityModel, config: SamplingConfig) -> None:
+    def __init__(self, model: SteppedModel, config: SamplingConfig) -> None:
         self._model, self._config, self._solver = model, config, solver_of(config)
+        self._perceived: dict[int, tuple[Array, Tensors]] = {}
+        """By the identity of a state, which many requests in flight have read; rows, oldest first"""
 
     def __call__(self, stages: Sequence[tuple[int, Sequence[InferenceRequest]]]) -> Array:
         """[B, T, A] robot space. stages: solver steps, and the observations that they read, one per row."""
@@ -52,11 +58,22 @@ class Chunks:
         with torch.inference_mode():
             x = start_of(requests, self._model.contract, self._config)
             for num_steps, seen in stages:
-                predict = partial(velocity_of, self._model, self._model.perceive(seen))
+                predict = partial(velocity_of, self._model, self._context(seen))
                 held = held_of(seen, self._model.contract, self._config, x)
                 for step in islice(steps, num_steps):
                     x, _ = stepped(predict, x, held, step, self._solver)
         return self._model.denormalize(x.numpy())
+
+    def _context(self, seen: Sequence[InferenceRequest]) -> Tensors:
+        """Each observation is perceived once."""
+        if new := [request for request in seen if id(request.state) not in self._perceived]:
+            tensors = self._model.perceive(new)
+            for i, request in enumerate(new):
+                self._perceived[id(request.state)] = (request.state, tuple(tensor[i : i + 1] for tensor in tensors))
+        rows = [self._perceived[id(request.state)][1] for request in seen]
+        for state in list(self._perceived)[:-MOST_PERCEIVED]:
+            del self._perceived[state]
+        return tuple(torch.cat(column) for column in zip(*rows, strict=True))
 
 
 class _Live:

@@ -96,6 +96,8 @@ COMMANDS = [
     "audit report",
     "simulate",
     "reproduce rosa",
+    "reproduce auras",
+    "tune",
 ]
 
 

@@ -8,6 +8,7 @@ machine cost caches, no time. What robots and decoders do is on other threads, a
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 import time
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ros2_rfm_serving.engines.base import Stepping
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import SYSTEM1, ExecutionReport, InferenceRequest, ObservationRequest, Reply, RequestId, SessionRequest
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.engines.base import Engine
 
 BATCHINGS = ("fixed", "wait", "continuous")
-WARM_ANSWERS = 12
-"""Of each robot."""
+WARM_RUNS = 3
+"""Of each size, and steps of each."""
 CLOSED_LOOP_S = 1.0
 """For the highest throughput."""
 SETTLES = 0.2
@@ -158,7 +160,7 @@ class Robots:
 
 class Bench:
     def __init__(self, engine: Engine, setting: Setting) -> None:
-        self._engine, self._setting = engine, setting
+        self._engine, self._setting, self._blanks = engine, setting, itertools.count(-1_000_000, -1)
         blank = blank_request(engine.contract, setting.size_px)
         rng = np.random.default_rng(setting.seed)
         images = {camera: rng.integers(0, 255, (*setting.size_px[::-1], 3), np.uint8) for camera in engine.contract.cameras}
@@ -167,9 +169,8 @@ class Bench:
     def rows(self, robots: Sequence[int], told: Callable[[str], None] = lambda text: None) -> Iterator[Row]:
         for number in robots:
             row = Row(number, 0.0, {name: [] for name in BATCHINGS}, {name: [] for name in BATCHINGS})
-            for batching in BATCHINGS:
-                told(f"{number} robots: {batching} warms up")
-                self._warm_up(batching, number)
+            told(f"{number} robots: the engine warms up")
+            self._warm_up(number)
             for turn in range(self._setting.rounds):
                 for batching in self._order(turn):
                     told(f"{number} robots, round {turn + 1}: highest throughput, {batching}")
@@ -207,19 +208,30 @@ class Bench:
                     at_s, robot = coming.popleft()
                     robots.due(robot, at_s)
             self._step(server, robots, clock, coming[0][0] if coming else math.inf)
+        assert not server.refused, server.problems
         return robots.run(self._setting.seconds, clock.busy_s)
 
-    def _warm_up(self, batching: str, number: int) -> None:
+    def _warm_up(self, number: int) -> None:
         """Graphs are optimised when they have run a few times at a size."""
-        server, robots, clock = self._served(batching, number)
-        while len(robots.answered) < WARM_ANSWERS * number:
-            self._ask_again(server, robots, clock)
+        stepping = self._engine
+        assert isinstance(stepping, Stepping)
+        for size in range(1, number + 1):
+            for _ in range(WARM_RUNS):
+                self._engine.infer([self._request] * size)
+                rows = {next(self._blanks): self._request for _ in range(size)}
+                stepping.enter(rows)
+                for _ in range(WARM_RUNS):
+                    stepping.turn(stepping.ready())
+                stepping.leave(list(rows))
 
     def _closed(self, batching: str, number: int) -> float:
         """Answers per second of robots that ask again at once."""
         server, robots, clock = self._served(batching, number)
         while clock() < CLOSED_LOOP_S:
             self._ask_again(server, robots, clock)
+        server.refuse_waiting()
+        while not server.is_idle:  # the next server finds an empty engine
+            server.step(clock)
         return robots.run(CLOSED_LOOP_S, clock.busy_s).rate_hz
 
     def _ask_again(self, server: ModelServer, robots: Robots, clock: EngineClock) -> None:

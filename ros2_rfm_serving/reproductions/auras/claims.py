@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import mean
 
 from ros2_rfm_serving.benchmarks.pipelines.modes import DEC, SEQ, Mode, auras, par
-from ros2_rfm_serving.reproductions.auras.measured import Measured
+from ros2_rfm_serving.reproductions.auras.measured import Framed, Measured
 from ros2_rfm_serving.reproductions.auras.points import (
     ALPHAS,
     DEGREES,
@@ -33,7 +33,7 @@ LEAST, MOST = Rule.AT_LEAST, Rule.AT_MOST
 
 
 def claims_of(results: Measured) -> list[Claim]:
-    return measured([*_success(), *_throughput(), *_structure(), *_tuning()], results)
+    return measured([*_success(), *_throughput(), *_autoregressive(), *_structure(), *_tuning()], results)
 
 
 def _of(policy: Policy, mode: Mode, **also: object) -> Point:
@@ -42,6 +42,10 @@ def _of(policy: Policy, mode: Mode, **also: object) -> Point:
 
 def _for(policy: Policy, figure: Callable[[Measured, Policy], float]) -> Callable[[Measured], float]:
     return lambda results: figure(results, policy)
+
+
+def _speedup(results: Measured, policy: Policy) -> float:
+    return results.speedup(_of(policy, best(policy)))
 
 
 def success(results: Measured, policy: Policy, mode: Mode) -> float:
@@ -91,6 +95,8 @@ def _throughput() -> Iterator[_Row]:
     yield "10", "AURAS' throughput over SEQ's, diffusion", "x", LEAST, 2.28, lambda r: speedup(r, best)
     for policy in DIFFUSIONS:
         yield "10", f"the same, {policy} (promised)", "x", LEAST, 2.2, _for(policy, lambda r, p: r.speedup(_of(p, best(p))))
+    for policy in (replace(own, traced=True) for own in DIFFUSIONS):
+        yield "traced", f"AURAS' throughput over SEQ's, {policy} (promised)", "x", LEAST, 2.2, _for(policy, _speedup)
     yield (
         "10",
         "throughput that DEC loses against SEQ, diffusion",
@@ -117,6 +123,20 @@ def _throughput() -> Iterator[_Row]:
         89.8,
         lambda r: 100 * mean(r.timing(_of(p, par(PARALLEL))).interval_cv for p in DIFFUSIONS),
     )
+
+
+def _autoregressive() -> Iterator[_Row]:
+    """Of `rfm bench frames`."""
+
+    def fastest(results: Measured) -> Framed:
+        return max(results.framed[1:], key=lambda way: way.speedup)
+
+    def lost(results: Measured) -> float:
+        return 100 * (fastest(results).success - results.framed[0].success)
+
+    yield "autoregressive", "AURAS' throughput over SEQ's", "x", LEAST, 3.05, lambda r: fastest(r).speedup
+    yield "autoregressive", "the same (promised)", "x", LEAST, 2.5, lambda r: fastest(r).speedup
+    yield "autoregressive", "its success against SEQ's: not below by more than 3 points", "points", LEAST, -3.0, lost
 
 
 def _structure() -> Iterator[_Row]:

@@ -13,10 +13,11 @@ import torch
 from ros2_rfm_serving.benchmarks.pipelines.executors import Policy as Executed
 from ros2_rfm_serving.benchmarks.pipelines.executors import measure, on_one_core
 from ros2_rfm_serving.benchmarks.pipelines.modes import SEQ, Timing, flights_of
-from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
+from ros2_rfm_serving.engines.base import SamplingConfig
 from ros2_rfm_serving.engines.embedded import bundle
-from ros2_rfm_serving.engines.embedded.engine import FlowPolicy
+from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, sampling_of
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.reproductions.auras.measured import Measured, Success
@@ -103,24 +104,19 @@ class Laboratory:
         )
         return FlowPolicyNetwork(config).eval().requires_grad_(requires_grad=False), ""
 
-    def _sampling(self, policy: Policy, network: FlowPolicyNetwork) -> SamplingConfig:
-        config = network.config
-        return SamplingConfig(
-            predicts=Predicts(config.predicts),
-            num_steps=policy.num_steps,
-            train_steps=config.train_steps,
-            clean_limit=config.clean_limit,
-            noise_scale=config.noise_scale,
-        )
-
     def _build(self, policy: Policy) -> Executed:
         network, content_hash = self._network(policy)
-        model = FlowPolicy(str(policy), network, content_hash)
-        config = self._sampling(policy, network)
+        model = FlowPolicy(str(policy), network, content_hash, _options(policy))
+        config = sampling_of(network.config, _options(policy))
         engine = SteppingEngine(model, config)
         engine.warm_up()
         return Executed(model=model, config=config, engine=engine)
 
     def _blind(self, policy: Policy) -> tuple[Blind, SamplingConfig]:
         network, content_hash = self._network(policy)
-        return Blind(str(policy), network, content_hash), self._sampling(policy, network)
+        options = _options(policy)
+        return Blind(str(policy), network, content_hash, options), sampling_of(network.config, options)
+
+
+def _options(policy: Policy) -> BundleOptions:
+    return BundleOptions(device="cpu", num_steps=policy.num_steps, trace=policy.traced)

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from ros2_rfm_serving.benchmarks.pipelines.modes import Timing
 from ros2_rfm_serving.errors import ConfigurationError
@@ -13,7 +15,7 @@ from ros2_rfm_serving.monitoring.board import wilson_interval
 from ros2_rfm_serving.operate.inputs import write_text
 from ros2_rfm_serving.reproductions.auras.points import Point, aligned, in_order
 
-FILE = "measured.json"
+FILE, FRAMES = "measured.json", "frames.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,37 @@ class Success:
         return wilson_interval(self.successes, self.episodes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Framed:
+    """An execution of the autoregressive policy, as `rfm bench frames` says it."""
+
+    name: str
+    speedups: tuple[float, ...]
+    episodes: int
+    successes: int
+
+    @property
+    def speedup(self) -> float:
+        return median(self.speedups)
+
+    @property
+    def success(self) -> float:
+        """Raises: `KeyError` when no episodes were run."""
+        if not self.episodes:
+            raise KeyError(self.name)
+        return self.successes / self.episodes
+
+
+class _Ways(tuple[Framed, ...]):
+    """The first is SEQ."""
+
+    def __getitem__(self, index: Any) -> Any:
+        """Raises: `KeyError` when it was not measured."""
+        if not self:
+            raise KeyError("frames")
+        return super().__getitem__(index)
+
+
 @dataclass
 class Measured:
     machine: dict[str, str] = field(default_factory=dict)
@@ -43,6 +76,8 @@ class Measured:
     successes: dict[str, Success] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
     """Of the run: episodes, seed."""
+    framed: tuple[Framed, ...] = _Ways()
+    """The autoregressive policy, SEQ first; from another file."""
 
     def timing(self, point: Point) -> Timing:
         """Raises: `KeyError` when it was not measured."""
@@ -78,8 +113,28 @@ def load(file: Path) -> Measured:
         raise ConfigurationError(f"holds no measurements: {error!r}", file=str(file), fix=fix) from error
 
 
+def load_framed(file: Path) -> tuple[Framed, ...]:
+    """What `rfm bench frames --json` wrote; nothing where there is no file. Raises: `ConfigurationError`."""
+    if not file.exists():
+        return _Ways()
+    try:
+        return _Ways(
+            Framed(
+                name=name,
+                speedups=tuple(of["throughput_ratio"]),
+                episodes=of.get("episodes", 0),
+                successes=of.get("successes", 0),
+            )
+            for name, of in json.loads(file.read_text()).items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        fix = f"rfm bench frames --json {file}"
+        raise ConfigurationError(f"holds no measurements: {error!r}", file=str(file), fix=fix) from error
+
+
 def save(measured: Measured, file: Path) -> None:
-    write_text(file, json.dumps(asdict(measured), indent=1) + "\n")
+    own = {key: value for key, value in asdict(measured).items() if key != "framed"}
+    write_text(file, json.dumps(own, indent=1) + "\n")
 
 
 def missing(measured: Measured, points: Sequence[Point]) -> tuple[list[Point], list[Point]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,8 @@ def _overall(points: Points, results: Measured) -> Any:
 
 def _degrees(points: Points, results: Measured) -> Any:
     policies = list(dict.fromkeys(p.policy for p in points))
-    figure, axes = figure_of(11, 3.6, len(policies))
-    for axis, policy in zip(axes, policies, strict=True):
+    figure, axes = figure_of(11, 3.6, max(1, len(policies)))
+    for axis, policy in zip(axes, policies, strict=False):
         for kind, degrees, mode in ((Kind.PAR, WORKERS, par), (Kind.AURAS, DEGREES, auras)):
             own = [(d, p) for d in degrees if str(p := Point(policy=policy, mode=mode(d))) in results.timings]
             axis.plot(
@@ -146,6 +147,18 @@ def _grid(points: Points, results: Measured) -> Any:
     return figure
 
 
+def _traced(points: Points, results: Measured) -> Any:
+    figure, (axis,) = figure_of(6, 3.6, 1)
+    own = [p for p in points if p.mode.kind is Kind.AURAS]
+    others = [replace(p, policy=replace(p.policy, traced=False)) for p in own]
+    for number, (name, part) in enumerate((("as PyTorch runs it", others), ("traced", own))):
+        at = [(i + 0.38 * (number - 0.5), p) for i, p in enumerate(part) if str(p.timed) in results.timings]
+        axis.bar([x for x, _ in at], [results.speedup(p) for _, p in at], width=0.36, label=name)
+    axis.set_xticks(range(len(others)), [str(p.policy) for p in others], fontsize=8)
+    _axis(axis, "", "AURAS' throughput, SEQ = 1")
+    return figure
+
+
 def _periods(points: Points, results: Measured) -> Any:
     figure, (axis,) = figure_of(6, 3.6, 1)
     base = [p for p in points_of("10") if p.policy == points[0].policy] if points else []
@@ -180,7 +193,8 @@ def _axis(axis: Any, x: str, y: str) -> None:
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     axis.grid(visible=True, alpha=0.2)
-    axis.legend(fontsize=8, loc="lower left")
+    if axis.get_legend_handles_labels()[1]:
+        axis.legend(fontsize=8, loc="lower left")
 
 
 _DRAWINGS: dict[str, Callable[[Points, Measured], Any]] = {
@@ -193,4 +207,5 @@ _DRAWINGS: dict[str, Callable[[Points, Measured], Any]] = {
     "15": _iterations,
     "16": _grid,
     "periods": _periods,
+    "traced": _traced,
 }

@@ -35,6 +35,8 @@ class Policy:
     """Of the depth of the context's network; anything but 1: with random weights, which are as fast."""
     generation_scale: float = 1.0
     """Of the depth of the head."""
+    traced: bool = False
+    """Its networks run as traced graphs, as they are served; else as PyTorch runs them."""
 
     def __str__(self) -> str:
         name = self.bundle.removeprefix("metaworld_")
@@ -43,7 +45,7 @@ class Policy:
             for what, scale in (("perception", self.perception_scale), ("generation", self.generation_scale))
             if scale != 1.0
         )
-        return f"{name} {self.num_steps}{scales}"
+        return f"{name} {self.num_steps}{scales}{' traced' if self.traced else ''}"
 
 
 FLOW5, FLOW10 = Policy(bundle="metaworld_flow", num_steps=5), Policy(bundle="metaworld_flow", num_steps=10)
@@ -84,7 +86,7 @@ class Point:
 
 def best(policy: Policy) -> Mode:
     """Of AURAS, in Figure 10."""
-    return auras(DEPTHS.get(replace(policy, perception_scale=1.0, generation_scale=1.0), min(20, policy.num_steps)))
+    return auras(DEPTHS.get(replace(policy, perception_scale=1.0, generation_scale=1.0, traced=False), min(20, policy.num_steps)))
 
 
 def scaled(scale: float, *, perception: bool) -> Policy:
@@ -140,6 +142,11 @@ def _periods() -> Iterator[Point]:
             yield Point(policy=DIFFUSION40, mode=mode, period_steps=period, succeeds=True)
 
 
+def _traced() -> Iterator[Point]:
+    for policy in (replace(policy, traced=True) for policy in POLICIES):
+        yield from (Point(policy=policy, mode=mode) for mode in (SEQ, best(policy)))
+
+
 _POINTS: dict[str, Callable[[], Iterator[Point]]] = {
     "5": _figure5,
     "10": _figure10,
@@ -150,6 +157,7 @@ _POINTS: dict[str, Callable[[], Iterator[Point]]] = {
     "15": _figure15,
     "16": _figure16,
     "periods": _periods,
+    "traced": _traced,
 }
 FIGURES = tuple(_POINTS)
 

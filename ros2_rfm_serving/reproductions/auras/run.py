@@ -51,10 +51,11 @@ def auras(
     from ros2_rfm_serving.reproductions.auras import data as tables
     from ros2_rfm_serving.reproductions.auras import plots
     from ros2_rfm_serving.reproductions.auras.claims import claims_of
-    from ros2_rfm_serving.reproductions.auras.measured import FILE, Measured, load
+    from ros2_rfm_serving.reproductions.auras.measured import FILE, FRAMES, Measured, load, load_framed
 
     make_folder(out)
     results = Measured() if anew else load(out / FILE)
+    results.framed = load_framed(out / FRAMES)
     laboratory = _laboratory(models or shipped("models"), QUICK_EPISODES if quick else episodes, noise, quick)
     _remember(results, QUICK_EPISODES if quick else episodes, noise, out / FILE)
     figures = FIGURES if figure == "all" else (figure,)
@@ -78,7 +79,7 @@ def _laboratory(models: Path, episodes: int, noise: float, quick: bool) -> Labor
     except ImportError as error:
         fix = "pip install 'ros2-rfm-serving[torch,metaworld]'"
         raise ConfigurationError(f"this reproduction needs {error.name}", fix=fix) from None
-    answers, seconds, rounds = (8, 0.1, 1) if quick else (40, 1.0, 3)
+    answers, seconds, rounds = (8, 0.1, 1) if quick else (24, 0.6, 3)
     return Laboratory(models, Effort(episodes=episodes, answers=answers, seconds=seconds, rounds=rounds, noise=noise))
 
 
@@ -89,7 +90,8 @@ def _remember(results: Measured, episodes: int, noise: float, file: Path) -> Non
         fix = "measure anew, with --anew, or choose another folder"
         raise ConfigurationError(f"was measured with {results.parameters}, not {own}", file=str(file), fix=fix)
     results.parameters = own
-    results.machine = {"processor": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version()}
+    load = f"{os.getloadavg()[0]:.0f}"
+    results.machine = {"processor": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version(), "load": load}
 
 
 def _processor() -> str:

@@ -59,7 +59,11 @@ class Search:
         return self._known[groups]
 
     def equals_of(self, best: Candidate) -> list[Candidate]:
-        """All placements seen that are as good."""
+        """All placements seen, and those a move away as far as the budget goes, that are as good."""
+        for move in (m for i in range(len(best.placement)) for m in self.moves(best.placement, i)):
+            if self._expired():
+                break
+            self.evaluate(move)
         return [c for c in self._known.values() if c.rates is not None and c.score >= best.score * (1 - EQUAL)]
 
     def run(self, seeds: Iterable[Placement], *, good_enough: float, rounds: int, share: float = 1.0) -> Candidate | None:

@@ -88,6 +88,15 @@ def test_as_many_requests_as_its_depth_are_in_flight_and_each_frame_answers_one(
     assert rig.server.stalled_s(rig.now_s + 60.0) == 0.0, "rows that wait for their robot are no engine that hangs"
 
 
+def test_a_row_that_waits_for_its_frame_is_no_load() -> None:
+    rig = Rig()
+    epoch = rig.open()
+    for sequence in range(1, 6):
+        rig.frame(epoch, sequence)
+        rig.now_s += 1.0
+    assert rig.server.num_in_flight() == 2 and rig.server.snapshot(rig.now_s).load < 0.05
+
+
 def test_a_newer_observation_takes_the_place_of_one_that_has_not_entered() -> None:
     rig = Rig()
     epoch = rig.open()

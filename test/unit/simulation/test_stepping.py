@@ -121,7 +121,7 @@ def test_a_model_that_nobody_said_the_steps_of_cannot_be_simulated_so() -> None:
 
 def test_a_request_that_meets_an_idle_server_takes_perception_and_steps() -> None:
     subject = law_subject(law())
-    assert subject.unloaded_s == pytest.approx(0.05)
+    assert subject.unloaded_s == pytest.approx(law().mean_s(4))  # of half of its rows: it sets the size of a fleet
     assert subject.latencies_s(OpenLoop(2.0), 20, np.random.default_rng(1)) == pytest.approx([0.05] * 20)
 
 

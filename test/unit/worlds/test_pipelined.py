@@ -14,6 +14,7 @@ import torch
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
 from ros2_rfm_serving.engines.flow.sampling import sample
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
+from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest, Pipelining
 from ros2_rfm_serving.worlds import flights
 from ros2_rfm_serving.worlds.flights import Stage
@@ -69,7 +70,7 @@ def test_a_refreshed_chunk_is_that_of_the_step_loop() -> None:
     model = small_policy()
     engine = SteppingEngine(model, CONFIG)
     asked = [_observed(number, pipelining) for number in range(8)]
-    replies = {}
+    replies = dict[int, EngineReply | ModelError]()
     for frame, one in enumerate(asked):
         engine.enter({frame: one})
         while ready := engine.ready():
