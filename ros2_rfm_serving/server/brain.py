@@ -224,7 +224,8 @@ class ServerBrain:
             unwanted += self._abandoned()
         moved = bool(flight.advanced)
         flight.advance(advance, now_s)
-        self._moved_s = now_s
+        if advance or unwanted:
+            self._moved_s = now_s
         if (unwanted or moved) and self.lanes[0].rests:
             self._figures.ended(now_s)
         return Turn(tuple(advance), tuple(work.number for work in unwanted))

@@ -250,6 +250,21 @@ def test_after_a_failure_that_they_shared_all_are_answered_again(silent: bool) -
     assert [answered.count(robot) for robot in asking] == [5, 5] and rig.server.num_waiting == 0
 
 
+@pytest.mark.parametrize("pipelining", [None, TWO])
+def test_an_engine_in_which_no_row_ever_goes_on_counts_as_hung_though_robots_ask_anew(pipelining: Pipelining | None) -> None:
+    class Idle(Framed):
+        def ready(self) -> Collection[int]:
+            return []
+
+    rig = Rig(Idle())
+    epochs = {robot: rig.open(robot, pipelining) for robot in ("r1", "r2")}
+    for sequence in range(1, 31):
+        rig.now_s += 1.0
+        for robot, epoch in epochs.items():
+            rig.frame(epoch, sequence, robot, rounds=2)
+    assert rig.server.stalled_s(rig.now_s) > 20.0
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_whatever_happens_everybody_is_answered_who_asks_afterwards(seed: int) -> None:
     machine = FramesMachine(seed)
