@@ -63,7 +63,7 @@ class Rig:
 
     def frame(self, epoch: int, sequence: int, robot: str = "r1", rounds: int = 6, **changes: object) -> list[Chunk]:
         """An observation, and all that follows from it."""
-        self.server.submit(observation(epoch, sequence, robot, **changes), self.clock())
+        self.server.submit(observation(epoch, sequence, robot, **changes), self.clock())  # type: ignore[arg-type]
         return self.rounds(rounds)
 
     def rounds(self, number: int = 1) -> list[Chunk]:
