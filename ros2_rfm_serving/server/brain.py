@@ -121,7 +121,7 @@ class ServerBrain:
 
     def resize(self, batch_size: int, max_sessions: int) -> None:
         """`batch_size`: one that the engine runs; 0 sessions: as many as before."""
-        self.lanes[0].resize(batch_size)
+        self.lanes[0].resize(batch_size, self.sessions.pipelined_rows)
         self.sessions.max_sessions = max_sessions or self.sessions.max_sessions
 
     def reconfigure(self, config: ServerConfig) -> None:
@@ -190,7 +190,7 @@ class ServerBrain:
 
     def begin(self, tier: int, now_s: float) -> Work | None:
         """What a tier runs next; None: nothing now (`look_again_s`)."""
-        if not self.lanes[tier].become(continuous=self.config.batching == CONTINUOUS):
+        if not tier and not self.lanes[0].become(continuous=self.config.batching == CONTINUOUS):
             return None  # what runs ends first
         selection = self.mailboxes.take(self.lanes, tier, now_s)
         if not tier:
@@ -224,7 +224,8 @@ class ServerBrain:
             unwanted += self._abandoned()
         moved = bool(flight.advanced)
         flight.advance(advance, now_s)
-        self._moved_s = now_s
+        if advance or unwanted:
+            self._moved_s = now_s
         if (unwanted or moved) and self.lanes[0].rests:
             self._figures.ended(now_s)
         return Turn(tuple(advance), tuple(work.number for work in unwanted))
@@ -244,7 +245,8 @@ class ServerBrain:
             self.mishaps.append(SESSION_ENDED)
         elif request.episode < session.episode:
             self.mishaps.append(STALE_EPISODE)
-        elif request.sequence < session.sequence and waiting.request.pipelining is None:
+        elif request.sequence < session.sequence and waiting.request.pipelining is None and not waiting.history.owed:
+            waiting.history.owed = True  # or who asks faster than the engine answers would never be
             self._supersede(session, True)
         else:
             return False

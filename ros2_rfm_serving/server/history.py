@@ -41,6 +41,7 @@ class History:
         "began_s",
         "episode",
         "kind",
+        "owed",
         "refetch_s",
         "rounds",
         "skipped",
@@ -54,6 +55,8 @@ class History:
         self._thought_s = self.ask_spread_s = math.nan
         self.suspect = False
         """A batch with its request gave nobody an answer, and it has had none since."""
+        self.owed = False
+        """A row of it left the engine for a newer request: the next one stays there until it is answered."""
         self.begin_task(-1, ("", ""), 0.0)
 
     def begin_task(self, episode: int, kind: tuple[str, str], now_s: float) -> None:

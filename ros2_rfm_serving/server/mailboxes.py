@@ -63,7 +63,7 @@ class Mailboxes:
     def take(self, lanes: Sequence[Lane], tier: int, now_s: float) -> Selection:
         """What tier `tier` runs next leaves its mailboxes."""
         view = lanes[tier].view
-        waiting = [each for each in self._waiting.values() if lanes[tier].takes(each.request)]
+        waiting = [each for each in self._waiting.values() if lanes[tier].takes(each)]
         ranked = self._dispatcher.rank(waiting, view, now_s)
         if tier:
             ranked = overflow(ranked, lanes[0].view, view, now_s)

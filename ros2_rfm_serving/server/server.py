@@ -419,10 +419,12 @@ class ModelServer:
         ready = self._stepping.ready()
         took_s, self._turn_s = self._turn_s if took_s is None else took_s, 0.0
         with self.deciding() as brain:
-            works = {work.number: work for work in lane.works}
+            works, num_moving = {work.number: work for work in lane.works}, lane.num_moving
             advance, leave = brain.turn(tuple(ready), took_s, now_s)
         if leave:
             self._stepping.leave(leave)
+        if not advance and lane.num_moving < num_moving:
+            self.look_again_s = now_s  # `begin` took into account rows that do not go on
         return [works[number] for number in advance]
 
     def turn(self, rows: Sequence[Work]) -> list[Ended]:

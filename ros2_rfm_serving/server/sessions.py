@@ -115,6 +115,11 @@ class Sessions:
         """Any of them."""
         return any(session.pipelining is not None for session in self._open.values())
 
+    @property
+    def pipelined_rows(self) -> int:
+        """That they may have in flight together."""
+        return sum(each.pipelining.depth for each in self._open.values() if each.pipelining)
+
     def histories(self) -> list[History]:
         return [session.history for session in self._open.values()]
 

@@ -78,9 +78,11 @@ class Lane:
             self.engine.prepare(self._rows(batch_size))
         return batch_size
 
-    def resize(self, batch_size: int) -> None:
-        """To what was prepared."""
+    def resize(self, batch_size: int, pipelined_rows: int = 0) -> None:
+        """To what was prepared. pipelined_rows: that open sessions were promised; with fewer, frames could not enter for which
+        their rows in flight wait."""
         self.batch_size, self.view.batch_size = batch_size, self._rows(batch_size)
+        self._promised = pipelined_rows
         if self.view.flight is not None:
             self.view.flight.capacity = self._capacity
 
@@ -89,8 +91,10 @@ class Lane:
 
     @property
     def _capacity(self) -> int:
-        """Rows in flight: `batch_size`, or as many as there is memory for where it is as large as can be."""
-        return self.max_rows if self.batch_size == self._max_batch_size else min(self.batch_size, self.max_rows)
+        """Rows in flight: `batch_size`, or as many as there is memory for where it is as large as can be; never fewer than were
+        promised, and one for all others."""
+        wanted = self.max_rows if self.batch_size == self._max_batch_size else self.batch_size
+        return min(max(wanted, self._promised + 1), self.max_rows)
 
     @property
     def pipelined_rows(self) -> int:
@@ -119,10 +123,18 @@ class Lane:
     def is_full(self) -> bool:
         return len(self._ends_s) >= self.max_concurrent if self.view.flight is None else self.view.flight.is_full
 
-    def takes(self, request: InferenceRequest) -> bool:
-        """Of a pipelined session, only rows that go on step by step, and no more of them at once than it has agreed upon."""
+    @property
+    def num_moving(self) -> int:
+        """Rows that go on, as far as is known."""
+        return 0 if self.view.flight is None else len(self.view.flight.moving())
+
+    def takes(self, waiting: Waiting) -> bool:
+        """Of a pipelined session, only rows that go on step by step, and no more of them at once than it has agreed upon; of
+        another one, none while it is owed the answer to one in flight."""
+        request, flight = waiting.request, self.view.flight
         if request.pipelining is None:
-            return True
+            history = waiting.history
+            return not history.owed or flight is None or all(row.waiting.history is not history for row in flight.rows.values())
         return self.view.flight is not None and len(self._of_session(request.id)) < request.pipelining.depth
 
     def asked_with(self, request: InferenceRequest, sequence: int | None) -> InferenceRequest:
@@ -171,6 +183,7 @@ class Lane:
         shared = len(work.batch) > 1 or (row is not None and row.together > 1)
         for waiting in () if work.tier else work.batch:
             waiting.history.suspect = failed and (shared or waiting.history.suspect)
+            waiting.history.owed = False
         if failed and work.tier:
             self.rests_until_s = now_s + rest_s(num_failed)
         elif not failed and row is None:

@@ -57,6 +57,8 @@ class Rounds:
         self._busy, self._turn_s = False, 0.0
         if rows:
             self._then(self._turned, lambda: self._server.turn(rows))
+        elif self._server.look_again_s <= self._events.now_s:
+            self._body.over()
 
     def _turned(self, ended: Sequence[tuple[Work, Answers]], took_s: float) -> None:
         self._turn_s = took_s

@@ -32,6 +32,10 @@ class FakeStepping(FakeEngine):
         self.waits: set[int] = set()
         """Numbers that wait for their session's next frame."""
 
+    def costs(self, perceive_s: float, step_s: Callable[[int], float]) -> None:
+        """From now on; perception however many rows."""
+        self._perceive_s, self._step_s = (lambda rows: perceive_s), step_s
+
     def num_turns(self, request: InferenceRequest) -> int:
         return self.num_steps
 

@@ -8,7 +8,7 @@ once `depth` are in flight. A frame that comes early adds to what is left of the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, combinations, pairwise
 from typing import NamedTuple
@@ -83,6 +83,11 @@ class Frames:
 
     def __len__(self) -> int:
         return len(self._session_of)
+
+    @property
+    def sessions(self) -> Collection[SessionKey]:
+        """Of which rows are in flight."""
+        return self._sessions.keys()
 
     def begin(self, row: int, session: SessionKey, pipelining: Pipelining) -> list[int]:
         """A frame begins with this row. Those of its robot's former episodes and epochs, which get no more frames.

@@ -144,10 +144,15 @@ class SteppingEngine(FlowEngine, Stepping):
         with torch.inference_mode():
             held_of(requests, self.contract, self._config, x)  # refuses what it cannot be held to, before it sets out
             perceived = self._staged.frame(requests)
-            self._flight.enter([row for row, _ in rows], x, None)
-            for (row, request), end in zip(rows, perceived, strict=True):
-                assert request.pipelining is not None
-                self._begin_frame(row, request, request.pipelining, None if end is None else self._seen(end, x[:1]))
+            try:
+                self._flight.enter([row for row, _ in rows], x, None)
+                for (row, request), end in zip(rows, perceived, strict=True):
+                    assert request.pipelining is not None
+                    self._begin_frame(row, request, request.pipelining, None if end is None else self._seen(end, x[:1]))
+            finally:
+                for request in requests:
+                    if (session := session_of(request.id)) not in self._frames.sessions:  # it did not enter
+                        self._staged.forget(session)
         return [None] * len(rows)
 
     def _seen(self, observed: Observed, like: Tensor) -> tuple[int, Seen]:

@@ -32,7 +32,8 @@ def joining(ranked: Sequence[Waiting], engine: EngineView, now_s: float, asks: A
 
 
 def advancing(flight: Flight, ready: Collection[int], now_s: float) -> Sequence[int]:
-    """All of them, unless some that would be late alone are in time and no other one is late for it."""
+    """All of them, unless some that would be late alone are in time and no other one is late for it, or has let as many turns pass
+    as a row takes: whoever has no deadline, or is late, would wait for ever beside robots that ask again and again."""
     numbers = list(ready)
     step_s = flight.step.seconds(len(numbers))
     late = [n for n in numbers if now_s < flight.rows[n].deadline_s < now_s + flight.rows[n].turns_left * step_s]
@@ -46,10 +47,12 @@ def advancing(flight: Flight, ready: Collection[int], now_s: float) -> Sequence[
 
 
 def _able(ranked: Sequence[Waiting], flight: Flight) -> Sequence[Waiting]:
-    """A session that was in a call of which nobody got an answer has the engine for itself until it has got one."""
+    """A session that was in a call of which nobody got an answer has the engine for itself until it has got one. Rows that wait
+    for their session's next frame are in no call."""
+    in_calls = [row for row in flight.rows.values() if not row.paused]
     if ranked and ranked[0].history.suspect:
-        return () if flight.rows else ranked[:1]
-    if any(row.waiting.history.suspect for row in flight.rows.values()):
+        return () if in_calls else ranked[:1]
+    if any(row.waiting.history.suspect for row in in_calls):
         return ()
     return [waiting for waiting in ranked if not waiting.history.suspect]
 
@@ -126,5 +129,7 @@ def _saves(urgent: Sequence[int], ready: Sequence[int], flight: Flight, now_s: f
     if any(now_s + flight.rows[n].turns_left * step_s > flight.rows[n].deadline_s for n in urgent):
         return False
     others = [flight.rows[n] for n in ready if n not in urgent]
+    if any(row.num_passed >= flight.turns_of_one for row in others):
+        return False
     in_time = [row for row in others if now_s + row.turns_left * together_s <= row.deadline_s]
     return all(now_s + first_s + row.turns_left * together_s <= row.deadline_s for row in in_time)

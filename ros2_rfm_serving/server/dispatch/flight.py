@@ -24,6 +24,8 @@ class Row:
     """Rows that shared them, itself among them."""
     together: int = 1
     """Rows of the engine's last call that it was in."""
+    num_passed: int = 0
+    """Turns that went on without it, though it could have gone on."""
     paused: bool = False
     """It waits for its session's next frame."""
 
@@ -125,6 +127,8 @@ class Flight:
     def advance(self, rows: Sequence[int], now_s: float) -> None:
         """These go on now."""
         self.advanced = tuple(rows)
+        for number in self.rows.keys() - rows if len(rows) < len(self.rows) else ():
+            self.rows[number].num_passed += not self.rows[number].paused
         for number in rows:
             row = self.rows[number]
             row.together, row.moved_s = len(rows), now_s

@@ -17,6 +17,7 @@ from torch import Tensor
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig, Stepping, stepping
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
+from ros2_rfm_serving.engines.flow.flight import Flight
 from ros2_rfm_serving.engines.flow.frames import steps_of_stages
 from ros2_rfm_serving.engines.flow.sampling import noise_of
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
@@ -243,6 +244,17 @@ def test_whatever_a_model_raises_no_row_stays_behind(method: str, monkeypatch: p
         used.enter({1: FREE[0], 2: piped(0)})
         finish(used)
     used.leave([2])
+
+
+def test_an_observation_of_a_session_that_did_not_enter_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: Any) -> Any:
+        raise ModelError("no")
+
+    used, pipelining = engine(num_steps=8), Pipelining(pp_perception=3, pp_generation=2)
+    used.warm_up()
+    monkeypatch.setattr(Flight, "enter", fails)
+    assert set(used.enter({1: piped(0, pipelining, "a"), 2: piped(0, pipelining, "b")})) == {1, 2}
+    assert not used._staged._on_the_way
 
 
 def test_an_engine_that_answers_whole_batches_is_no_stepping_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -15,7 +16,8 @@ from ros2_rfm_serving.server.dispatch.entering import advancing, joining
 from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.sessions import Session, Sessions
-from ros2_rfm_serving.types import Chunk, EngineReply, InferenceRequest, OutputKind, Reply, Serving
+from ros2_rfm_serving.server.tiers import Tier
+from ros2_rfm_serving.types import Chunk, EngineReply, ExecutionReport, InferenceRequest, OutputKind, Reply, Serving
 from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
 from test.unit.server.rows_machine import Machine
 from test.unit.stepping import FakeStepping
@@ -26,8 +28,12 @@ PERCEIVE_S, STEP_S = 0.01, 0.1
 class Rig:
     """Steps of an engine by hand, at times of our choice."""
 
-    def __init__(self, engine: FakeEngine | None = None, **config: object) -> None:
+    def __init__(
+        self, engine: FakeEngine | None = None, robot_executes_s: Mapping[str, float] = MappingProxyType({}), **config: object
+    ) -> None:
         self.now_s = 0.0
+        self._executes_s = robot_executes_s
+        """For how long those robots have actions"""
         self.engine = engine if engine is not None else FakeStepping(self.spend, lambda rows: PERCEIVE_S, lambda rows: STEP_S)
         made = ServerConfig(**{"name": "s1", "batch_size": 8, "batching": "continuous", "max_sessions": 16, **config})  # type: ignore[arg-type]
         self.server = ModelServer(made, self.engine)  # type: ignore[arg-type]
@@ -45,13 +51,22 @@ class Rig:
         epoch = epoch or self.server.open_session(session_request(robot, **session)).session_epoch
         self._sessions[robot] = epoch, sequence + 1
         with self.server.counting_refusals():
-            self.server.submit(observation(epoch, sequence + 1, robot, episode), self.clock())
+            report = ExecutionReport(executing_s=0.1, remaining_s=self._executes_s.get(robot, 0.0))
+            self.server.submit(observation(epoch, sequence + 1, robot, episode, report=report), self.clock())
 
     def epoch(self, robot: str) -> int:
         return self._sessions[robot][0]
 
     def step(self, times: int = 1) -> list[Reply]:
         return [reply for _ in range(times) for reply in self.server.step(self.clock)]
+
+    def until_it_sleeps(self) -> list[Reply]:
+        """As an engine's thread goes on until it waits to be woken."""
+        replies, moved = list[Reply](), True
+        while moved or self.server.look_again_s <= self.now_s:
+            moved, ended = self.server.round(self.server.begin(self.clock()), self.clock)
+            replies += [reply for one in ended for reply in self.server.complete(*one, self.clock())]
+        return replies
 
     @property
     def stepping(self) -> FakeStepping:
@@ -122,6 +137,18 @@ def test_a_newer_request_takes_the_place_of_the_one_in_flight() -> None:
     assert rig.stepping.left == [1] and rig.server.snapshot(rig.now_s).superseded == 1 and rig.server.refused == {}
 
 
+def test_who_asks_faster_than_the_engine_answers_is_answered_every_other_time() -> None:
+    """Else each of its rows would leave for the next one, and none be done."""
+    rig = Rig()
+    answered = list[int]()
+    for _ in range(30):
+        rig.ask("fast")
+        answered += [reply.id.sequence for reply in rig.step(2)]
+        assert rig.server.num_in_flight() <= 1
+    assert len(answered) >= 10 and answered == sorted(answered)
+    assert len(answered) + rig.server.snapshot(rig.now_s).superseded + rig.server.num_in_flight() + rig.server.num_waiting == 30
+
+
 def test_only_what_has_solver_steps_and_no_state_between_chunks_is_served_so() -> None:
     with pytest.raises(ConfigurationError, match=r"batching: .*whole chunks only") as told:
         Rig(FakeEngine())
@@ -133,6 +160,20 @@ def test_only_what_has_solver_steps_and_no_state_between_chunks_is_served_so() -
     words = FakeEngine()
     words.contract = replace(CONTRACT, output=OutputKind.JUDGEMENT)
     assert not Rig(words).server.steps(), "text models answer as they do"
+
+
+def test_what_overflows_goes_by_whole_calls_whatever_that_engine_can() -> None:
+    """Turns are of the server's own engine."""
+    rig, other = Rig(batch_size=1), FakeStepping()
+    own = FakeStepping(rig.spend, step_s=lambda rows: 1.0)
+    rig.server = ModelServer(rig.server.config, own, Tier(engine=other, batch_size=8))  # type: ignore[arg-type]
+    for robot in ("r1", "r2", "r3"):
+        rig.ask(robot)
+    rig.step(2)
+    work = rig.server.begin(rig.clock(), tier=1)
+    assert work is not None and not rig.server.steps(1)
+    assert len(rig.server.complete(work, rig.server.run(work), rig.clock())) == len(work.batch)
+    assert not other.entered and other.batches
 
 
 def test_rows_in_flight_end_before_batches_run_and_the_other_way_round() -> None:
@@ -246,6 +287,24 @@ def test_an_urgent_row_goes_first_where_that_saves_it_and_costs_no_other_ones_de
     assert rows(0.6, 1.3) == [0]
 
 
+def test_who_has_no_deadline_is_answered_beside_robots_that_are_saved_again_and_again() -> None:
+    """It lets as many turns pass as a row takes, no more: else it would count as hung, and end the server."""
+    rig = Rig(robot_executes_s={"r1": 9.0, "r2": 9.0, "r3": 9.0})
+    rig.stepping.costs(0.002, lambda rows: 0.005 + 0.0025 * rows)
+    rig.stepping.num_steps = 10
+    rig.ask("patient")
+    rig.step()
+    for robot in ("r1", "r2", "r3"):
+        rig.ask(robot, slo_s=0.1187)
+    answered = list[str]()
+    while rig.now_s < 5.0:
+        answered += robots(replies := rig.step())
+        for robot in robots(replies):
+            rig.ask(robot)
+        assert rig.server.stalled_s(rig.now_s) < 0.5
+    assert answered.count("patient") >= 10 and answered.count("r1") >= 10
+
+
 def test_who_spoilt_a_perception_or_a_turn_has_the_engine_for_itself_until_it_is_answered() -> None:
     rig = Rig(Poisoned())
     for robot in ("poison", "r2"):
@@ -306,6 +365,24 @@ def test_a_row_that_the_engine_loses_counts_as_hung_whoever_goes_on_beside_it() 
         rig.step(3)
     assert rig.server.snapshot(rig.now_s).served == 5
     assert rig.server.stalled_s(rig.now_s) >= rig.now_s - begun_s > 1.0
+
+
+@pytest.mark.parametrize("why", ["superseded", "closed", "waits for its frame"])
+def test_nobody_is_kept_waiting_for_a_row_that_does_not_go_on(why: str) -> None:
+    """`begin` counts on it, and only then is it known: whoever may begin now is not found by the next look only, a second later."""
+    rig = Rig()
+    rig.stepping.costs(1.0, lambda rows: 0.001)
+    for robot in ("r1", "r2", "r1"):  # perception is known to be dear
+        rig.ask(robot)
+        rig.step(3)
+    rig.ask("r1")
+    rig.step()
+    if why == "superseded":
+        rig.ask("r1")
+    else:
+        rig.ask("r2")
+        rig.server.close_session("r1", "system1", rig.epoch("r1")) if why == "closed" else rig.stepping.waits.update({4})
+    assert robots(rig.until_it_sleeps()) == ["r1" if why == "superseded" else "r2"]
 
 
 def test_overflow_and_newer_observations_look_at_when_a_row_leaves() -> None:

@@ -18,6 +18,7 @@ from ros2_rfm_serving.types import (
     Pipelining,
 )
 from test.unit.fakes import CONTRACT, FakeEngine, observation, rows, session_request
+from test.unit.server.frames_machine import FramesMachine
 from test.unit.stepping import FakeStepping
 
 TWO, THREE = Pipelining(), Pipelining(pp_generation=2)
@@ -62,7 +63,7 @@ class Rig:
 
     def frame(self, epoch: int, sequence: int, robot: str = "r1", rounds: int = 6, **changes: object) -> list[Chunk]:
         """An observation, and all that follows from it."""
-        self.server.submit(observation(epoch, sequence, robot, **changes), self.clock())
+        self.server.submit(observation(epoch, sequence, robot, **changes), self.clock())  # type: ignore[arg-type]
         return self.rounds(rounds)
 
     def rounds(self, number: int = 1) -> list[Chunk]:
@@ -211,3 +212,75 @@ def test_batches_do_not_come_back_while_a_pipelined_session_is_open() -> None:
 def test_the_door_for_clients_without_ros_offers_none() -> None:
     door = OpenpiClient(Rig().server, "ws_1")
     assert door.metadata()["pipelines"] is False and Framed.contract.pipelines
+
+
+# --- rows between two frames keep nobody waiting -------------------------------------------------------------------------------
+
+
+class Spoilt(Framed):
+    """Its next perception fails."""
+
+    fails = False
+
+    def require_pipelining(self, pipelining: Pipelining) -> None: ...
+
+    def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("no memory")
+        return super().enter(rows)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_after_a_failure_that_they_shared_all_are_answered_again(silent: bool) -> None:
+    """Whoever was in a call that failed has the engine for itself, and a pipelined session has rows in flight all the time."""
+    engine = Spoilt()
+    rig = Rig(engine)
+    epochs = {"r1": rig.open(), "r2": rig.open("r2", None), "r3": rig.open("r3", None)}
+    for sequence in (1, 2):
+        rig.frame(epochs["r1"], sequence)
+    engine.fails = True
+    asking = ["r2", "r3"] if silent else ["r2", "r1"]
+    for robot in asking:
+        rig.server.submit(observation(epochs[robot], 3, robot), rig.clock())
+    rig.rounds(2)
+    assert rig.server.refused == {"engine_error": 2} and rig.server.num_in_flight() == 2
+    asks = [(robot, sequence) for sequence in range(4, 9) for robot in asking]
+    answered = [chunk.id.robot for robot, sequence in asks for chunk in rig.frame(epochs[robot], sequence, robot)]
+    assert [answered.count(robot) for robot in asking] == [5, 5] and rig.server.num_waiting == 0
+
+
+@pytest.mark.parametrize("pipelining", [None, TWO])
+def test_an_engine_in_which_no_row_ever_goes_on_counts_as_hung_though_robots_ask_anew(pipelining: Pipelining | None) -> None:
+    class Idle(Framed):
+        def ready(self) -> Collection[int]:
+            return []
+
+    rig = Rig(Idle())
+    epochs = {robot: rig.open(robot, pipelining) for robot in ("r1", "r2")}
+    for sequence in range(1, 31):
+        rig.now_s += 1.0
+        for robot, epoch in epochs.items():
+            rig.frame(epoch, sequence, robot, rounds=2)
+    assert rig.server.stalled_s(rig.now_s) > 20.0
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_happens_everybody_is_answered_who_asks_afterwards(seed: int) -> None:
+    machine = FramesMachine(seed)
+    for _ in range(400):
+        machine.happen()
+    machine.settle()
+
+
+def test_fewer_rows_than_a_pipelined_session_was_promised_keep_it_and_all_others_going() -> None:
+    rig = Rig()
+    epoch, other = rig.open(), rig.open("r2", None)
+    for sequence in (1, 2):
+        rig.frame(epoch, sequence)
+    rig.server.resize(2, 0)
+    assert told(rig.frame(epoch, 3)) == [(1, 3)] and len(rig.frame(other, 1, "r2")) == 1
+    for robot, its_epoch in (("r1", epoch), ("r2", other)):
+        rig.server.close_session(robot, "system1", its_epoch)
+    rig.server.resize(2, 0)
+    assert "keeps 1 rows" in refusal(rig)
