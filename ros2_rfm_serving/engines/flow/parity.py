@@ -147,7 +147,8 @@ def _times(config: SamplingConfig) -> list[float]:
     times = [(config.num_steps - step) / config.num_steps for step in range(config.num_steps + 1)]
     if config.predicts is Predicts.VELOCITY:
         return times
-    return [round(time * config.train_steps) / config.train_steps for time in times]
+    left = range(config.num_steps, -1, -1)
+    return [round(config.train_steps * steps / config.num_steps) / config.train_steps for steps in left]
 
 
 def _kept(time: float, config: SamplingConfig) -> float:

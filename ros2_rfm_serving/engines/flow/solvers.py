@@ -95,7 +95,7 @@ class Ddim:
     @cached_property
     def _levels(self) -> tuple[tuple[float, ...], ...]:
         """Of each step: its time; how much signal and how much noise there is in x, before and after."""
-        indices = [round(self.train_steps * (1.0 - step / self.num_steps)) - 1 for step in range(self.num_steps)]
+        indices = [round(self.train_steps * left / self.num_steps) - 1 for left in range(self.num_steps, 0, -1)]  # halves are exact
         kept = [*(cosine_levels(self.train_steps)[index] for index in indices), 1.0]
         signal, spread = [math.sqrt(level) for level in kept], [math.sqrt(1.0 - level) for level in kept]
         times = tuple((index + 1) / self.train_steps for index in indices)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,13 @@ def test_a_diffusion_that_knows_the_answer_arrives_there(predicts: Predicts, num
         np.testing.assert_allclose(x, math.sqrt(level) * clean + math.sqrt(1 - level) * noise, atol=1e-9)
         x = x + ddim.update(lambda x: noise if predicts is Predicts.NOISE else clean, x, step, None)
     np.testing.assert_allclose(x, clean, atol=1e-9)
+
+
+def test_a_step_between_two_noise_levels_takes_the_even_one() -> None:
+    """As the trailing steps of other samplers, which round halves to even: exactly, or it is another level by machine."""
+    ddim = Ddim(predicts=Predicts.CLEAN, num_steps=40, train_steps=100, clean_limit=None)
+    exact = [Fraction(100 * left, 40) for left in range(40, 0, -1)]
+    assert [round(100 * ddim.time(step)) for step in range(40)] == [round(time) for time in exact]
 
 
 def test_the_noise_levels_are_those_of_the_cosine_schedule() -> None:
