@@ -155,7 +155,7 @@ class RobotBrain(RobotParts):
         delay = steps_of(now_s - seen.sent_s, self.config.step_rate_hz)
         real_delay, moved = max(executed, delay), min(executed, delay)
         self._talk.due.answered(system1, delay, moved)
-        if moved > self._talk.due.bridged(system1):
+        if moved > seen.bridged:
             return "delay_not_bridged"  # whatever the delay usually is; asked anew, it may stand meanwhile
         begun_s = answered.asked.observed_s
         problem = self._motor.take(chunk, seen.mark, seen.observed_s, real_delay=real_delay, begun_s=begun_s)

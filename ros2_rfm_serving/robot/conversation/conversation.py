@@ -159,7 +159,8 @@ class Conversation:
 
     def _request(self, link: Link, sensors: Sensors, told: Instructions, episode: int, now_s: float) -> ObservationRequest:
         again = link.asked_again is not None
-        identity = link.sent(episode, now_s, self._queue.mark, min(sensors.state_s, sensors.images_s))
+        observed_s, bridged = min(sensors.state_s, sensors.images_s), 0 if self.due.waits else self.due.bridged(link)
+        identity = link.sent(episode, now_s, self._queue.mark, observed_s, bridged)
         if link.component != SYSTEM1:
             prompt = self._config.prompts.get(link.component, "")
             history = f" {told.history()}" if link.component in (SYSTEM2, MONITOR) else ""

@@ -43,7 +43,8 @@ class Due:
         if not link.goal_coupled:
             return link.next_send_s  # the route's rate paces it
         if link is self._links.system1:
-            wants = link.depth > 1 or self._wants_chunk(link)  # a pipelined session has its frames, whatever is queued
+            frames = link.depth > 1 and not self.waits  # whatever is queued
+            wants = frames or self._wants_chunk(link)
             return max(link.next_send_s, step_ends_s) if wants else math.inf
         return max(link.next_send_s, step_ends_s) if link.component in self._calls.due and self._is_between_calls() else math.inf
 

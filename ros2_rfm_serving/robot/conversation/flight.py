@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 from ros2_rfm_serving.types import RequestId
@@ -12,6 +13,8 @@ class InFlight(NamedTuple):
     sent_s: float
     mark: int
     observed_s: float
+    bridged: int = sys.maxsize
+    """Steps that may be executed until its answer: none where it was asked while the robot waited, without a prefix."""
 
 
 class Answered(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import math
 import random
+import sys
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -255,8 +256,8 @@ class Link:
         """The next request begins a new series."""
         self.next_send_s = -math.inf
 
-    def sent(self, episode: int, now_s: float, mark: int, observed_s: float) -> RequestId:
-        """The identity of the request that goes out now.
+    def sent(self, episode: int, now_s: float, mark: int, observed_s: float, bridged: int = sys.maxsize) -> RequestId:
+        """The identity of the request that goes out now. bridged: steps that may be executed until its answer.
 
         The pace keeps its phase: a request that goes out late does not delay those after it, by up to one period and the
         `allowance_s`, so that a robot whose loop is fast enough reaches its rate on average.
@@ -269,7 +270,7 @@ class Link:
         if again:
             self._flight.remove(again)
             self.asked_again = None
-        self._flight.add(InFlight(request, now_s, mark, observed_s))
+        self._flight.add(InFlight(request, now_s, mark, observed_s, bridged))
         self.unanswered_s = min(self.unanswered_s, now_s)
         if not now_s < self._gives_up_s < math.inf:  # else it is asked again before the last request was given up
             self._gives_up_s = now_s + self._limit_s
@@ -300,7 +301,7 @@ class Link:
             return Overdue.NOTHING
         self._gives_up_s = math.inf
         self.timeouts += 1
-        if self.timeouts > (self.config.max_timeouts - 1) * self.depth:  # of those in flight at once, all but one do not count
+        if self._is_silent(now_s):
             self.refused(f"{self.server} answered none of {self.timeouts} requests", now_s)
             self.timeouts = 0
             return Overdue.GIVEN_UP
@@ -310,6 +311,12 @@ class Link:
             self._gives_up_s = remaining.sent_s + self._limit_s
         self._expect()
         return Overdue.GIVEN_UP
+
+    def _is_silent(self, now_s: float) -> bool:
+        """After as many timeouts as are allowed. Those of a pipelined session run side by side: it has to be silent for so long."""
+        most = self.config.max_timeouts
+        silent_s = now_s - self.unanswered_s
+        return self.timeouts >= most and (self.depth == 1 or silent_s >= most * self._limit_s - 1e-6)
 
     def accept(self, reply: Reply, now_s: float) -> Answered | str:
         """What the reply answers, or the counter under which it is dropped."""

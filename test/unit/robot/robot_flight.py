@@ -50,6 +50,10 @@ class Flight:
         pipelining = self._config.pipelining
         return pipelining.depth if pipelining and component == "system1" else 1
 
+    @property
+    def context(self) -> int:
+        return self._context.get("system1", 0)
+
     def seen(self, sent: Sent, ended_with: int | None) -> Sent | None:
         """The request whose observation an answer says that it ended with; None: that cannot be."""
         component, first = sent.request.id.component, sent.request.id.sequence

@@ -94,7 +94,8 @@ class Happenings:
         reply = self._world.answer(replace(sent))
         if isinstance(reply, Chunk):
             first, last = sent.request.id.sequence, max(identity.sequence for identity in self._world.sent_ids)
-            ended_with = self._world.rng.choice([first - 1, last + 1, last + 1000])
+            older = range(first, self._shadow.context)  # than what was seen before, which is rarer
+            ended_with = self._world.rng.choice(older or (first - 1, last + 1, last + 1000))
             self._world.deliver(sent, replace(reply, ended_with=ended_with), False)
         return isinstance(reply, Chunk)
 

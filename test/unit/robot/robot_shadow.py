@@ -77,6 +77,11 @@ class Shadow:
         out = self._flight[component]
         return self.world.rng.choice(out) if out else None
 
+    @property
+    def context(self) -> int:
+        """Newest observation that a chunk of System 1 ended with."""
+        return self._flight.context
+
     # --- what happens to the robot ---
 
     def notice_episode(self) -> None:
@@ -151,6 +156,8 @@ class Shadow:
         assert answers, f"{component}: a reply was taken that does not answer what is in flight"
         assert seen is not None, f"a chunk was taken that cannot have ended with observation {ended_with}"
         assert sent.request.id.episode == self._episode, "a reply of another episode was taken"
+        limit_s = max(self.config.link.request_timeout_s, 2.0 * self.world.routes[component][1])
+        assert now_s < sent.at_s + limit_s + EPS, f"{component}: an answer was taken after {now_s - sent.at_s:.3f} s"
         assert self._lasts(sent), f"{component}: a reply of a session that is over was taken"
         if component == "system1":
             number = len(self._taken) + 1

@@ -155,6 +155,29 @@ def test_a_silence_of_as_many_timeouts_as_without_pipelining_opens_the_session_a
     assert not rig.brain.sessions and rig.refused()["request_timeout"] == 4
 
 
+@pytest.mark.parametrize("stages", [2, 7, 15])
+def test_the_silence_is_as_long_however_many_are_in_flight(stages: int) -> None:
+    rig = Pipelined(replace(PIPELINED, execution_horizon=6, pipelining=Pipelining(pp_generation=stages)))
+    rig.run(round(2.0 / PERIOD_S) - 2)
+    assert rig.brain.sessions, "two timeouts of a second are not over"
+    rig.run(10)
+    assert not rig.brain.sessions and rig.refused()["request_timeout"] >= 2
+
+
+def test_a_robot_that_waits_takes_nothing_that_was_asked_before_it_moved_on() -> None:
+    """What it asks while it waits has no prefix: a chunk that comes while it moves goes on from nothing that it executed."""
+    rig = Pipelined(replace(PIPELINED, execution_horizon=4, link=replace(PIPELINED.link, counts_first_latency=True)))
+    system1 = rig.brain._links.system1
+    assert system1 is not None
+    system1.contract = replace(PIPELINES, max_inference_delay_steps=2)
+    rig.run(12)
+    assert rig.answer(1, 1) and rig.brain._talk.due.waits, "it took eleven steps; the robot stood"
+    assert rig.run(6) == [4], "it executes its horizon, and asks when that is over"
+    assert rig.answer(2, 4), "it has stood since the last was asked"
+    rig.run(2)
+    assert not rig.answer(3, 4) and rig.refused()["delay_not_bridged"] == 1, "it has moved on since"
+
+
 def test_what_is_late_is_discarded_and_what_is_not_is_waited_for() -> None:
     policy = TaskPolicy(fallbacks={"system1": Fallback.STOP_AND_RESEND}, max_consecutive_slo_violation=100)
     rig = Pipelined(replace(PIPELINED, policy=policy), slo_s=0.29)
