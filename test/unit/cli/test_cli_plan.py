@@ -309,7 +309,7 @@ class TestCheck:
         assert "valid. 32 robots; servers: 8 x NVIDIA H200" in done.stdout
         assert "system2 (Qwen2.5-VL-7B-Instruct): 0.1 per action, p99 within 2000 ms" in done.stdout
         ways = "batch 1, 2, 4, 8, 16; continuous; planned in fixed batches"
-        )
+        assert f"nvidia/GR00T-N1.6-3B on NVIDIA H200: in the catalogue, profiled ({ways}), 10 of 141 GB" in done.stdout
 
     def test_warns_of_unknown_unmeasured_and_oversized_models(self, tmp_path: Path) -> None:
         catalogue = tmp_path / "models.yaml"
