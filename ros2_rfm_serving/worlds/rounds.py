@@ -22,8 +22,8 @@ from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.engines.embedded.options import ON_CPU
 from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyNetwork
 from ros2_rfm_serving.engines.embedded.token_policy import TokenPolicy
-from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.graphs import Tensors
+from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.engines.tokens.engine import TokenEngine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.server.horizon import outlooks
@@ -42,7 +42,7 @@ class Blind(FlowPolicy):
     """The embedded policy without images, as for most examples of its training."""
 
     def _keys_values(self, state: Tensor, images: Tensor, words: Tensor) -> Tensors:
-        none = torch.zeros(len(state), dtype=torch.bool)
+        none = torch.zeros(state.shape[0], dtype=torch.bool)
         return tuple(tensor for pair in self._network.encode(state, images[:1], words, none) for tensor in pair)
 
 
@@ -50,7 +50,7 @@ class BlindTokens(TokenPolicy):
     """The same of the autoregressive policy."""
 
     def _context(self, state: Tensor, images: Tensor, words: Tensor) -> Tensor:
-        none = torch.zeros(len(state), dtype=torch.bool)
+        none = torch.zeros(state.shape[0], dtype=torch.bool)
         return self._network.context(state, images[:1], words, none)
 
 
@@ -64,7 +64,7 @@ def blind_engine(folder: Path) -> Engine:
         )
     if not isinstance(network, FlowPolicyNetwork):
         raise ModelError(f"{folder} holds no policy")
-    return FlowEngine(Blind(f"rfm/{folder.name}", network, content_hash), sampling_of(network.config, ON_CPU))
+    return SteppingEngine(Blind(f"rfm/{folder.name}", network, content_hash), sampling_of(network.config, ON_CPU))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,7 +118,7 @@ class ContextEncoder(nn.Module):
         state_tokens = self.state_tokens(features.to(self.kind)).unflatten(1, (self.config.state_tokens, -1))
         image_tokens = self.image_tokens(images)
         if keep_images is not None:
-            some, image_tokens = image_tokens, self.no_image.repeat(len(state), 1, 1)
+            some, image_tokens = image_tokens, self.no_image.repeat(state.shape[0], 1, 1)
             image_tokens[keep_images] = some
         return torch.cat([state_tokens, image_tokens, self.word(words)], dim=1) + self.kind
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ros2_rfm_serving.engines.answers import answers_of
 from ros2_rfm_serving.engines.base import stepping
+from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Horizon, Pipelining
 from ros2_rfm_serving.worlds.framed_rounds import run_frames
@@ -48,3 +51,15 @@ def test_rows_that_a_chunk_does_not_have_are_an_error(repository: Path, arms: li
     engine = stepping(blind_engine(repository / "models" / "metaworld_autoregressive"))
     with pytest.raises(ModelError, match="chunks of 8 rows, of which 10 are needed"):
         list(run_frames(arms[:1], engine, jobs(1), MERGED, steps_per_frame=5))
+
+
+@pytest.mark.parametrize("bundle", ["metaworld_flow", "metaworld_autoregressive"])
+def test_policies_without_images_take_any_number_of_rows(repository: Path, bundle: str) -> None:
+    """A graph that was traced at one number holds for all."""
+    engine = blind_engine(repository / "models" / bundle)
+    blank = blank_request(engine.contract)
+    (alone,) = answers_of(engine, [blank])
+    for num in (3, 2, 4):
+        for row in answers_of(engine, [blank] * num):
+            assert not isinstance(row, ModelError) and not isinstance(alone, ModelError)
+            np.testing.assert_allclose(row.chunk_model, alone.chunk_model, atol=1e-5)
