@@ -43,7 +43,7 @@ FIGURES = {
     ),
     "10": (
         "success and throughput of the execution modes",
-        f"PAR has {PARALLEL} workers. AURAS spreads generation over as many stages as give the most throughput, evenly.",
+        f"PAR has {PARALLEL} workers. AURAS spreads generation evenly over 8 stages, or over as many as there are steps: what 40 steps bear (Figure 12).",
     ),
     "11": (
         "throughput by the degree of parallelism",
@@ -59,8 +59,8 @@ and a batch of n rows costs less than n of one.""",
         """Diffusion, 100 steps, 5 stages. The longest stage has a share of e^(5 alpha) of all: at alpha 1, 64 of the 100 steps,
 of which most run in a batch of one.""",
     ),
-    "14": ("deeper and shallower networks", "Random weights, which are as fast; diffusion, 40 steps, 20 stages."),
-    "15": ("number of solver steps", "Diffusion; as many stages as steps, at most 20."),
+    "14": ("deeper and shallower networks", "Random weights, which are as fast; diffusion, 40 steps, 8 stages."),
+    "15": ("number of solver steps", "Diffusion; as many stages as steps, at most 8."),
     "16": (
         "throughput over the grid of degrees",
         """Perception in several stages gains nothing on one core: it is under 2 % of the work. Both offsets cost the same.""",
