@@ -43,7 +43,8 @@ FIGURES = {
     ),
     "10": (
         "success and throughput of the execution modes",
-        f"PAR has {PARALLEL} workers. AURAS spreads generation evenly over 8 stages, or over as many as there are steps: what 40 steps bear (Figure 12).",
+        f"PAR has {PARALLEL} workers. AURAS spreads generation evenly over 8 stages, or over as many as there are steps: "
+        "what 40 steps bear (Figure 12).",
     ),
     "11": (
         "throughput by the degree of parallelism",
