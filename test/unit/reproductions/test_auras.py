@@ -91,7 +91,7 @@ def test_a_page_and_plots_of_whatever_is_there(tmp_path: Path) -> None:
             data.write(figure, results, tmp_path)
             plots.draw(figure, results, tmp_path)
         data.write_page(results, claims_of(results), tmp_path)
-    assert "| diffusion 40 | AURAS 1+20 |" in page(everything(), claims_of(everything()))
+    assert f"| diffusion 40 | {best(DIFFUSION40)} |" in page(everything(), claims_of(everything()))
 
 
 def test_control_steps_are_scaled_to_one_sequential_inference() -> None:
