@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ros2_rfm_serving.engines.base import Engine, Predicts, SamplingConfig, TokenSampling
 from ros2_rfm_serving.engines.embedded import bundle
+from ros2_rfm_serving.engines.embedded.contract import contract_of
 from ros2_rfm_serving.engines.embedded.inputs import placed
 from ros2_rfm_serving.engines.embedded.judge import Judge
 from ros2_rfm_serving.engines.embedded.layers import kernels_of
@@ -26,7 +27,7 @@ from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.engines.identity import model_hash
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
 from ros2_rfm_serving.engines.tokens.engine import TokenEngine
-from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind
+from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract
 
 
 def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> Engine:
@@ -92,23 +93,10 @@ class FlowPolicy:
         content_hash: str,
         options: BundleOptions = ON_CPU,
     ) -> None:
-        config = network.config
         self._network, self._inputs = network, placed(network, options)
         self._action_mean = network.action_mean.cpu().numpy()
         self._action_std = network.action_std.cpu().numpy()
-        self._contract = ModelContract(
-            model=model,
-            model_hash=content_hash,
-            output=OutputKind.ACTION_CHUNK,
-            action_names=config.action_names,
-            cameras=config.cameras,
-            state_size=config.state_size,
-            chunk_length=config.chunk_length,
-            control_rate_hz=config.control_rate_hz,
-            max_inference_delay_steps=config.max_inference_delay_steps,
-            action_mean=tuple(self._action_mean.tolist()),
-            action_std=tuple(self._action_std.tolist()),
-        )
+        self._contract = contract_of(model, network, content_hash)
         plain = partial(accelerated, compiled=options.compiles, recorded=options.records)
         fast: Callable[[Function], Function] = self._traced if options.traces else plain
         self._encode, self._velocity, self._velocity_at = fast(self._keys_values), fast(self._velocity_of), fast(self._modulated)

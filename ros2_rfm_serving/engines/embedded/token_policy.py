@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import TokenModel
+from ros2_rfm_serving.engines.embedded.contract import contract_of
 from ros2_rfm_serving.engines.embedded.inputs import placed
 from ros2_rfm_serving.engines.embedded.layers import Linear
 from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
 from ros2_rfm_serving.engines.embedded.token_network import DecoderBlock, TokenPolicyNetwork
-from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind
+from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract
 
 Cache = tuple[Tensor, ...]
 """Per block [rows, 2, heads, context + l_a, width / heads]: keys and values of the context, then of the tokens."""
@@ -27,19 +28,7 @@ class TokenPolicy(TokenModel):
     def __init__(self, model: str, network: TokenPolicyNetwork, content_hash: str, options: BundleOptions = ON_CPU) -> None:
         config = network.config
         self._network, self._inputs, self._device = network, placed(network, options), options.device
-        self._contract = ModelContract(
-            model=model,
-            model_hash=content_hash,
-            output=OutputKind.ACTION_CHUNK,
-            action_names=config.action_names,
-            cameras=config.cameras,
-            state_size=config.state_size,
-            chunk_length=config.chunk_length,
-            control_rate_hz=config.control_rate_hz,
-            max_inference_delay_steps=config.max_inference_delay_steps,
-            action_mean=tuple(network.action_mean.tolist()),
-            action_std=tuple(network.action_std.tolist()),
-        )
+        self._contract = contract_of(model, network, content_hash)
         self._blocks = [_Block.of(block) for block in network.decoder if isinstance(block, DecoderBlock)]
         self._words = torch.cat([network.token.weight, network.begin[None]]).detach()
         begin = config.num_actions * config.num_bins  # the last of the words; what stands before a token is of the dimension before
