@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,17 @@ class Arms(Fleet):
         )
         self.asked[robot, self._sequence] = observation
         self.out.publish(convert.observation_to(observation))
+
+    def ask_until(self, condition: Callable[[], bool]) -> None:
+        """All robots at once, then all but one and spread out, until it holds: who meets whom depends on the machine."""
+        for turn in range(1000):
+            for robot in ROBOTS[turn % 2 :]:
+                self.request(robot)
+                self.spin(0.002 * (turn % 2))
+            self.spin(0.05)
+            if condition():
+                return
+        raise AssertionError("1000 turns, and nobody shared a step")
 
     def close(self, robot: str) -> None:
         self.wait(self._closer.service_is_ready)
@@ -134,18 +145,12 @@ def test_robots_with_other_delays_share_steps_and_get_what_they_would_get_alone(
     ros_domain: int, tmp_path: Path, alone: Engine
 ) -> None:
     with arms(tmp_path, alone) as (fleet, _):
-        for turn in range(30):
-            for robot in ROBOTS[turn % 2 :]:
-                fleet.request(robot)
-                fleet.spin(0.002)
-            fleet.spin(0.05)
-        fleet.wait(lambda: len(fleet.received) > 30, what="chunks")
+        fleet.ask_until(lambda: len(fleet.received) > 30 and any(chunk.served.batch_size > 1 for chunk in fleet.received))
         received = fleet.received
         for chunk in received:
             (answer,) = alone.infer([row_of(fleet.asked[chunk.id.robot, chunk.id.sequence])])
             assert np.abs(convert.tensor_from(chunk.chunk_model) - answer.chunk_model).max() <= SAME  # type: ignore[union-attr]
             assert chunk.inference_delay_steps == ROBOTS.index(chunk.id.robot)
-        assert max(chunk.served.batch_size for chunk in received) > 1, "nobody shared a step"
         assert {chunk.id.robot for chunk in received} == set(ROBOTS)
 
 
