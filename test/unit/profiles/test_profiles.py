@@ -22,6 +22,7 @@ from ros2_rfm_serving.engines.emulated import EmulatedEngine
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, ProfileError
 from ros2_rfm_serving.factory import Catalogue
+from ros2_rfm_serving.operate import profile_sheet
 from ros2_rfm_serving.operate.profiled import BATCHINGS, derived
 from ros2_rfm_serving.profiles import (
     COLUMNS,
@@ -335,7 +336,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         left[1] += 1
         return real(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(measure, "measure", limited)
+    monkeypatch.setattr(profile_sheet, "measure", limited)
     yield left
 
 
