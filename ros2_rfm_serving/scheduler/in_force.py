@@ -118,6 +118,12 @@ class InForce:
             self._background = None
             self._consider(order, made)
 
+    def end(self) -> None:
+        """Whoever waits is refused."""
+        waiting, self._waiting, self._asked, self._background = self._waiting, [], None, None
+        for order in waiting:
+            order.close(ScheduleError("the scheduler ends: ask the next one"))
+
     # --- orders, one after the other ---
 
     @property
