@@ -14,9 +14,9 @@ import numpy as np
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.scheduler.admission import FAIR_SHARE, Admission, Seats
 from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.limits import Array, Limits
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.problem import TaskClass
-from ros2_rfm_serving.scheduler.promises import Array, Promises
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Adjustment:
         found: list[tuple[float, Adjusted]] = []
         for seats in self._seatings():
             hosts = self._with(seats)
-            rates_hz = Promises(self._classes, hosts, self._curves).highest(self._owed_hz, self._most_hz, self._weights)
+            rates_hz = Limits(self._classes, hosts, self._curves).highest(self._owed_hz, self._most_hz, self._weights)
             if rates_hz is not None:
                 found.append((float(self._weights @ rates_hz), self._adjusted(seats, rates_hz)))
         if not found:

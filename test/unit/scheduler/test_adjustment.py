@@ -37,7 +37,7 @@ def key(placement: Placement) -> tuple[str, str, str, int]:
 
 
 def holds_by_the_measured_figures(running: Fleet, floor_hz: float = 0.0) -> None:
-    """SLOs at the load of every server; that its replies allow every robot its floor; that routes say to robots what is counted on."""
+    """SLOs at the load of every server; its replies allow every robot its floor; robots may send what is counted on."""
     for placement in running.schedule.placements:
         mine = [route for route in running.schedule.routes if route.server == placement.server]
         load_hz = sum(route.predicted_rate_hz for route in mine)

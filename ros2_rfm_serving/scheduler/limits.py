@@ -19,7 +19,7 @@ ROUNDING = 1e-9
 Array = npt.NDArray[np.float64]
 
 
-class Promises:
+class Limits:
     """Of all robots on these servers, those of a class at one rate."""
 
     def __init__(self, classes: Sequence[TaskClass], hosts: Mapping[str, Host], curves: Curves) -> None:
