@@ -130,6 +130,11 @@ class Fleet:
             gained_actions=gain_hz * horizon_s if gain_hz > MIN_GAIN * now_hz else 0.0,
         )
 
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Servers with robots whose loss no standby makes good."""
+        return tuple(name for name, host in self._hosts.items() if host.sessions and not host.standby)
+
     def actions_hz(self) -> float:
         """Weighted action throughput that the schedule in force expects."""
         return self._actions_hz(self.schedule, set(self._task_of))
@@ -141,11 +146,23 @@ class Fleet:
         admission = Admission(task, self._problem.classes, self._hosts, self._curves, self._planned_hz.get(task.name, 0.0))
         hosts = admission.seats()
         cap_hz, rate_hz = admission.rates_hz(hosts)
-        routes = [_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands]
+        routes = self._covered([_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands])
         changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
         for demand, route in zip(task.demands, routes, strict=True):
             changed._host(route.server).add(route, demand)
         return changed._published((*self.schedule.routes, *routes), rate_hz)
+
+    def _covered(self, routes: Sequence[Route]) -> list[Route]:
+        """The first robot of a server brings it a reserved standby, where one carries it."""
+        standbys: dict[str, str] = {}
+        for name in {route.server for route in routes if not self._hosts[route.server].sessions}:
+            mine = [(r, self._demands[r.task, r.component]) for r in routes if r.server == name]
+            load_hz, slos = sum(r.predicted_rate_hz for r, _ in mine), {(d.slo_s, d.percentile) for _, d in mine}
+            for other in self._hosts.values():
+                reserved = other.placement.standby and other.placement.model == self._hosts[name].placement.model
+                if reserved and other.load_hz + load_hz <= other.capacity_hz({*other.slos, *slos}, self._curves):
+                    standbys[name] = other.placement.server
+        return [replace(r, standby=standbys.get(r.server, r.standby)) for r in routes]
 
     def _adjusted_for(self, robot: Robot, task: TaskClass) -> Fleet:
         """Others' rates and batch sizes are other ones then. Raises: `ScheduleError`."""

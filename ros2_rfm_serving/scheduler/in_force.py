@@ -18,6 +18,7 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.orders import Admit, Order, Release, Replan
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers, settled
+from ros2_rfm_serving.scheduler.standby import uncovered
 from ros2_rfm_serving.types import Schedule
 
 PATIENT = 2
@@ -54,6 +55,7 @@ class InForce:
         """Beside which schedule, and for whom, room was to be made last."""
         self._impossible: dict[object, str] = {}
         """Fleets of this factory that could not be planned: why. The same input gives the same answer."""
+        self._uncovered: tuple[str, ...] = ()
         self._run(first.factory)
         book.planned(first, "the scheduler began")
         self._publish(first.fleet)
@@ -299,6 +301,9 @@ class InForce:
 
     def _publish(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        if fleet.uncovered != self._uncovered:
+            self._uncovered = fleet.uncovered
+            self._log.info(uncovered(fleet.uncovered) if fleet.uncovered else "a standby covers the loss of any server")
         self._publish_it(fleet.schedule, self.factory.name)
 
 
