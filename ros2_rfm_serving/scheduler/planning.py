@@ -13,6 +13,7 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.policies import baselines, best
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement, TooFewServersError
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa
@@ -112,11 +113,26 @@ def start_fleet(
 
     Raises: `ScheduleError` with the reasons and remedies when it cannot be served; `ProfileError`.
     """
+    solution = _served(factory, robots, profile, catalogue, policy, None)
+    return fleet_of(factory, solution, robots, profile, catalogue, epoch=epoch, previous=previous)
+
+
+def plan(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None) -> Planned:
+    """work: as in `plan_factory`. Raises: as `start_fleet`."""
+    factory, robots = order.factory, order.robots
+    solution = _served(factory, robots, profile, catalogue, order.policy, work)
+    fleet = fleet_of(factory, solution, robots, profile, catalogue, epoch=order.epoch, previous=order.previous)
+    return Planned(fleet, factory, order.previous, order.policy, solution.work)
+
+
+def _served(
+    factory: Factory, robots: Sequence[Robot], profile: Profile, catalogue: Catalogue | None, policy: str, work: float | None
+) -> Solution:
     counts = Counter(robot.task for robot in robots)
-    solution = plan_factory(factory, profile, catalogue, policy=policy, num_robots=counts)
+    solution = plan_factory(factory, profile, catalogue, policy=policy, num_robots=counts, work=work)
     if not solution.servers:
         raise ScheduleError("; ".join(solution.problems))
-    return fleet_of(factory, solution, robots, profile, catalogue, epoch=epoch, previous=previous)
+    return solution
 
 
 def fleet_of(
