@@ -8,7 +8,7 @@ gain, until the next change, exceeds the actions lost while models move.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
@@ -17,8 +17,10 @@ from ros2_rfm_serving.factory import Robot
 from ros2_rfm_serving.scheduler.admission import Admission
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
-from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
+from ros2_rfm_serving.scheduler.seen import Seen
+from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
 MIN_GAIN = 1e-3
 """Relative gain below which predictions do not differ."""
@@ -35,7 +37,7 @@ class Migration:
     moved_robots: tuple[str, ...]
     """At least one of their routes changes its server."""
     lost_actions: float
-    """While the new models load, of the robots that were on those servers."""
+    """While the new models load, of the robots that were on those servers; and of each that moves, while it does."""
     gained_actions: float
     """Until the horizon; none where it is within the rounding of what is predicted."""
 
@@ -56,7 +58,7 @@ class Fleet:
         self._problem, self._curves = problem, curves
         self._classes = {task.name: task for task in problem.classes}
         self._task_of = {robot.name: robot.task for robot in robots}
-        self._hosts = {p.server: Host(p) for p in schedule.placements}
+        self._hosts = {p.server: _host(p, problem.seen) for p in schedule.placements}
         self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
         self._planned_hz: dict[str, float] = {}
         """Task -> action rate that the plan gives to its robots."""
@@ -65,6 +67,38 @@ class Fleet:
             if demand.goal_coupled:
                 self._planned_hz[task] = max(route.predicted_rate_hz / demand.calls, self._planned_hz.get(task, 0.0))
             self._hosts[route.server].add(route, demand)
+
+    @property
+    def hosts(self) -> Mapping[str, Host]:
+        """Server -> what it carries."""
+        return self._hosts
+
+    @property
+    def problem(self) -> Problem:
+        return self._problem
+
+    @property
+    def curves(self) -> Curves:
+        return self._curves
+
+    def paces_hz(self) -> dict[str, tuple[float, float]]:
+        """Task -> (action rate of one robot, by the closed loop at the slowest servers and by what it may send; its floor)."""
+        expected: dict[str, float] = {}
+        slowest: dict[int, float] = {}
+        for host in self._hosts.values():
+            for index in host.demands:
+                slowest[index] = max(slowest.get(index, 0.0), host.mean_s(0.0, self._curves))
+        for route in self.schedule.routes:
+            name = self._task_of[route.robot]
+            demand = self._demands[name, route.component]
+            if demand.goal_coupled:
+                expected[name] = min(expected.get(name, math.inf), route.max_rate_hz / demand.calls)
+        paces: dict[str, tuple[float, float]] = {}
+        for name, most_hz in expected.items():
+            task = self._classes[name]
+            loop_hz = task.closed_loop_hz({d.index: slowest.get(d.index, 0.0) for d in task.coupled})
+            paces[name] = min(most_hz, loop_hz), task.floor_hz
+        return paces
 
     def admit(self, robot: Robot) -> Fleet:
         """Adds a robot to the servers as they are; no other robot's route changes.
@@ -118,13 +152,23 @@ class Fleet:
             stopped = {r.robot for r in self.schedule.routes if r.server == placement.server}
             load_s = self._problem.load_s.get((placement.model, placement.gpu_type), 0.0)
             lost += load_s * self._actions_hz(self.schedule, stopped)
-        now_hz = self.actions_hz()
+        lost += MOVE_S * self._actions_hz(self.schedule, robots)
+        now_hz = self.reached_hz()
         gain_hz = self._actions_hz(other, set(self._task_of)) - now_hz
         return Migration(
             moved_servers=tuple(p.server for p in moved),
             moved_robots=tuple(sorted(robots)),
             lost_actions=lost,
             gained_actions=gain_hz * horizon_s if gain_hz > MIN_GAIN * now_hz else 0.0,
+        )
+
+    def reached_hz(self) -> float:
+        """The same, where robots do not become slower than was expected: nor faster, which only another schedule lets them."""
+        paces = {name: rate_hz for name, (rate_hz, _) in self.paces_hz().items()}
+        return sum(
+            self._classes[task].value * min(route.predicted_rate_hz, paces.get(task, math.inf))
+            for route in self.schedule.routes
+            if route.component == SYSTEM1 and (task := self._task_of[route.robot])
         )
 
     def actions_hz(self) -> float:
@@ -162,6 +206,11 @@ class Fleet:
             predicted_actions_hz=self.schedule.predicted_actions_hz + gained_hz,
         )
         return self
+
+
+def _host(placement: Placement, seen: Seen) -> Host:
+    gpu = placement.gpu or placement.server
+    return Host(placement, seen.gpu_type(gpu, placement.gpu_type), lives=gpu not in seen.lost)
 
 
 def _route(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: float) -> Route:

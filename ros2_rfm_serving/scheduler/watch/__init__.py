@@ -1,6 +1,8 @@
-"""What a running factory says of itself: which servers live, how fast they are, what robots need; and whether the plan still holds."""
+"""What a running factory says of itself: which servers live, how fast they are, what robots need; and whether the plan still
+holds."""
 
-from ros2_rfm_serving.scheduler.watch.watch import LOOK_PERIOD_S, Finding, Watch
+from ros2_rfm_serving.scheduler.watch.health import LOOK_PERIOD_S
+from ros2_rfm_serving.scheduler.watch.watch import Finding, Watch
 from ros2_rfm_serving.scheduler.watch.words import Asked, RobotWord, ServerWord
 
 __all__ = ["LOOK_PERIOD_S", "Asked", "Finding", "RobotWord", "ServerWord", "Watch"]

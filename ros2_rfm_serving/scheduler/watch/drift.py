@@ -1,9 +1,9 @@
 """How long servers really take, against the profile that the plan was made with.
 
-A server says how many replies it has given and how long the engine took for them, queueing apart. A batch of fixed size takes what the
-profile has for it, whoever waits in front of it: the quotient is the server's *pace*. Between replies of half-filled batches and full
-ones no difference is claimed: some engines fill batches up, others do not. Requests that share an engine take the longer the more
-they are: there the pace is that of the latency curve which goes through (rate, latency) as measured.
+A server says how many replies it has given and how long the engine took for them, queueing apart. A batch of fixed size takes
+what the profile has for it, whoever waits in front of it: the quotient is the server's *pace*. Between replies of half-filled
+batches and full ones no difference is claimed: some engines fill batches up, others do not. Requests that share an engine take
+the longer the more they are: there the pace is that of the latency curve which goes through (rate, latency) as measured.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ LOT_S = 1.0
 LONGEST_LOT_S = 10.0
 """A server that was not heard for longer begins anew."""
 TOLERANCES = {"fixed": 0.05, "continuous": 0.2}
-"""Relative, by the way of batching: what is nearer to the pace in use is not worth another plan. The curve of requests that share an
-engine depends on how they arrive, which a profile only resembles."""
+"""Relative, by the way of batching: what is nearer to the pace in use is not worth another plan. The curve of requests that share
+an engine depends on how they arrive, which a profile only resembles."""
 FAR = 10.0
 """A lot that is so many times longer or shorter than its profile was not measured, or not here."""
 BISECTIONS = 30
@@ -78,8 +78,8 @@ class Drift:
         """Lots that say what no server does."""
 
     def place(self, placements: Mapping[str, Placement]) -> None:
-        """A schedule is in force. What was measured of a server counts as long as it hosts the same; the pace in use of its hardware
-        lasts until something else is measured."""
+        """A schedule is in force. What was measured of a server counts as long as it hosts the same; the pace in use of its
+        hardware lasts until something else is measured."""
         for name, placement in placements.items():
             known = self._servers.get(name)
             if known and _kind(known.placement) == _kind(placement):
@@ -99,7 +99,7 @@ class Drift:
         server.word, server.word_s = word, now_s
         server.latency_p99_s = word.latency_p99_s
         lot = _lot(before, word, passed_s) if before else None
-        if lot is None or word.batch_size != server.placement.batch_size and server.placement.batching == "fixed":
+        if lot is None or (word.batch_size != server.placement.batch_size and server.placement.batching == "fixed"):
             return None
         server.latency_s = lot.inference_s + lot.queue_wait_s
         pace = self._pace(server, lot)
@@ -156,7 +156,11 @@ class Drift:
         low, high = 1 / FAR, FAR
         for _ in range(BISECTIONS):
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if middle * float(np.interp(middle * rate_hz, rates, means, right=math.inf)) < latency_s else (low, middle)
+            low, high = (
+                (middle, high)
+                if middle * float(np.interp(middle * rate_hz, rates, means, right=math.inf)) < latency_s
+                else (low, middle)
+            )
         return high
 
 

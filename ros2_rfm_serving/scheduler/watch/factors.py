@@ -1,5 +1,5 @@
-"""What robots really need, against what the descriptor declares: the way to their servers, how far they execute a chunk (Kairos §3.1),
-how often they call System 2 (ROSA §3.4.2). Per task, of a sample of its robots: they are alike.
+"""What robots really need, against what the descriptor declares: the way to their servers, how far they execute a chunk (Kairos
+§3.1), how often they call System 2 (ROSA §3.4.2). Per task, of a sample of its robots: they are alike.
 
 A round trip is request to reply; without what the server took meanwhile, it is the network's.
 """
@@ -103,7 +103,8 @@ class Factors:
     def look(self) -> bool:
         """Takes over what is surely not as in use. True: there is some."""
         each = [f for t in self._tasks.values() for f in (t.travel, t.tail, *([t.cycle] if t.cycle else []), *t.calls.values())]
-        return any([factor.look() for factor in each])
+        changed = [factor.look() for factor in each]
+        return any(changed)
 
     # --- what plans are made with ---
 
@@ -133,7 +134,11 @@ class Factors:
     def _measure(
         self, task: _Task, before: RobotWord, word: RobotWord, passed_s: float, latency_s: float, latency_p99_s: float
     ) -> None:
-        deltas = {c: (a.answers - b.answers, a.round_trips_s - b.round_trips_s) for c, a in word.asked.items() if (b := before.asked.get(c))}
+        deltas = {
+            c: (a.answers - b.answers, a.round_trips_s - b.round_trips_s)
+            for c, a in word.asked.items()
+            if (b := before.asked.get(c))
+        }
         answers, round_trips_s = deltas.get(SYSTEM1, (0, 0.0))
         if answers <= 0:
             return

@@ -1,11 +1,12 @@
-"""Which servers live, with hysteresis: one that falls silent is lost after a while, one that comes back is trusted after a longer one.
+"""Which servers live, with hysteresis: one that falls silent is lost after a while, one that comes back is trusted after a longer
+one.
 
-Robots do not wait for it: they turn to their standby by themselves within a second or two (docs/safety.md). What is decided here is
-whom schedules are made with. A server that comes and goes is kept out for twice as long each time, and forgiven by and by (as routes
-are that flap: RFC 2439).
+Robots do not wait for it: they turn to their standby by themselves within a second or two (docs/safety.md). What is decided here
+is whom schedules are made with. A server that comes and goes is kept out for twice as long each time, and forgiven by and by (as
+routes are that flap: RFC 2439).
 
-Time comes as `now_s` of one clock, and counts only as far as between two looks of a scheduler that runs: one that was busy or stopped
-has heard nobody, and calls nobody lost for it. When nobody at all is heard, it is the scheduler that is deaf.
+Time comes as `now_s` of one clock, and counts only as far as between two looks of a scheduler that runs: one that was busy or
+stopped has heard nobody, and calls nobody lost for it. When nobody at all is heard, it is the scheduler that is deaf.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class _Server:
 
     @property
     def back_after_s(self) -> float:
-        return min(BACK_AFTER_S * 2.0 ** max(self.penalty - 1.0, 0.0), LONGEST_BACK_S)
+        return min(BACK_AFTER_S * math.exp2(max(self.penalty - 1.0, 0.0)), LONGEST_BACK_S)
 
 
 class Health:
