@@ -117,7 +117,7 @@ class InForce:
         attempt = (self.epoch, *self.no_room)
         if self.no_room and attempt != self._tried:
             self._tried = attempt
-            self._log.warning("; ".join(self.no_room.values()) + ": planning the whole factory anew")
+            self._log.warning("; ".join(dict.fromkeys(self.no_room.values())) + ": planning the whole factory anew")
             self._background = self._order(self.factory, [*fleet.robots, *newcomers(fleet, self._expected)])
 
     def see(self, finding: Finding, refit: Refit) -> None:
@@ -130,7 +130,7 @@ class InForce:
         self.seen, self._tried = finding.seen, ()
         self._impossible.clear()
         self._stranded |= {robot: self.declared[robot] for robot in refused if robot in self.declared}
-        self._log.warning(f"{finding.words}{''.join(f'; {why}' for why in refused.values())}")
+        self._log.warning(f"{finding.words}{''.join(f'; {why}' for why in dict.fromkeys(refused.values()))}")
         self._book.saw(finding, fleet)
         if fleet.schedule is before.schedule:
             self._fleet = fleet

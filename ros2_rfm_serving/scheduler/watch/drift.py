@@ -9,6 +9,7 @@ the longer the more they are: there the pace is that of the latency curve which 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +18,7 @@ import numpy as np
 
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.seen import LEAST_PACE, MOST_PACE
-from ros2_rfm_serving.scheduler.watch.means import Interval, Means
+from ros2_rfm_serving.scheduler.watch.means import LEAST_LOTS, Interval, Means
 from ros2_rfm_serving.scheduler.watch.words import ServerWord
 from ros2_rfm_serving.types import Placement
 
@@ -28,6 +29,8 @@ LONGEST_LOT_S = 10.0
 TOLERANCES = {"fixed": 0.05, "continuous": 0.2}
 """Relative, by the way of batching: what is nearer to the pace in use is not worth another plan. The curve of requests that share
 an engine depends on how they arrive, which a profile only resembles."""
+FRESH_S = 5.0
+"""What has not worked for longer keeps nobody waiting."""
 FAR = 10.0
 """A lot that is so many times longer or shorter than its profile was not measured, or not here."""
 BISECTIONS = 30
@@ -55,8 +58,18 @@ class _Measured:
     latency_s: float = math.nan
     """Mean of the newest lot, arrival to reply."""
     latency_p99_s: float = math.nan
+    lot_s: float = -math.inf
+    """When."""
     used: float = 1.0
     """The pace that plans are made with."""
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCES[self.placement.batching] * self.used
+
+    def is_changing(self, now_s: float) -> bool:
+        """It works, and what was measured of it does not say how fast yet."""
+        return 0 < len(self.paces) < LEAST_LOTS and now_s - self.lot_s < FRESH_S
 
 
 class Pace(NamedTuple):
@@ -107,6 +120,7 @@ class Drift:
             self.implausible += 1
             return None
         server.paces.add(lot.replies, pace)
+        server.lot_s = now_s
         return lot
 
     def latencies_s(self, server: str) -> tuple[float, float]:
@@ -114,13 +128,17 @@ class Drift:
         found = self._servers.get(server)
         return (found.latency_s, found.latency_p99_s) if found else (math.nan, math.nan)
 
-    def look(self) -> bool:
-        """Takes over the paces that are surely not those in use. True: there are some."""
+    def look(self, now_s: float) -> bool:
+        """Takes over the paces that are surely not those in use. True: there are some.
+
+        As long as it is not known of one server of a model what has changed, nothing is said of the others: it may be the same.
+        """
+        changing = {_model(s.placement) for s in self._servers.values() if s.is_changing(now_s)}
         changed = False
         for server in self._servers.values():
             interval = server.paces.interval()
-            if interval and interval.excludes(server.used, TOLERANCES[server.placement.batching] * server.used):
-                server.used = 1.0 if _is_profile(interval, server) else round(_bounded(interval.mean), 2)
+            if interval and interval.replaces(server.used, server.tolerance) and _model(server.placement) not in changing:
+                server.used = _bounded(interval.mean) if abs(interval.mean - 1.0) > server.tolerance / 2 else 1.0
                 changed = True
         return changed
 
@@ -129,12 +147,10 @@ class Drift:
         alike: dict[tuple[str, str], list[float]] = {}
         for server in self._servers.values():
             if server.paces.interval():
-                alike.setdefault((server.placement.model, server.placement.gpu_type), []).append(server.used)
-        models = {of: common for of, used in alike.items() if len(used) > 1 and (common := _common(used)) != 1.0}
-        own = {
-            name: round(s.used / models.get((s.placement.model, s.placement.gpu_type), 1.0), 2) for name, s in self._servers.items()
-        }
-        return {name: pace for name, pace in own.items() if pace != 1.0}, models
+                alike.setdefault(_model(server.placement), []).append(server.used)
+        models = {model: round(common, 2) for model, used in alike.items() if (common := _common(used)) != 1.0}
+        own = {name: s.used / models.get(_model(s.placement), 1.0) for name, s in self._servers.items()}
+        return {name: round(p, 2) for name, p in own.items() if abs(p - 1.0) > self._servers[name].tolerance / 2}, models
 
     def told(self) -> dict[str, Pace]:
         """By server, of those of which enough was measured."""
@@ -168,6 +184,10 @@ def _kind(placement: Placement) -> tuple[str, str, str, int]:
     return placement.model, placement.gpu_type, placement.batching, placement.batch_size
 
 
+def _model(placement: Placement) -> tuple[str, str]:
+    return placement.model, placement.gpu_type
+
+
 def _lot(before: ServerWord, word: ServerWord, passed_s: float) -> Lot | None:
     """None: it began anew, or nothing ran."""
     replies = word.replies - before.replies
@@ -178,13 +198,9 @@ def _lot(before: ServerWord, word: ServerWord, passed_s: float) -> Lot | None:
 
 
 def _common(paces: list[float]) -> float:
-    """Of which each has at least as much; 1: they do not agree on a direction."""
-    return min(paces) if min(paces) > 1.0 else max(paces) if max(paces) < 1.0 else 1.0
+    """Of several, all on one side of the profile: their median. 1: there is none."""
+    return statistics.median(paces) if len(paces) > 1 and (min(paces) > 1.0 or max(paces) < 1.0) else 1.0
 
 
 def _bounded(pace: float) -> float:
     return min(max(pace, LEAST_PACE), MOST_PACE)
-
-
-def _is_profile(interval: Interval, server: _Measured) -> bool:
-    return abs(interval.mean - 1.0) <= TOLERANCES[server.placement.batching] / 2

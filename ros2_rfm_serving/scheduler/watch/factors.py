@@ -41,7 +41,7 @@ class _Factor:
     def look(self) -> bool:
         interval = self.means.interval()
         tolerance = max(TOLERANCE * self.used, self.least)
-        if interval is None or not interval.excludes(self.used, tolerance):
+        if interval is None or not interval.replaces(self.used, tolerance):
             return False
         self.used = round(max(interval.mean, 0.0), 4)
         return True

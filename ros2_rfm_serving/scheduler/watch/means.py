@@ -17,6 +17,8 @@ MOST_LOTS, LEAST_LOTS = 40, 6
 SIGMAS = 4.0
 """Half an interval in standard errors: with a handful of lots about 99 %."""
 CONFIDENCE = 0.99
+AT_THE_CHANGE = 2
+"""Of the newest lots, the first ones, which may be of either level."""
 CHANGED = 0.03
 """Relative difference below which lots are of one level."""
 
@@ -31,9 +33,9 @@ class Interval(NamedTuple):
     mean: float
     high: float
 
-    def excludes(self, value: float, tolerance: float) -> bool:
-        """Whether all of it is further from `value` than this."""
-        return self.low > value + tolerance or self.high < value - tolerance
+    def replaces(self, value: float, tolerance: float) -> bool:
+        """Whether all of it is further from `value` than this, and it is no wider itself."""
+        return (self.low > value + tolerance or self.high < value - tolerance) and self.high - self.low <= 2 * tolerance
 
 
 class Means:
@@ -67,7 +69,7 @@ class Means:
         old, old_error = _mean(list(islice(self._lots, older)))
         least = max(CHANGED * abs(old), self._least_change)
         if abs(new - old) > max(SIGMAS * math.hypot(new_error, old_error), least):
-            for _ in range(older):
+            for _ in range(older + AT_THE_CHANGE):
                 self._lots.popleft()
 
 

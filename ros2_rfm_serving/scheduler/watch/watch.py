@@ -83,7 +83,7 @@ class Watch:
         if not lost and not back and 0.0 <= now_s - self._looked_s < SETTLE_S:
             return None
         self._looked_s = now_s
-        drifted, needs = self.drift.look(), self.factors.look()
+        drifted, needs = self.drift.look(now_s), self.factors.look()
         if not (lost or back or drifted or needs):
             return None
         before, self.seen = self.seen, self._seen()
