@@ -162,7 +162,7 @@ class SimulatedRobot:
 
     def word(self) -> RobotWord:
         """As its status says."""
-        brain, now_s = self.brain, self._events.now_s
+        brain = self.brain
         trips = {name: part.round_trips for name, part in brain.figures.items()}
         return RobotWord(
             robot=self.name,
@@ -170,8 +170,8 @@ class SimulatedRobot:
             server=brain.system1_server,
             streams=self._there and brain.state is RobotState.STREAMING and brain.task is not None,
             asked={name: Asked(sum(trip.counts), trip.sum) for name, trip in trips.items()},
-            actions=sum(brain.stalenesses.counts),
-            steps=now_s * brain.config.step_rate_hz,
+            horizons=sum(brain.horizons.counts),
+            horizons_s=brain.horizons.sum,
             round_trip_p99_s=float(np.quantile(brain.round_trips_s or [math.nan], 0.99)),
         )
 

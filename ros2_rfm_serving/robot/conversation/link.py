@@ -117,8 +117,8 @@ class Link:
             self.reconfigure(self.config)
 
     def _repace(self, period_s: float, now_s: float) -> None:
-        """At another pace it keeps its place in the period: the robots of a server, who change theirs together, stay as far apart in
-        it as they were, and do not crowd into a part of it for ever after."""
+        """At another pace it keeps its place in the period: the robots of a server, who change theirs together, stay as far apart
+        in it as they were, and do not crowd into a part of it for ever after."""
         wait_s = self.next_send_s - now_s
         if 0.0 < wait_s < math.inf and self._period_s > 0.0:
             self.next_send_s = now_s + wait_s / self._period_s * period_s

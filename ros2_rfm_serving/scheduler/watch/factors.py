@@ -23,8 +23,8 @@ TOLERANCE = 0.1
 LEAST_TRAVEL_S = 0.005
 """So much of a difference is none, of the way to a server."""
 MOST_TRAVEL_S = 10.0
-MOST_RATIO = 100.0
-"""Of rows or calls: more was not measured."""
+LEAST_CYCLE_S, MOST_RATIO = 1e-4, 100.0
+"""Beyond these it was not measured: seconds of a chunk, calls per action."""
 SAMPLE = 32
 """Robots of a task that are heard: they are alike."""
 
@@ -92,13 +92,13 @@ class Factors:
         task = self._tasks[word.task]
         before, at_s = task.robots.get(word.robot, (None, -math.inf))
         passed_s = now_s - at_s
-        if before is not None and 0.0 <= passed_s < LOT_S and word.actions >= before.actions:
+        if before is not None and 0.0 <= passed_s < LOT_S and word.horizons >= before.horizons:
             return
         task.robots[word.robot] = (word, now_s)
         if before is None or not 0.0 < passed_s <= LONGEST_LOT_S or not (before.streams and word.streams):
             return
         if before.server == word.server:  # else it has waited for a session meanwhile
-            self._measure(task, before, word, passed_s, latency_s, latency_p99_s)
+            self._measure(task, before, word, latency_s, latency_p99_s)
 
     def look(self) -> bool:
         """Takes over what is surely not as in use. True: there is some."""
@@ -131,9 +131,7 @@ class Factors:
 
     # --- parts ---
 
-    def _measure(
-        self, task: _Task, before: RobotWord, word: RobotWord, passed_s: float, latency_s: float, latency_p99_s: float
-    ) -> None:
+    def _measure(self, task: _Task, before: RobotWord, word: RobotWord, latency_s: float, latency_p99_s: float) -> None:
         deltas = {
             c: (a.answers - b.answers, a.round_trips_s - b.round_trips_s)
             for c, a in word.asked.items()
@@ -144,9 +142,8 @@ class Factors:
             return
         self._add(task.travel, answers, round_trips_s / answers - latency_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
         self._add(task.tail, answers, word.round_trip_p99_s - latency_p99_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
-        if task.cycle and word.steps > before.steps:
-            rows, step_s = (word.actions - before.actions) / answers, passed_s / (word.steps - before.steps)
-            self._add(task.cycle, answers, rows * step_s, 1e-4, MOST_RATIO)
+        if task.cycle and (chunks := word.horizons - before.horizons) > 0:
+            self._add(task.cycle, chunks, (word.horizons_s - before.horizons_s) / chunks, LEAST_CYCLE_S, MOST_RATIO)
         for component, factor in task.calls.items():
             if component in deltas:
                 self._add(factor, answers, deltas[component][0] / answers, 0.0, MOST_RATIO)

@@ -56,14 +56,14 @@ class RobotWord:
     """Chunks come, and a task runs."""
     asked: Mapping[str, Asked] = field(default_factory=dict)
     """By component."""
-    actions: int = 0
-    """Executed since its start."""
-    steps: float = 0.0
-    """Control steps since its start."""
+    horizons: int = 0
+    """Chunks since its start of which their server said how much to execute."""
+    horizons_s: float = 0.0
+    """How long that takes, sum."""
     round_trip_p99_s: float = math.nan
     """Of System 1, lately."""
 
     @property
     def is_sane(self) -> bool:
-        each = [(*self.asked.values(), Asked(self.actions, self.steps))]
+        each = [(*self.asked.values(), Asked(self.horizons, self.horizons_s))]
         return all(0 <= a.answers <= MOST and 0.0 <= a.round_trips_s <= LONGEST_S for asked in each for a in asked)
