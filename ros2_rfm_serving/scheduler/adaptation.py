@@ -1,27 +1,30 @@
 """Changes while the factory runs (ROSA §3.4.4): admission and release that keep the placement, and when to start afresh.
 
-The first path keeps every server's model and batch size: a new robot goes to the servers that keep every promise with it (see
-`admission`), and only its own routes are added. The second path plans the whole factory anew; it is worth its price only if the
-gain, until the next change, exceeds the actions lost while models move.
+The first path keeps every server's model, and every robot's server: a new robot goes to the servers that keep every promise with
+it, and its own routes are added (see `admission`); where that is not enough, rates and batch sizes change (see `adjustment`). The
+second path plans the whole factory anew; it is worth its price only if the gain, until the next change, exceeds the actions lost
+while models move.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Robot
+from ros2_rfm_serving.scheduler.adjustment import Adjustment
 from ros2_rfm_serving.scheduler.admission import Admission
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
-from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
+ROUNDING = 1e-6
 MIN_GAIN = 1e-3
 """Relative gain below which predictions do not differ."""
 DEFAULT_HORIZON_S = 600.0
@@ -60,13 +63,11 @@ class Fleet:
         self._task_of = {robot.name: robot.task for robot in robots}
         self._hosts = {p.server: _host(p, problem.seen) for p in schedule.placements}
         self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
-        self._planned_hz: dict[str, float] = {}
+        self._seat(schedule.routes)
+        self._planned_hz = self._rates_hz()
         """Task -> action rate that the plan gives to its robots."""
-        for route in schedule.routes:
-            task, demand = self._task_of[route.robot], self._demands[self._task_of[route.robot], route.component]
-            if demand.goal_coupled:
-                self._planned_hz[task] = max(route.predicted_rate_hz / demand.calls, self._planned_hz.get(task, 0.0))
-            self._hosts[route.server].add(route, demand)
+        self._no_room: dict[str, str] = {}
+        """Task -> why another robot of it does not fit: as the next one of a whole fleet will ask."""
 
     @property
     def hosts(self) -> Mapping[str, Host]:
@@ -101,21 +102,23 @@ class Fleet:
         return paces
 
     def admit(self, robot: Robot) -> Fleet:
-        """Adds a robot to the servers as they are; no other robot's route changes.
+        """Adds a robot to the servers as they are; nobody moves. No other route changes where it fits beside them, others' rates
+        and batch sizes do where it fits so alone (see `adjustment`).
 
         Raises: `ScheduleError` naming what would not be kept, and the rate that it could have.
         """
         if robot.task not in self._classes:
             raise ScheduleError(f"no server hosts what robots of {robot.task!r} need: plan the whole factory anew")
-        task = self._classes[robot.task]
-        admission = Admission(task, self._problem.classes, self._hosts, self._curves, self._planned_hz.get(robot.task, 0.0))
-        hosts = admission.seats()
-        cap_hz, rate_hz = admission.rates_hz(hosts)
-        routes = [_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands]
-        changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
-        for demand, route in zip(task.demands, routes, strict=True):
-            changed._host(route.server).add(route, demand)
-        return changed._published((*self.schedule.routes, *routes), rate_hz)
+        if why := self._no_room.get(robot.task):
+            raise ScheduleError(why)
+        try:
+            return self._with(robot, self._classes[robot.task])
+        except ScheduleError as error:
+            try:
+                return self._adjusted_for(robot, self._classes[robot.task])
+            except ScheduleError as neither:
+                why = self._no_room[robot.task] = f"{error}, {neither}"
+                raise ScheduleError(why) from None
 
     def release(self, name: str) -> Fleet:
         """Takes a robot out; no other robot's route changes. Raises: `ScheduleError` for a robot that is not here."""
@@ -177,6 +180,61 @@ class Fleet:
 
     # --- parts ---
 
+    def _with(self, robot: Robot, task: TaskClass) -> Fleet:
+        """Beside the others. Raises: `ScheduleError`."""
+        admission = Admission(task, self._problem.classes, self._hosts, self._curves, self._planned_hz.get(task.name, 0.0))
+        hosts = admission.seats()
+        cap_hz, rate_hz = admission.rates_hz(hosts)
+        routes = [_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands]
+        changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
+        for demand, route in zip(task.demands, routes, strict=True):
+            changed._host(route.server).add(route, demand)
+        return changed._published((*self.schedule.routes, *routes), rate_hz)
+
+    def _adjusted_for(self, robot: Robot, task: TaskClass) -> Fleet:
+        """Others' rates and batch sizes are other ones then. Raises: `ScheduleError`."""
+        now_hz = self._rates_hz()
+        if any(math.isinf(route.max_rate_hz) for route in self.schedule.routes):
+            raise ScheduleError("and no rate is limited here")
+        found = Adjustment(task, self._problem.classes, self._hosts, self._curves, self._planned_hz, now_hz).best()
+        seats = {d.index: self._hosts[found.seats[d.index]] for d in task.demands}
+        rate_hz = found.rates_hz[task.name]
+        mine = [_route(robot, d, seats[d.index], rate_hz, rate_hz) for d in task.demands]
+        routes = (*(self._at(route, found.rates_hz, now_hz) for route in self.schedule.routes), *mine)
+        changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
+        changed._hosts = {
+            name: _host(self._batched(host.placement, found.batch_sizes), self._problem.seen) for name, host in self._hosts.items()
+        }
+        changed._seat(routes)
+        gained_hz = sum(r.predicted_rate_hz for r in routes if r.component == SYSTEM1)
+        gained_hz -= sum(r.predicted_rate_hz for r in self.schedule.routes if r.component == SYSTEM1)
+        return changed._published(routes, gained_hz)
+
+    def _at(self, route: Route, rates_hz: Mapping[str, float], now_hz: Mapping[str, float]) -> Route:
+        """With its class at this rate; as it is where that has not changed."""
+        task = self._task_of[route.robot]
+        demand, rate_hz = self._demands[task, route.component], rates_hz[task]
+        if not demand.goal_coupled or abs(rate_hz - now_hz[task]) <= ROUNDING * rate_hz:
+            return route
+        return replace(route, max_rate_hz=demand.rate_hz(rate_hz), predicted_rate_hz=demand.rate_hz(rate_hz))
+
+    def _batched(self, placement: Placement, sizes: Mapping[str, int]) -> Placement:
+        return replace(placement, batch_size=sizes.get(placement.server, placement.batch_size))
+
+    def _rates_hz(self) -> dict[str, float]:
+        """Task -> the highest action rate of its robots."""
+        rates_hz: dict[str, float] = {}
+        for route in self.schedule.routes:
+            task = self._task_of[route.robot]
+            demand = self._demands[task, route.component]
+            if demand.goal_coupled:
+                rates_hz[task] = max(route.predicted_rate_hz / demand.calls, rates_hz.get(task, 0.0))
+        return rates_hz
+
+    def _seat(self, routes: Iterable[Route]) -> None:
+        for route in routes:
+            self._hosts[route.server].add(route, self._demands[self._task_of[route.robot], route.component])
+
     def _actions_hz(self, schedule: Schedule, robots: set[str]) -> float:
         """Weighted System 1 rate that the schedule expects of these robots."""
         return sum(
@@ -188,7 +246,7 @@ class Fleet:
     def _copy(self, robots: tuple[Robot, ...], task_of: dict[str, str]) -> Fleet:
         """With its own table of hosts; the hosts are shared until `_host` takes one to change it."""
         other = copy(self)
-        other.robots, other._task_of, other._hosts = robots, task_of, dict(self._hosts)
+        other.robots, other._task_of, other._hosts, other._no_room = robots, task_of, dict(self._hosts), {}
         return other
 
     def _host(self, server: str) -> Host:

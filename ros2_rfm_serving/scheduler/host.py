@@ -33,8 +33,12 @@ class Host:
 
     def add(self, route: Route, demand: Demand) -> None:
         self.load_hz += route.predicted_rate_hz
-        self.sessions += 1
         self.standby = route.standby or self.standby
+        self.seat(demand)
+
+    def seat(self, demand: Demand) -> None:
+        """Of one more robot, whatever its rate."""
+        self.sessions += 1
         self.demands[demand.index] += 1
         self.slos[demand.slo_s, demand.percentile] += 1
 
@@ -57,6 +61,13 @@ class Host:
         """It admits as many sessions as before, or more if it must."""
         needed = max(2 * self.sessions, MIN_SESSIONS)
         return self.placement if needed <= self.placement.max_sessions else replace(self.placement, max_sessions=needed)
+
+    def batching(self, size: int) -> Host:
+        """The same in batches of another size."""
+        other = self.copied()
+        other.placement = replace(self.placement, batch_size=size)
+        other.config = replace(self.config, batch_size=size)
+        return other
 
     def copied(self) -> Host:
         other = copy(self)

@@ -19,7 +19,7 @@ from ros2_rfm_serving.scheduler.orders import Admit, Order, Release, Replan
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.planning import Refit
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.repair import adapted
+from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers, settled
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.watch import Finding
@@ -123,10 +123,8 @@ class InForce:
     def see(self, finding: Finding, refit: Refit) -> None:
         """The factory is not as it was planned for. What must change at once does, without a solver; whether another plan is
         needed, or would be worth it, is looked at in the background."""
-        factory, before, peers = self.factory, self._fleet, self.factory.standby.peers
-        fleet, refused = adapted(
-            before, finding.lost, finding.back, lambda s: refit(factory, s, before.robots, finding.seen), peers=peers
-        )
+        factory, before = self.factory, self._fleet
+        fleet, refused = seeing(before, factory, finding.seen, finding.lost, finding.back, refit)
         self.seen, self._tried = finding.seen, ()
         self._impossible.clear()
         self._stranded |= {robot: self.declared[robot] for robot in refused if robot in self.declared}
@@ -149,6 +147,12 @@ class InForce:
         elif order is self.wanted:
             self._background = None
             self._consider(order, made)
+
+    def end(self) -> None:
+        """Whoever waits is refused."""
+        waiting, self._waiting, self._asked, self._background = self._waiting, [], None, None
+        for order in waiting:
+            order.close(ScheduleError("the scheduler ends: ask the next one"))
 
     # --- orders, one after the other ---
 

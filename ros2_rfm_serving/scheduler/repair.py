@@ -12,12 +12,27 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.planning import Refit
+from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.types import Placement, Route, Schedule
 
 Rebuild = Callable[[Schedule], Fleet]
 """Its robots under a schedule, as the factory is seen now."""
+
+
+def seeing(
+    fleet: Fleet, factory: Factory, seen: Seen, lost: Collection[str], back: Collection[str], refit: Refit
+) -> tuple[Fleet, dict[str, str]]:
+    """The fleet as the factory is seen now, and who finds no room: robot -> why."""
+    robots = fleet.robots
+
+    def rebuild(schedule: Schedule) -> Fleet:
+        return refit(factory, schedule, robots, seen)
+
+    return adapted(fleet, lost, back, rebuild, peers=factory.standby.peers)
 
 
 def adapted(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ros2_rfm_serving.profiles import Profile
 
@@ -58,6 +59,27 @@ class Seen:
 
 
 AS_DECLARED = Seen()
+
+
+def to_json(seen: Seen) -> dict[str, Any]:
+    """Without what is as declared."""
+    travels = {task: [travel.mean_s, travel.tail_s] for task, travel in seen.travels.items()}
+    calls = {task: dict(ratios) for task, ratios in seen.calls.items()}
+    models = [[*model, pace] for model, pace in seen.models.items()]
+    paces, cycles_s = dict(seen.paces), dict(seen.cycles_s)
+    whole = {"lost": list(seen.lost), "paces": paces, "models": models, "travels": travels, "cycles_s": cycles_s, "calls": calls}
+    return {name: value for name, value in whole.items() if value}
+
+
+def from_json(said: Mapping[str, Any]) -> Seen:
+    return Seen(
+        lost=tuple(said.get("lost", ())),
+        paces=said.get("paces", {}),
+        models={(model, gpu_type): pace for model, gpu_type, pace in said.get("models", ())},
+        travels={task: Travel(mean_s=mean_s, tail_s=tail_s) for task, (mean_s, tail_s) in said.get("travels", {}).items()},
+        cycles_s=said.get("cycles_s", {}),
+        calls=said.get("calls", {}),
+    )
 
 
 def declared_type(gpu_type: str) -> str:

@@ -28,7 +28,9 @@ judge,GPU,continuous,1,100,20,20,30,40,50
 )
 
 
-def factory(robots: int = 4, servers: int = 4, extra: str = "", floor: str = "") -> Factory:
+def factory(
+    robots: int = 4, servers: int = 4, extra: str = "", floor: str = "", slo_ms: float = 60, watch_hz: float = 10
+) -> Factory:
     return parse_factory(
         f"""
 server_cluster: {{num_servers: {servers}, gpu_type: GPU}}
@@ -38,8 +40,8 @@ carry:
   pipeline: {{action_period_ms: 400}}
   {floor}
   components:
-    system1: {{model: policy, slo_ms: 60}}
-    monitor: {{model: judge, freq_hz: 10, slo_ms: 50}}
+    system1: {{model: policy, slo_ms: {slo_ms}}}
+    monitor: {{model: judge, freq_hz: {watch_hz}, slo_ms: 50}}
 """
     )
 
@@ -86,7 +88,7 @@ def test_no_sequence_of_changes_breaks_an_slo_or_moves_a_robot(seed: int) -> Non
         except ScheduleError:
             continue
         after = {(r.robot, r.component): r for r in running.schedule.routes}
-        assert all(after[key] == route for key, route in before.items() if key in after)
+        assert all(after[key].server == route.server for key, route in before.items() if key in after)
         for placement in running.schedule.placements:
             mine = [r for r in running.schedule.routes if r.server == placement.server]
             load_hz = sum(r.predicted_rate_hz for r in mine)
