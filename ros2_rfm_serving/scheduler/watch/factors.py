@@ -7,7 +7,7 @@ A round trip is request to reply; without what the server took meanwhile, it is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from ros2_rfm_serving.factory import Factory
@@ -79,6 +79,11 @@ class Factors:
             )
             for name, task in factory.tasks.items()
         }
+
+    def keep(self, robots: Container[str]) -> None:
+        """Others have left: somebody else may be heard in their place."""
+        for task in self._tasks.values():
+            task.robots = {name: word for name, word in task.robots.items() if name in robots}
 
     def wants(self, robot: str, task: str) -> bool:
         """Whether this one is, or may be, in the sample."""

@@ -59,6 +59,7 @@ class Watch:
         self._schedule = schedule
         placements = {p.server: p for p in schedule.placements if not p.gpu}
         self.drift.place(placements)
+        self.factors.keep({route.robot for route in schedule.routes})
         for server in self._servers:
             placement = placements.get(server)
             footprint = self._catalogue.footprint(placement.model, placement.gpu_type) if placement and self._catalogue else None
