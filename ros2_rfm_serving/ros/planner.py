@@ -17,7 +17,7 @@ from ros2_rfm_serving.errors import PlannerError, ProfileError, RfmError, Schedu
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.plan_worker import Job, Made, Refused, main
-from ros2_rfm_serving.scheduler import InForce, Planned, PlanOrder, plan, rebuilt
+from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, plan, rebuilt
 
 CODES: dict[int, type[RfmError]] = {error.code: error for error in (ScheduleError, ProfileError)}
 
@@ -53,6 +53,10 @@ class Planner:
         self._worker: _Worker | None = None
         self._running: PlanOrder | None = None
         self._made: queue.SimpleQueue[tuple[PlanOrder, Planned | RfmError]] = queue.SimpleQueue()
+
+    def lookout(self, fleet: InForce) -> Lookout:
+        """By the same profiles."""
+        return Lookout(fleet, self._profile, self._catalogue)
 
     def at_once(self, order: PlanOrder) -> Planned:
         """Here, before anything runs. Raises: `RfmError`."""
@@ -103,8 +107,8 @@ class Planner:
         self._made.put((order, made))
 
     def _planned(self, order: PlanOrder, made: Made) -> Planned | RfmError:
-        fleet = rebuilt(order.factory, made.schedule, order.robots, self._profile, self._catalogue)
-        return Planned(fleet, order.factory, order.previous, order.policy, made.work)
+        fleet = rebuilt(order.factory, made.schedule, order.robots, self._profile, self._catalogue, order.seen)
+        return Planned(fleet, order.factory, order.previous, order.policy, made.work, order.seen)
 
     def _refused(self, answer: Refused) -> RfmError:
         known = CODES.get(answer.code)

@@ -31,6 +31,7 @@ from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node, share
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.planner import Planner
+from ros2_rfm_serving.ros.watching import Watching
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.scheduler import DEFAULT_LEASE_S, POLICIES, InForce, Order, PlanOrder, Roster
 from ros2_rfm_serving.types import Schedule
@@ -76,7 +77,9 @@ class SchedulerNode(Node):
         first = self._planner.at_once(PlanOrder(factory=factory, robots=tuple(factory.robots), policy=values.text("policy")))
         self._fleet = InForce(first, self._roster, self._publish, self.get_logger(), self._book)
         self._attendance = Attendance(self, names, self._roster, self._fleet)
-        self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis, self._attendance.diagnosis))
+        self._watching = Watching(self, names, self._fleet, self._planner.lookout(self._fleet))
+        told = (self._followers.diagnosis, self._attendance.diagnosis, self._watching.diagnosis)
+        self._diagnostics = Diagnostics(self, lambda: told)
         self.create_service(srv.AdmitRobot, names.admit_robot, self._admit, qos_profile=qos.CONTROL)
         self.create_service(srv.ReleaseRobot, names.release_robot, self._release, qos_profile=qos.CONTROL)
         self.create_service(srv.Replan, names.replan, self._replan, qos_profile=qos.CONTROL)

@@ -19,7 +19,9 @@ from ros2_rfm_serving.scheduler.adjustment import Adjustment
 from ros2_rfm_serving.scheduler.admission import Admission
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
+from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
 ROUNDING = 1e-6
@@ -38,7 +40,7 @@ class Migration:
     moved_robots: tuple[str, ...]
     """At least one of their routes changes its server."""
     lost_actions: float
-    """While the new models load, of the robots that were on those servers."""
+    """While the new models load, of the robots that were on those servers; and of each that moves, while it does."""
     gained_actions: float
     """Until the horizon; none where it is within the rounding of what is predicted."""
 
@@ -59,13 +61,45 @@ class Fleet:
         self._problem, self._curves = problem, curves
         self._classes = {task.name: task for task in problem.classes}
         self._task_of = {robot.name: robot.task for robot in robots}
-        self._hosts = {p.server: Host(p) for p in schedule.placements}
+        self._hosts = {p.server: _host(p, problem.seen) for p in schedule.placements}
         self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
         self._seat(schedule.routes)
         self._planned_hz = self._rates_hz()
         """Task -> action rate that the plan gives to its robots."""
         self._no_room: dict[str, str] = {}
         """Task -> why another robot of it does not fit: as the next one of a whole fleet will ask."""
+
+    @property
+    def hosts(self) -> Mapping[str, Host]:
+        """Server -> what it carries."""
+        return self._hosts
+
+    @property
+    def problem(self) -> Problem:
+        return self._problem
+
+    @property
+    def curves(self) -> Curves:
+        return self._curves
+
+    def paces_hz(self) -> dict[str, tuple[float, float]]:
+        """Task -> (action rate of one robot, by the closed loop at the slowest servers and by what it may send; its floor)."""
+        expected: dict[str, float] = {}
+        slowest: dict[int, float] = {}
+        for host in self._hosts.values():
+            for index in host.demands:
+                slowest[index] = max(slowest.get(index, 0.0), host.mean_s(0.0, self._curves))
+        for route in self.schedule.routes:
+            name = self._task_of[route.robot]
+            demand = self._demands[name, route.component]
+            if demand.goal_coupled:
+                expected[name] = min(expected.get(name, math.inf), route.max_rate_hz / demand.calls)
+        paces: dict[str, tuple[float, float]] = {}
+        for name, most_hz in expected.items():
+            task = self._classes[name]
+            loop_hz = task.closed_loop_hz({d.index: slowest.get(d.index, 0.0) for d in task.coupled})
+            paces[name] = min(most_hz, loop_hz), task.floor_hz
+        return paces
 
     def admit(self, robot: Robot) -> Fleet:
         """Adds a robot to the servers as they are; nobody moves. No other route changes where it fits beside them, others' rates
@@ -106,6 +140,12 @@ class Fleet:
         """None: the robot is not in the fleet."""
         return self._task_of.get(name)
 
+    def owing(self, other: Fleet) -> Fleet:
+        """What the plan of another fleet gave to each class is owed to it here too."""
+        changed = copy(self)
+        changed._planned_hz, changed._no_room = other._planned_hz, {}
+        return changed
+
     def newcomer(self, name: str, task: str) -> Robot:
         """As it would be called."""
         return Robot(name=name, task=task, index=sum(robot.task == task for robot in self.robots))
@@ -121,7 +161,8 @@ class Fleet:
             stopped = {r.robot for r in self.schedule.routes if r.server == placement.server}
             load_s = self._problem.load_s.get((placement.model, placement.gpu_type), 0.0)
             lost += load_s * self._actions_hz(self.schedule, stopped)
-        now_hz = self.actions_hz()
+        lost += MOVE_S * self._actions_hz(self.schedule, robots)
+        now_hz = self.reached_hz()
         gain_hz = self._actions_hz(other, set(self._task_of)) - now_hz
         return Migration(
             moved_servers=tuple(p.server for p in moved),
@@ -134,6 +175,15 @@ class Fleet:
     def uncovered(self) -> tuple[str, ...]:
         """Servers with robots whose loss no standby makes good."""
         return tuple(name for name, host in self._hosts.items() if host.sessions and not host.standby)
+
+    def reached_hz(self) -> float:
+        """The same, where robots do not become slower than was expected: nor faster, which only another schedule lets them."""
+        paces = {name: rate_hz for name, (rate_hz, _) in self.paces_hz().items()}
+        return sum(
+            self._classes[task].value * min(route.predicted_rate_hz, paces.get(task, math.inf))
+            for route in self.schedule.routes
+            if route.component == SYSTEM1 and (task := self._task_of[route.robot])
+        )
 
     def actions_hz(self) -> float:
         """Weighted action throughput that the schedule in force expects."""
@@ -175,7 +225,9 @@ class Fleet:
         mine = [_route(robot, d, seats[d.index], rate_hz, rate_hz) for d in task.demands]
         routes = (*(self._at(route, found.rates_hz, now_hz) for route in self.schedule.routes), *mine)
         changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
-        changed._hosts = {name: Host(self._batched(host.placement, found.batch_sizes)) for name, host in self._hosts.items()}
+        changed._hosts = {
+            name: _host(self._batched(host.placement, found.batch_sizes), self._problem.seen) for name, host in self._hosts.items()
+        }
         changed._seat(routes)
         gained_hz = sum(r.predicted_rate_hz for r in routes if r.component == SYSTEM1)
         gained_hz -= sum(r.predicted_rate_hz for r in self.schedule.routes if r.component == SYSTEM1)
@@ -235,6 +287,11 @@ class Fleet:
             predicted_actions_hz=self.schedule.predicted_actions_hz + gained_hz,
         )
         return self
+
+
+def _host(placement: Placement, seen: Seen) -> Host:
+    gpu = placement.gpu or placement.server
+    return Host(placement, seen.gpu_type(gpu, placement.gpu_type), lives=gpu not in seen.lost)
 
 
 def _route(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: float) -> Route:

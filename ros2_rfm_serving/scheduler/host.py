@@ -14,9 +14,11 @@ from ros2_rfm_serving.types import Placement, Route
 
 
 class Host:
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, gpu_type: str, *, lives: bool = True) -> None:
+        """gpu_type: of the curves that hold for it."""
+        self._lives = lives
         self.placement = placement
-        self.config = Config(placement.model, placement.gpu_type, placement.batching, placement.batch_size)
+        self.config = Config(placement.model, gpu_type, placement.batching, placement.batch_size)
         self.load_hz = 0.0
         self.sessions = 0
         self.demands: Counter[int] = Counter()
@@ -27,7 +29,7 @@ class Host:
 
     @property
     def takes_robots(self) -> bool:
-        return not self.placement.standby and not self.placement.gpu
+        return self._lives and not self.placement.standby and not self.placement.gpu
 
     def add(self, route: Route, demand: Demand) -> None:
         self.load_hz += route.predicted_rate_hz

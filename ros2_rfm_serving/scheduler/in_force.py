@@ -17,8 +17,13 @@ from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.orders import Admit, Order, Release, Replan
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
+from ros2_rfm_serving.scheduler.planning import Refit
+from ros2_rfm_serving.scheduler.promises import broken
+from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.roster import Roster, newcomers, settled
+from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.standby import uncovered
+from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.types import Schedule
 
 PATIENT = 2
@@ -35,6 +40,7 @@ class Book(Protocol):
 
     def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
     def changed(self, before: Fleet, after: Fleet, reason: str) -> None: ...
+    def saw(self, finding: Finding, after: Fleet) -> None: ...
 
 
 class InForce:
@@ -49,6 +55,10 @@ class InForce:
         self._roster, self._publish_it, self._log, self._book = roster, publish, log, book
         self._waiting: list[Order] = []
         """For a plan of the whole factory, which is made for the first of them."""
+        self._stranded: dict[str, str] = {}
+        """Declared robots whose server was lost and that no other one took: robot -> task."""
+        self.seen: Seen = first.seen
+        """What plans are made with, beside the descriptor and the profiles."""
         self._asked: PlanOrder | None = None
         self._background: PlanOrder | None = None
         self._tried: tuple[object, ...] = ()
@@ -56,6 +66,7 @@ class InForce:
         self._impossible: dict[object, str] = {}
         """Fleets of this factory that could not be planned: why. The same input gives the same answer."""
         self._uncovered: tuple[str, ...] = ()
+        self._fleet = first.fleet
         self._run(first.factory)
         book.planned(first, "the scheduler began")
         self._publish(first.fleet)
@@ -86,6 +97,7 @@ class InForce:
 
     def release(self, robot: str) -> Order:
         waited = self._withdraw(robot, f"{robot!r} was released while it waited")
+        waited |= self._stranded.pop(robot, None) is not None
         if not waited and self._fleet.task_of(robot) is None and robot not in self._roster.tasks:
             raise ConfigurationError(f"robot {robot!r} is not in the factory")
         return self._take(Release(robot=robot))
@@ -101,14 +113,32 @@ class InForce:
         """The schedule follows the roster: leases end, and robots that a former scheduler admitted are found."""
         if self._others_wait:
             return
-        fleet, self.no_room = settled(self._fleet, self._roster.tasks, self.declared)
+        fleet, self.no_room = settled(self._fleet, self._expected, self.declared)
         if fleet is not self._fleet:
             self._change(fleet, f"beside the robots of the descriptor: {', '.join(self._roster.tasks) or 'none'}")
         attempt = (self.epoch, *self.no_room)
         if self.no_room and attempt != self._tried:
             self._tried = attempt
-            self._log.warning("; ".join(self.no_room.values()) + ": planning the whole factory anew")
-            self._background = self._order(self.factory, [*fleet.robots, *newcomers(fleet, self._roster.tasks)])
+            self._log.warning("; ".join(dict.fromkeys(self.no_room.values())) + ": planning the whole factory anew")
+            self._background = self._order(self.factory, [*fleet.robots, *newcomers(fleet, self._expected)])
+
+    def see(self, finding: Finding, refit: Refit) -> None:
+        """The factory is not as it was planned for. What must change at once does, without a solver; whether another plan is
+        needed, or would be worth it, is looked at in the background."""
+        factory, before = self.factory, self._fleet
+        fleet, refused = seeing(before, factory, finding.seen, finding.lost, finding.back, refit)
+        self.seen, self._tried = finding.seen, ()
+        self._impossible.clear()
+        self._stranded |= {robot: self.declared[robot] for robot in refused if robot in self.declared}
+        self._log.warning(f"{finding.words}{''.join(f'; {why}' for why in dict.fromkeys(refused.values()))}")
+        self._book.saw(finding, fleet)
+        if fleet.schedule is before.schedule:
+            self._fleet = fleet
+        else:
+            self._publish(fleet)
+        robots = [*fleet.robots, *newcomers(fleet, self._expected)]
+        needed = bool(refused or broken(fleet))
+        self._background = self._order(factory, robots, needed=needed) if robots else None
 
     def planned(self, order: PlanOrder, made: Planned | RfmError) -> None:
         """What became of an order. One that is not wanted any more changes nothing."""
@@ -217,7 +247,7 @@ class InForce:
     # --- plans that were made ---
 
     def _conclude(self, order: Order, asked: PlanOrder, made: Planned | RfmError) -> None:
-        if asked.epoch != self.epoch + 1:
+        if asked.epoch != self.epoch + 1 or asked.seen != self.seen:
             order.in_vain += 1
             self._log.info(f"the fleet changed while it was planned ({asked.epoch} would follow {self.epoch}): planning it again")
             return
@@ -263,6 +293,13 @@ class InForce:
         self.declared = {robot.name: robot.task for robot in factory.robots}
         """Robot -> task."""
         self._impossible.clear()
+        self._stranded = {}
+
+    @property
+    def _expected(self) -> dict[str, str]:
+        """Robot -> task, of those that are to be served beside the ones that are."""
+        self._stranded = {robot: task for robot, task in self._stranded.items() if self._fleet.task_of(robot) is None}
+        return {**self._stranded, **self._roster.tasks}
 
     def _check(self, name: str, task: str) -> None:
         if task not in self.factory.tasks:
@@ -282,7 +319,9 @@ class InForce:
 
     def _order(self, factory: Factory, robots: Iterable[Robot], *, needed: bool = True) -> PlanOrder:
         previous = self._fleet.schedule
-        return PlanOrder(factory=factory, robots=tuple(robots), policy=self.policy, previous=previous, needed=needed)
+        return PlanOrder(
+            factory=factory, robots=tuple(robots), policy=self.policy, previous=previous, needed=needed, seen=self.seen
+        )
 
     def _change(self, fleet: Fleet, what: str) -> None:
         """A local one; whether another schedule would be worth it is looked at in the background."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.types import Schedule
 
 
@@ -21,6 +22,8 @@ class PlanOrder:
     """Beside which it is made; None: the first."""
     needed: bool = True
     """Some of these robots are not served without, or somebody waits; False: it might be better than what there is."""
+    seen: Seen = AS_DECLARED
+    """Where the running factory is not as declared."""
 
     @property
     def epoch(self) -> int:
@@ -36,3 +39,4 @@ class Planned(NamedTuple):
     policy: str
     work: float = 0.0
     """Done to find it (see `budget`)."""
+    seen: Seen = AS_DECLARED

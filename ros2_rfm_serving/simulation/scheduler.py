@@ -7,14 +7,15 @@ while somebody is silent does it have to look at all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Order, Planned, PlanOrder, Roster, Word, plan
+from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Lookout, Order, Planned, PlanOrder, Roster, Word, plan
 from ros2_rfm_serving.scheduler.in_force import Book
 from ros2_rfm_serving.scheduler.planning import WORK_PER_SERVER
+from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
 from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import Admission, Schedule
 
@@ -26,6 +27,7 @@ class NoBook:
 
     def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
     def changed(self, before: object, after: object, reason: str) -> None: ...
+    def saw(self, finding: object, after: object) -> None: ...
 
 
 class SimulatedScheduler:
@@ -89,6 +91,23 @@ class SimulatedScheduler:
         task = self.brain.fleet.task_of(robot) or self.roster.tasks.get(robot, "")
         self.roster.hear(Word(robot=robot, follows=IDENTITY, admission=Admission(scheduler=IDENTITY, task=task)))
         self.look_on()
+
+    def watch(self, servers: Callable[[], Iterable[ServerWord]], robots: Callable[[], Iterable[RobotWord]]) -> None:
+        """Hears them from now on, for ever."""
+        self.lookout = Lookout(self.brain, self._profile, self._catalogue)
+        self._servers, self._robots = servers, robots
+        self.events.at(self.events.now_s + LOOK_PERIOD_S, self._watch)
+
+    def _watch(self) -> None:
+        now_s = self.events.now_s
+        self.events.at(now_s + LOOK_PERIOD_S, self._watch)
+        for server in self._servers():
+            self.lookout.hear_server(server, now_s)
+        for robot in self._robots():
+            self.lookout.hear_robot(robot, now_s)
+        self.lookout.look(now_s)
+        self.brain.settle()
+        self._drive()
 
     # --- the life of the body ---
 
