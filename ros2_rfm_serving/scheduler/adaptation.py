@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Robot
 from ros2_rfm_serving.scheduler.adjustment import Adjustment
 from ros2_rfm_serving.scheduler.admission import Admission
 from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.migration import Migration
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
@@ -29,24 +30,6 @@ MIN_GAIN = 1e-3
 """Relative gain below which predictions do not differ."""
 DEFAULT_HORIZON_S = 600.0
 """For how long a schedule is expected to last."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Migration:
-    """What a move to another schedule costs and gains."""
-
-    moved_servers: tuple[str, ...]
-    """They load another model."""
-    moved_robots: tuple[str, ...]
-    """At least one of their routes changes its server."""
-    lost_actions: float
-    """While the new models load, of the robots that were on those servers; and of each that moves, while it does."""
-    gained_actions: float
-    """Until the horizon; none where it is within the rounding of what is predicted."""
-
-    @property
-    def worth_it(self) -> bool:
-        return self.gained_actions > self.lost_actions
 
 
 class Fleet:

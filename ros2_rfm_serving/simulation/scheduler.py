@@ -13,8 +13,8 @@ from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Lookout, Order, Planned, PlanOrder, Roster, Word, plan
-from ros2_rfm_serving.scheduler.in_force import Book
 from ros2_rfm_serving.scheduler.planning import WORK_PER_SERVER
+from ros2_rfm_serving.scheduler.standing import Book
 from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
 from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import Admission, Schedule
