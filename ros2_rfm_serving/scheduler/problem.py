@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ros2_rfm_serving.factory import Factory, Task
 from ros2_rfm_serving.factory.descriptor import ExecutionMode
+from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
+from ros2_rfm_serving.types import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,12 @@ class Problem:
     load_s: Mapping[tuple[str, str], float]
     continuous: frozenset[str] = frozenset()
     """GPU types whose servers batch continuously what can be batched in both ways."""
+    seen: Seen = AS_DECLARED
+    declared: Mapping[str, str] = field(default_factory=dict)
+    """Name -> GPU type, of all servers that live; in `servers`, one that is slower or faster than others of its type has its
+    own."""
+    previous: Schedule | None = None
+    """That is in force: what need not move stays where it is."""
 
     @cached_property
     def demands(self) -> tuple[Demand, ...]:
@@ -111,24 +119,24 @@ class Problem:
         return sum(task.weight * rate for task, rate in zip(self.classes, rates_hz, strict=True))
 
 
-def task_classes(factory: Factory, num_robots: Mapping[str, int]) -> tuple[TaskClass, ...]:
+def task_classes(factory: Factory, num_robots: Mapping[str, int], seen: Seen = AS_DECLARED) -> tuple[TaskClass, ...]:
     """Classes of the tasks that have robots, in the order of the descriptor; then those whose robots are all admitted later."""
     classes: list[TaskClass] = []
     index = 0
     for name in dict.fromkeys([*(entry.task for entry in factory.robot_fleet), *factory.tasks]):
         count = num_robots.get(name, 0)
         if count:
-            demands = _demands(factory.tasks[name], len(classes), index)
+            demands = _demands(factory.tasks[name], len(classes), index, seen.calls.get(name, {}))
             index += len(demands)
-            classes.append(_task_class(name, factory.tasks[name], count, demands))
+            classes.append(_task_class(name, factory.tasks[name], count, demands, seen.cycles_s.get(name)))
     return tuple(classes)
 
 
-def _task_class(name: str, task: Task, count: int, demands: tuple[Demand, ...]) -> TaskClass:
+def _task_class(name: str, task: Task, count: int, demands: tuple[Demand, ...], seen_s: float | None) -> TaskClass:
     return TaskClass(
         name=name,
         num_robots=count,
-        cycle_s=task.cycle_period_s,
+        cycle_s=seen_s or task.cycle_period_s,
         value=task.value,
         floor_hz=task.floor_hz(count),
         overlapped=task.execution.mode is ExecutionMode.ASYNC,
@@ -136,14 +144,15 @@ def _task_class(name: str, task: Task, count: int, demands: tuple[Demand, ...]) 
     )
 
 
-def _demands(task: Task, task_index: int, first: int) -> tuple[Demand, ...]:
+def _demands(task: Task, task_index: int, first: int, seen: Mapping[str, float]) -> tuple[Demand, ...]:
+    """seen: calls per action, where they are not as declared."""
     return tuple(
         Demand(
             index=first + i,
             task=task_index,
             component=name,
             model=component.model,
-            calls=0.0 if component.freq_hz else task.calls_per_action(name),
+            calls=0.0 if component.freq_hz else seen.get(name, task.calls_per_action(name)),
             fixed_hz=component.freq_hz or 0.0,
             slo_s=component.slo_ms / 1e3 if component.slo_ms else math.inf,
             percentile=component.percentile or task.percentile,

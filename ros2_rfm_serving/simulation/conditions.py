@@ -68,10 +68,24 @@ class Stragglers:
     from_s: float = 0.0
     until_s: float = math.inf
     """When there are any."""
+    servers: frozenset[str] = frozenset()
+    """Whose; empty: everybody's."""
 
     def __post_init__(self) -> None:
         _check(0 <= self.share <= 1, "stragglers.share", self.share, "a share, 0 to 1")
         _check(self.factor > 0, "stragglers.factor", self.factor, "more than 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsureness:
+    """From then on models are sure of fewer actions, or of more, than the descriptor's horizons declare."""
+
+    from_s: float = math.inf
+    factor: float = 1.0
+    """Of the rows that are executed of a chunk."""
+
+    def __post_init__(self) -> None:
+        _check(self.factor > 0, "unsureness.factor", self.factor, "more than 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +118,7 @@ class Conditions:
 
     network: Network = Network()
     stragglers: Stragglers = Stragglers()
+    unsureness: Unsureness = Unsureness()
     crashes: tuple[Crash, ...] = ()
     joins: Mapping[str, float] = field(default_factory=dict)
     """Robot -> when it comes; all others are there from the start."""

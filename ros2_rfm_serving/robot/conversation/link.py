@@ -103,7 +103,7 @@ class Link:
 
     # --- where ---
 
-    def follow(self, route: Route | None, server: str, *, paced: bool = True) -> None:
+    def follow(self, route: Route | None, server: str, now_s: float, *, paced: bool = True) -> None:
         """Takes a route and, of its two servers, the one to use; another server means another session.
 
         paced: by the route's rate; System 2 goes with System 1's calls, and a rate of its own would only hold the robot up.
@@ -112,9 +112,17 @@ class Link:
             self.turn_to(server, "not scheduled" if route is None else "opening a session")
         self.route = route
         if route:
-            self._period_s = 1.0 / route.max_rate_hz if paced else 0.0
+            self._repace(1.0 / route.max_rate_hz if paced else 0.0, now_s)
             self.slo_s = route.slo_s or math.inf
             self.reconfigure(self.config)
+
+    def _repace(self, period_s: float, now_s: float) -> None:
+        """At another pace it keeps its place in the period: the robots of a server, who change theirs together, stay as far apart
+        in it as they were, and do not crowd into a part of it for ever after."""
+        wait_s = self.next_send_s - now_s
+        if 0.0 < wait_s < math.inf and self._period_s > 0.0:
+            self.next_send_s = now_s + wait_s / self._period_s * period_s
+        self._period_s = period_s
 
     def reconfigure(self, config: LinkConfig) -> None:
         """From the next request on."""

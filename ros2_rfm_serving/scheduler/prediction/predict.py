@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ros2_rfm_serving.scheduler.prediction import convoys
+from ros2_rfm_serving.scheduler.prediction import convoys, stable
 from ros2_rfm_serving.scheduler.prediction.bound import Bound
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium, equilibrium
@@ -104,6 +104,8 @@ def _servers(problem: Problem, curves: Curves, operation: Operation, settled: Eq
 def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list[str]:
     """Servers of the right type in the order of models, so that neighbours host the same; shared GPUs name model and component."""
     free = {gpu_type: [s for s, g in problem.servers.items() if g == gpu_type] for gpu_type in problem.gpus}
+    if problem.previous and not any(gpus):
+        return stable.names(problem, problem.previous, hosts, free)
     names = [""] * len(hosts)
     for i in sorted(range(len(hosts)), key=lambda i: (problem.models.index(hosts[i].config.model), hosts[i].robots)):
         component = problem.demands[hosts[i].robots[0][0]].component if hosts[i].robots else "idle"

@@ -15,7 +15,7 @@ from ros2_rfm_serving.audit.replay import Replayed, brains, replay
 from ros2_rfm_serving.audit.schedulers.replay import GIVEN, SchedulerReplay
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.scheduler.adaptation import Fleet
-from test.unit.scheduler.test_fleet_in_force import FACTORY, Running
+from test.unit.scheduler.test_in_force import FACTORY, Running
 
 Records = list[dict[str, Any]]
 
@@ -33,17 +33,19 @@ def lived(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Records
     running = Running(folder, repository / "config" / "profiles")
     running.kept.listen()
     running.fleet.admit("late", "arm")
-    running.wait(lambda: not running.planner.is_busy)
+    running.plan_what_is_wanted()
     running.fleet.admit("late", "wrist")
     running.fleet.admit("other", "wrist")
+    running.plan_what_is_wanted()
     running.kept.listen()
     running.fleet.release("late")
     running.says("guest", "wrist")
     running.fleet.settle()
-    running.wait(lambda: not running.planner.is_busy)
+    running.plan_what_is_wanted()
     larger = folder / "larger.yaml"
     larger.write_text(FACTORY.replace("num_robots: 2", "num_robots: 3"))
-    running.fleet.replan(larger)
+    running.replan(larger)
+    running.plan_what_is_wanted()
     running.roster.release("nobody")
     with pytest.raises(RfmError):
         running.fleet.release("nobody else")
