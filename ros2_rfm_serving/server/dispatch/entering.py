@@ -1,8 +1,8 @@
 """Iteration-level batching (Orca) for rows with deadlines: who joins a running batch at this turn, and which rows a turn advances.
 
-New rows are perceived between two turns, and all rows in flight wait meanwhile. Entering at once serves the new ones; entering
-later lets others end before, and perceives those together that come meanwhile. What takes least, summed over all rows, is done, as
-long as no row in flight misses a deadline for it.
+New rows are perceived between two turns, and all rows in flight wait meanwhile. So rows come in groups, no more in flight than
+pay (`Flight.num_groups`): one is a batch that nobody joins, as many as a row has turns let everybody in at once. No row waits for
+a group to end that would miss its deadline by that, and none enters by whom one in flight would.
 """
 
 from __future__ import annotations
@@ -65,33 +65,22 @@ def _hurts(rows: Sequence[Row], num_new: int, flight: Flight, now_s: float) -> b
 
 
 def _pays_later(waiting: Sequence[Waiting], rows: Sequence[Row], flight: Flight, now_s: float, asks: Asks) -> bool:
-    """They enter when all in flight are done, rather than now."""
+    """They enter when a group has ended, or when they have waited for longer, rather than now."""
     if waiting[0].request.pipelining is not None or not flight.step.seconds(len(rows)):
         return False  # rows of its session wait for this frame; or nothing is known yet
-    num_new = max(1, min(len(waiting), flight.most - len(flight.rows)))
-    lefts = sorted(row.turns_left for row in rows)
-    wait_s, _ = _turns(lefts, flight)
-    if any(_is_late(w, wait_s, num_new, flight, now_s) for w in waiting[:num_new]):
+    new = waiting[: max(1, flight.most - len(flight.rows))]
+    groups = {row.turns_left for row in rows if not row.is_pipelined}
+    num_groups = flight.num_groups(len(rows) + len(waiting), len(asks()))
+    if len(groups) < num_groups and not _hold_up_more(new, rows, flight, now_s):
         return False
-    return _holds_up_more(lefts, num_new, flight) or _takes_longer(lefts, num_new, len(waiting), flight, now_s, asks)
+    wait_s = min(groups, default=0) * flight.step.seconds(len(rows))
+    return not any(_is_late(each, wait_s, len(new), flight, now_s) for each in new)
 
 
-def _holds_up_more(lefts: Sequence[int], num_new: int, flight: Flight) -> bool:
-    """Those in flight would wait longer for this perception than the new ones for them, summed."""
-    return num_new * lefts[-1] * flight.step.seconds(len(lefts)) <= len(lefts) * flight.perceive.seconds(num_new)
-
-
-def _takes_longer(lefts: Sequence[int], num_new: int, num_waiting: int, flight: Flight, now_s: float, asks: Asks) -> bool:
-    """More time would pass until each is answered, summed over all who are here and those who are expected meanwhile: what the
-    engine works longer delays them, and once more whom they delay. Whoever finds no room is taken to follow in full batches."""
-    wait_s, in_flight_s = _turns(lefts, flight)
-    stall_s = flight.perceive.seconds(num_new)
-    end_s, joined_s = _turns(sorted([*lefts, *[flight.turns_of_one] * num_new]), flight)
-    now = joined_s + stall_s * (len(lefts) + num_new), stall_s + end_s
-    now_end_s, now_sum_s = _batches(*now, num_waiting - num_new, flight)
-    later_end_s, later_sum_s = _batches(in_flight_s, wait_s, num_waiting, flight)
-    num_more = 2 * sum(not t <= now_s and not t > now_s + later_end_s for t in asks())  # NaN: at any time
-    return later_sum_s - now_sum_s < num_more * (now_end_s - later_end_s)
+def _hold_up_more(new: Sequence[Waiting], rows: Sequence[Row], flight: Flight, now_s: float) -> bool:
+    """Those in flight would wait longer for this perception than the new ones have waited and would wait for them, summed."""
+    end_s = now_s + max(row.turns_left for row in rows) * flight.step.seconds(len(rows))
+    return sum(end_s - each.since_s for each in new) <= len(rows) * flight.perceive.seconds(len(new))
 
 
 def _is_late(waiting: Waiting, wait_s: float, num_new: int, flight: Flight, now_s: float) -> bool:
@@ -99,27 +88,6 @@ def _is_late(waiting: Waiting, wait_s: float, num_new: int, flight: Flight, now_
     service_s = flight.perceive.seconds(num_new) + flight.turns_of_one * flight.step.seconds(len(flight.rows) + num_new)
     deadline_s = min(waiting.due_s, waiting.starves_s)
     return now_s + service_s <= deadline_s < now_s + wait_s + service_s
-
-
-def _turns(lefts: Sequence[int], flight: Flight) -> tuple[float, float]:
-    """Until rows with so many turns left, rising, are all done, and that time of each, summed."""
-    at_s = sum_s = 0.0
-    had, num = 0, len(lefts)
-    for i, left in enumerate(lefts):
-        at_s += (left - had) * flight.step.seconds(num - i)
-        sum_s += at_s
-        had = left
-    return at_s, sum_s
-
-
-def _batches(sum_s: float, end_s: float, num: int, flight: Flight) -> tuple[float, float]:
-    """When all are done and the time of each, summed, if `num` more follow in full batches."""
-    while num > 0:
-        rows = min(num, flight.most)
-        end_s += flight.seconds(rows)
-        sum_s += rows * end_s
-        num -= rows
-    return end_s, sum_s
 
 
 def _saves(urgent: Sequence[int], ready: Sequence[int], flight: Flight, now_s: float) -> bool:

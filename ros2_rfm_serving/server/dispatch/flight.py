@@ -88,6 +88,22 @@ class Flight:
         """From entering to the answer, of so many that enter together and keep each other company."""
         return self.perceive.seconds(num_rows) + self.turns_of_one * self.step.seconds(num_rows)
 
+    def num_groups(self, num_here: int, num_sessions: int) -> int:
+        """In flight, of rows at the same step each, that serve most, where so many of all sessions wait or are in flight.
+
+        The more groups, the shorter a request waits for one to end, and the more perceptions hold up all: the lot size problem
+        (Harris 1913). m rows are answered in the time of one perception and 1/c of the turns, while c m are in flight and m/2 wait
+        (Little), or fewer where most sessions are here already.
+        """
+        waiting = max(0.0, min(0.5, 1.0 - num_here / max(1, num_sessions)))
+
+        def rate_hz(groups: int) -> float:
+            rows = min(num_here / (groups + waiting), self.most / groups)
+            took_s = self.perceive.between(rows) + self.turns_of_one / groups * self.step.between(groups * rows)
+            return rows / max(took_s, 1e-9)
+
+        return max(range(1, max(1, min(self.turns_of_one, num_here)) + 1), key=rate_hz)
+
     def begins_in_s(self, position: int) -> float:
         """When the request at this place of the queue may enter: now, or when as many rows have left as it takes."""
         free = self.most - len(self.rows)

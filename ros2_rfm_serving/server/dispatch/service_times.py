@@ -30,6 +30,11 @@ class ServiceTimes:
         """0: nothing has run yet."""
         return self._table[min(num_rows, len(self._table) - 1)]
 
+    def between(self, mean_rows: float) -> float:
+        """Of so many on average, on the straight line between two sizes; less than one row takes as long as one."""
+        low = max(1, int(mean_rows))
+        return self.seconds(low) + (max(1.0, mean_rows) - low) * (self.seconds(low + 1) - self.seconds(low))
+
     def saturation(self, batch_size: int) -> int:
         """The smallest batch whose throughput hardly any larger one improves, as far as is known; at most `batch_size`."""
         if batch_size not in self._saturations:

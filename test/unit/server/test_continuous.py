@@ -206,16 +206,16 @@ class Laws:
             self.flight.begun(number, waiting(due_s[number] if due_s else math.inf), 0.0)
             self.flight.rows[number].turns_left = left
 
-    def joins(self, num_waiting: int, due_s: float = math.inf, asks: Sequence[float] = ()) -> bool:
-        return bool(joining([waiting(due_s)] * num_waiting, self.view, 0.0, lambda: asks).batch)
+    def joins(self, num_waiting: int, due_s: float = math.inf, since_s: float = 0.0) -> bool:
+        return bool(joining([waiting(due_s, since_s)] * num_waiting, self.view, 0.0, lambda: [math.nan] * 1000).batch)
 
     def advancing(self) -> list[int]:
         return [*advancing(self.flight, list(self.flight.rows), 0.0)]
 
 
-def waiting(due_s: float = math.inf) -> Waiting:
+def waiting(due_s: float = math.inf, since_s: float = 0.0) -> Waiting:
     request = row_of(observation(1), session_of(), CONTRACT, takes_encoded=True)
-    return Waiting(request, 0, 0.0, 0.0, math.inf, due_s, History())
+    return Waiting(request, 0, 0.0, since_s, math.inf, due_s, History())
 
 
 def session_of() -> Session:
@@ -234,17 +234,34 @@ def test_rows_enter_at_once_where_perception_is_cheap_and_later_where_it_holds_u
     assert dear.joins(1), "nobody is held up"
     dear.in_flight(1, 1, 1)
     assert not dear.joins(1)
-    dear = Laws(lambda rows: 0.03, lambda rows: 0.003 + 0.0007 * rows, 4)
-    dear.in_flight(4)
-    assert dear.joins(12), "many wait for one"
 
 
-def test_who_is_expected_meanwhile_counts_too() -> None:
-    """Alone a new row that waits holds up nobody; where the engine is busy, what it could have shared delays those that come."""
-    costly = Laws(lambda rows: 0.0, lambda rows: 0.02 + 0.011 * rows, 4)
-    costly.in_flight(2, 2, 2)
-    assert not costly.joins(1) and costly.joins(1, asks=[0.01] * 8)
-    assert costly.joins(1, asks=[math.nan] * 8), "whose pace is not known may ask at any time"
+def test_as_many_groups_are_in_flight_as_serve_most() -> None:
+    """One where perception is dear, more where it is cheap, unless nobody else comes."""
+
+    def groups(perception_s: float, num_here: int, num_sessions: int = 1000) -> int:
+        law = Laws(lambda rows: perception_s + 0.001 * rows, lambda rows: 0.005 + 0.0002 * rows, 10)
+        return law.flight.num_groups(num_here, num_sessions)
+
+    assert [groups(perception_s, 12) for perception_s in (0.0, 0.0025, 0.025, 0.1)] == [10, 3, 1, 1]
+    assert groups(0.0025, 12, num_sessions=12) == 1, "all are here: full batches"
+    assert groups(0.0025, 40) == 1, "a backlog forms full batches"
+    assert groups(0.0025, 0) == groups(0.0025, 1) == 1
+
+
+def test_who_finds_as_many_groups_as_pay_waits_until_one_ends() -> None:
+    law = Laws(lambda rows: 0.0025 + 0.001 * rows, lambda rows: 0.005 + 0.0002 * rows, 10)
+    law.in_flight(9, 9, 6, 6)
+    assert law.joins(4), "a third group"
+    law.in_flight(9, 9, 6, 6, 3, 3)
+    assert not law.joins(4)
+    assert law.joins(4, due_s=0.085), "it would be late by waiting"
+
+
+def test_who_has_waited_longer_than_it_holds_up_others_enters() -> None:
+    law = Laws(lambda rows: 0.02 + 0.001 * rows, lambda rows: 0.01, 20)
+    law.in_flight(1, 1, 1)
+    assert not law.joins(1) and law.joins(1, since_s=-0.06)
 
 
 def test_no_row_in_flight_misses_its_deadline_for_one_that_enters() -> None:
@@ -259,10 +276,10 @@ def test_no_row_in_flight_misses_its_deadline_for_one_that_enters() -> None:
 def test_perception_comes_in_slices_that_rows_in_flight_can_bear() -> None:
     engine = Laws(lambda rows: 0.02 * rows, lambda rows: 0.1, 5)
     engine.in_flight(4, due_s=[0.45])
-    assert engine.joins(8, asks=[1.0] * 8)
+    assert engine.joins(8)
     asked = [waiting() for _ in range(8)]
     entered = 0
-    while joining(asked, engine.view, 0.0, lambda: [1.0] * 8).batch:
+    while joining(asked, engine.view, 0.0, lambda: [math.nan] * 1000).batch:
         engine.flight.begun(100 + entered, asked.pop(), 0.0)
         entered += 1
     assert entered == 2

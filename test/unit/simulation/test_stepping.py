@@ -12,7 +12,7 @@ import pytest
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.profiles import Profile, SteppedService
-from ros2_rfm_serving.profiles.arrivals import Fleet, Load, OpenLoop
+from ros2_rfm_serving.profiles.arrivals import Fleet, Load, OpenLoop, Sent
 from ros2_rfm_serving.profiles.measure import measure, rates_hz
 from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.simulation import Crash, Report, simulate
@@ -127,6 +127,49 @@ def test_a_request_that_meets_an_idle_server_takes_perception_and_steps() -> Non
 
 def test_no_way_of_entering_exceeds_full_batches_and_the_servers_own_comes_near_them() -> None:
     assert 0.9 * law().capacity_hz() <= law_subject(law()).max_rate_hz <= 1.02 * law().capacity_hz()
+
+
+PER_ROW = SteppedService(
+    perception_base_s=1.1e-3,
+    perception_per_row_s=0.45e-3,
+    step_base_s=0.35e-3,
+    step_per_row_s=0.2e-3,
+    num_steps=5,
+    sizes=(*range(1, 17),),
+)
+"""As the embedded policy on a CPU: a perception costs as much as three steps, and rows more than what they share."""
+SHARED = replace(
+    PER_ROW, perception_base_s=0.5e-3, perception_per_row_s=0.1e-3, step_base_s=5e-3, step_per_row_s=0.1e-3, num_steps=10
+)
+
+
+@pytest.mark.parametrize(("law_of_costs", "most"), [(PER_ROW, 1.015), (SHARED, 0.85)])
+@pytest.mark.parametrize("share", [0.7, 0.9])
+def test_joining_is_never_slower_than_whole_batches_of_whoever_waits_and_faster_where_steps_are_shared(
+    law_of_costs: SteppedService, most: float, share: float
+) -> None:
+    def load() -> Load:
+        return Fleet(share * law_of_costs.capacity_hz(), law_of_costs.mean_s(8), np.random.default_rng(7))
+
+    joined = law_subject(law_of_costs).latencies_s(load(), 1500, np.random.default_rng(0))
+    whole = in_whole_batches(law_of_costs, load(), 1500)
+    assert np.mean(joined[150:]) <= most * np.mean(whole[150:])
+    assert np.quantile(joined[150:], 0.99) <= (most + 0.05) * np.quantile(whole[150:], 0.99)
+
+
+def in_whole_batches(costs: SteppedService, load: Load, num_requests: int) -> list[float]:
+    """`batching: fixed` of an engine that computes no rows that are not there."""
+    now_s, latencies_s = 0.0, list[float]()
+    while len(latencies_s) < num_requests:
+        now_s = max(now_s, load.next_s())
+        batch = list[Sent]()
+        while load.next_s() <= now_s and len(batch) < costs.max_rows:
+            batch.append(load.take())
+        now_s += costs.mean_s(len(batch))
+        for sent in batch:
+            latencies_s.append(now_s - sent.at_s)
+            load.answered(sent.source, now_s)
+    return latencies_s[:num_requests]
 
 
 @pytest.mark.parametrize("load", ["fleet", "poisson"])
