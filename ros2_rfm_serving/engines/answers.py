@@ -17,6 +17,7 @@ Answer = EngineReply | ModelError
 FOREIGN = (Exception, SystemExit)
 """What foreign code may raise. `SystemExit` would end the thread that asks, and nothing else."""
 ARRAYS = ("chunk_model", "chunk_robot", "updates", "confidence")
+FLOAT32 = np.dtype(np.float32)
 
 
 def answers_of(engine: Engine, requests: Sequence[InferenceRequest]) -> list[Answer]:
@@ -59,9 +60,12 @@ def _as_promised(contract: ModelContract, answer: EngineReply) -> EngineReply:
     if not (isinstance(answer.verdict, str) and isinstance(answer.text, str)):
         raise EngineError(f"verdict and text are words, not {type(answer.verdict).__name__} and {type(answer.text).__name__}")
     _check_horizon(answer.execution_horizon)
-    arrays = {name: _array(name, getattr(answer, name)) for name in ARRAYS}
-    _check_shapes(arrays, len(contract.action_names))
-    changed: dict[str, Any] = {name: array for name, array in arrays.items() if array is not getattr(answer, name)}
+    given = (answer.chunk_model, answer.chunk_robot, answer.updates, answer.confidence)
+    arrays = [_array(name, values) for name, values in zip(ARRAYS, given, strict=True)]
+    _check_shapes(*arrays, len(contract.action_names))
+    changed: dict[str, Any] = {
+        name: array for name, array, values in zip(ARRAYS, arrays, given, strict=True) if array is not values
+    }
     if type(answer.score) is not float:
         changed["score"] = _number(answer.score)
     return replace(answer, **changed) if changed else answer
@@ -69,24 +73,25 @@ def _as_promised(contract: ModelContract, answer: EngineReply) -> EngineReply:
 
 def _check_horizon(rows: Any) -> None:
     """Raises: `EngineError`."""
-    if not isinstance(rows, Integral) or int(rows) < 0:
+    if not (type(rows) is int or isinstance(rows, Integral)) or int(rows) < 0:
         raise EngineError(f"execution_horizon is {rows!r}, not a number of rows")
 
 
-def _check_shapes(arrays: dict[str, Array], columns: int) -> None:
+def _check_shapes(model: Array, robot: Array, updates: Array, confidence: Array, columns: int) -> None:
     """Raises: `EngineError`."""
-    model, robot, updates, confidence = (arrays[name].shape for name in ARRAYS)
-    if columns and (len(robot) != 2 or robot[1] != columns or not robot[0] or model != robot):
-        raise EngineError(f"a chunk of shape {robot} (model space {model}) for {columns} actions")
-    if arrays["updates"].size and (len(updates) != 3 or updates[1:2] != robot[:1]):
-        raise EngineError(f"updates of shape {updates} for a chunk of {robot}; they are [steps, *chunk], or empty")
-    if arrays["confidence"].size and confidence != robot[:1]:
-        raise EngineError(f"a confidence of shape {confidence} for a chunk of {robot}; it is one number for each row, or empty")
+    chunk = robot.shape
+    if columns and (len(chunk) != 2 or chunk[1] != columns or not chunk[0] or model.shape != chunk):
+        raise EngineError(f"a chunk of shape {chunk} (model space {model.shape}) for {columns} actions")
+    if updates.size and (updates.ndim != 3 or updates.shape[1:2] != chunk[:1]):
+        raise EngineError(f"updates of shape {updates.shape} for a chunk of {chunk}; they are [steps, *chunk], or empty")
+    if confidence.size and confidence.shape != chunk[:1]:
+        problem = f"a confidence of shape {confidence.shape} for a chunk of {chunk}"
+        raise EngineError(f"{problem}; it is one number for each row, or empty")
 
 
 def _array(name: str, values: Any) -> Array:
     """As it is, or copied from what NumPy understands; a tensor on a device is not that. Raises: `EngineError`."""
-    if isinstance(values, np.ndarray) and values.dtype == np.float32:
+    if isinstance(values, np.ndarray) and values.dtype == FLOAT32:
         return values
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such

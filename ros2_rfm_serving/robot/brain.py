@@ -7,16 +7,16 @@ counted in `refused` and dropped. A body that does not tick periodically asks `n
 from __future__ import annotations
 
 import math
-from functools import partial
 
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
-from ros2_rfm_serving.robot.conversation.conversation import Instructions, Requests
+from ros2_rfm_serving.robot.conversation.conversation import Requests
 from ros2_rfm_serving.robot.conversation.flight import Answered
 from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity, Overdue, steps_of
 from ros2_rfm_serving.robot.parts import RobotParts
 from ros2_rfm_serving.robot.task import DONE, FAILED, SPENT, TaskGoal, TaskRun
 from ros2_rfm_serving.robot.why import By, Why
 from ros2_rfm_serving.types import (
+    MAX_INSTRUCTION_CHARACTERS,
     MONITOR,
     SAFETY,
     SYSTEM1,
@@ -286,22 +286,22 @@ class RobotBrain(RobotParts):
         may_act: False when no new state came in time: everything goes on, but nothing is commanded blindly, except a stand once the
         last state is older than `max_observation_age_s`.
         """
-        self._motor.looks()
+        motor = self._motor
+        motor.looks()
         self._holds_for = ""
         self._watch(now_s)
         self._opened = False
         opens = self._links.opens(now_s)
         requests: Requests = ()
-        task, between = self.task, may_act and not self.is_period(now_s)
+        task, between = self.task, may_act and not motor.is_period(now_s)
         if task is not None and task.active:
             self._supervise(task, now_s)
             if task.active and not self.paused:
-                self._motor.drop_stale_step(now_s)
-                if self._motor.is_between_steps(now_s) and self._talk.due.may_pop():
-                    self._motor.drop_stale(now_s)
+                motor.drop_stale_step(now_s)
+                if motor.is_between_steps(now_s) and self._talk.due.may_pop():
+                    motor.drop_stale(now_s)
                 if task.phase is not TaskPhase.WAITING and not between:
-                    told = Instructions(self.instruction, task.goal.instruction, partial(self._history, task, now_s))
-                    requests = self._talk.ask(sensors, told, self.episode, self._motor.step_ends_s, now_s)
+                    requests = self._talk.ask(sensors, self._told, self.episode, motor.step_ends_s, now_s)
         if between:
             self._holds_for = "no control period yet"
         command = None if between else self._command(sensors, now_s, may_act=may_act)
@@ -397,21 +397,34 @@ class RobotBrain(RobotParts):
 
     def _supervise(self, task: TaskRun, now_s: float) -> None:
         """Budgets, warnings that have become due, and what stops lead to."""
-        if task.is_spent(now_s):
+        if now_s >= task.budget_ends_s and task.is_spent(now_s):
             self._spent(task, now_s)
             return
         rules = self._supervision
-        rules.pass_ended(now_s)
-        self._heed_stop()
+        if now_s >= rules.pass_ends_s:
+            rules.pass_ended(now_s)
+        if rules.stops_anew:
+            self._heed_stop()
         ladder = self._motor.ladder
         if rules.ending is not None and (not ladder.has_pose or ladder.stands(now_s, to_pose=True)):
             task.end(*rules.ending, now_s)
         if task.result is None:
             stop = TaskPhase.WAITING if rules.needs_person else TaskPhase.STOPPED
-            task.enter(stop if rules.stopped else TaskPhase.EXECUTING, now_s)
+            phase = stop if rules.stopped else TaskPhase.EXECUTING
+            if phase is not task.phase:
+                task.enter(phase, now_s)
 
-    def _history(self, task: TaskRun, now_s: float) -> str:
-        return self.history.text(self.subgoal, task.elapsed_s(now_s), task.goal.time_budget_s)
+    def _told(self, component: str, now_s: float) -> str:
+        """What it is asked with: System 1 the subgoal, or the goal's instruction; the others the goal, their own prompt and, those
+        who plan or judge the task, what became of it so far. Safety judges what it sees."""
+        task = self.task
+        assert task is not None, "nobody is asked without a task"
+        if component == SYSTEM1:
+            return self.subgoal or task.goal.instruction
+        told = f"{task.goal.instruction}. {self.config.prompts.get(component, '')}"
+        if component in (SYSTEM2, MONITOR):
+            told += f" {self.history.text(self.subgoal, task.elapsed_s(now_s), task.goal.time_budget_s)}"
+        return told[:MAX_INSTRUCTION_CHARACTERS]
 
     def _failed(self, now_s: float) -> None:
         """The monitor says so: another attempt, or the end of the task."""

@@ -91,23 +91,22 @@ class RobotParts:
 
     def _facts(self) -> Facts:
         """What the fail-safe state follows from."""
-        link, due, executing = self._links.system1, self._talk.due, self.executing and not self.paused
-        scheduled = link is not None and link.route is not None
+        link, talk = self._links.system1, self._talk
         failing_s = math.inf
         if link is not None and link.unanswered_s < math.inf:
             failing_s = link.unanswered_s + (link.slo_s if link.slo_s < math.inf else 0.0)
         return Facts(
-            scheduled=scheduled,
-            problem="" if link is not None and link.state is LinkState.OPEN else (link.problem if link else "no schedule yet"),
-            mismatch=self.mismatch,
-            executing=executing,
-            connected=self._connected,
-            served=self._served,
-            stalled_since_s=self._needs_chunk_since_s,
-            stalls_after_s=self._stalls_after_s,
-            failing_since_s=failing_s,
-            warning=self._motor.gate.units or due.too_slow,
-            no_request=self._talk.no_request,
+            link is not None and link.route is not None,
+            "" if link is not None and link.state is LinkState.OPEN else (link.problem if link else "no schedule yet"),
+            self._links.mismatch,
+            self.executing and not self.paused,
+            self._connected,
+            self._served,
+            self._needs_chunk_since_s,
+            self._stalls_after_s,
+            failing_s,
+            self._motor.gate.units or talk.due.too_slow,
+            talk.no_request,
         )
 
     @property
@@ -161,7 +160,8 @@ class RobotParts:
 
     @property
     def executing(self) -> bool:
-        return self.task is not None and self.task.phase is TaskPhase.EXECUTING
+        task = self.task
+        return task is not None and task.phase is TaskPhase.EXECUTING
 
     @property
     def staleness_s(self) -> float:

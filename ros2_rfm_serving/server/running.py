@@ -124,7 +124,7 @@ class Running:
 
 def _not_finite(answer: EngineReply) -> str:
     """The first chunk with a number that cannot be executed; empty: none."""
-    for name in ("chunk_model", "chunk_robot"):
-        if not np.isfinite(getattr(answer, name)).all():
+    for name, values in (("chunk_model", answer.chunk_model), ("chunk_robot", answer.chunk_robot)):
+        if values.size and not np.isfinite(values).all():
             return name
     return ""

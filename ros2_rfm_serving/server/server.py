@@ -32,7 +32,7 @@ from ros2_rfm_serving.server.figures import Occupancy, ServerSnapshot
 from ros2_rfm_serving.server.horizon import outlooks, without_updates
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.replies import reply_kind
-from ros2_rfm_serving.server.sessions import SessionKey
+from ros2_rfm_serving.server.sessions import Session, SessionKey
 from ros2_rfm_serving.server.stepping import StepRunning
 from ros2_rfm_serving.server.tiers import Drift, Lane, Tier, Work
 from ros2_rfm_serving.types import (
@@ -81,7 +81,8 @@ class _Deciding:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._server.take_mishaps()
+            if self._server.brain.mishaps:
+                self._server.take_mishaps()
         finally:
             self._lock.release()
 
@@ -295,8 +296,9 @@ class ModelServer:
 
         Raises: `BadMessageError`; nothing else is affected. Count it with `counting_refusals`.
         """
-        self.charge(observation.id, now_s)
-        self.deposit(observation, now_s)
+        with self.deciding() as brain:
+            session = brain.charge(observation.id, now_s)
+        self._deposit(observation, session, now_s)
 
     def check_admission(self, request: RequestId) -> None:
         """Before anything is kept for it, or thrown away. Raises: `BadMessageError`."""
@@ -312,6 +314,10 @@ class ModelServer:
         """What `charge` has let pass. Raises: `BadMessageError`."""
         with self.deciding() as brain:
             session = brain.admitted(observation.id)
+        self._deposit(observation, session, now_s)
+
+    def _deposit(self, observation: ObservationRequest, session: Session, now_s: float) -> None:
+        """Raises: `BadMessageError`."""
         try:
             request = row_of(observation, session, self.contract, takes_encoded=self.takes_encoded)
         except BadMessageError as error:
@@ -392,7 +398,8 @@ class ModelServer:
         """One answer per request; None where the engine failed. Raises nothing."""
         running = self._lanes[work.tier].running
         answers = running.run([w.request for w in work.batch], self.config.max_engine_errors)
-        for waiting, answer in zip(work.batch, answers, strict=True):
+        acts = self.contract.output is OutputKind.ACTION_CHUNK
+        for waiting, answer in () if acts else zip(work.batch, answers, strict=True):
             if answer and not answer.verdict and self.reply_kind(waiting.request.id.component) is Verdict:
                 self.count("verdict_violation")  # text that is none of a judge's words goes on as an empty verdict
         return answers

@@ -45,8 +45,11 @@ class Due:
         if link is self._links.system1:
             frames = link.depth > 1 and not self.waits  # whatever is queued
             wants = frames or self._wants_chunk(link)
-            return max(link.next_send_s, step_ends_s) if wants else math.inf
-        return max(link.next_send_s, step_ends_s) if link.component in self._calls.due and self._is_between_calls() else math.inf
+        else:
+            wants = link.component in self._calls.due and self._is_between_calls()
+        if not wants:
+            return math.inf
+        return link.next_send_s if link.next_send_s > step_ends_s else step_ends_s
 
     def may_pop(self) -> bool:
         """An action is there to be executed."""
@@ -82,8 +85,8 @@ class Due:
         be trusted any more."""
         if self.waits:
             return not self._calls.due and self._horizon_is_over()
-        delay = link.delay_steps(self._rate_hz)
-        return (self._replaces and self._is_over(delay)) or self._queue.depth <= max(delay, self._buffer_steps)
+        delay, depth = link.delay_steps(self._rate_hz), self._queue.depth
+        return (self._replaces and self._is_over(delay)) or depth <= delay or depth <= self._buffer_steps
 
     def _is_over(self, delay: int) -> bool:
         """A server's horizon says up to where its chunk can be trusted: there the next one should have arrived."""
@@ -103,7 +106,8 @@ class Due:
     @property
     def rows_left(self) -> int:
         """That are going to be executed if no chunk comes."""
-        depth = self._queue.depth
+        queue = self._queue
         if not self.waits:
-            return depth
-        return max(0, min(depth, (self._queue.horizon or self._own_horizon) - self._queue.behind))
+            return queue.depth
+        left = (queue.horizon or self._own_horizon) - queue.behind
+        return 0 if left < 0 else left if left < queue.depth else queue.depth

@@ -144,7 +144,7 @@ class Link:
     @property
     def is_full(self) -> bool:
         """Nothing more may be asked before something of it is over."""
-        return len(self._flight) >= self.depth
+        return len(self._flight.waited) >= self.depth
 
     @property
     def period_s(self) -> float:
@@ -227,7 +227,7 @@ class Link:
 
     def abandon(self) -> None:
         """The robot does not want the answer any more, which is no fault of the server's."""
-        if self._flight:
+        if self._flight.waited:
             self.forget()
             self._answered()
 
@@ -239,7 +239,7 @@ class Link:
 
     def _expect(self) -> None:
         """By when something has to come next."""
-        if not self._flight:
+        if not self._flight.waited:
             self.deadline_s, self.asked_again = math.inf, None
             return
         if self.asked_again and self._flight.find(self.asked_again) is None:

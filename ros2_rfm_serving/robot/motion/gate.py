@@ -85,15 +85,14 @@ class ChunkGate:
         self._count(values)
         if self._are_units_wrong():
             yield "clamped"
-        path = values if before is None else np.concatenate([np.asarray(before, np.float64)[None], values])
-        if before is not None and _beyond(path[1] - path[0], config.max_jump):
+        if before is not None and config.max_jump and _beyond(values[0] - np.asarray(before, np.float64), config.max_jump):
             yield "jump"
         for check, most, order in (
             ("velocity", config.max_velocity, self._order),
             ("acceleration", config.max_acceleration, self._order + 1),
             ("jerk", config.max_jerk, self._order + 2),
         ):
-            if _beyond(np.diff(values, order, axis=0) / self._step_s**order, most):
+            if most and _beyond(np.diff(values, order, axis=0) / self._step_s**order, most):
                 yield check
         lower, upper = config.workspace_lower, config.workspace_upper
         if lower and upper and ((values < np.array(lower) - ROUNDING) | (values > np.array(upper) + ROUNDING)).any():
