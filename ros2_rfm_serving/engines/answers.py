@@ -59,21 +59,23 @@ def _as_promised(contract: ModelContract, answer: EngineReply) -> EngineReply:
     """Raises: `EngineError`."""
     if not (isinstance(answer.verdict, str) and isinstance(answer.text, str)):
         raise EngineError(f"verdict and text are words, not {type(answer.verdict).__name__} and {type(answer.text).__name__}")
-    _check_horizon(answer.execution_horizon)
-    given = (answer.chunk_model, answer.chunk_robot, answer.updates, answer.confidence)
-    arrays = [_array(name, values) for name, values in zip(ARRAYS, given, strict=True)]
-    _check_shapes(*arrays, len(contract.action_names))
-    changed: dict[str, Any] = {
-        name: array for name, array, values in zip(ARRAYS, arrays, given, strict=True) if array is not values
-    }
+    if type(answer.execution_horizon) is not int or answer.execution_horizon < 0:
+        _check_horizon(answer.execution_horizon)
+    changed: dict[str, Any] = {}
+    for name in ARRAYS:
+        values = getattr(answer, name)
+        if type(values) is not np.ndarray or values.dtype is not FLOAT32:
+            changed[name] = _array(name, values)
     if type(answer.score) is not float:
         changed["score"] = _number(answer.score)
-    return replace(answer, **changed) if changed else answer
+    answer = replace(answer, **changed) if changed else answer
+    _check_shapes(answer.chunk_model, answer.chunk_robot, answer.updates, answer.confidence, len(contract.action_names))
+    return answer
 
 
 def _check_horizon(rows: Any) -> None:
     """Raises: `EngineError`."""
-    if not (type(rows) is int or isinstance(rows, Integral)) or int(rows) < 0:
+    if not isinstance(rows, Integral) or int(rows) < 0:
         raise EngineError(f"execution_horizon is {rows!r}, not a number of rows")
 
 
@@ -91,7 +93,7 @@ def _check_shapes(model: Array, robot: Array, updates: Array, confidence: Array,
 
 def _array(name: str, values: Any) -> Array:
     """As it is, or copied from what NumPy understands; a tensor on a device is not that. Raises: `EngineError`."""
-    if isinstance(values, np.ndarray) and values.dtype == FLOAT32:
+    if isinstance(values, np.ndarray) and values.dtype == np.float32:
         return values
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such

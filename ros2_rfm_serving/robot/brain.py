@@ -38,8 +38,12 @@ from ros2_rfm_serving.types import (
 
 __all__ = ["RobotBrain", "RobotConfig", "Sensors", "Tick"]
 
+KINDS = {SYSTEM1: Chunk, SYSTEM2: Plan}
+"""Of replies; all others are verdicts."""
+EXECUTING, WAITING, HALTED = TaskPhase.EXECUTING, TaskPhase.WAITING, TaskPhase.STOPPED
 STOPPED, NO_ACTION, NO_STATE = "stopped", "no action", "no state in time"
 """What a control period without an action is for."""
+STREAMING, DEAD, OPEN = RobotState.STREAMING, RobotState.DEAD, LinkState.OPEN
 
 
 class RobotBrain(RobotParts):
@@ -115,21 +119,25 @@ class RobotBrain(RobotParts):
         """A reply arrived; it counts, and True is returned, only if it answers what its component has in flight."""
         self._watch(now_s)  # what is late is late, whether or not a tick has seen it
         answered = self._talk.accept(reply, now_s)
-        if not isinstance(answered, str):
-            self.figures[reply.id.component].round_trips.add(now_s - answered.asked.sent_s)
-        problem = answered if isinstance(answered, str) else self._take(reply, answered, now_s)
-        if problem:
+        if isinstance(answered, str):
+            self.refused[answered] += 1
+            return False
+        component, took_s = reply.id.component, now_s - answered.asked.sent_s
+        figures = self.figures[component]
+        figures.round_trips.add(took_s)
+        if problem := self._take(reply, answered, now_s):
             self.refused[problem] += 1
-        elif not isinstance(answered, str) and now_s - answered.asked.sent_s <= self.slo_s(reply.id.component):
-            self.figures[reply.id.component].answered(reply)
-        return not problem
+            return False
+        if took_s <= self.slo_s(component):
+            figures.answered(reply)
+        return True
 
     def _take(self, reply: Reply, answered: Answered, now_s: float) -> str:
         """Does what the reply says, or returns the counter under which it is dropped."""
         component, task = reply.id.component, self.task
         if task is None or not task.active or reply.id.episode != self.episode:
             return "stale_episode"
-        if not isinstance(reply, {SYSTEM1: Chunk, SYSTEM2: Plan}.get(component, Verdict)):
+        if not isinstance(reply, KINDS.get(component, Verdict)):
             return "unexpected_reply"
         if isinstance(reply, Chunk) and (problem := self._take_chunk(reply, answered, now_s)):
             return problem
@@ -300,7 +308,7 @@ class RobotBrain(RobotParts):
                 motor.drop_stale_step(now_s)
                 if motor.is_between_steps(now_s) and self._talk.due.may_pop():
                     motor.drop_stale(now_s)
-                if task.phase is not TaskPhase.WAITING and not between:
+                if task.phase is not WAITING and not between:
                     requests = self._talk.ask(sensors, self._told, self.episode, motor.step_ends_s, now_s)
         if between:
             self._holds_for = "no control period yet"
@@ -345,7 +353,7 @@ class RobotBrain(RobotParts):
     def _next_step_s(self, now_s: float) -> float:
         """When the next action is due, the budget is spent, or waiting has taken too long."""
         assert self.task is not None
-        budget_s = self.task.budget_ends_s if self.task.phase is not TaskPhase.WAITING else math.inf
+        budget_s = self.task.budget_ends_s if self.task.phase is not WAITING else math.inf
         if self._supervision.stopped:
             return budget_s
         if self._talk.due.may_pop():
@@ -409,8 +417,7 @@ class RobotBrain(RobotParts):
         if rules.ending is not None and (not ladder.has_pose or ladder.stands(now_s, to_pose=True)):
             task.end(*rules.ending, now_s)
         if task.result is None:
-            stop = TaskPhase.WAITING if rules.needs_person else TaskPhase.STOPPED
-            phase = stop if rules.stopped else TaskPhase.EXECUTING
+            phase = EXECUTING if not rules.stopped else WAITING if rules.needs_person else HALTED
             if phase is not task.phase:
                 task.enter(phase, now_s)
 
@@ -455,7 +462,7 @@ class RobotBrain(RobotParts):
         motor.measured(positions, now_s)
         if task is None or not task.active:
             return self._rest(task, positions, now_s)
-        if task.phase is not TaskPhase.EXECUTING or self.paused:
+        if task.phase is not EXECUTING or self.paused:
             self._holds_for = STOPPED
             return motor.fall_back(positions, now_s, to_pose=self._supervision.to_safe_pose and not self.paused)
         if not may_act:
@@ -517,9 +524,22 @@ class RobotBrain(RobotParts):
 
     def _judge(self, now_s: float) -> None:
         """The fail-safe state; a robot that is DEAD ends its task."""
+        if self._streams_on(now_s):
+            return
         self._failsafe.update(self._facts(), now_s)
-        if self._failsafe.state is RobotState.DEAD and self.task is not None and self.task.active and not self._in_hands:
+        if self._failsafe.state is DEAD and self.task is not None and self.task.active and not self._in_hands:
             self._supervision.end_safely(TaskOutcome.OFFLINE, self._failsafe.reason)
+
+    def _streams_on(self, now_s: float) -> bool:
+        """As in almost every period: it has been streaming, and nothing is such that it could be anything else."""
+        link, due = self._links.system1, self._talk.due
+        if self._failsafe.state is not STREAMING or link is None or link.state is not OPEN:
+            return False
+        if now_s - link.unanswered_s >= self.config.failsafe.degraded_after_s:
+            return False
+        if now_s - self._needs_chunk_since_s >= self._stalls_after_s:
+            return False
+        return not (due.too_slow or self._links.mismatch or self._motor.gate.units)
 
     def _begin_episode(self, now_s: float) -> None:
         self.episode += 1
@@ -531,5 +551,5 @@ class RobotBrain(RobotParts):
         self._needs_chunk_since_s = math.inf
         self._had_chunk = False
         if self.episode > 1:
-            opened = (link for link in self._links.all if link.state is LinkState.OPEN)
+            opened = (link for link in self._links.all if link.state is OPEN)
             self._resets = tuple(EpisodeReset(link.server, link.component, link.epoch, self.episode) for link in opened)

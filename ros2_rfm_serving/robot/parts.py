@@ -21,6 +21,7 @@ from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.types import NOT_ADMITTED, Following, RobotState, TaskPhase
 from ros2_rfm_serving.types.histogram import Histogram
 
+OPEN, EXECUTING = LinkState.OPEN, TaskPhase.EXECUTING
 RATES_WINDOW_S = 5.0
 """Over which actions and chunks per second are counted."""
 
@@ -97,7 +98,7 @@ class RobotParts:
             failing_s = link.unanswered_s + (link.slo_s if link.slo_s < math.inf else 0.0)
         return Facts(
             link is not None and link.route is not None,
-            "" if link is not None and link.state is LinkState.OPEN else (link.problem if link else "no schedule yet"),
+            "" if link is not None and link.state is OPEN else (link.problem if link else "no schedule yet"),
             self._links.mismatch,
             self.executing and not self.paused,
             self._connected,
@@ -161,7 +162,7 @@ class RobotParts:
     @property
     def executing(self) -> bool:
         task = self.task
-        return task is not None and task.phase is TaskPhase.EXECUTING
+        return task is not None and task.phase is EXECUTING
 
     @property
     def staleness_s(self) -> float:
@@ -214,7 +215,7 @@ class RobotParts:
     @property
     def sessions(self) -> list[tuple[str, str, int]]:
         """(server, component, epoch) of the open ones."""
-        return [(link.server, link.component, link.epoch) for link in self._links.all if link.state is LinkState.OPEN]
+        return [(link.server, link.component, link.epoch) for link in self._links.all if link.state is OPEN]
 
     @property
     def round_trips_s(self) -> list[float]:

@@ -77,11 +77,11 @@ class _Deciding:
 
     def __enter__(self) -> ServerBrain:
         self._lock.acquire()
-        return self._server.brain
+        return self._server._brain
 
     def __exit__(self, *_: object) -> None:
         try:
-            if self._server.brain.mishaps:
+            if self._server._brain.mishaps:
                 self._server.take_mishaps()
         finally:
             self._lock.release()
@@ -296,7 +296,7 @@ class ModelServer:
 
         Raises: `BadMessageError`; nothing else is affected. Count it with `counting_refusals`.
         """
-        with self.deciding() as brain:
+        with self._deciding as brain:
             session = brain.charge(observation.id, now_s)
         self._deposit(observation, session, now_s)
 
@@ -324,7 +324,7 @@ class ModelServer:
             with self.deciding() as brain:
                 brain.unfit(observation.id, error.kind, str(error))
             raise
-        with self.deciding() as brain:
+        with self._deciding as brain:
             brain.deposit(request, observation, now_s)
 
     def superseded_early(self, request: RequestId) -> None:
@@ -379,7 +379,7 @@ class ModelServer:
             self.look_again_s = math.inf
         if not self._brain.may_begin(tier, now_s):
             return None
-        with self.deciding() as brain:
+        with self._deciding as brain:
             work = brain.begin(tier, now_s)
             if not tier:
                 self.look_again_s = brain.look_again_s
@@ -451,10 +451,10 @@ class ModelServer:
     def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:
         """Replies to those whose session is still open."""
         num_failed = self._lanes[work.tier].running.num_failed
-        with self.deciding() as brain:  # first of all: whatever is wrong with the answers, the engine is free again
+        with self._deciding as brain:  # first of all: whatever is wrong with the answers, the engine is free again
             brain.ended(work, [bool(answer) for answer in answers], num_failed, now_s)
         seen = outlooks([w.request.horizon for w in work.batch], answers, self.mishap)
-        with self.deciding() as brain:
+        with self._deciding as brain:
             rows = enumerate(zip(answers, seen, strict=True))
             replies = [brain.reply(work, row, answer, outlook) for row, (answer, outlook) in rows]
         return [reply for reply in replies if reply]

@@ -118,12 +118,13 @@ class Ledger:
         asked.last_sent_s = asked.waits_s.get(sequence, math.nan)
         latency_s = now_s - asked.last_sent_s
         asked.in_order = latency_s <= asked.slo_s
-        asked.waits_s = {number: at_s for number, at_s in asked.waits_s.items() if number > sequence}
+        for number in [number for number in asked.waits_s if number <= sequence]:
+            del asked.waits_s[number]
         if asked.last_sent_s >= self._warm_up_s:
             asked.tally.latencies_s.append(latency_s)
             asked.tally.within += asked.in_order
         if asked in self._coupled:
-            self._planned = all(plan.in_order for plan in self._coupled)
+            self._planned = all([plan.in_order for plan in self._coupled])
 
     def executed(self, now_s: float) -> None:
         """The first action of the newest prediction was commanded."""
@@ -134,4 +135,7 @@ class Ledger:
             self._actions.qualified += 1
 
     def _checked(self, now_s: float) -> bool:
-        return all(check.in_order and now_s <= check.last_sent_s + patience_s for check, patience_s in self._periodic)
+        for check, patience_s in self._periodic:
+            if not (check.in_order and now_s <= check.last_sent_s + patience_s):
+                return False
+        return True

@@ -12,19 +12,18 @@ from ros2_rfm_serving.robot.conversation.due import Due
 from ros2_rfm_serving.robot.conversation.flight import Answered
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState
 from ros2_rfm_serving.robot.conversation.links import Links
-from ros2_rfm_serving.robot.conversation.requests import action_request, thought_request
+from ros2_rfm_serving.robot.conversation.requests import NONE, action_request, thought_request
 from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.types import (
     SYSTEM1,
-    Conditioning,
     ObservationRequest,
     Reply,
     RequestId,
     Schedule,
 )
 
-OPEN, CLOSED = LinkState.OPEN, LinkState.CLOSED
+CLOSED = LinkState.CLOSED
 Requests = tuple[tuple[str, ObservationRequest], ...]
 Told = Callable[[str, float], str]
 """(component, now_s) -> what it is told to do, plan or judge."""
@@ -95,7 +94,7 @@ class Conversation:
         self.no_request = ""
         requests = []
         for link in self.links.all:  # one after the other: asking System 1 may make another call due
-            if link.asked_again is None and (link.next_send_s > now_s or not self._is_due(link, step_ends_s, now_s)):
+            if link.asked_again is None and (link.ready_s > now_s or not self._is_due(link, step_ends_s, now_s)):
                 continue
             if problem := self._sensor_problem(sensors, now_s):
                 self.no_request = problem
@@ -105,9 +104,7 @@ class Conversation:
         return tuple(requests)
 
     def _is_due(self, link: Link, step_ends_s: float, now_s: float) -> bool:
-        """Of one whose pace allows it."""
-        if link.is_full or link.state is not OPEN:
-            return False
+        """Of one that is ready."""
         if not link.goal_coupled:
             return True
         if self._supervision.stopped:
@@ -125,22 +122,21 @@ class Conversation:
         for link in self.links.all:
             if asking and link.asked_again is not None:
                 return -math.inf
-            if link.deadline_s < next_s:
-                next_s = link.deadline_s
-            if link.state is CLOSED:
-                next_s = min(next_s, self.links.open_s(link))
-            elif asking and link.state is OPEN and not link.is_full:
+            link_s = link.ready_s
+            if link_s == math.inf:
+                link_s = self.links.open_s(link) if link.state is CLOSED else math.inf
+            elif not asking:
+                link_s = math.inf
+            elif link.goal_coupled:
                 link_s = self._ask_s(link, step_ends_s)
-                if link_s < next_s:
-                    next_s = link_s
+            link_s = link.deadline_s if link.deadline_s < link_s else link_s
+            next_s = link_s if link_s < next_s else next_s
         return next_s
 
     def _ask_s(self, link: Link, step_ends_s: float) -> float:
-        """From when on an open link that is not full is to be asked."""
-        if not link.goal_coupled:
-            return link.next_send_s
+        """From when on a ready one that goes with actions is to be asked."""
         if self._supervision.stopped:
-            return link.next_send_s if self._supervision.asks(link.component) else math.inf
+            return link.ready_s if self._supervision.asks(link.component) else math.inf
         return self.due.ask_s(link, step_ends_s)
 
     def _sensor_problem(self, sensors: Sensors | None, now_s: float) -> str:
@@ -173,7 +169,7 @@ class Conversation:
             sensors,
             self._queue,
             delay_steps=0 if waits else link.delay_steps(config.step_rate_hz),
-            conditioning=Conditioning.NONE if waits else config.conditioning,
+            conditioning=NONE if waits else config.conditioning,
             guided_rows=config.guidance.execution_horizon,
             report=self._motor.report(self.due.rows_left, link.latencies.last_s, now_s),
             episode_start=self._started,

@@ -73,8 +73,9 @@ class Flight:
 
     def drop(self, sequence: int) -> None:
         """This one and all that went out before it."""
-        for number in [number for number in self.waited if number <= sequence]:
-            del self.waited[number]
+        waited = self.waited
+        while waited and (oldest := next(iter(waited))) <= sequence:
+            del waited[oldest]
         self._prune()
 
     def clear(self) -> None:

@@ -68,7 +68,7 @@ class Links:
         config = self._config
         if config.pipelining is not None and link.component == SYSTEM1:
             jitter_s = (0.5 if config.tick_is_step else 0.05) / config.control_rate_hz
-            link.depth, link.frame_s = config.pipelining.depth, config.execution_horizon / config.step_rate_hz - jitter_s
+            link.pipeline(config.pipelining.depth, config.execution_horizon / config.step_rate_hz - jitter_s)
 
     def server_seen(self, server: str, now_s: float) -> bool:
         """True when it was not there before."""

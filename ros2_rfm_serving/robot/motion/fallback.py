@@ -20,6 +20,7 @@ STANDS_AFTER_S = 10.0
 POSE_TOLERANCE = 0.02
 """A pose is reached when every measured position is as close as this to it, in its units."""
 
+NO_STEP: Array = np.zeros(1, np.float32)
 _SLOWS = {Motion.REPEAT_LAST: 0, Motion.RAMP_DOWN: 1}
 """Rungs that go on with the last motion, the faster ones first; all others end it."""
 
@@ -108,7 +109,7 @@ class FallbackLadder:
         self._will_set_out, self._sets_out = True, False
         """The next action, and the one under way, are the first since it stood or was on a rung. How fast it goes there says
         how far away it was, not how the policy moves."""
-        self._step = np.zeros(1, np.float32)
+        self._step = NO_STEP
         """[A] what the last two commands before this rung differ by: the motion that position commands run on with"""
         self._to_pose: bool | None = None
         """Which rungs are gone down: those to the pose, or the ladder's; None: none are."""
@@ -202,7 +203,7 @@ class FallbackLadder:
             self._rung = rung
             self.entered[rung.motion] += 1
             known = self._last is not None and self._before is not None
-            self._step = self._last - self._before if known else np.zeros(1, np.float32)  # type: ignore[operator]
+            self._step = self._last - self._before if known else NO_STEP  # type: ignore[operator]
         if rung.motion is Motion.ZERO:
             return np.zeros_like(self._last) if self._last is not None else self._stop
         if rung.motion is Motion.SAFE_POSE:
