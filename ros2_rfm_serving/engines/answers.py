@@ -26,7 +26,10 @@ def answers_of(engine: Engine, requests: Sequence[InferenceRequest]) -> list[Ans
     Raises: `ModelError` when no row has an answer: the engine's own, or `EngineError` for anything else that it did.
     """
     answers = _asked(engine, requests)
-    return [checked(engine.contract, answer) for answer in answers]
+    if engine.trusted:
+        return answers
+    contract = engine.contract
+    return [checked(contract, answer) for answer in answers]
 
 
 def _asked(engine: Engine, requests: Sequence[InferenceRequest]) -> list[Any]:

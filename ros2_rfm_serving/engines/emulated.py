@@ -58,6 +58,10 @@ Amend = Callable[[InferenceRequest, EngineReply], EngineReply]
 """What becomes of an answer."""
 
 
+def as_it_is(request: InferenceRequest, reply: EngineReply) -> EngineReply:
+    return reply
+
+
 class EmulatedEngine(Engine):
     """`service` is a law, or gives the seconds of one batch by its size. `wait` spends them, with a sleep or in virtual time."""
 
@@ -66,8 +70,9 @@ class EmulatedEngine(Engine):
         spec: EmulatedSpec,
         service: ServiceLaw | Callable[[int], float],
         wait: Callable[[float], None],
-        amend: Amend = lambda request, reply: reply,
+        amend: Amend = as_it_is,
     ) -> None:
+        self.trusted = amend is as_it_is
         self._amend = amend
         self._spec, self._service, self._wait = spec, service, wait
         self._batch_size = 1
@@ -162,7 +167,7 @@ class EmulatedSteps(EmulatedEngine, Stepping):
         service: ServiceLaw | Callable[[int], float],
         wait: Callable[[float], None],
         steps: SteppedService,
-        amend: Amend = lambda request, reply: reply,
+        amend: Amend = as_it_is,
     ) -> None:
         super().__init__(spec, service, wait, amend)
         self._contract = replace(self._contract, pipelines=True)

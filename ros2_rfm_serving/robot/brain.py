@@ -341,27 +341,26 @@ class RobotBrain(RobotParts):
         """The earliest time at which `tick` does anything new if nothing else happens before; up to `now_s`: at once."""
         if self._opened:
             return now_s
-        task = self.task
-        executing = task is not None and task.active and not self.paused
-        next_s = self._next_step_s(now_s) if executing else math.inf
-        if executing and self._supervision.stopped:
+        task, talk, rules, step_ends_s = self.task, self._talk, self._supervision, self._motor.step_ends_s
+        if task is None or self.paused or not task.active:
+            return min(talk.next_ask_s(step_ends_s, asking=False), self._links.check_s)
+        next_s = task.budget_ends_s if task.phase is not WAITING else math.inf
+        if rules.stopped:
             next_s = min(next_s, now_s + 1.0 / self.config.control_rate_hz)  # the ladder, and the end of the stop
-        asking = executing and not self._talk.no_request and not self._supervision.needs_person  # else: when things change
-        next_s = min(next_s, self._talk.next_ask_s(self._motor.step_ends_s, asking=asking), self._links.check_s)
-        return min(next_s, self._failsafe.dead_s, self._supervision.pass_ends_s) if executing else next_s
+        else:
+            next_s = min(next_s, self._next_step_s(step_ends_s, now_s))
+        asking = not (talk.no_request or rules.needs_person)  # else: when things change
+        ask_s = talk.next_ask_s(step_ends_s, asking=asking)
+        return min(next_s, ask_s, self._links.check_s, self._failsafe.dead_s, rules.pass_ends_s)
 
-    def _next_step_s(self, now_s: float) -> float:
-        """When the next action is due, the budget is spent, or waiting has taken too long."""
-        assert self.task is not None
-        budget_s = self.task.budget_ends_s if self.task.phase is not WAITING else math.inf
-        if self._supervision.stopped:
-            return budget_s
+    def _next_step_s(self, step_ends_s: float, now_s: float) -> float:
+        """When the next action is due, or waiting has taken too long."""
         if self._talk.due.may_pop():
-            return min(budget_s, self._motor.step_ends_s)
+            return step_ends_s
         if self._needs_chunk_since_s == math.inf:  # a task that began within a step waits from its end
-            return min(budget_s, max(self._motor.step_ends_s, now_s))
+            return max(step_ends_s, now_s)
         stalled_s = self._needs_chunk_since_s + self._stalls_after_s
-        return min(budget_s, stalled_s) if stalled_s > now_s else budget_s
+        return stalled_s if stalled_s > now_s else math.inf
 
     # --- parts of a tick ---
 

@@ -197,7 +197,7 @@ class ServerBrain:
             self.look_again_s = selection.look_again_s
         if not selection.batch:
             return None
-        if all([lane.rests for lane in self.lanes]):
+        if all(lane.rests for lane in self.lanes):
             self._figures.begun(now_s)
         self._begun += 1
         work = Work(tuple(selection.batch), now_s, tier, self._begun)

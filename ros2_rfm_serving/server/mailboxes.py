@@ -100,7 +100,7 @@ class Mailboxes:
 
 def _isolated(batch: Sequence[Waiting]) -> Sequence[Waiting]:
     """A session that was in a batch of which nobody got an answer runs alone until it has got one: it may be what spoilt it."""
-    if not any([waiting.history.suspect for waiting in batch]):
+    if not any(waiting.history.suspect for waiting in batch):
         return batch
     kept = batch[:1] if batch[0].history.suspect else [waiting for waiting in batch if not waiting.history.suspect]
     count_skips(batch, kept)

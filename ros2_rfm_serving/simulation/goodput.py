@@ -124,7 +124,7 @@ class Ledger:
             asked.tally.latencies_s.append(latency_s)
             asked.tally.within += asked.in_order
         if asked in self._coupled:
-            self._planned = all([plan.in_order for plan in self._coupled])
+            self._planned = all(plan.in_order for plan in self._coupled)
 
     def executed(self, now_s: float) -> None:
         """The first action of the newest prediction was commanded."""
@@ -135,7 +135,4 @@ class Ledger:
             self._actions.qualified += 1
 
     def _checked(self, now_s: float) -> bool:
-        for check, patience_s in self._periodic:
-            if not (check.in_order and now_s <= check.last_sent_s + patience_s):
-                return False
-        return True
+        return all(check.in_order and now_s <= check.last_sent_s + patience_s for check, patience_s in self._periodic)

@@ -122,15 +122,12 @@ class Conversation:
         for link in self.links.all:
             if asking and link.asked_again is not None:
                 return -math.inf
-            link_s = link.ready_s
-            if link_s == math.inf:
-                link_s = self.links.open_s(link) if link.state is CLOSED else math.inf
-            elif not asking:
-                link_s = math.inf
-            elif link.goal_coupled:
-                link_s = self._ask_s(link, step_ends_s)
-            link_s = link.deadline_s if link.deadline_s < link_s else link_s
-            next_s = link_s if link_s < next_s else next_s
+            next_s = link.deadline_s if link.deadline_s < next_s else next_s
+            if asking and link.ready_s < next_s:  # it is not asked before
+                link_s = self._ask_s(link, step_ends_s) if link.goal_coupled else link.ready_s
+                next_s = link_s if link_s < next_s else next_s
+            elif link.state is CLOSED:
+                next_s = min(next_s, self.links.open_s(link))
         return next_s
 
     def _ask_s(self, link: Link, step_ends_s: float) -> float:

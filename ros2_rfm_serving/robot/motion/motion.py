@@ -133,7 +133,7 @@ class Motor:
         robot, model = chunk.chunk_robot, chunk.chunk_model
         if robot.ndim != 2 or robot.shape[1] != len(self._config.action_names) or not len(robot) or model.shape != robot.shape:
             return "bad_shape"
-        if not (np.isfinite(robot).all() and np.isfinite(model).all()):
+        if robot.size and not (np.isfinite(robot).all() and np.isfinite(model).all()):
             return "non_finite"
         rows = robot[min(max(real_delay, 0), max(self.queue.mark - mark, 0)) :] if self._config.replace_queue else robot
         refused, warned = self.gate.admit(rows, self._executed_last if self._config.replace_queue else None)
