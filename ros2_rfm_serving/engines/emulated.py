@@ -47,6 +47,8 @@ class EmulatedSpec:
 
 VERDICTS = {SAFETY: "safe"}
 """What an emulated judge says, by component; all others that the task goes on."""
+ANSWERS = {component: EngineReply(verdict=verdict, text="emulated") for component, verdict in VERDICTS.items()}
+ONGOING = EngineReply(verdict="ongoing", text="emulated")
 
 SHARE = 1 / 8
 """Of a request's work, after which it looks again how many are in service with it."""
@@ -54,6 +56,10 @@ SHARE = 1 / 8
 
 Amend = Callable[[InferenceRequest, EngineReply], EngineReply]
 """What becomes of an answer."""
+
+
+def as_it_is(request: InferenceRequest, reply: EngineReply) -> EngineReply:
+    return reply
 
 
 class EmulatedEngine(Engine):
@@ -64,8 +70,9 @@ class EmulatedEngine(Engine):
         spec: EmulatedSpec,
         service: ServiceLaw | Callable[[int], float],
         wait: Callable[[float], None],
-        amend: Amend = lambda request, reply: reply,
+        amend: Amend = as_it_is,
     ) -> None:
+        self.trusted = amend is as_it_is
         self._amend = amend
         self._spec, self._service, self._wait = spec, service, wait
         self._batch_size = 1
@@ -73,7 +80,8 @@ class EmulatedEngine(Engine):
         self.max_concurrent = service.max_concurrent if isinstance(service, ContinuousService) else 1
         self._rng = np.random.default_rng(spec.seed)
         acts = spec.output is OutputKind.ACTION_CHUNK
-        self._still = np.zeros((spec.chunk_length, len(spec.action_names)), np.float32)
+        still = np.zeros((spec.chunk_length, len(spec.action_names)), np.float32)
+        self._still = EngineReply(chunk_model=still, chunk_robot=still)
         self._contract = ModelContract(
             model=f"emulated {spec.model}",
             model_hash="",
@@ -114,8 +122,8 @@ class EmulatedEngine(Engine):
 
     def _answer(self, request: InferenceRequest) -> EngineReply:
         if self._spec.output is not OutputKind.ACTION_CHUNK:
-            return EngineReply(verdict=VERDICTS.get(request.id.component, "ongoing"), text="emulated")
-        return EngineReply(chunk_model=self._still, chunk_robot=self._still)
+            return ANSWERS.get(request.id.component, ONGOING)
+        return self._still
 
     def _spend(self, num_requests: int) -> None:
         service = self._service
@@ -159,7 +167,7 @@ class EmulatedSteps(EmulatedEngine, Stepping):
         service: ServiceLaw | Callable[[int], float],
         wait: Callable[[float], None],
         steps: SteppedService,
-        amend: Amend = lambda request, reply: reply,
+        amend: Amend = as_it_is,
     ) -> None:
         super().__init__(spec, service, wait, amend)
         self._contract = replace(self._contract, pipelines=True)

@@ -162,6 +162,8 @@ class ProcessorSharing(Generic[Key]):
         self._running: list[tuple[float, int, Key]] = []
         self._queued: deque[tuple[Key, float]] = deque()
         self._done: list[Key] = []
+        self._next_s: float | None = math.inf
+        """When the next request leaves; None: not known any more."""
 
     def __len__(self) -> int:
         """Requests that have not been answered: in service and queued."""
@@ -183,7 +185,7 @@ class ProcessorSharing(Generic[Key]):
         """When the next request leaves if none enters before; infinity when none is there."""
         if self._done:
             return self._as_of_s
-        return self._finish_s() if self._running else math.inf
+        return self._finish_s()
 
     def finished(self, now_s: float) -> list[Key]:
         """Takes out the requests that have left by `now_s`, in the order of leaving."""
@@ -193,24 +195,29 @@ class ProcessorSharing(Generic[Key]):
 
     def _release(self, now_s: float) -> None:
         """Lets out, one after the other, all that finish by `now_s`; the queue moves up."""
-        while self._running and (finish_s := self._finish_s()) <= now_s:
+        while (finish_s := self._finish_s()) <= now_s:
             finish, _, key = heapq.heappop(self._running)
-            self._progress, self._as_of_s = finish, finish_s
+            self._progress, self._as_of_s, self._next_s = finish, finish_s, None
             self._done.append(key)
             if self._queued:
                 self._start(*self._queued.popleft())
 
     def _finish_s(self) -> float:
-        left = max(self._running[0][0] - self._progress, 0.0)
-        return self._as_of_s + left * self._service.mean_s(len(self._running))
+        if self._next_s is None:
+            self._next_s = math.inf
+            if self._running:
+                left = max(self._running[0][0] - self._progress, 0.0)
+                self._next_s = self._as_of_s + left * self._service.mean_s(len(self._running))
+        return self._next_s
 
     def _advance(self, now_s: float) -> None:
         if self._running:
             self._progress += (now_s - self._as_of_s) / self._service.mean_s(len(self._running))
         else:
             self._progress = 0.0  # an idle server starts anew: rounding errors do not accumulate over a long run
-        self._as_of_s = now_s
+        self._as_of_s, self._next_s = now_s, None
 
     def _start(self, key: Key, work: float) -> None:
         self._arrivals += 1
+        self._next_s = None
         heapq.heappush(self._running, (self._progress + work, self._arrivals, key))

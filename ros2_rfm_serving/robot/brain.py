@@ -7,16 +7,16 @@ counted in `refused` and dropped. A body that does not tick periodically asks `n
 from __future__ import annotations
 
 import math
-from functools import partial
 
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
-from ros2_rfm_serving.robot.conversation.conversation import Instructions, Requests
+from ros2_rfm_serving.robot.conversation.conversation import Requests
 from ros2_rfm_serving.robot.conversation.flight import Answered
 from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity, Overdue, steps_of
 from ros2_rfm_serving.robot.parts import RobotParts
 from ros2_rfm_serving.robot.task import DONE, FAILED, SPENT, TaskGoal, TaskRun
 from ros2_rfm_serving.robot.why import By, Why
 from ros2_rfm_serving.types import (
+    MAX_INSTRUCTION_CHARACTERS,
     MONITOR,
     SAFETY,
     SYSTEM1,
@@ -38,8 +38,12 @@ from ros2_rfm_serving.types import (
 
 __all__ = ["RobotBrain", "RobotConfig", "Sensors", "Tick"]
 
+KINDS = {SYSTEM1: Chunk, SYSTEM2: Plan}
+"""Of replies; all others are verdicts."""
+EXECUTING, WAITING, HALTED = TaskPhase.EXECUTING, TaskPhase.WAITING, TaskPhase.STOPPED
 STOPPED, NO_ACTION, NO_STATE = "stopped", "no action", "no state in time"
 """What a control period without an action is for."""
+STREAMING, DEAD, OPEN = RobotState.STREAMING, RobotState.DEAD, LinkState.OPEN
 
 
 class RobotBrain(RobotParts):
@@ -115,21 +119,25 @@ class RobotBrain(RobotParts):
         """A reply arrived; it counts, and True is returned, only if it answers what its component has in flight."""
         self._watch(now_s)  # what is late is late, whether or not a tick has seen it
         answered = self._talk.accept(reply, now_s)
-        if not isinstance(answered, str):
-            self.figures[reply.id.component].round_trips.add(now_s - answered.asked.sent_s)
-        problem = answered if isinstance(answered, str) else self._take(reply, answered, now_s)
-        if problem:
+        if isinstance(answered, str):
+            self.refused[answered] += 1
+            return False
+        component, took_s = reply.id.component, now_s - answered.asked.sent_s
+        figures = self.figures[component]
+        figures.round_trips.add(took_s)
+        if problem := self._take(reply, answered, now_s):
             self.refused[problem] += 1
-        elif not isinstance(answered, str) and now_s - answered.asked.sent_s <= self.slo_s(reply.id.component):
-            self.figures[reply.id.component].answered(reply)
-        return not problem
+            return False
+        if took_s <= self.slo_s(component):
+            figures.answered(reply)
+        return True
 
     def _take(self, reply: Reply, answered: Answered, now_s: float) -> str:
         """Does what the reply says, or returns the counter under which it is dropped."""
         component, task = reply.id.component, self.task
         if task is None or not task.active or reply.id.episode != self.episode:
             return "stale_episode"
-        if not isinstance(reply, {SYSTEM1: Chunk, SYSTEM2: Plan}.get(component, Verdict)):
+        if not isinstance(reply, KINDS.get(component, Verdict)):
             return "unexpected_reply"
         if isinstance(reply, Chunk) and (problem := self._take_chunk(reply, answered, now_s)):
             return problem
@@ -286,22 +294,22 @@ class RobotBrain(RobotParts):
         may_act: False when no new state came in time: everything goes on, but nothing is commanded blindly, except a stand once the
         last state is older than `max_observation_age_s`.
         """
-        self._motor.looks()
+        motor = self._motor
+        motor.looks()
         self._holds_for = ""
         self._watch(now_s)
         self._opened = False
         opens = self._links.opens(now_s)
         requests: Requests = ()
-        task, between = self.task, may_act and not self.is_period(now_s)
+        task, between = self.task, may_act and not motor.is_period(now_s)
         if task is not None and task.active:
             self._supervise(task, now_s)
             if task.active and not self.paused:
-                self._motor.drop_stale_step(now_s)
-                if self._motor.is_between_steps(now_s) and self._talk.due.may_pop():
-                    self._motor.drop_stale(now_s)
-                if task.phase is not TaskPhase.WAITING and not between:
-                    told = Instructions(self.instruction, task.goal.instruction, partial(self._history, task, now_s))
-                    requests = self._talk.ask(sensors, told, self.episode, self._motor.step_ends_s, now_s)
+                motor.drop_stale_step(now_s)
+                if motor.is_between_steps(now_s) and self._talk.due.may_pop():
+                    motor.drop_stale(now_s)
+                if task.phase is not WAITING and not between:
+                    requests = self._talk.ask(sensors, self._told, self.episode, motor.step_ends_s, now_s)
         if between:
             self._holds_for = "no control period yet"
         command = None if between else self._command(sensors, now_s, may_act=may_act)
@@ -333,27 +341,26 @@ class RobotBrain(RobotParts):
         """The earliest time at which `tick` does anything new if nothing else happens before; up to `now_s`: at once."""
         if self._opened:
             return now_s
-        task = self.task
-        executing = task is not None and task.active and not self.paused
-        next_s = self._next_step_s(now_s) if executing else math.inf
-        if executing and self._supervision.stopped:
+        task, talk, rules, step_ends_s = self.task, self._talk, self._supervision, self._motor.step_ends_s
+        if task is None or self.paused or not task.active:
+            return min(talk.next_ask_s(step_ends_s, asking=False), self._links.check_s)
+        next_s = task.budget_ends_s if task.phase is not WAITING else math.inf
+        if rules.stopped:
             next_s = min(next_s, now_s + 1.0 / self.config.control_rate_hz)  # the ladder, and the end of the stop
-        asking = executing and not self._talk.no_request and not self._supervision.needs_person  # else: when things change
-        next_s = min(next_s, self._talk.next_ask_s(self._motor.step_ends_s, asking=asking), self._links.check_s)
-        return min(next_s, self._failsafe.dead_s, self._supervision.pass_ends_s) if executing else next_s
+        else:
+            next_s = min(next_s, self._next_step_s(step_ends_s, now_s))
+        asking = not (talk.no_request or rules.needs_person)  # else: when things change
+        ask_s = talk.next_ask_s(step_ends_s, asking=asking)
+        return min(next_s, ask_s, self._links.check_s, self._failsafe.dead_s, rules.pass_ends_s)
 
-    def _next_step_s(self, now_s: float) -> float:
-        """When the next action is due, the budget is spent, or waiting has taken too long."""
-        assert self.task is not None
-        budget_s = self.task.budget_ends_s if self.task.phase is not TaskPhase.WAITING else math.inf
-        if self._supervision.stopped:
-            return budget_s
+    def _next_step_s(self, step_ends_s: float, now_s: float) -> float:
+        """When the next action is due, or waiting has taken too long."""
         if self._talk.due.may_pop():
-            return min(budget_s, self._motor.step_ends_s)
+            return step_ends_s
         if self._needs_chunk_since_s == math.inf:  # a task that began within a step waits from its end
-            return min(budget_s, max(self._motor.step_ends_s, now_s))
+            return max(step_ends_s, now_s)
         stalled_s = self._needs_chunk_since_s + self._stalls_after_s
-        return min(budget_s, stalled_s) if stalled_s > now_s else budget_s
+        return stalled_s if stalled_s > now_s else math.inf
 
     # --- parts of a tick ---
 
@@ -397,21 +404,33 @@ class RobotBrain(RobotParts):
 
     def _supervise(self, task: TaskRun, now_s: float) -> None:
         """Budgets, warnings that have become due, and what stops lead to."""
-        if task.is_spent(now_s):
+        if now_s >= task.budget_ends_s and task.is_spent(now_s):
             self._spent(task, now_s)
             return
         rules = self._supervision
-        rules.pass_ended(now_s)
-        self._heed_stop()
+        if now_s >= rules.pass_ends_s:
+            rules.pass_ended(now_s)
+        if rules.stops_anew:
+            self._heed_stop()
         ladder = self._motor.ladder
         if rules.ending is not None and (not ladder.has_pose or ladder.stands(now_s, to_pose=True)):
             task.end(*rules.ending, now_s)
         if task.result is None:
-            stop = TaskPhase.WAITING if rules.needs_person else TaskPhase.STOPPED
-            task.enter(stop if rules.stopped else TaskPhase.EXECUTING, now_s)
+            phase = EXECUTING if not rules.stopped else WAITING if rules.needs_person else HALTED
+            if phase is not task.phase:
+                task.enter(phase, now_s)
 
-    def _history(self, task: TaskRun, now_s: float) -> str:
-        return self.history.text(self.subgoal, task.elapsed_s(now_s), task.goal.time_budget_s)
+    def _told(self, component: str, now_s: float) -> str:
+        """What it is asked with: System 1 the subgoal, or the goal's instruction; the others the goal, their own prompt and, those
+        who plan or judge the task, what became of it so far. Safety judges what it sees."""
+        task = self.task
+        assert task is not None, "nobody is asked without a task"
+        if component == SYSTEM1:
+            return self.subgoal or task.goal.instruction
+        told = f"{task.goal.instruction}. {self.config.prompts.get(component, '')}"
+        if component in (SYSTEM2, MONITOR):
+            told += f" {self.history.text(self.subgoal, task.elapsed_s(now_s), task.goal.time_budget_s)}"
+        return told[:MAX_INSTRUCTION_CHARACTERS]
 
     def _failed(self, now_s: float) -> None:
         """The monitor says so: another attempt, or the end of the task."""
@@ -442,7 +461,7 @@ class RobotBrain(RobotParts):
         motor.measured(positions, now_s)
         if task is None or not task.active:
             return self._rest(task, positions, now_s)
-        if task.phase is not TaskPhase.EXECUTING or self.paused:
+        if task.phase is not EXECUTING or self.paused:
             self._holds_for = STOPPED
             return motor.fall_back(positions, now_s, to_pose=self._supervision.to_safe_pose and not self.paused)
         if not may_act:
@@ -504,9 +523,22 @@ class RobotBrain(RobotParts):
 
     def _judge(self, now_s: float) -> None:
         """The fail-safe state; a robot that is DEAD ends its task."""
+        if self._streams_on(now_s):
+            return
         self._failsafe.update(self._facts(), now_s)
-        if self._failsafe.state is RobotState.DEAD and self.task is not None and self.task.active and not self._in_hands:
+        if self._failsafe.state is DEAD and self.task is not None and self.task.active and not self._in_hands:
             self._supervision.end_safely(TaskOutcome.OFFLINE, self._failsafe.reason)
+
+    def _streams_on(self, now_s: float) -> bool:
+        """As in almost every period: it has been streaming, and nothing is such that it could be anything else."""
+        link, due = self._links.system1, self._talk.due
+        if self._failsafe.state is not STREAMING or link is None or link.state is not OPEN:
+            return False
+        if now_s - link.unanswered_s >= self.config.failsafe.degraded_after_s:
+            return False
+        if now_s - self._needs_chunk_since_s >= self._stalls_after_s:
+            return False
+        return not (due.too_slow or self._links.mismatch or self._motor.gate.units)
 
     def _begin_episode(self, now_s: float) -> None:
         self.episode += 1
@@ -518,5 +550,5 @@ class RobotBrain(RobotParts):
         self._needs_chunk_since_s = math.inf
         self._had_chunk = False
         if self.episode > 1:
-            opened = (link for link in self._links.all if link.state is LinkState.OPEN)
+            opened = (link for link in self._links.all if link.state is OPEN)
             self._resets = tuple(EpisodeReset(link.server, link.component, link.epoch, self.episode) for link in opened)

@@ -21,6 +21,7 @@ from ros2_rfm_serving.robot.task import TaskRun
 from ros2_rfm_serving.types import NOT_ADMITTED, Following, RobotState, TaskPhase
 from ros2_rfm_serving.types.histogram import Histogram
 
+OPEN, EXECUTING = LinkState.OPEN, TaskPhase.EXECUTING
 RATES_WINDOW_S = 5.0
 """Over which actions and chunks per second are counted."""
 
@@ -91,23 +92,22 @@ class RobotParts:
 
     def _facts(self) -> Facts:
         """What the fail-safe state follows from."""
-        link, due, executing = self._links.system1, self._talk.due, self.executing and not self.paused
-        scheduled = link is not None and link.route is not None
+        link, talk = self._links.system1, self._talk
         failing_s = math.inf
         if link is not None and link.unanswered_s < math.inf:
             failing_s = link.unanswered_s + (link.slo_s if link.slo_s < math.inf else 0.0)
         return Facts(
-            scheduled=scheduled,
-            problem="" if link is not None and link.state is LinkState.OPEN else (link.problem if link else "no schedule yet"),
-            mismatch=self.mismatch,
-            executing=executing,
-            connected=self._connected,
-            served=self._served,
-            stalled_since_s=self._needs_chunk_since_s,
-            stalls_after_s=self._stalls_after_s,
-            failing_since_s=failing_s,
-            warning=self._motor.gate.units or due.too_slow,
-            no_request=self._talk.no_request,
+            link is not None and link.route is not None,
+            "" if link is not None and link.state is OPEN else (link.problem if link else "no schedule yet"),
+            self._links.mismatch,
+            self.executing and not self.paused,
+            self._connected,
+            self._served,
+            self._needs_chunk_since_s,
+            self._stalls_after_s,
+            failing_s,
+            self._motor.gate.units or talk.due.too_slow,
+            talk.no_request,
         )
 
     @property
@@ -161,7 +161,8 @@ class RobotParts:
 
     @property
     def executing(self) -> bool:
-        return self.task is not None and self.task.phase is TaskPhase.EXECUTING
+        task = self.task
+        return task is not None and task.phase is EXECUTING
 
     @property
     def staleness_s(self) -> float:
@@ -220,7 +221,7 @@ class RobotParts:
     @property
     def sessions(self) -> list[tuple[str, str, int]]:
         """(server, component, epoch) of the open ones."""
-        return [(link.server, link.component, link.epoch) for link in self._links.all if link.state is LinkState.OPEN]
+        return [(link.server, link.component, link.epoch) for link in self._links.all if link.state is OPEN]
 
     @property
     def round_trips_s(self) -> list[float]:

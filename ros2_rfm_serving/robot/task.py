@@ -12,6 +12,9 @@ SPENT = f"{FAILED}, its time is spent"
 """What became of an attempt, in the words of the execution history."""
 
 
+ACTIVE = (TaskPhase.EXECUTING, TaskPhase.STOPPED, TaskPhase.WAITING)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskGoal:
     task: str
@@ -67,7 +70,7 @@ class TaskRun:
     @property
     def active(self) -> bool:
         """Somewhere between its resets and its end."""
-        return self.phase in (TaskPhase.EXECUTING, TaskPhase.STOPPED, TaskPhase.WAITING)
+        return self.phase in ACTIVE
 
     def reset_begins(self) -> None:
         """Whoever resets the robot was asked to. Say `reset_done` when that is over, or was given up."""

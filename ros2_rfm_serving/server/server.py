@@ -32,7 +32,7 @@ from ros2_rfm_serving.server.figures import Occupancy, ServerSnapshot
 from ros2_rfm_serving.server.horizon import outlooks, without_updates
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.replies import reply_kind
-from ros2_rfm_serving.server.sessions import SessionKey
+from ros2_rfm_serving.server.sessions import Session, SessionKey
 from ros2_rfm_serving.server.stepping import StepRunning
 from ros2_rfm_serving.server.tiers import Drift, Lane, Tier, Work
 from ros2_rfm_serving.types import (
@@ -77,11 +77,12 @@ class _Deciding:
 
     def __enter__(self) -> ServerBrain:
         self._lock.acquire()
-        return self._server.brain
+        return self._server._brain
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._server.take_mishaps()
+            if self._server._brain.mishaps:
+                self._server.take_mishaps()
         finally:
             self._lock.release()
 
@@ -295,8 +296,9 @@ class ModelServer:
 
         Raises: `BadMessageError`; nothing else is affected. Count it with `counting_refusals`.
         """
-        self.charge(observation.id, now_s)
-        self.deposit(observation, now_s)
+        with self._deciding as brain:
+            session = brain.charge(observation.id, now_s)
+        self._deposit(observation, session, now_s)
 
     def check_admission(self, request: RequestId) -> None:
         """Before anything is kept for it, or thrown away. Raises: `BadMessageError`."""
@@ -312,13 +314,17 @@ class ModelServer:
         """What `charge` has let pass. Raises: `BadMessageError`."""
         with self.deciding() as brain:
             session = brain.admitted(observation.id)
+        self._deposit(observation, session, now_s)
+
+    def _deposit(self, observation: ObservationRequest, session: Session, now_s: float) -> None:
+        """Raises: `BadMessageError`."""
         try:
             request = row_of(observation, session, self.contract, takes_encoded=self.takes_encoded)
         except BadMessageError as error:
             with self.deciding() as brain:
                 brain.unfit(observation.id, error.kind, str(error))
             raise
-        with self.deciding() as brain:
+        with self._deciding as brain:
             brain.deposit(request, observation, now_s)
 
     def superseded_early(self, request: RequestId) -> None:
@@ -373,7 +379,7 @@ class ModelServer:
             self.look_again_s = math.inf
         if not self._brain.may_begin(tier, now_s):
             return None
-        with self.deciding() as brain:
+        with self._deciding as brain:
             work = brain.begin(tier, now_s)
             if not tier:
                 self.look_again_s = brain.look_again_s
@@ -392,7 +398,8 @@ class ModelServer:
         """One answer per request; None where the engine failed. Raises nothing."""
         running = self._lanes[work.tier].running
         answers = running.run([w.request for w in work.batch], self.config.max_engine_errors)
-        for waiting, answer in zip(work.batch, answers, strict=True):
+        acts = self.contract.output is OutputKind.ACTION_CHUNK
+        for waiting, answer in () if acts else zip(work.batch, answers, strict=True):
             if answer and not answer.verdict and self.reply_kind(waiting.request.id.component) is Verdict:
                 self.count("verdict_violation")  # text that is none of a judge's words goes on as an empty verdict
         return answers
@@ -444,10 +451,10 @@ class ModelServer:
     def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:
         """Replies to those whose session is still open."""
         num_failed = self._lanes[work.tier].running.num_failed
-        with self.deciding() as brain:  # first of all: whatever is wrong with the answers, the engine is free again
+        with self._deciding as brain:  # first of all: whatever is wrong with the answers, the engine is free again
             brain.ended(work, [bool(answer) for answer in answers], num_failed, now_s)
         seen = outlooks([w.request.horizon for w in work.batch], answers, self.mishap)
-        with self.deciding() as brain:
+        with self._deciding as brain:
             rows = enumerate(zip(answers, seen, strict=True))
             replies = [brain.reply(work, row, answer, outlook) for row, (answer, outlook) in rows]
         return [reply for reply in replies if reply]

@@ -139,13 +139,17 @@ class Lane:
         """Of a pipelined session, only rows that go on step by step, and no more of them at once than it has agreed upon; of
         another one, none while it is owed the answer to one in flight."""
         request, flight = waiting.request, self.view.flight
+        if flight is None:
+            return request.pipelining is None
         if request.pipelining is None:
             history = waiting.history
-            return not history.owed or flight is None or all(row.waiting.history is not history for row in flight.rows.values())
-        return self.view.flight is not None and len(self._of_session(request.id)) < request.pipelining.depth
+            return not history.owed or all(row.waiting.history is not history for row in flight.rows.values())
+        return len(self._of_session(request.id)) < request.pipelining.depth
 
     def asked_with(self, request: InferenceRequest, sequence: int | None) -> InferenceRequest:
         """That of the same session which has this number and runs beside it; else itself."""
+        if request.pipelining is None:
+            return request
         others = (each for each in self._of_session(request.id) if each.id.sequence == sequence)
         return next(others, request)
 

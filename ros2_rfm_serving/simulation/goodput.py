@@ -118,7 +118,8 @@ class Ledger:
         asked.last_sent_s = asked.waits_s.get(sequence, math.nan)
         latency_s = now_s - asked.last_sent_s
         asked.in_order = latency_s <= asked.slo_s
-        asked.waits_s = {number: at_s for number, at_s in asked.waits_s.items() if number > sequence}
+        for number in [number for number in asked.waits_s if number <= sequence]:
+            del asked.waits_s[number]
         if asked.last_sent_s >= self._warm_up_s:
             asked.tally.latencies_s.append(latency_s)
             asked.tally.within += asked.in_order

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
-from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec, EmulatedSteps
+from ros2_rfm_serving.engines.emulated import Amend, EmulatedEngine, EmulatedSpec, EmulatedSteps
 from ros2_rfm_serving.profiles import (
     ContinuousService,
     FixedService,
@@ -86,7 +86,7 @@ class BatchGpu:
 
     max_concurrent = 1
 
-    def __init__(self, world: World, stragglers: Stragglers, spec: EmulatedSpec, law: BatchLaw, unsure: Unsure) -> None:
+    def __init__(self, world: World, stragglers: Stragglers, spec: EmulatedSpec, law: BatchLaw, unsure: Amend) -> None:
         rng = np.random.default_rng(spec.seed)
         service = law if isinstance(law, FixedService) else partial(law.draw_s, rng=rng)
         self.engine = EmulatedEngine(spec, service, self._wait, unsure)
@@ -107,7 +107,7 @@ class BatchGpu:
 class SharedGpu:
     """Continuous batching: all requests in service at once, each the slower the more they are."""
 
-    def __init__(self, world: World, stragglers: Stragglers, spec: EmulatedSpec, law: ContinuousService, unsure: Unsure) -> None:
+    def __init__(self, world: World, stragglers: Stragglers, spec: EmulatedSpec, law: ContinuousService, unsure: Amend) -> None:
         self.engine = EmulatedEngine(spec, lambda num_requests: 0.0, lambda seconds: None, unsure)
         self.max_concurrent = law.max_concurrent
         self._law, self._events, self._stragglers = law, world.events, stragglers
@@ -146,7 +146,7 @@ class SteppedGpu:
 
     max_concurrent = 1
 
-    def __init__(self, stragglers: Stragglers, spec: EmulatedSpec, law: SteppedService, unsure: Unsure) -> None:
+    def __init__(self, stragglers: Stragglers, spec: EmulatedSpec, law: SteppedService, unsure: Amend) -> None:
         self.engine = EmulatedSteps(spec, law.mean_s, self._wait, law, unsure)
         self._stragglers, self.spent_s = stragglers, 0.0
 

@@ -99,6 +99,8 @@ class Host:
         self.loads = False
         """A model, which nobody waited for when it began."""
         self._in_progress: set[Work] = set()
+        self._num_own = 0
+        """Of those, on its own GPU."""
         self._busy_since_s = self._looks_s = math.inf
         if self._config.refetch_after_s < math.inf:
             self._events.at(0.0, self._refetch)
@@ -223,6 +225,7 @@ class Host:
         self._count_busy()
         self._up = False
         self._in_progress.clear()
+        self._num_own = 0
         for gpu in self._gpus:
             gpu.forget()
         if self._rounds:
@@ -252,8 +255,9 @@ class Host:
             self._events.at(self._looks_s, self._look_again, self._looks_s)
 
     def begun(self, work: Work) -> None:
-        if not work.tier and not self._is_busy:
+        if not work.tier and not self._num_own:
             self._busy_since_s = self._events.now_s
+        self._num_own += not work.tier
         self._in_progress.add(work)
 
     def over(self) -> None:
@@ -274,11 +278,6 @@ class Host:
             for copy in client.wire.deliveries(Direction.DOWN, now_s):
                 self._events.soon(copy.delay_s, client.ask_again, request)
 
-    @property
-    def _is_busy(self) -> bool:
-        """Its own GPU."""
-        return any(not work.tier for work in self._in_progress)
-
     def _return(self, work: Work, answers: Answers) -> None:
         """The way there and back of what overflowed."""
         self._events.at(self._events.now_s + self._round_trips_s[work.tier], self.ended, work, answers)
@@ -287,7 +286,8 @@ class Host:
         if work not in self._in_progress:
             return  # a crash was faster
         self._in_progress.remove(work)
-        if not work.tier and not self._is_busy:
+        self._num_own -= not work.tier
+        if not work.tier and not self._num_own:
             self._count_busy()
         now_s, traffic = self._events.now_s, self._traffic
         replies = self._server.complete(work, answers, now_s)

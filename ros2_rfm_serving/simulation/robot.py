@@ -242,7 +242,7 @@ class SimulatedRobot:
             self._react()
 
     def _tick(self, now_s: float) -> None:
-        tick = self.brain.tick(Sensors(state=STATE, state_s=now_s, images=(), images_s=now_s), now_s)
+        tick = self.brain.tick(Sensors(STATE, now_s, (), now_s), now_s)
         for server, opening in tick.opens:
             self._open(server, opening, now_s)
         for reset in tick.resets:

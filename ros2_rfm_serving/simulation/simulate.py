@@ -14,6 +14,7 @@ from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
 from ros2_rfm_serving.simulation.conditions import Conditions
+from ros2_rfm_serving.simulation.events import rarely_collecting
 from ros2_rfm_serving.simulation.goodput import ActionTally, Ledger, Tally
 from ros2_rfm_serving.simulation.gpu import Gpu
 from ros2_rfm_serving.simulation.host import Host
@@ -59,11 +60,11 @@ def simulate(
     """
     if not (seconds > 0 and warm_up_s >= 0):
         raise ConfigurationError(f"{seconds:g} s after {warm_up_s:g} s of warm-up", key="seconds", fix="measure for more than 0 s")
-    timing = Timing(catalogue=catalogue, profile=profile or Profile({}))
-    simulation = _Simulation(schedule, factory, timing, World(seed=seed, warm_up_s=warm_up_s, conditions=conditions))
-    end_s = warm_up_s + seconds
-    simulation.world.events.run(end_s, progress)
-    return simulation.report(seconds)
+    timing, end_s = Timing(catalogue=catalogue, profile=profile or Profile({})), warm_up_s + seconds
+    with rarely_collecting():
+        simulation = _Simulation(schedule, factory, timing, World(seed=seed, warm_up_s=warm_up_s, conditions=conditions))
+        simulation.world.events.run(end_s, progress)
+        return simulation.report(seconds)
 
 
 def simulate_watched(

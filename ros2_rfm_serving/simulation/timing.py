@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ros2_rfm_serving.engines.emulated import EmulatedSpec
+from ros2_rfm_serving.engines.emulated import EmulatedSpec, as_it_is
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import (
@@ -70,7 +70,7 @@ def build_gpu(
         seed=source(world.seed, "service", name).getrandbits(32),
     )
     stragglers = Stragglers(world, name, share)
-    unsure = Unsure(rows, spec.seed + 1, world)
+    unsure = Unsure(rows, spec.seed + 1, world) if rows else as_it_is
     if isinstance(law, SteppedService):
         return SteppedGpu(stragglers, replace(spec, batch_sizes=sizes), law, unsure)
     if isinstance(law, ContinuousService):

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from ros2_rfm_serving.faults import Delivery, Direction, FaultyWire
 from ros2_rfm_serving.simulation.conditions import Network
 
+AT_ONCE = (Delivery(0.0),)
+
 
 @dataclass(slots=True)
 class Traffic:
@@ -31,7 +33,7 @@ class Traffic:
 
     def sets_out(self, num_copies: int, *, anew: bool) -> None:
         """A request (`anew`) or a reply to one, in as many copies as the network delivers."""
-        self.sent += max(num_copies, 1) - (not anew)
+        self.sent += (num_copies or 1) - (not anew)
         self.travelling += num_copies
         self.lost += not num_copies
 
@@ -44,15 +46,20 @@ class Wire:
         self._cuts = [cut for cut in network.cuts if not cut.robots or robot in cut.robots]
         self._times_s = [time_s for time_s, _ in network.trace]
         self._perfect = network.is_perfect
+        self._never_cut = not self._cuts and not network.faults.cuts
         self._faults = None if network.faults.is_clean else FaultyWire(network.faults, faults_rng)
 
     def connected(self, direction: Direction, now_s: float) -> bool:
         """For what is told again and again, so that neither its delay nor a loss matters."""
+        if self._never_cut:
+            return True
         cut = any(cut.concerns(direction, now_s) for cut in self._cuts)
         return not cut and self._network.faults.connected(direction, now_s)
 
     def deliveries(self, direction: Direction, now_s: float, *, reliable: bool = False) -> tuple[Delivery, ...]:
         """Of a message that sets out now; none: it never arrives. A reliable one is lost in a cut only."""
+        if self._perfect and self._faults is None:
+            return AT_ONCE
         delay_s = self._delay_s(direction, now_s, reliable)
         if delay_s is None:
             return ()

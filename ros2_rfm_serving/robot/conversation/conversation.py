@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ros2_rfm_serving.robot.config import RobotConfig, Sensors
 from ros2_rfm_serving.robot.conversation.calls import CoupledCalls
@@ -13,31 +12,21 @@ from ros2_rfm_serving.robot.conversation.due import Due
 from ros2_rfm_serving.robot.conversation.flight import Answered
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState
 from ros2_rfm_serving.robot.conversation.links import Links
-from ros2_rfm_serving.robot.conversation.requests import action_request, thought_request
+from ros2_rfm_serving.robot.conversation.requests import NONE, action_request, thought_request
 from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.robot.supervision import Supervision
 from ros2_rfm_serving.types import (
-    MAX_INSTRUCTION_CHARACTERS,
-    MONITOR,
     SYSTEM1,
-    SYSTEM2,
-    Conditioning,
     ObservationRequest,
     Reply,
     RequestId,
     Schedule,
 )
 
+CLOSED = LinkState.CLOSED
 Requests = tuple[tuple[str, ObservationRequest], ...]
-
-
-class Instructions(NamedTuple):
-    system1: str
-    """The subgoal, or the goal's instruction."""
-    goal: str
-    """What those who judge or plan are told, before their own prompt."""
-    history: Callable[[], str]
-    """After it, for System 2 and the monitor (`ExecutionHistory`). Safety judges what it sees."""
+Told = Callable[[str, float], str]
+"""(component, now_s) -> what it is told to do, plan or judge."""
 
 
 class Conversation:
@@ -100,12 +89,12 @@ class Conversation:
         link = self.links.get(reply.id.component)
         return link.accept(reply, now_s) if link else "unknown_component"
 
-    def ask(self, sensors: Sensors | None, told: Instructions, episode: int, step_ends_s: float, now_s: float) -> Requests:
+    def ask(self, sensors: Sensors | None, told: Told, episode: int, step_ends_s: float, now_s: float) -> Requests:
         """Whoever is due. While the robot is stopped, those that go with actions are asked only if their answer is waited for."""
         self.no_request = ""
         requests = []
         for link in self.links.all:  # one after the other: asking System 1 may make another call due
-            if not (link.asked_again or self._is_due(link, step_ends_s, now_s)):
+            if link.asked_again is None and (link.ready_s > now_s or not self._is_due(link, step_ends_s, now_s)):
                 continue
             if problem := self._sensor_problem(sensors, now_s):
                 self.no_request = problem
@@ -115,9 +104,10 @@ class Conversation:
         return tuple(requests)
 
     def _is_due(self, link: Link, step_ends_s: float, now_s: float) -> bool:
-        if link.next_send_s > now_s or link.is_full or link.state is not LinkState.OPEN:
-            return False
-        if self._supervision.stopped and link.goal_coupled:
+        """Of one that is ready."""
+        if not link.goal_coupled:
+            return True
+        if self._supervision.stopped:
             return self._supervision.asks(link.component)
         return self.due.ask_s(link, step_ends_s) <= now_s
 
@@ -129,20 +119,22 @@ class Conversation:
     def next_ask_s(self, step_ends_s: float, *, asking: bool) -> float:
         """The earliest time at which a link has something to do. asking: a task runs, and nothing hinders it from asking."""
         next_s = math.inf
-        stopped = self._supervision.stopped
         for link in self.links.all:
-            if link.asked_again and asking:
-                link_s = -math.inf
-            elif link.is_full or link.state is LinkState.OPENING or (not asking and link.state is LinkState.OPEN):
-                link_s = link.deadline_s
-            elif link.state is not LinkState.OPEN:
-                link_s = self.links.open_s(link)
-            elif stopped and link.goal_coupled:
-                link_s = link.next_send_s if self._supervision.asks(link.component) else math.inf
-            else:
-                link_s = self.due.ask_s(link, step_ends_s) if link.goal_coupled else link.next_send_s
-            next_s = min(next_s, link_s, link.deadline_s)
+            if asking and link.asked_again is not None:
+                return -math.inf
+            next_s = link.deadline_s if link.deadline_s < next_s else next_s
+            if asking and link.ready_s < next_s:  # it is not asked before
+                link_s = self._ask_s(link, step_ends_s) if link.goal_coupled else link.ready_s
+                next_s = link_s if link_s < next_s else next_s
+            elif link.state is CLOSED:
+                next_s = min(next_s, self.links.open_s(link))
         return next_s
+
+    def _ask_s(self, link: Link, step_ends_s: float) -> float:
+        """From when on a ready one that goes with actions is to be asked."""
+        if self._supervision.stopped:
+            return link.ready_s if self._supervision.asks(link.component) else math.inf
+        return self.due.ask_s(link, step_ends_s)
 
     def _sensor_problem(self, sensors: Sensors | None, now_s: float) -> str:
         """Why these readings must not be sent; empty: they may."""
@@ -157,26 +149,25 @@ class Conversation:
             return f"sensor readings are {sensors.skew_s:.2f} s apart"
         return ""
 
-    def _request(self, link: Link, sensors: Sensors, told: Instructions, episode: int, now_s: float) -> ObservationRequest:
-        again = link.asked_again is not None
-        observed_s, bridged = min(sensors.state_s, sensors.images_s), 0 if self.due.waits else self.due.bridged(link)
+    def _request(self, link: Link, sensors: Sensors, told: Told, episode: int, now_s: float) -> ObservationRequest:
+        again, waits = link.asked_again is not None, self.due.waits
+        observed_s, bridged = min(sensors.state_s, sensors.images_s), 0 if waits else self.due.bridged(link)
         identity = link.sent(episode, now_s, self._queue.mark, observed_s, bridged)
+        instruction = told(link.component, now_s)
         if link.component != SYSTEM1:
-            prompt = self._config.prompts.get(link.component, "")
-            history = f" {told.history()}" if link.component in (SYSTEM2, MONITOR) else ""
-            return thought_request(identity, f"{told.goal}. {prompt}{history}"[:MAX_INSTRUCTION_CHARACTERS], sensors, now_s)
+            return thought_request(identity, instruction, sensors, now_s)
         if not again:
             self.calls.acted()
             self._started, self._episode_start = self._episode_start, False
-        rate_hz = self._config.step_rate_hz
+        config = self._config
         return action_request(
             identity,
-            told.system1,
+            instruction,
             sensors,
             self._queue,
-            delay_steps=0 if self.due.waits else link.delay_steps(rate_hz),
-            conditioning=Conditioning.NONE if self.due.waits else self._config.conditioning,
-            guided_rows=self._config.guidance.execution_horizon,
+            delay_steps=0 if waits else link.delay_steps(config.step_rate_hz),
+            conditioning=NONE if waits else config.conditioning,
+            guided_rows=config.guidance.execution_horizon,
             report=self._motor.report(self.due.rows_left, link.latencies.last_s, now_s),
             episode_start=self._started,
             now_s=now_s,

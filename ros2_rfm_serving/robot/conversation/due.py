@@ -12,6 +12,8 @@ from ros2_rfm_serving.robot.conversation.links import Links
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.types import Conditioning
 
+PREFIX = Conditioning.PREFIX
+
 
 class Due:
     """One rule for ticking and for saying when to tick next, so that the two never differ.
@@ -35,22 +37,24 @@ class Due:
         self._buffer_steps = config.failsafe.buffer_time_s * config.step_rate_hz
 
     def ask_s(self, link: Link, step_ends_s: float) -> float:
-        """From when on an open link that is not full is to be asked; infinite: not before something else happens.
+        """From when on a ready link that goes with actions is to be asked; infinite: not before something else happens.
 
         `step_ends_s`: until then an action is being executed. What goes with actions is asked between two of them: row 0 of a
         chunk belongs to the step that begins with its observation.
         """
-        if not link.goal_coupled:
-            return link.next_send_s  # the route's rate paces it
         if link is self._links.system1:
             frames = link.depth > 1 and not self.waits  # whatever is queued
             wants = frames or self._wants_chunk(link)
-            return max(link.next_send_s, step_ends_s) if wants else math.inf
-        return max(link.next_send_s, step_ends_s) if link.component in self._calls.due and self._is_between_calls() else math.inf
+        else:
+            wants = link.component in self._calls.due and self._is_between_calls()
+        if not wants:
+            return math.inf
+        return link.ready_s if link.ready_s > step_ends_s else step_ends_s
 
     def may_pop(self) -> bool:
         """An action is there to be executed."""
-        return self._queue.depth > 0 and not (self.waits and self._horizon_is_over())
+        queue = self._queue
+        return queue.depth > 0 and not (self.waits and (queue.horizon or self._own_horizon) <= queue.behind)
 
     def answered(self, link: Link, delay_steps: int, executed_steps: int) -> None:
         """System 1 answered after so many steps, of which the robot executed some: are that, and the delay to expect, ones that the
@@ -68,7 +72,7 @@ class Due:
         """Steps that may be executed between a request and its chunk, for the chunk to go on from them."""
         if link.contract is None or not self._replaces:
             return sys.maxsize
-        if self._conditioning is Conditioning.PREFIX:
+        if self._conditioning is PREFIX:
             return link.contract.max_inference_delay_steps
         return link.contract.chunk_length - 1
 
@@ -81,9 +85,9 @@ class Due:
         a horizon of steps after they last did, however long the answer took, and earlier if the rows would not last or are not to
         be trusted any more."""
         if self.waits:
-            return not self._calls.due and self._horizon_is_over()
-        delay = link.delay_steps(self._rate_hz)
-        return (self._replaces and self._is_over(delay)) or self._queue.depth <= max(delay, self._buffer_steps)
+            return not self._calls.due and not self.may_pop()
+        delay, depth = link.delay_steps(self._rate_hz), self._queue.depth
+        return (self._replaces and self._is_over(delay)) or depth <= delay or depth <= self._buffer_steps
 
     def _is_over(self, delay: int) -> bool:
         """A server's horizon says up to where its chunk can be trusted: there the next one should have arrived."""
@@ -95,15 +99,13 @@ class Due:
         system1 = self._links.system1
         if not self.waits or (system1 is not None and system1.depth > 1):
             return True
-        return self._horizon_is_over() and (system1 is None or system1.in_flight is None)
-
-    def _horizon_is_over(self) -> bool:
-        return self.rows_left == 0
+        return not self.may_pop() and (system1 is None or system1.in_flight is None)
 
     @property
     def rows_left(self) -> int:
         """That are going to be executed if no chunk comes."""
-        depth = self._queue.depth
+        queue = self._queue
         if not self.waits:
-            return depth
-        return max(0, min(depth, (self._queue.horizon or self._own_horizon) - self._queue.behind))
+            return queue.depth
+        left = (queue.horizon or self._own_horizon) - queue.behind
+        return 0 if left < 0 else left if left < queue.depth else queue.depth

@@ -28,30 +28,30 @@ class Flight:
     """In the order of sending. What an answer overtakes is not waited for any more: no older chunk replaces a newer one."""
 
     def __init__(self) -> None:
-        self._waited: dict[int, InFlight] = {}
+        self.waited: dict[int, InFlight] = {}
         """By sequence number."""
         self._sent: dict[int, InFlight] = {}
         """From the oldest that is waited for on: whose observations an answer may have ended with."""
         self._seen = 0
         """Newest observation that an answer has ended with."""
 
-    def __len__(self) -> int:
-        return len(self._waited)
-
     @property
     def oldest(self) -> InFlight | None:
-        return next(iter(self._waited.values()), None)
+        return next(iter(self.waited.values()), None)
 
     @property
     def newest(self) -> InFlight | None:
-        return next(reversed(self._waited.values()), None)
+        return next(reversed(self.waited.values()), None)
 
     def sent_after(self, sequence: int) -> InFlight | None:
         """The oldest of those that went out later."""
-        return next((each for number, each in self._waited.items() if number > sequence), None)
+        for number, each in self.waited.items():
+            if number > sequence:
+                return each
+        return None
 
     def find(self, identity: RequestId) -> InFlight | None:
-        found = self._waited.get(identity.sequence)
+        found = self.waited.get(identity.sequence)
         return found if found is not None and (identity is found.id or identity == found.id) else None
 
     def seen(self, asked: InFlight, ended_with: int | None) -> InFlight | None:
@@ -61,27 +61,31 @@ class Flight:
         return self._sent.get(sequence) if sequence >= max(asked.id.sequence, self._seen) else None
 
     def add(self, request: InFlight) -> None:
-        self._waited[request.id.sequence] = self._sent[request.id.sequence] = request
+        self.waited[request.id.sequence] = self._sent[request.id.sequence] = request
 
     def answered(self, found: Answered) -> None:
         self._seen = found.seen.id.sequence
         self.drop(found.asked.id.sequence)
 
     def remove(self, identity: RequestId) -> None:
-        self._waited.pop(identity.sequence, None)
+        self.waited.pop(identity.sequence, None)
         self._prune()
 
     def drop(self, sequence: int) -> None:
         """This one and all that went out before it."""
-        for number in [number for number in self._waited if number <= sequence]:
-            del self._waited[number]
+        waited = self.waited
+        while waited and (oldest := next(iter(waited))) <= sequence:
+            del waited[oldest]
         self._prune()
 
     def clear(self) -> None:
-        self._waited.clear()
+        self.waited.clear()
         self._sent.clear()
 
     def _prune(self) -> None:
-        first = next(iter(self._waited), None)
-        for number in [number for number in self._sent if first is None or number < first]:
+        if not self.waited:
+            self._sent.clear()
+            return
+        first = next(iter(self.waited))
+        for number in [number for number in self._sent if number < first]:
             del self._sent[number]

@@ -24,6 +24,9 @@ class LinkState(enum.Enum):
     OPEN = "open"
 
 
+OPEN = LinkState.OPEN
+
+
 class ModelIdentity(NamedTuple):
     model: str
     hash: str
@@ -83,8 +86,11 @@ class Link:
     """Earliest time that the schedule's rate allows for the next request."""
     allowance_s: float = 0.0
     """What a synchronous robot's System 1 waits for a plan now and then is part of its cycle, not lost (ROSA §3.4.2, eq. 4)."""
+    ready_s: float = math.inf
+    """From when on it may be asked; infinite: not before something else happens, as it has no session, or nothing more may be asked
+    before something of what is in flight is over."""
     goal_coupled: bool = False
-    """Asked as System 1's execution wants it; the others whenever `next_send_s` allows."""
+    """Asked as System 1's execution wants it; the others whenever they are ready."""
     _placed_model: str = ""
     _flight: Flight = field(default_factory=Flight)
     _late_through: int = 0
@@ -130,6 +136,10 @@ class Link:
         # A slow model's requests may take as long as it was declared, twice.
         self._limit_s = max(config.request_timeout_s, 2.0 * self.route.slo_s if self.route else 0.0)
 
+    def pipeline(self, depth: int, frame_s: float) -> None:
+        self.depth, self.frame_s = depth, frame_s
+        self._allow()
+
     def place(self, model: str) -> None:
         """The schedule says which model answers; another one than before is meant."""
         if model != self._placed_model:
@@ -148,11 +158,6 @@ class Link:
     def in_flight(self) -> InFlight | None:
         """The newest of what is waited for."""
         return self._flight.newest
-
-    @property
-    def is_full(self) -> bool:
-        """Nothing more may be asked before something of it is over."""
-        return len(self._flight) >= self.depth
 
     @property
     def period_s(self) -> float:
@@ -235,7 +240,7 @@ class Link:
 
     def abandon(self) -> None:
         """The robot does not want the answer any more, which is no fault of the server's."""
-        if self._flight:
+        if self._flight.waited:
             self.forget()
             self._answered()
 
@@ -247,12 +252,18 @@ class Link:
 
     def _expect(self) -> None:
         """By when something has to come next."""
-        if not self._flight:
+        self._allow()
+        if not self._flight.waited:
             self.deadline_s, self.asked_again = math.inf, None
             return
         if self.asked_again and self._flight.find(self.asked_again) is None:
             self.asked_again = None
         self.deadline_s = min(self._gives_up_s, self._late_s())
+
+    def _allow(self) -> None:
+        """From when on something may be asked next."""
+        may_ask = self.state is OPEN and len(self._flight.waited) < self.depth
+        self.ready_s = self.next_send_s if may_ask else math.inf
 
     def _late_s(self) -> float:
         in_time = self._flight.sent_after(self._late_through)
@@ -263,6 +274,7 @@ class Link:
     def restart_pace(self) -> None:
         """The next request begins a new series."""
         self.next_send_s = -math.inf
+        self._allow()
 
     def sent(self, episode: int, now_s: float, mark: int, observed_s: float, bridged: int = sys.maxsize) -> RequestId:
         """The identity of the request that goes out now. bridged: steps that may be executed until its answer.
@@ -289,6 +301,7 @@ class Link:
             self.next_send_s = (now_s if first else max(self.next_send_s, earliest_s)) + self._period_s
         if self.depth > 1:
             self.next_send_s = max(self.next_send_s, now_s + self.frame_s)
+        self._allow()
         return request
 
     def check(self, now_s: float) -> Overdue:
@@ -328,7 +341,7 @@ class Link:
 
     def accept(self, reply: Reply, now_s: float) -> Answered | str:
         """What the reply answers, or the counter under which it is dropped."""
-        if self.state is not LinkState.OPEN or reply.id.session_epoch != self.epoch:
+        if self.state is not OPEN or reply.id.session_epoch != self.epoch:
             return "stale_epoch"
         asked = self._flight.find(reply.id)
         if asked is None:

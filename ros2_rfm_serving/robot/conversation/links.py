@@ -9,6 +9,8 @@ from ros2_rfm_serving.robot.conversation.link import Link, LinkState, ModelIdent
 from ros2_rfm_serving.robot.conversation.presence import Presence
 from ros2_rfm_serving.types import SYSTEM1, Conditioning, Horizon, Schedule, SessionGrant, SessionRequest
 
+CLOSED = LinkState.CLOSED
+
 
 class Links:
     """Failover is a table look-up (ROSA §3.4.4): when a link's server is lost and the other one of its route is there, the link
@@ -66,7 +68,7 @@ class Links:
         config = self._config
         if config.pipelining is not None and link.component == SYSTEM1:
             jitter_s = (0.5 if config.tick_is_step else 0.05) / config.control_rate_hz
-            link.depth, link.frame_s = config.pipelining.depth, config.execution_horizon / config.step_rate_hz - jitter_s
+            link.pipeline(config.pipelining.depth, config.execution_horizon / config.step_rate_hz - jitter_s)
 
     def server_seen(self, server: str, now_s: float) -> bool:
         """True when it was not there before."""
@@ -105,7 +107,7 @@ class Links:
         """(server, request): sessions to ask for now."""
         opens = []
         for link in self.all:
-            if link.state is LinkState.CLOSED and link.server in self._servers.ready and link.wants_open(now_s):
+            if link.state is CLOSED and link.server in self._servers.ready and link.wants_open(now_s):
                 link.opening(now_s)
                 opens.append((link.server, self._session_request(link)))
         return tuple(opens)
@@ -144,7 +146,10 @@ class Links:
     @property
     def mismatch(self) -> str:
         """How a server's model differs from the one that the robot has worked with; empty: none does."""
-        return next((link.mismatch for link in self.all if link.mismatch and link.route), "")
+        for link in self.all:
+            if link.mismatch and link.route:
+                return link.mismatch
+        return ""
 
     def unpin(self) -> None:
         """A person accepts the models that are there now in place of others."""

@@ -6,6 +6,7 @@ from ros2_rfm_serving.robot.config import Sensors
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, Conditioning, ExecutionReport, ObservationRequest, RequestId
 
+NONE, PREFIX = Conditioning.NONE, Conditioning.PREFIX
 NO_REPORT = ExecutionReport()
 
 
@@ -39,7 +40,7 @@ def action_request(
     """For System 1. `delay_steps`: to be executed until the answer is there; 0: the robot waits. `guided_rows`: of a prefix that
     guides, what is queued beyond the delay too."""
     delay = min(delay_steps, queue.depth)
-    rows = {Conditioning.NONE: 0, Conditioning.PREFIX: delay, Conditioning.GUIDED: max(delay, guided_rows)}[conditioning]
+    rows = 0 if conditioning is NONE else delay if conditioning is PREFIX else max(delay, guided_rows)
     model, robot = queue.left_over(rows)
     return ObservationRequest(
         id=identity,

@@ -26,6 +26,7 @@ ALLOWED: dict[RobotState, frozenset[RobotState]] = {
 }
 """Every transition there is. CONNECTING is also where a robot falls back to that no schedule has a route for any more."""
 
+STREAMING, DEAD = RobotState.STREAMING, RobotState.DEAD
 OFFLINE = (RobotState.CONNECTING, RobotState.RECONNECTING)
 """With a task, they last until the first chunk."""
 NO_CHUNK = "no chunk yet"
@@ -89,8 +90,8 @@ class FailSafe:
 
     def _judge(self, facts: Facts, now_s: float) -> tuple[RobotState, str]:
         problem = facts.mismatch or facts.problem
-        if self.state is RobotState.DEAD:
-            return (RobotState.DEAD, facts.mismatch or self.reason) if problem else (RobotState.CONNECTING, "a server is back")
+        if self.state is DEAD:
+            return (DEAD, facts.mismatch or self.reason) if problem else (RobotState.CONNECTING, "a server is back")
         if self.state not in OFFLINE:
             return self._offline(facts, problem) if problem else self._online(facts, now_s)
         if not problem and not (facts.executing and not facts.served):
@@ -111,4 +112,4 @@ class FailSafe:
         failing_s = now_s - facts.failing_since_s
         if failing_s >= self._config.degraded_after_s:
             return RobotState.DEGRADED, f"no answer for {failing_s:.1f} s"
-        return (RobotState.DEGRADED, facts.warning) if facts.warning else (RobotState.STREAMING, "")
+        return (RobotState.DEGRADED, facts.warning) if facts.warning else (STREAMING, "")

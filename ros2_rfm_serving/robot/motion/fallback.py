@@ -20,6 +20,7 @@ STANDS_AFTER_S = 10.0
 POSE_TOLERANCE = 0.02
 """A pose is reached when every measured position is as close as this to it, in its units."""
 
+NO_STEP: Array = np.zeros(1, np.float32)
 _SLOWS = {Motion.REPEAT_LAST: 0, Motion.RAMP_DOWN: 1}
 """Rungs that go on with the last motion, the faster ones first; all others end it."""
 
@@ -98,7 +99,8 @@ class FallbackLadder:
         self.has_pose = any(rung.motion is Motion.SAFE_POSE for rung in self._rungs)
         self._pose_rungs = (Rung(Motion.SAFE_POSE),) if self.has_pose else self._rungs
         self._pose = np.array(config.safe_pose, np.float32)
-        self._stop = np.zeros(len(config.action_names), np.float32) if self._kind is CommandType.VELOCITY else None
+        self._still = np.zeros(len(config.action_names), np.float32)
+        self._stop = self._still if self._kind is CommandType.VELOCITY else None
         self._now: Array | None = None
         """[A] what the robot was last told; None: it stands"""
         self._last: Array | None = None
@@ -108,7 +110,7 @@ class FallbackLadder:
         self._will_set_out, self._sets_out = True, False
         """The next action, and the one under way, are the first since it stood or was on a rung. How fast it goes there says
         how far away it was, not how the policy moves."""
-        self._step = np.zeros(1, np.float32)
+        self._step = NO_STEP
         """[A] what the last two commands before this rung differ by: the motion that position commands run on with"""
         self._to_pose: bool | None = None
         """Which rungs are gone down: those to the pose, or the ladder's; None: none are."""
@@ -181,7 +183,7 @@ class FallbackLadder:
             self._now = self._now if command is None else command
             self._before, self._last = self._last, self._now
         elif command is not None or self._now is not None:
-            self._now = command if command is not None else np.zeros_like(self._now)
+            self._now = command if command is not None else self._still
 
     def stands(self, now_s: float, *, to_pose: bool = False) -> bool:
         """The last rung has been reached, and the pose where there is one: the robot is in its safe state."""
@@ -202,9 +204,9 @@ class FallbackLadder:
             self._rung = rung
             self.entered[rung.motion] += 1
             known = self._last is not None and self._before is not None
-            self._step = self._last - self._before if known else np.zeros(1, np.float32)  # type: ignore[operator]
+            self._step = self._last - self._before if known else NO_STEP  # type: ignore[operator]
         if rung.motion is Motion.ZERO:
-            return np.zeros_like(self._last) if self._last is not None else self._stop
+            return self._still if self._last is not None else self._stop
         if rung.motion is Motion.SAFE_POSE:
             return self._towards_pose(positions)
         if rung.motion is Motion.HOLD or self._last is None:

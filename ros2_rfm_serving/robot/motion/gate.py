@@ -24,6 +24,7 @@ MARGIN = 0.1
 ROUNDING = 1e-9
 
 Values = npt.NDArray[np.float64]
+NO_VALUES: Values = np.empty((0, 0))
 
 
 class ChunkGate:
@@ -79,21 +80,22 @@ class ChunkGate:
 
     def _found(self, rows: Array, before: Array | None) -> Iterator[str]:
         """Names of the checks that object."""
-        config, values = self._config, np.asarray(rows, np.float64)
-        if not len(values):
+        if not len(rows):
             return
+        config, values = self._config, np.asarray(rows, np.float64) if rows.size else NO_VALUES
         self._count(values)
         if self._are_units_wrong():
             yield "clamped"
-        path = values if before is None else np.concatenate([np.asarray(before, np.float64)[None], values])
-        if before is not None and _beyond(path[1] - path[0], config.max_jump):
+        if not values.size:
+            return
+        if before is not None and config.max_jump and _beyond(values[0] - np.asarray(before, np.float64), config.max_jump):
             yield "jump"
         for check, most, order in (
             ("velocity", config.max_velocity, self._order),
             ("acceleration", config.max_acceleration, self._order + 1),
             ("jerk", config.max_jerk, self._order + 2),
         ):
-            if _beyond(np.diff(values, order, axis=0) / self._step_s**order, most):
+            if most and _beyond(np.diff(values, order, axis=0) / self._step_s**order, most):
                 yield check
         lower, upper = config.workspace_lower, config.workspace_upper
         if lower and upper and ((values < np.array(lower) - ROUNDING) | (values > np.array(upper) + ROUNDING)).any():
@@ -105,6 +107,8 @@ class ChunkGate:
         if self._chunks >= FIRST_CHUNKS:
             return
         self._chunks += 1
+        if not values.size:
+            return
         self._values += values.size
         self._clamped += int(((values < self._lower) | (values > self._upper)).sum())
 

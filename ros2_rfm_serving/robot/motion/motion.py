@@ -20,6 +20,8 @@ from ros2_rfm_serving.robot.why import By, Origin
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
 from ros2_rfm_serving.types.histogram import Histogram
 
+NOTHING, ROW, PART = By.NOTHING, By.ROW, By.PART
+POSITION, DELTA = CommandType.POSITION, CommandType.DELTA
 _SHAPE = ("limits", "fallback", "safe_pose", "safe_pose_gain")
 """Of a configuration: what ladder and limits consist of."""
 STANDS_AFTER_PERIODS = 1.3
@@ -131,7 +133,7 @@ class Motor:
         robot, model = chunk.chunk_robot, chunk.chunk_model
         if robot.ndim != 2 or robot.shape[1] != len(self._config.action_names) or not len(robot) or model.shape != robot.shape:
             return "bad_shape"
-        if not (np.isfinite(robot).all() and np.isfinite(model).all()):
+        if robot.size and not (np.isfinite(robot).all() and np.isfinite(model).all()):
             return "non_finite"
         moved = min(max(real_delay, 0), max(self.queue.mark - mark, 0))
         rows = robot[moved:] if self._config.replace_queue else robot
@@ -203,7 +205,7 @@ class Motor:
 
     def looks(self) -> None:
         """Somebody asks what to do now."""
-        self.by = By.NOTHING
+        self.by = NOTHING
         """What the command of this control period comes from."""
         self.obstacle = ""
         """Why the action that was there was not begun in it, as the name of a counter; empty: it was, or none was there."""
@@ -218,7 +220,7 @@ class Motor:
 
     def is_between_steps(self, now_s: float) -> bool:
         """The last action is over, the next may begin."""
-        return not self._interpolator.pending and (self._config.tick_is_step or now_s >= self.step_ends_s)
+        return (self._config.tick_is_step or now_s >= self.step_ends_s) and not self._interpolator.pending
 
     def is_period(self, now_s: float) -> bool:
         """A command may go out. Where ticks are no steps, `is_between_steps` decides alone."""
@@ -230,7 +232,7 @@ class Motor:
             return None
         part = self._interpolator.next(self._periods(now_s, self._period_s))
         assert part is not None
-        self.by = By.PART
+        self.by = PART
         return self._shaped(part, now_s, begins=False)
 
     def step(self, positions: Array | None, now_s: float) -> Array | None:
@@ -250,7 +252,7 @@ class Motor:
             self.obstacle = "out_of_limits"
             self._refused["out_of_limits"] += 1
             return None
-        self.by = By.ROW
+        self.by = ROW
         self._interrupted = False
         self._observed_s, self.staleness_s = observed_s, now_s - observed_s
         self.stalenesses.add(self.staleness_s)
@@ -268,7 +270,7 @@ class Motor:
     def _periods(self, now_s: float, length_s: float) -> int:
         """Rows, or parts of a step, that this command stands for: more than one where the robot always ticks more slowly than it
         was declared to, so that a motion takes the time that it was meant to. A displacement is made once, whatever the time."""
-        if self._config.command_type is CommandType.DELTA or self._at_rest or not self._config.tick_is_step:
+        if self._at_rest or not self._config.tick_is_step or self._config.command_type is DELTA:
             self._owed_s = 0.0
             return 1
         covered_s = self.pace.covered_s(now_s) + self._owed_s
@@ -291,7 +293,7 @@ class Motor:
         """[A] what the ladder says for this period; None: nothing."""
         self._interpolator.clear()
         command = self.ladder.command(self._known(positions), now_s, to_pose=to_pose)
-        self.by = By.RUNG if self.ladder.motion else By.STAND if command is not None else By.NOTHING
+        self.by = By.RUNG if self.ladder.motion else By.STAND if command is not None else NOTHING
         if command is not None and not self._set_out(positions, now_s):
             command = None
         if command is not None:
@@ -338,7 +340,7 @@ class Motor:
 
     def measured(self, positions: Array | None, now_s: float) -> None:
         """Once per control period, whether or not it moves."""
-        known, seen = self._known(positions), self._seen
+        known, seen = None if positions is None else self._known(positions), self._seen
         self._is_steady = True
         if self._shaper and self._shaper.needs_position and known is not None and seen is not None:
             self._is_steady = self._shaper.is_near(known, seen[0], now_s - seen[1])
@@ -352,7 +354,7 @@ class Motor:
     def _set_out(self, positions: Array | None, now_s: float, *, anew: bool = False) -> bool:
         """A robot that stands, or whose last command is long ago, sets out from where it is measured to be, whatever it was told
         before. False: it must not, because nobody knows where that is, or because its limits are out of reach from there."""
-        moves = self._config.command_type is CommandType.POSITION
+        moves = self._config.command_type is POSITION
         silent_s, stands_s = self.pace.since_s(now_s), STANDS_AFTER_PERIODS * self._period_s
         if self._shaper and self._shaper.moves and silent_s <= stands_s:
             anew = False  # on its way down the ladder: nobody's hands are on it, and its speed must not end at once

@@ -63,7 +63,7 @@ class Dispatcher:
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         """As the policy does, within each component: safety before the monitor before plans, whatever the policy."""
         ranked = self.policy.rank(waiting, engine, now_s)
-        if len({w.request.id.component for w in ranked}) < 2:
+        if len(ranked) == 1 or len({w.request.id.component for w in ranked}) < 2:
             return ranked
         return sorted(ranked, key=lambda w: PRECEDENCE.get(w.request.id.component, PRECEDENCE["*"]))
 

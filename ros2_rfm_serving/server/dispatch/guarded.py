@@ -21,7 +21,7 @@ class Guarded(DispatchPolicy):
     def rank(self, waiting: Sequence[Waiting], engine: EngineView, now_s: float) -> Sequence[Waiting]:
         try:
             ranked = list(self._policy.rank(waiting, engine, now_s))
-            if len(ranked) == len(waiting) and {*map(id, ranked)} == {*map(id, waiting)}:
+            if len(ranked) == len(waiting) and (ranked[0] is waiting[0] if len(ranked) == 1 else _are_same(ranked, waiting)):
                 return ranked
             problem = f"rank gave {len(ranked)} in place of the {len(waiting)} who wait, each once"
         except (Exception, SystemExit) as error:
@@ -34,3 +34,8 @@ class Guarded(DispatchPolicy):
             self._policy.task_ended(task)
         except (Exception, SystemExit) as error:
             self._mishap("dispatch_error", f"{type(error).__name__}: {error}")
+
+
+def _are_same(ranked: Sequence[Waiting], waiting: Sequence[Waiting]) -> bool:
+    """Each once, in whatever order."""
+    return {*map(id, ranked)} == {*map(id, waiting)}
