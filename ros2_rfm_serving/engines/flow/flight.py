@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.base import SamplingConfig, VelocityModel
 from ros2_rfm_serving.engines.flow.graphs import Tensors
-from ros2_rfm_serving.engines.flow.memory import in_halves
+from ros2_rfm_serving.engines.flow.memory import in_batches
 from ros2_rfm_serving.engines.flow.sampling import changed, kept, padded, stepped, velocity_of
 from ros2_rfm_serving.engines.flow.slots import Seen, Slots
 from ros2_rfm_serving.engines.flow.solvers import Step, solver_of
@@ -73,8 +73,7 @@ class Flight:
         """By one solver step; those that are done, which have left. Raises: `OutOfMemoryError`."""
         count = len(rows)
         self._to_front(rows)
-        for start in range(0, count, self._max_batch_size):
-            in_halves(self._step, range(start, min(start + self._max_batch_size, count)))
+        in_batches(self._step, range(count), self._max_batch_size)
         done = [slot for slot in range(count) if self._steps[slot] == self._solver.num_steps]
         answers = dict(zip((self._rows[slot] for slot in done), self._answers(done), strict=True)) if done else {}
         self.leave(answers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,16 +15,14 @@ from ros2_rfm_serving.engines.base import Predicts, SamplingConfig, Stepping
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.flight import Done, Flight, SteppedModel
-from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, session_of, steps_of_stages
-from ros2_rfm_serving.engines.flow.memory import in_halves
+from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, require_spread, session_of
+from ros2_rfm_serving.engines.flow.memory import Rows, not_entered
 from ros2_rfm_serving.engines.flow.perception import Observed, PublicContext, StagedPerception
 from ros2_rfm_serving.engines.flow.sampling import filled, held_of, start_of
 from ros2_rfm_serving.engines.flow.slots import Seen, Slots
 from ros2_rfm_serving.engines.flow.solvers import solver_of
-from ros2_rfm_serving.errors import ModelError, OutOfMemoryError
+from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, Pipelining, empty
-
-Rows = Sequence[tuple[int, InferenceRequest]]
 
 
 class SteppingEngine(FlowEngine, Stepping):
@@ -49,11 +47,9 @@ class SteppingEngine(FlowEngine, Stepping):
     def require_pipelining(self, pipelining: Pipelining) -> None:
         if not self.contract.pipelines:
             raise ModelError(f"{self.contract.model!r} gives its chunk in one step: there is nothing to spread over frames")
-        steps_of_stages(self._num_steps, pipelining)
+        require_spread(self._num_steps, pipelining)
         if pipelining.pp_perception != 1:
             self._staged.require(pipelining)
-        if pipelining.fetch_offset not in (0, -1):
-            raise ModelError(f"fetch_offset is {pipelining.fetch_offset}; it is 0 or -1")
 
     # --- rows come and go ---
 
@@ -107,22 +103,10 @@ class SteppingEngine(FlowEngine, Stepping):
         errors: dict[int, ModelError] = {row: full for row, _ in rows[room:]}
         staged = [row for row in rows[:room] if _stages(row[1]) != 1]
         together = [row for row in rows[:room] if _stages(row[1]) == 1]
-        errors |= self._each(self._perceive, together) if together else {}
+        errors |= not_entered(self._perceive, together, self._flight) if together else {}
         for wave in _one_each(staged):
-            errors |= self._each(self._perceive_staged, wave)
+            errors |= not_entered(self._perceive_staged, wave, self._flight)
         return errors
-
-    def _each(self, run: Callable[[Rows], list[None]], rows: Rows) -> dict[int, ModelError]:
-        """`run` of all, or of each alone where that fails; errors of those that did not enter."""
-        try:
-            in_halves(run, rows)
-            return {}
-        except ModelError as error:
-            rows = [row for row in rows if row[0] not in self._flight]
-            if len(rows) == 1 or isinstance(error, OutOfMemoryError):
-                return {row: error for row, _ in rows}
-        alone = [self._each(run, [row]) for row in rows]
-        return {row: error for errors in alone for row, error in errors.items()}
 
     def _perceive(self, rows: Rows) -> list[None]:
         requests = self._checked(rows)
