@@ -183,14 +183,14 @@ def _run(
     found = best.solve(problem, planned, bound if planned is curves else upper_bound(problem, planned), budget)
     if found is None:
         return _none_found(policy, problem, curves, bound)
-    search = RateSearch(problem, planned, found.hosts)
-    paces = self_paced(problem, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
+    parts, search = found.problem, RateSearch(found.problem, planned, found.hosts)
+    paces = self_paced(parts, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
     lifted = search.caps(found.rates)
-    caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in zip(lifted, paces, problem.classes, strict=True))
+    caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in zip(lifted, paces, parts.classes, strict=True))
     operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, complete=found.complete)
     if capped:
         operation = replace(operation, caps=caps, rates=found.rates, paces=paces)
-    return solution_of(policy, problem, curves, operation, _bound_of(found.gpus, problem, curves, bound))
+    return solution_of(policy, parts, curves, operation, _bound_of(found.gpus, problem, curves, bound))
 
 
 def _none_found(policy: str, problem: Problem, curves: Curves, bound: Bound) -> Solution:

@@ -33,7 +33,7 @@ BOUND_NODES, WHOLE_NODES = 2000, 20
 """Of the search tree, at the most."""
 WHOLE_GAP = 2e-2
 """At which the search for a mix of whole servers ends."""
-FINE, COARSE = (0.03, 12), (0.25, 2)
+FINE, COARSE = (0.04, 8), (0.25, 2)
 """Most that the mean latency rises within one interval of load, and most intervals of one segment of a measured curve: what the
 bound gives away, and what is close enough for a mix of whole servers."""
 
@@ -149,7 +149,7 @@ class _Mix:
     ) -> None:
         """whole: every column has a whole number of servers, not only every model and GPU type."""
         self._problem, self._columns, self._shared_gpus = problem, columns, shared_gpus
-        self._solver = solver = programs.integer(nodes, cuts=not whole)
+        self._solver = solver = programs.integer(nodes, cuts=False)
         self._share = [solver.Var(0, solver.infinity(), whole, "") for _ in columns]
         least = [max(task.floor_hz, LEAST_RATE * task.max_rate_hz if whole else 0.0) for task in problem.classes]
         self._rates = [
@@ -192,21 +192,23 @@ class _Mix:
         return tuple(Share(self._columns[i], servers, served[i]) for i, servers in shares if servers > 1e-9)
 
     def _add_servers(self) -> None:
-        """Whole servers per model and GPU type; every model has at least one, for somebody needs it. Not where GPUs are shared."""
-        solver = self._solver
-        totals = {gpu_type: solver.Constraint(0, available) for gpu_type, available in self._problem.gpus.items()}
-        for model in self._problem.models:
-            somewhere = solver.Constraint(0 if self._shared_gpus else 1, solver.infinity())
-            for gpu_type, available in self._problem.gpus.items():
-                mine = [i for i, c in enumerate(self._columns) if (c.config.model, c.config.gpu_type) == (model, gpu_type)]
-                if mine:
-                    whole = solver.Var(0, available, not self._shared_gpus, "")
-                    totals[gpu_type].SetCoefficient(whole, 1)
-                    somewhere.SetCoefficient(whole, 1)
-                    share = solver.Constraint(0, 0)
-                    share.SetCoefficient(whole, -1)
-                    for i in mine:
-                        share.SetCoefficient(self._share[i], 1)
+        """No more servers than there are. Where GPUs are not shared, as many as are set up alike and serve the same demands are a
+        whole number, and every demand has one, however slowly its robots go."""
+        solver, problem = self._solver, self._problem
+        totals = {gpu_type: solver.Constraint(0, available) for gpu_type, available in problem.gpus.items()}
+        hosts = {d.index: solver.Constraint(0 if self._shared_gpus else 1, solver.infinity()) for d in problem.demands}
+        alike: dict[tuple[Config, frozenset[int]], list[int]] = defaultdict(list)
+        for i, column in enumerate(self._columns):
+            alike[column.config, column.suits].append(i)
+        for (config, suits), mine in alike.items():
+            servers = solver.Var(0, problem.gpus[config.gpu_type], not self._shared_gpus, "")
+            totals[config.gpu_type].SetCoefficient(servers, 1)
+            for demand in suits:
+                hosts[demand].SetCoefficient(servers, 1)
+            total = solver.Constraint(0, 0)
+            total.SetCoefficient(servers, -1)
+            for i in mine:
+                total.SetCoefficient(self._share[i], 1)
 
     def _add_loads(self) -> None:
         """No column carries more than its servers may."""

@@ -114,9 +114,11 @@ class RateSearch:
             return None
         tops = tuple(max(task.max_rate_hz, task.floor_hz) for task in classes)
         rates = self._along(floors, near or tops, LINEAR_BISECTIONS if near else BISECTIONS)
-        if len(classes) > 1:
-            rates = self._climb(self._linear_ascent(rates, worth))
-        return rates
+        return self.improved(rates, worth) if len(classes) > 1 else rates
+
+    def improved(self, rates: Rates, worth: float = 0.0) -> Rates:
+        """From feasible rates to better ones."""
+        return self._climb(self._linear_ascent(rates, worth))
 
     def distance(self) -> float:
         """How far the floors are from feasible: 0 is feasible; for comparing infeasible placements."""
