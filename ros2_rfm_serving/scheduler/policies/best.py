@@ -31,9 +31,9 @@ GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""
 ROUNDS = 40
 """Restarts from a shaken placement."""
-MIXES = ((1.0, False), (1.0, True), (0.0, False), (0.5, True), (0.0, True))
-"""Requests of one robot that are left free on every server of a mix, for whole robots do not divide evenly; with any configuration,
-or those of the bound's. A large factory is content with the first that there is."""
+MIXES = ((0.0, True), (0.0, False), (1.0, False))
+"""Requests of one robot that are left free on every server of a mix, for whole robots do not divide evenly; with whole robots of
+obligations or not. A large factory is content with the first that there is, from the last on."""
 SEARCH_SHARE, ROSA_SHARE = 0.5, 3.0
 """Of the budget: when ROSA's search begins, and when it must end. It ends by itself as soon as it cannot find anything better."""
 ROSA_UP_TO_SERVERS = 16
@@ -146,11 +146,11 @@ def _expected(curves: Curves, candidate: Candidate) -> float:
 
 
 def _mixes(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:
-    small = len(problem.servers) <= ROSA_UP_TO_SERVERS
-    for slack, every in MIXES:
-        placed = _placed(problem, whole_mix(problem, curves, bound, budget, slack=slack, every=every))
+    thorough = len(problem.servers) <= ROSA_UP_TO_SERVERS and budget.work > 0
+    for slack, robots in MIXES if thorough else reversed(MIXES):
+        placed = _placed(problem, whole_mix(problem, curves, bound, budget, slack=slack, robots=robots, thorough=thorough))
         yield placed
-        if placed and not (small and budget.work):
+        if placed and not thorough:
             break
     yield _rounded(problem, curves, _dominant(bound))
 
