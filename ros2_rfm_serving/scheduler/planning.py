@@ -37,7 +37,7 @@ STATIC: dict[str, Callable[[Problem, Curves], StaticPlacement]] = {
     "baseline3": baselines.equal,
     "baseline4": baselines.weighted,
 }
-WORK_PER_SERVER = 0.06
+WORK_PER_SERVER = 0.04
 """Default budget of a solver (see `budget`)."""
 BOUND_GAP, ROUGH_GAP = 1e-3, 0.5
 """Of the bound's integer program; rough when only feasibility is asked for."""
@@ -75,8 +75,8 @@ def plan_factory(
     curves = curves_of(problem, profile)
     if problems := explain.hopeless(problem, curves):
         return _infeasible(policy, math.nan, problems)
-    bounding = Budget()
-    bound = upper_bound(problem, curves, bounding, gap=BOUND_GAP if budget.work else ROUGH_GAP)
+    bound = upper_bound(problem, curves, budget, gap=BOUND_GAP if budget.work else ROUGH_GAP)
+    budget.set_aside()
     capped = rate_control if rate_control is not None else policy not in STATIC
     planned = curves if arrivals is None else curves_of(problem, profile.under(arrivals))
     solution = _run(policy, problem, curves, planned, bound, capped, budget)
@@ -88,7 +88,7 @@ def plan_factory(
     if policy not in STATIC:
         reserved = {s: g for s, g in factory.gpu_types.items() if s not in problem.servers}
         solution = with_standbys(solution, problem, curves, reserved, peers=factory.standby.peers)
-    return replace(solution, work=bounding.spent + budget.spent)
+    return replace(solution, work=budget.total)
 
 
 def _feasible(profile: Profile, catalogue: Catalogue | None) -> explain.Feasible:

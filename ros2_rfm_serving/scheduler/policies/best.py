@@ -31,9 +31,9 @@ GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""
 ROUNDS = 40
 """Restarts from a shaken placement."""
-MIXES = ((0.0, True), (0.0, False), (1.0, False))
+THOROUGH_MIXES, MIXES = ((0.0, True), (0.0, False)), ((1.0, False), (0.0, False))
 """Requests of one robot that are left free on every server of a mix, for whole robots do not divide evenly; with whole robots of
-obligations or not. A large factory is content with the first that there is, from the last on."""
+obligations or not. A large factory is content with the first mix that there is."""
 SEARCH_SHARE, ROSA_SHARE = 0.5, 3.0
 """Of the budget: when ROSA's search begins, and when it must end. It ends by itself as soon as it cannot find anything better."""
 ROSA_UP_TO_SERVERS = 16
@@ -75,7 +75,8 @@ class _Best:
         statics = list(_statics(self._problem, self._curves))
         for static in statics:
             self._rivals += self._as_it_is(static.hosts, static.gpus)
-        mixes = _mixes(self._problem, self._curves, self._bound, self._budget)
+        mixes = list(_mixes(self._problem, self._curves, self._bound, self._budget))
+        self._budget.set_aside()
         found = self._searched([*mixes, *(groups_of(s.hosts) for s in statics if not s.gpus)], SEARCH_SHARE)
         rosa = self._rosa(self._worth(found))
         if found and self._worth(found) < self._enough:
@@ -147,7 +148,7 @@ def _expected(curves: Curves, candidate: Candidate) -> float:
 
 def _mixes(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:
     thorough = len(problem.servers) <= ROSA_UP_TO_SERVERS and budget.work > 0
-    for slack, robots in MIXES if thorough else reversed(MIXES):
+    for slack, robots in THOROUGH_MIXES if thorough else MIXES:
         placed = _placed(problem, whole_mix(problem, curves, bound, budget, slack=slack, robots=robots, thorough=thorough))
         yield placed
         if placed and not thorough:

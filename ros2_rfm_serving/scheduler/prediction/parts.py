@@ -8,7 +8,7 @@ which the rates of a placement are found, predicted and judged by the same code;
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
@@ -38,34 +38,34 @@ def undivided(problem: Problem, hosts: Sequence[Host]) -> Parted:
 
 
 def parted(problem: Problem, hosts: Sequence[Host]) -> Parted:
-    """Parts as coarse as can be: equal servers are one kind."""
+    """Parts as coarse as can be: equal servers are one kind. Undivided, where robots are without a server."""
+    seats = {d.index: _seats(d.index, hosts) for d in problem.demands}
+    if any(len(seats[d.index]) != problem.robots_of(d) for d in problem.demands):
+        return undivided(problem, hosts)
     classes: list[TaskClass] = []
     of: list[int] = []
     robots: list[Counter[int]] = [Counter() for _ in hosts]
     first = 0
     for c, task in enumerate(problem.classes):
-        for seats in _parts(task, hosts):
+        for members in _parts(task, seats, hosts):
             demands = tuple(replace(d, index=first + i, task=len(classes)) for i, d in enumerate(task.demands))
             first += len(demands)
-            classes.append(replace(task, num_robots=len(seats), demands=demands))
+            classes.append(replace(task, num_robots=len(members), demands=demands))
             of.append(c)
-            for robot in seats:
+            for robot in members:
                 for demand, host in zip(demands, robot, strict=True):
                     robots[host][demand.index] += 1
     finer = tuple(Host(host.config, tuple(sorted(mine.items()))) for host, mine in zip(hosts, robots, strict=True))
     return Parted(replace(problem, classes=tuple(classes)), finer, tuple(of))
 
 
-def _parts(task: TaskClass, hosts: Sequence[Host]) -> list[list[Seats]]:
+def _parts(task: TaskClass, seats: Mapping[int, Sequence[int]], hosts: Sequence[Host]) -> list[list[Seats]]:
     """The seats of the robots of every part; obligations make none, for their rate is the same everywhere."""
-    if not task.demands:
-        return [[()] * task.num_robots]
-    seats = zip(*(_seats(d.index, hosts) for d in task.demands), strict=True)
     coupled = [i for i, d in enumerate(task.demands) if d.goal_coupled]
     parts: dict[tuple[Host, ...], list[Seats]] = defaultdict(list)
-    for robot in seats:
+    for robot in zip(*(seats[d.index] for d in task.demands), strict=True):
         parts[tuple(hosts[robot[i]] for i in coupled)].append(robot)
-    return list(parts.values())
+    return list(parts.values()) or [[()] * task.num_robots]
 
 
 def _seats(demand: int, hosts: Sequence[Host]) -> list[int]:
