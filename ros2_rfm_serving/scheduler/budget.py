@@ -11,10 +11,19 @@ import math
 
 class Budget:
     def __init__(self, work: float = math.inf) -> None:
-        self.work, self.spent = work, 0.0
+        self.work, self.spent, self._aside = work, 0.0, 0.0
 
     def spend(self, work: float) -> None:
         self.spent += work
+
+    def set_aside(self) -> None:
+        """What was spent until now is work done, but not of what is allowed: however hard it was, as much is left for the rest."""
+        self._aside, self.spent = self._aside + self.spent, 0.0
+
+    @property
+    def total(self) -> float:
+        """Work done."""
+        return self._aside + self.spent
 
     def expired(self, share: float = 1.0) -> bool:
         """Whether this share of it is used up."""

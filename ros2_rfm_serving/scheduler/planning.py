@@ -39,7 +39,7 @@ STATIC: dict[str, Callable[[Problem, Curves], StaticPlacement]] = {
     "baseline3": baselines.equal,
     "baseline4": baselines.weighted,
 }
-WORK_PER_SERVER = 0.1
+WORK_PER_SERVER = 0.04
 """Default budget of a solver (see `budget`)."""
 BOUND_GAP, ROUGH_GAP = 1e-3, 0.5
 """Of the bound's integer program; rough when only feasibility is asked for."""
@@ -85,6 +85,7 @@ def plan_factory(
     if problems := explain.hopeless(problem, curves):
         return _infeasible(policy, math.nan, problems)
     bound = upper_bound(problem, curves, budget, gap=BOUND_GAP if budget.work else ROUGH_GAP)
+    budget.set_aside()
     capped = rate_control if rate_control is not None else policy not in STATIC
     planned = curves if arrivals is None else curves_of(problem, profile.under(arrivals))
     solution = _run(policy, problem, curves, planned, bound, capped, budget)
@@ -99,7 +100,7 @@ def plan_factory(
         every = curves_of(problem, profile, types.values())
         solution = with_standbys(solution, problem, every, reserved, peers=factory.standby.peers)
     servers = tuple(replace(server, gpu_type=declared_type(server.gpu_type)) for server in solution.servers)
-    return replace(solution, servers=servers, work=budget.spent)
+    return replace(solution, servers=servers, work=budget.total)
 
 
 def _feasible(profile: Profile, catalogue: Catalogue | None, seen: Seen) -> explain.Feasible:
@@ -269,14 +270,14 @@ def _run(
     found = best.solve(problem, planned, bound if planned is curves else upper_bound(problem, planned), budget)
     if found is None:
         return _none_found(policy, problem, curves, bound)
-    search = RateSearch(problem, planned, found.hosts)
-    paces = self_paced(problem, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
+    parts, search = found.problem, RateSearch(found.problem, planned, found.hosts)
+    paces = self_paced(parts, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
     lifted = search.caps(found.rates)
-    caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in zip(lifted, paces, problem.classes, strict=True))
+    caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in zip(lifted, paces, parts.classes, strict=True))
     operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, complete=found.complete)
     if capped:
         operation = replace(operation, caps=caps, rates=found.rates, paces=paces)
-    return solution_of(policy, problem, curves, operation, _bound_of(found.gpus, problem, curves, bound))
+    return solution_of(policy, parts, curves, operation, _bound_of(found.gpus, problem, curves, bound))
 
 
 def _none_found(policy: str, problem: Problem, curves: Curves, bound: Bound) -> Solution:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ortools.linear_solver import pywraplp
 
-WORK = (2e-5, 4e-5, 4e-3)
+WORK = (1e-5, 4e-5, 8e-4)
 """Of a variable, an iteration of the simplex method, a node of the search tree."""
 CUTS = {True: "", False: "separating/maxroundsroot = 0\n"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,8 @@ class Stream:
     percentile: float = 99.0
     latency_s: float = 0.0
     """Predicted, at that percentile: what the SLO is compared with."""
+    part: int = 0
+    """Of the robots of its task: those of one part have the same streams, wherever they are."""
 
     @property
     def keeps_slo(self) -> bool:
@@ -67,7 +69,9 @@ class TaskSolution:
     num_robots: int
     served: int
     action_rate_hz: float
-    """Predicted by the profile's curves, of one robot that is served."""
+    """Predicted by the profile's curves, of one robot that is served: the mean."""
+    slowest_rate_hz: float
+    """Of the robots that are served: those on other servers may go at another rate (see `parts`)."""
     closed_loop_rate_hz: float
     """What the predicted latencies allow."""
     expected_rate_hz: float
@@ -117,6 +121,7 @@ class Solution:
                     "num_robots": task.num_robots,
                     "served_robots": task.served,
                     "action_rate_hz": task.action_rate_hz,
+                    "slowest_rate_hz": task.slowest_rate_hz,
                     "closed_loop_rate_hz": task.closed_loop_rate_hz,
                     "expected_rate_hz": task.expected_rate_hz,
                 }
@@ -145,6 +150,7 @@ def _server_json(server: ServerSolution) -> dict[str, Any]:
             {
                 "task": s.task,
                 "component": s.component,
+                "part": s.part,
                 "num_robots": s.num_robots,
                 "rate_hz_each": s.rate_hz,
                 "max_rate_hz_each": _finite(s.cap_hz),
@@ -197,28 +203,62 @@ def to_schedule(solution: Solution, robots: Sequence[Robot], *, epoch: int, prev
 
 def _routes(solution: Solution, robots: Sequence[Robot], previous: Schedule | None) -> list[Route]:
     routes: list[Route] = []
-    places: dict[tuple[str, str], list[tuple[ServerSolution, Stream]]] = defaultdict(list)
-    for server in solution.servers:
-        for stream in server.streams:
-            places[stream.task, stream.component].append((server, stream))
     before = {(r.robot, r.component): r.server for r in previous.routes} if previous else {}
-    for (task, component), options in places.items():
-        mine = [robot.name for robot in robots if robot.task == task]
-        for robot, (server, stream) in _seated(mine, component, options, before).items():
-            routes.append(
-                Route(
-                    robot=robot,
-                    component=component,
-                    server=server.server,
-                    max_rate_hz=stream.cap_hz,
-                    predicted_rate_hz=stream.rate_hz,
-                    standby=solution.standby_of.get(server.server, ""),
-                    slo_s=stream.slo_s if math.isfinite(stream.slo_s) else 0.0,
-                    task=task,
+    for (task, mine), places in _places(solution, robots, before).items():
+        for component, options in places.items():
+            for robot, (server, stream) in _seated(mine, component, options, before).items():
+                routes.append(
+                    Route(
+                        robot=robot,
+                        component=component,
+                        server=server.server,
+                        max_rate_hz=stream.cap_hz,
+                        predicted_rate_hz=stream.rate_hz,
+                        standby=solution.standby_of.get(server.server, ""),
+                        slo_s=stream.slo_s if math.isfinite(stream.slo_s) else 0.0,
+                        task=task,
+                    )
                 )
-            )
     routes.sort(key=lambda route: (route.robot, route.component))
     return routes
+
+
+Places = dict[str, list[tuple[ServerSolution, Stream]]]
+"""Component -> where a part of a task has it."""
+
+
+def _places(
+    solution: Solution, robots: Sequence[Robot], before: Mapping[tuple[str, str], str]
+) -> dict[tuple[str, tuple[str, ...]], Places]:
+    """(task, robots of one part) -> their places."""
+    parts: dict[str, dict[int, Places]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for server in solution.servers:
+        for stream in server.streams:
+            parts[stream.task][stream.part][stream.component].append((server, stream))
+    return {
+        (task, members): places
+        for task, mine in parts.items()
+        for places, members in _members(list(mine.values()), [r.name for r in robots if r.task == task], before)
+    }
+
+
+def _members(
+    parts: Sequence[Places], robots: Sequence[str], before: Mapping[tuple[str, str], str]
+) -> Iterator[tuple[Places, tuple[str, ...]]]:
+    """Who belongs to which part: first those who find most of their servers there, then the others in turn."""
+    free = [max(sum(stream.num_robots for _, stream in options) for options in places.values()) for places in parts]
+    members: list[list[str]] = [[] for _ in parts]
+    servers = [{(component, s.server) for component, options in places.items() for s, _ in options} for places in parts]
+    components = {component for places in parts for component in places}
+    kept = {robot: {(c, before[robot, c]) for c in components if (robot, c) in before} for robot in robots}
+    wishes = [(len(kept[robot] & there), i, robot) for i, there in enumerate(servers) for robot in robots]
+    seated: set[str] = set()
+    for _, i, robot in sorted(wishes, key=lambda wish: -wish[0]):
+        if robot not in seated and free[i]:
+            members[i].append(robot)
+            seated.add(robot)
+            free[i] -= 1
+    return zip(parts, map(tuple, members), strict=True)
 
 
 def _seated(

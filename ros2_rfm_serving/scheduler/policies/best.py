@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies import baselines
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement
-from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, groups_of, hosts_of, tidy, typical_hz
+from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, groups_of, tidy, typical_hz
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
 from ros2_rfm_serving.scheduler.policies.search import Candidate, Search
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, Share, whole_mix
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import equilibrium
+from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem
 
@@ -30,9 +31,9 @@ GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""
 ROUNDS = 40
 """Restarts from a shaken placement."""
-MIXES = ((1.0, False), (1.0, True), (0.0, False), (0.5, True), (0.0, True))
-"""Requests of one robot that are left free on every server of a mix, for whole robots do not divide evenly; with any configuration,
-or those of the bound's. A large factory is content with the first that there is."""
+THOROUGH_MIXES, MIXES = ((0.0, True), (0.0, False)), ((1.0, False), (0.0, False))
+"""Requests of one robot that are left free on every server of a mix, for whole robots do not divide evenly; with whole robots of
+obligations or not. A large factory is content with the first mix that there is."""
 SEARCH_SHARE, ROSA_SHARE = 0.5, 3.0
 """Of the budget: when ROSA's search begins, and when it must end. It ends by itself as soon as it cannot find anything better."""
 ROSA_UP_TO_SERVERS = 16
@@ -41,12 +42,18 @@ ROSA_UP_TO_SERVERS = 16
 
 @dataclass(frozen=True)
 class BestSchedule:
+    problem: Problem
+    """The factory's, or one of whose classes these are parts (see `parts`)."""
     hosts: tuple[Host, ...]
     rates: Rates
     gpus: tuple[str, ...] = ()
     """Name of the GPU under each host, where several share one; empty: one each."""
     complete: bool = True
     """False: the work that was allowed is done, and there may be a better one."""
+
+    @property
+    def objective(self) -> float:
+        return self.problem.objective(self.rates)
 
 
 def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> BestSchedule | None:
@@ -68,13 +75,14 @@ class _Best:
         statics = list(_statics(self._problem, self._curves))
         for static in statics:
             self._rivals += self._as_it_is(static.hosts, static.gpus)
-        mixes = _mixes(self._problem, self._curves, self._bound, self._budget)
+        mixes = list(_mixes(self._problem, self._curves, self._bound, self._budget))
+        self._budget.set_aside()
         found = self._searched([*mixes, *(groups_of(s.hosts) for s in statics if not s.gpus)], SEARCH_SHARE)
         rosa = self._rosa(self._worth(found))
         if found and self._worth(found) < self._enough:
             found = self._searched([found.placement, *([groups_of(rosa.hosts)] if rosa else [])], 1.0)
         own = self._own(found) if found else ()
-        chosen = max((*own, *self._rivals), key=lambda option: self._problem.objective(option.rates), default=None)
+        chosen = max((*own, *self._rivals), key=lambda option: option.objective, default=None)
         complete = self._complete and not self._budget.expired()
         return replace(chosen, complete=complete) if chosen else None
 
@@ -84,7 +92,7 @@ class _Best:
 
     def _worth(self, found: Candidate | None) -> float:
         """Of the best that is known; 0: nothing is."""
-        known = [self._problem.objective(rival.rates) for rival in self._rivals]
+        known = [rival.objective for rival in self._rivals]
         return max([*known, *([found.score] if found else [])], default=0.0)
 
     def _rosa(self, worth: float) -> RosaSchedule | None:
@@ -98,10 +106,10 @@ class _Best:
         return rosa
 
     def _own(self, found: Candidate) -> Iterator[BestSchedule]:
-        best = max(self._search.equals_of(found), key=lambda c: _expected(self._problem, self._curves, c))
+        best = max(self._search.equals_of(found), key=lambda c: _expected(self._curves, c))
         assert best.rates is not None
-        own = BestSchedule(tuple(hosts_of(best.placement, self._problem)), best.rates)
-        yield from (own, *self._settled(own, None))
+        own = BestSchedule(best.parts.problem, best.parts.hosts, best.rates)
+        yield from (own, *self._settled(own, None), self._parted(own))
 
     def _as_it_is(self, hosts: tuple[Host, ...], gpus: tuple[str, ...] = (), caps: Rates | None = None) -> Iterator[BestSchedule]:
         """Another policy's schedule with our caps, its own and none: it is not better for the way in which its rates were found."""
@@ -109,31 +117,41 @@ class _Best:
         rates = search.best()
         self._budget.spend(search.work)
         if rates is not None:
-            capped = BestSchedule(hosts, rates, gpus)
-            yield from (capped, *self._settled(capped, None), *(self._settled(capped, caps) if caps else ()))
+            capped = BestSchedule(self._problem, hosts, rates, gpus)
+            for schedule in (capped, *self._settled(capped, None), *(self._settled(capped, caps) if caps else ())):
+                yield from (schedule, self._parted(schedule))
 
     def _settled(self, schedule: BestSchedule, caps: Rates | None) -> Iterator[BestSchedule]:
         """Where the robots settle under these caps, or by themselves, if every SLO and floor is kept there."""
-        rates = equilibrium(self._problem, self._curves, schedule.hosts, caps).rates
-        floors = all(rate >= task.floor_hz for rate, task in zip(rates, self._problem.classes, strict=True))
-        if floors and RateSearch(self._problem, self._curves, schedule.hosts).feasible(rates):
+        problem = schedule.problem
+        rates = equilibrium(problem, self._curves, schedule.hosts, caps).rates
+        floors = all(rate >= task.floor_hz for rate, task in zip(rates, problem.classes, strict=True))
+        if floors and RateSearch(problem, self._curves, schedule.hosts).feasible(rates):
             yield replace(schedule, rates=rates)
 
+    def _parted(self, schedule: BestSchedule) -> BestSchedule:
+        """From there on, with rates for every part of a class."""
+        parts = parted(schedule.problem, schedule.hosts)
+        search = RateSearch(parts.problem, self._curves, parts.hosts)
+        rates = search.improved(parts.rates(schedule.rates))
+        self._budget.spend(search.work)
+        return replace(schedule, problem=parts.problem, hosts=parts.hosts, rates=rates)
 
-def _expected(problem: Problem, curves: Curves, candidate: Candidate) -> float:
+
+def _expected(curves: Curves, candidate: Candidate) -> float:
     """The objective where robots that pace themselves do so: what decides between equals."""
-    hosts, rates = hosts_of(candidate.placement, problem), candidate.rates
+    problem, hosts, rates = candidate.parts.problem, candidate.parts.hosts, candidate.rates
     assert rates is not None
     paces = self_paced(problem, curves, hosts, rates, RateSearch(problem, curves, hosts).closed_loops_hz(rates))
     return problem.objective(tuple(max(rate, pace or 0.0) for rate, pace in zip(rates, paces, strict=True)))
 
 
 def _mixes(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:
-    small = len(problem.servers) <= ROSA_UP_TO_SERVERS
-    for slack, every in MIXES:
-        placed = _placed(problem, whole_mix(problem, curves, bound, budget, slack=slack, every=every))
+    thorough = len(problem.servers) <= ROSA_UP_TO_SERVERS and budget.work > 0
+    for slack, robots in THOROUGH_MIXES if thorough else MIXES:
+        placed = _placed(problem, whole_mix(problem, curves, bound, budget, slack=slack, robots=robots, thorough=thorough))
         yield placed
-        if placed and not (small and budget.work):
+        if placed and not thorough:
             break
     yield _rounded(problem, curves, _dominant(bound))
 

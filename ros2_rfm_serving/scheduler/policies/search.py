@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, hosts_of, tidy
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.parts import Parted, parted, undivided
 from ros2_rfm_serving.scheduler.prediction.rates import Rates, RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem
 
 LARGE = 32
-"""Servers from which on a candidate's rates are looked for near those of the best one known."""
+"""Servers from which on a candidate's rates are looked for near those of the best one known, one for each class."""
 REPAIRS, REPAIR_WORK = 40, 0.02
 """Moves that may be spent on a starting point that is not feasible, and work on all of them, per server and whatever the budget."""
 PLACEMENT_WORK = 1.5e-5
@@ -27,8 +28,9 @@ SUFFICIENT = 1e-4
 @dataclass(frozen=True)
 class Candidate:
     placement: Placement
+    parts: Parted
     rates: Rates | None
-    """None: not even the floors are feasible."""
+    """Of the parts; None: not even the floors are feasible."""
     score: float
     """The objective, or how far from feasible (negative)."""
 
@@ -49,11 +51,13 @@ class Search:
     def evaluate(self, placement: Iterable[Group]) -> Candidate:
         groups = tidy(placement)
         if groups not in self._known:
-            search = RateSearch(self._problem, self._curves, hosts_of(groups, self._problem))
-            rates = search.best(self._worth, self._near if len(self._problem.servers) >= LARGE else None)
+            large = len(self._problem.servers) >= LARGE
+            parts = (undivided if large else parted)(self._problem, hosts_of(groups, self._problem))
+            search = RateSearch(parts.problem, self._curves, parts.hosts)
+            rates = search.best(self._worth, self._near if large else None)
             self._budget.spend(search.work + PLACEMENT_WORK * len(self._problem.servers))
-            score = self._problem.objective(rates) if rates is not None else -search.distance()
-            self._known[groups] = Candidate(groups, rates, score)
+            score = parts.problem.objective(rates) if rates is not None else -search.distance()
+            self._known[groups] = Candidate(groups, parts, rates, score)
             if score > self._worth:
                 self._worth, self._near = score, rates
         return self._known[groups]

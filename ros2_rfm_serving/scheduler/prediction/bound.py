@@ -29,11 +29,11 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
 LEAST_RATE = 0.01
 """Of f_max, that every class has in a mix of whole servers: its robots need servers where their SLOs hold."""
-BOUND_NODES, WHOLE_NODES = 2000, 20
+BOUND_NODES, WHOLE_NODES, THOROUGH_NODES = 300, 20, 150
 """Of the search tree, at the most."""
-WHOLE_GAP = 2e-2
+WHOLE_GAP, THOROUGH_GAP = 2e-2, 5e-3
 """At which the search for a mix of whole servers ends."""
-FINE, COARSE = (0.03, 12), (0.25, 2)
+FINE, COARSE = (0.04, 8), (0.25, 2)
 """Most that the mean latency rises within one interval of load, and most intervals of one segment of a measured curve: what the
 bound gives away, and what is close enough for a mix of whole servers."""
 
@@ -78,14 +78,14 @@ def upper_bound(
 
 
 def whole_mix(
-    problem: Problem, curves: Curves, bound: Bound, budget: Budget, *, slack: float, every: bool = False
+    problem: Problem, curves: Curves, bound: Bound, budget: Budget, *, slack: float, robots: bool, thorough: bool
 ) -> tuple[Share, ...]:
     """A mix of whole servers that keep what they promise, with the configurations of the bound's mix; empty when none was found.
 
     Servers in an interval of load have the latency of its upper end, and stay below it by `slack` robots' requests.
-    every: with any configuration.
+    robots: with whole robots of obligations. thorough: looks further for a good one.
     """
-    used = set(curves.all) if every else {share.column.config for share in bound.mix if share.servers > 1e-6}
+    used = {share.column.config for share in bound.mix if share.servers > 1e-6}
     for demand in problem.demands:  # those that the bound's mix leaves out need servers too
         capacity = {c: curves.capacity_hz(c, demand.slo_s, demand.percentile) for c in curves.of(demand.model)}
         if not any(capacity[c] for c in capacity if c in used):
@@ -93,8 +93,8 @@ def whole_mix(
     columns = _columns(problem, curves, used, lambda config, low, high: curves.mean(config).at(high), COARSE)
     robot_hz = {d.index: d.rate_hz(problem.classes[d.task].floor_hz) for d in problem.demands}
     kept = [replace(c, capacity_hz=c.capacity_hz - slack * max(robot_hz[d] for d in c.suits)) for c in columns]
-    nodes = WHOLE_NODES if budget.work else 1
-    return _Mix(problem, [c for c in kept if c.capacity_hz > 0], nodes, whole=True).solve(WHOLE_GAP, budget).mix
+    nodes, gap = (THOROUGH_NODES, THOROUGH_GAP) if thorough else (WHOLE_NODES if budget.work else 1, WHOLE_GAP)
+    return _Mix(problem, [c for c in kept if c.capacity_hz > 0], nodes, whole=True, whole_robots=robots).solve(gap, budget).mix
 
 
 def _columns(
@@ -145,11 +145,19 @@ class _Mix:
     """The mixed-integer program."""
 
     def __init__(
-        self, problem: Problem, columns: list[Column], nodes: int, *, whole: bool = False, shared_gpus: bool = False
+        self,
+        problem: Problem,
+        columns: list[Column],
+        nodes: int,
+        *,
+        whole: bool = False,
+        whole_robots: bool = False,
+        shared_gpus: bool = False,
     ) -> None:
-        """whole: every column has a whole number of servers, not only every model and GPU type."""
+        """whole: every column has a whole number of servers, not only those together that are set up alike and serve the same.
+        whole_robots: and every column of each obligation's robots."""
         self._problem, self._columns, self._shared_gpus = problem, columns, shared_gpus
-        self._solver = solver = programs.integer(nodes, cuts=not whole)
+        self._solver = solver = programs.integer(nodes, cuts=False)
         self._share = [solver.Var(0, solver.infinity(), whole, "") for _ in columns]
         least = [max(task.floor_hz, LEAST_RATE * task.max_rate_hz if whole else 0.0) for task in problem.classes]
         self._rates = [
@@ -160,6 +168,8 @@ class _Mix:
         """(column, demand) -> requests/s"""
         self._add_servers()
         self._add_loads()
+        if whole_robots:
+            self._add_whole_robots()
         for demand in problem.demands:
             self._add_coverage(demand)
         self._add_little()
@@ -192,21 +202,33 @@ class _Mix:
         return tuple(Share(self._columns[i], servers, served[i]) for i, servers in shares if servers > 1e-9)
 
     def _add_servers(self) -> None:
-        """Whole servers per model and GPU type; every model has at least one, for somebody needs it. Not where GPUs are shared."""
-        solver = self._solver
-        totals = {gpu_type: solver.Constraint(0, available) for gpu_type, available in self._problem.gpus.items()}
-        for model in self._problem.models:
-            somewhere = solver.Constraint(0 if self._shared_gpus else 1, solver.infinity())
-            for gpu_type, available in self._problem.gpus.items():
-                mine = [i for i, c in enumerate(self._columns) if (c.config.model, c.config.gpu_type) == (model, gpu_type)]
-                if mine:
-                    whole = solver.Var(0, available, not self._shared_gpus, "")
-                    totals[gpu_type].SetCoefficient(whole, 1)
-                    somewhere.SetCoefficient(whole, 1)
-                    share = solver.Constraint(0, 0)
-                    share.SetCoefficient(whole, -1)
-                    for i in mine:
-                        share.SetCoefficient(self._share[i], 1)
+        """No more servers than there are. Where GPUs are not shared, as many as are set up alike and serve the same demands are a
+        whole number, and every demand has one, however slowly its robots go."""
+        solver, problem = self._solver, self._problem
+        totals = {gpu_type: solver.Constraint(0, available) for gpu_type, available in problem.gpus.items()}
+        hosts = {d.index: solver.Constraint(0 if self._shared_gpus else 1, solver.infinity()) for d in problem.demands}
+        alike: dict[tuple[Config, frozenset[int]], list[int]] = defaultdict(list)
+        for i, column in enumerate(self._columns):
+            alike[column.config, column.suits].append(i)
+        for (config, suits), mine in alike.items():
+            servers = solver.Var(0, problem.gpus[config.gpu_type], not self._shared_gpus, "")
+            totals[config.gpu_type].SetCoefficient(servers, 1)
+            for demand in suits:
+                hosts[demand].SetCoefficient(servers, 1)
+            total = solver.Constraint(0, 0)
+            total.SetCoefficient(servers, -1)
+            for i in mine:
+                total.SetCoefficient(self._share[i], 1)
+
+    def _add_whole_robots(self) -> None:
+        """Of obligations: what one server carries of them is a multiple of what one robot asks for."""
+        for (_, index), served in self._served.items():
+            demand = self._problem.demands[index]
+            if demand.fixed_hz:
+                robots = self._solver.IntVar(0, self._problem.robots_of(demand), "")
+                row = self._solver.Constraint(0, 0)
+                row.SetCoefficient(robots, -demand.fixed_hz)
+                row.SetCoefficient(served, 1)
 
     def _add_loads(self) -> None:
         """No column carries more than its servers may."""

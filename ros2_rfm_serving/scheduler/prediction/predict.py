@@ -59,7 +59,7 @@ def solution_of(
         objective=_qualified(problem, rates, missed),
         bound=bound.objective,
         expected=_qualified(problem, expected, missed),
-        tasks=_tasks(problem, RateSearch(problem, curves, operation.hosts), rates, expected, counts),
+        tasks=_tasks(problem, RateSearch(problem, curves, operation.hosts), rates, expected, declared),
         servers=servers,
         problems=tuple(problems),
         complete=operation.complete,
@@ -78,18 +78,30 @@ def _qualified(problem: Problem, rates: Rates, missed: Collection[str]) -> float
     return problem.objective(tuple(0.0 if t.name in missed else f for t, f in zip(problem.classes, rates, strict=True)))
 
 
-def _tasks(problem: Problem, search: RateSearch, rates: Rates, expected: Rates, counts: tuple[int, ...]) -> dict[str, TaskSolution]:
+def _tasks(
+    problem: Problem, search: RateSearch, rates: Rates, expected: Rates, declared: Sequence[int] | None
+) -> dict[str, TaskSolution]:
+    """Of whole classes: of those in parts the mean over the robots. declared: robots of each class, which is whole then."""
     loops = search.closed_loops_hz(rates)
-    return {
-        task.name: TaskSolution(
-            num_robots=counts[c],
-            served=task.num_robots,
-            action_rate_hz=rates[c],
-            closed_loop_rate_hz=loops[c],
-            expected_rate_hz=expected[c],
+    parts: dict[str, list[int]] = defaultdict(list)
+    for c, task in enumerate(problem.classes):
+        parts[task.name].append(c)
+
+    def mean(values: Rates, mine: Sequence[int], served: int) -> float:
+        return sum(values[c] * problem.classes[c].num_robots for c in mine) / served if served else values[mine[0]]
+
+    solutions = {}
+    for name, mine in parts.items():
+        served = sum(problem.classes[c].num_robots for c in mine)
+        solutions[name] = TaskSolution(
+            num_robots=declared[mine[0]] if declared else served,
+            served=served,
+            action_rate_hz=mean(rates, mine, served),
+            slowest_rate_hz=min(rates[c] for c in mine),
+            closed_loop_rate_hz=mean(loops, mine, served),
+            expected_rate_hz=mean(expected, mine, served),
         )
-        for c, task in enumerate(problem.classes)
-    }
+    return solutions
 
 
 def _servers(problem: Problem, curves: Curves, operation: Operation, settled: Equilibrium) -> tuple[ServerSolution, ...]:
@@ -122,6 +134,7 @@ def _server(problem: Problem, curves: Curves, operation: Operation, host: Host, 
         Stream(
             task=problem.classes[demand.task].name,
             component=demand.component,
+            part=demand.task,
             num_robots=count,
             rate_hz=demand.rate_hz(rates[demand.task]),
             cap_hz=demand.fixed_hz or (demand.calls * caps[demand.task] if caps else math.inf),

@@ -23,7 +23,7 @@ BISECTIONS, LINEAR_BISECTIONS = 24, 10
 LINEAR_GAIN, CLIMB_TOLERANCE = 1e-4, 1e-5
 """Relative gains that are not worth another step."""
 LINEAR_STEPS = 8
-PROMISING = 0.9
+PROMISING = 0.97
 """Share of a known objective that the linearised optimum must reach to be worth the steps towards it."""
 TOLERANCE = 1e-9
 CURVE_WORK, PROGRAM_WORK = 1.25e-6, 4e-4
@@ -113,10 +113,13 @@ class RateSearch:
         if not self.feasible(floors):
             return None
         tops = tuple(max(task.max_rate_hz, task.floor_hz) for task in classes)
-        rates = self._along(floors, near or tops, LINEAR_BISECTIONS if near else BISECTIONS)
-        if len(classes) > 1:
-            rates = self._climb(self._linear_ascent(rates, worth))
-        return rates
+        if len(classes) == 1:
+            return self._along(floors, tops)
+        return self.improved(self._along(floors, near or tops, LINEAR_BISECTIONS), worth)
+
+    def improved(self, rates: Rates, worth: float = 0.0) -> Rates:
+        """From feasible rates to better ones."""
+        return self._climb(self._linear_ascent(rates, worth))
 
     def distance(self) -> float:
         """How far the floors are from feasible: 0 is feasible; for comparing infeasible placements."""

@@ -51,7 +51,7 @@ def small_factory(seed: int) -> SmallFactory:
 def _drawn(rng: random.Random) -> SmallFactory:
     models = [f"m{i}" for i in range(rng.randint(1, 3))]
     types = ["A", "B"][: rng.choice([1, 1, 2])]
-    rows = [row for model in models for gpu in types for row in _profile(rng, model, gpu)]
+    rows = [row for model in models for gpu in types for row in profile_rows(rng, model, gpu)]
     servers = rng.randint(len(models), 6)
     counts = [servers] if len(types) == 1 else [1 + servers // 2, max(1, servers - 1 - servers // 2)]
     robots = [rng.randint(1, 6 // n) for n in [rng.randint(1, 3)] for _ in range(n)]
@@ -59,7 +59,7 @@ def _drawn(rng: random.Random) -> SmallFactory:
     fleet = [{"task": f"t{i}", "num_robots": n} for i, n in enumerate(robots)]
     text = f"server_cluster: {cluster}\nrobot_fleet: {fleet}\n"
     for i in range(len(robots)):
-        text += f"t{i}: {_task(rng, models)}\n"
+        text += f"t{i}: {task_section(rng, models)}\n"
     return SmallFactory(parse_factory(text.replace("'", '"')), tuple(rows))
 
 
@@ -74,7 +74,7 @@ def _num_spreads(factory: Factory) -> int:
     return total
 
 
-def _profile(rng: random.Random, model: str, gpu: str) -> Iterator[ProfileRow]:
+def profile_rows(rng: random.Random, model: str, gpu: str) -> Iterator[ProfileRow]:
     base, row = rng.uniform(10, 60), rng.uniform(2, 15)
     scale = rng.uniform(0.6, 1.8) if gpu == "B" else 1.0
     for batch in rng.sample([1, 2, 4], rng.randint(1, 3)):
@@ -88,10 +88,11 @@ def _profile(rng: random.Random, model: str, gpu: str) -> Iterator[ProfileRow]:
             yield ProfileRow(model, gpu, "fixed", batch, top * i / 6, mean, p50, p90, p95, p99, "fleet")
 
 
-def _task(rng: random.Random, models: list[str]) -> dict[str, object]:
+def task_section(rng: random.Random, models: list[str], *, planner: bool = True) -> dict[str, object]:
+    """planner: it may have a System 2."""
     components: dict[str, object] = {"system1": {"model": rng.choice(models), "slo_ms": round(rng.uniform(120, 600))}}
     pipeline: dict[str, object] = {"action_period_ms": round(rng.uniform(40, 300))}
-    if rng.random() < 0.4:
+    if planner and rng.random() < 0.4:
         components["system2"] = {"model": rng.choice(models), "slo_ms": round(rng.uniform(200, 800))}
         pipeline["system2_to_system1_call_ratio"] = rng.choice([0.1, 0.5])
     if rng.random() < 0.5:
@@ -125,6 +126,24 @@ class RawCurves:
         rate, mean, p99 = self._curves[config]
         beyond = load > rate[-1] * (1 + 1e-9)
         return np.where(beyond, np.inf, np.interp(load, rate, mean)), np.where(beyond, np.inf, np.interp(load, rate, p99))
+
+    def configs(self, gpu: str, model: str) -> list[Config]:
+        return [config for config in self._curves if config[:2] == (model, gpu)]
+
+    def rates_hz(self, config: Config) -> Floats:
+        """Measured."""
+        return self._curves[config][0]
+
+    def limit_hz(self, config: Config, slo_s: float) -> float:
+        """Highest load within an SLO; 0: none is."""
+        rate, _, p99 = self._curves[config]
+        within = np.flatnonzero(p99 <= slo_s * (1 + 1e-9))
+        if not len(within):
+            return 0.0
+        last = int(within[-1])
+        if last == len(rate) - 1:
+            return float(rate[-1])
+        return float(rate[last] + (rate[last + 1] - rate[last]) * (slo_s - p99[last]) / (p99[last + 1] - p99[last]))
 
     def best_mean_s(self, gpu: str, model: str, load: Floats, slo_s: float) -> Floats:
         """Of the batch sizes that meet the SLO at each load; infinite where none does."""

@@ -1,0 +1,75 @@
+"""A class in parts: robots of one class that ask the same kind of servers go at a rate of their own.
+
+ROSA's classes share one action rate (§3.4.1), and its eq. 4 takes the mean latency of the class. A robot knows nothing of others'
+servers: whoever sits on a quick one need not wait for those on a slow one. Every part is a class for itself in a finer problem, in
+which the rates of a placement are found, predicted and judged by the same code; its name, value and floor are those of its class.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
+from ros2_rfm_serving.scheduler.problem import Problem, TaskClass
+
+Seats = tuple[int, ...]
+"""Of one robot: index of the host of each demand of its class."""
+
+
+@dataclass(frozen=True)
+class Parted:
+    problem: Problem
+    """Its classes are the parts."""
+    hosts: tuple[Host, ...]
+    """The same servers in the same order, with the demands of the parts."""
+    of: tuple[int, ...]
+    """Part -> class."""
+
+    def rates(self, rates: Rates) -> Rates:
+        """Of the parts, where each goes as its class does."""
+        return tuple(rates[c] for c in self.of)
+
+
+def undivided(problem: Problem, hosts: Sequence[Host]) -> Parted:
+    """Every class is its only part."""
+    return Parted(problem, tuple(hosts), tuple(range(len(problem.classes))))
+
+
+def parted(problem: Problem, hosts: Sequence[Host]) -> Parted:
+    """Parts as coarse as can be: equal servers are one kind. Undivided, where robots are without a server."""
+    seats = {d.index: _seats(d.index, hosts) for d in problem.demands}
+    if any(len(seats[d.index]) != problem.robots_of(d) for d in problem.demands):
+        return undivided(problem, hosts)
+    classes: list[TaskClass] = []
+    of: list[int] = []
+    robots: list[Counter[int]] = [Counter() for _ in hosts]
+    first = 0
+    for c, task in enumerate(problem.classes):
+        for members in _parts(task, seats, hosts):
+            demands = tuple(replace(d, index=first + i, task=len(classes)) for i, d in enumerate(task.demands))
+            first += len(demands)
+            classes.append(replace(task, num_robots=len(members), demands=demands))
+            of.append(c)
+            for robot in members:
+                for demand, host in zip(demands, robot, strict=True):
+                    robots[host][demand.index] += 1
+    finer = tuple(Host(host.config, tuple(sorted(mine.items()))) for host, mine in zip(hosts, robots, strict=True))
+    return Parted(replace(problem, classes=tuple(classes)), finer, tuple(of))
+
+
+def _parts(task: TaskClass, seats: Mapping[int, Sequence[int]], hosts: Sequence[Host]) -> list[list[Seats]]:
+    """The seats of the robots of every part; obligations make none, for their rate is the same everywhere."""
+    coupled = [i for i, d in enumerate(task.demands) if d.goal_coupled]
+    parts: dict[tuple[Host, ...], list[Seats]] = defaultdict(list)
+    for robot in zip(*(seats[d.index] for d in task.demands), strict=True):
+        parts[tuple(hosts[robot[i]] for i in coupled)].append(robot)
+    return list(parts.values()) or [[()] * task.num_robots]
+
+
+def _seats(demand: int, hosts: Sequence[Host]) -> list[int]:
+    """Host of one robot after the other, equal hosts beside each other."""
+    kinds = {host: i for i, host in reversed(list(enumerate(hosts)))}
+    order = sorted(range(len(hosts)), key=lambda i: (kinds[hosts[i]], i))
+    return [i for i in order for _ in range(dict(hosts[i].robots).get(demand, 0))]
