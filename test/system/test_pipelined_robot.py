@@ -1,4 +1,4 @@
-"""A pipelined robot as a user declares it: `rfm up`, a robot node and a model server, and what they say to each other (AURAS §4)."""
+"""A pipelined robot as a user declares it: `rfm up`, a robot node and a model server, and what they say (AURAS §4)."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def test_a_pipelined_robot_moves_by_chunks_that_ended_with_newer_observations(
         client.wait(lambda: working(client) and len(chunks) > 5)
         client.wait(lambda: client.robot.oldest_staleness_s > client.robot.staleness_s > 0.0)
         ahead = {chunk.ended_with - chunk.id.sequence for chunk in chunks}
-        assert 0 < max(ahead) and min(ahead) >= 0, "a row was given up, or ended with an older observation than it began with"
+        assert max(ahead) > 0 and min(ahead) >= 0, "a row was given up, or ended with an older observation than it began with"
         cancelling = handle.cancel_goal_async()
         client.wait(cancelling.done)
