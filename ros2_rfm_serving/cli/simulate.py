@@ -34,7 +34,8 @@ from ros2_rfm_serving.operate.inputs import (
 )
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.simulation import ComponentReport, Conditions, Crash, Network, Report
+    from ros2_rfm_serving.operate.inputs import Inputs
+    from ros2_rfm_serving.simulation import ComponentReport, Conditions, Crash, DayReport, Network, Report, Turnover
 
 Seconds = Annotated[float, typer.Option(min=0.1, help="Virtual time to measure, after the warm-up")]
 CrashSpecs = Annotated[
@@ -44,6 +45,14 @@ CrashSpecs = Annotated[
 NetworkSpec = Annotated[
     str | None,
     typer.Option(metavar="latency=MS,jitter=MS,loss=SHARE", help="Each way; or trace=FILE.csv with columns time_s,delay_ms"),
+]
+Hours = Annotated[
+    float | None,
+    typer.Option(min=0.1, max=1e4, help="So many hours of the scheduler alone, with guests that come and go, instead of seconds"),
+]
+GuestSpec = Annotated[
+    str,
+    typer.Option(metavar="per_hour=N,stay_min=MINUTES,silent=SHARE", help="With --hours; `silent`: who say no goodbye"),
 ]
 
 
@@ -59,6 +68,8 @@ def simulate(
     arrivals: Arrivals = None,
     crash: CrashSpecs = None,
     network: NetworkSpec = None,
+    hours: Hours = None,
+    guests: GuestSpec = "per_hour=6,stay_min=60",
     budget: Budget = None,
     json: JsonFlag = False,
     profiles: Profiles = None,
@@ -71,12 +82,17 @@ def simulate(
     Examples:  rfm simulate config/rosa/p4.yaml --robots 64 --policy rosa --seconds 120 --seed 1
 
                rfm simulate my_factory.yaml --crash server_1@10 --network latency=5,jitter=2,loss=0.01
+
+               rfm simulate config/rosa/p4.yaml --robots 40 --hours 24 --guests per_hour=12,stay_min=45,silent=0.1
     """
     from ros2_rfm_serving.scheduler import to_schedule
     from ros2_rfm_serving.simulation import simulate as run
 
     conditions = conditions_of(crash or [], network)
     inputs = load_inputs(file, profiles, catalogue, robots=robots, servers=servers)
+    if hours is not None:
+        _show_day(_lived(inputs, turnover_of(guests), hours, seed, policy, budget), json=json)
+        return
     solution = solve(inputs, policy, rate_control, budget, arrivals=arrivals)
     if not solution.servers:
         for problem in solution.problems:
@@ -102,6 +118,23 @@ def simulate(
         console.print(tables(report, solution.expected))
         took_s, ran_s = time.monotonic() - started_s, warm_up + seconds
         console.print(f"{ran_s:g} s of the factory took {took_s:.1f} s: {ran_s / took_s:.0f} times faster than real time")
+
+
+def _lived(inputs: Inputs, turnover: Turnover, hours: float, seed: int, policy: str, budget: float | None) -> DayReport:
+    from ros2_rfm_serving.simulation import live_through
+
+    with _Progress(3600.0 * hours) as progress:
+        return live_through(
+            inputs.factory,
+            inputs.profile,
+            inputs.catalogue,
+            turnover,
+            hours=hours,
+            seed=seed,
+            policy=policy,
+            work=budget,
+            progress=progress.told,
+        )
 
 
 class _Progress:
@@ -168,6 +201,20 @@ def _network(text: str) -> Network:
     )
 
 
+def turnover_of(text: str) -> Turnover:
+    """Raises: `ConfigurationError` naming the option and what it takes."""
+    from ros2_rfm_serving.simulation import Turnover
+
+    given = {"per_hour": 6.0, "stay_min": 60.0, "silent": 0.0}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name not in given or not math.isfinite(_number(value)):
+            fix = "write per_hour=6,stay_min=60,silent=0.1"
+            raise ConfigurationError(f"cannot be read: {part!r}", key="--guests", fix=fix)
+        given[name] = _number(value)
+    return Turnover(arrivals_hz=given["per_hour"] / 3600.0, stay_s=60.0 * given["stay_min"], crashed=given["silent"])
+
+
 def _number(text: str) -> float:
     """NaN when it is none."""
     try:
@@ -177,6 +224,27 @@ def _number(text: str) -> float:
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------------
+
+
+def _show_day(report: DayReport, *, json: bool) -> None:
+    if json:
+        print_json(report.to_json())
+        return
+    table = PlainTable("guests", "", title=f"{report.hours:g} hours")
+    refused = ", ".join(f"{count} for {task}" for task, count in report.refused.items()) or "0"
+    for name, figure in (
+        ("admitted at once", f"{report.at_once}, {report.adjusted} of them by others' rates or batch sizes"),
+        ("admitted with another plan", str(report.planned_anew)),
+        ("refused", refused),
+        ("said goodbye", str(report.left)),
+        ("fell silent", str(report.silent)),
+        ("waited for an answer", f"{report.longest_wait_s:.1f} s at the most"),
+        ("schedules", f"{report.schedules}, {report.migrations} of them with other models on servers"),
+        ("robots", f"{report.most_robots} at the most"),
+        ("actions", f"{report.actions:.0f} (weighted, predicted), {report.lost_actions:.0f} of them lost while models load"),
+    ):
+        table.add_row(name, figure)
+    console.print(table)
 
 
 def tables(report: Report, predicted_hz: float) -> RenderableType:

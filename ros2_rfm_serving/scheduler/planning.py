@@ -127,20 +127,22 @@ def start_fleet(
     Raises: `ScheduleError` with the reasons and remedies when it cannot be served; `ProfileError`.
     """
     order = PlanOrder(factory=factory, robots=tuple(robots), policy=policy, previous=previous, seen=seen)
-    solution = _served(order, profile, catalogue, None)
+    solution = _served(order, profile, catalogue, None, True)
     return fleet_of(factory, solution, robots, profile, catalogue, epoch=epoch, previous=previous, seen=seen)
 
 
-def plan(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None) -> Planned:
-    """work: as in `plan_factory`. Raises: as `start_fleet`."""
-    solution = _served(order, profile, catalogue, work)
+def plan(
+    order: PlanOrder, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None, explained: bool = True
+) -> Planned:
+    """work, explained: as in `plan_factory`. Raises: as `start_fleet`."""
+    solution = _served(order, profile, catalogue, work, explained)
     fleet = fleet_of(
         order.factory, solution, order.robots, profile, catalogue, epoch=order.epoch, previous=order.previous, seen=order.seen
     )
     return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen)
 
 
-def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, work: float | None) -> Solution:
+def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, work: float | None, explained: bool) -> Solution:
     counts = Counter(robot.task for robot in order.robots)
     solution = plan_factory(
         order.factory,
@@ -149,6 +151,7 @@ def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, wor
         policy=order.policy,
         num_robots=counts,
         work=work,
+        explained=explained,
         seen=order.seen,
         previous=order.previous,
     )

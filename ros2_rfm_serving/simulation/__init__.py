@@ -1,6 +1,7 @@
 """The virtual-time body: the same robots and servers, in simulated factories."""
 
 from ros2_rfm_serving.simulation.conditions import Conditions, Crash, Cut, Network, Stragglers, TaskArrivals, Unsureness, load_trace
+from ros2_rfm_serving.simulation.day import DayReport, Turnover, live_through
 from ros2_rfm_serving.simulation.report import ComponentReport, Counters, Report, ServerReport, TaskReport
 from ros2_rfm_serving.simulation.simulate import simulate, simulate_watched
 
@@ -10,6 +11,7 @@ __all__ = [
     "Counters",
     "Crash",
     "Cut",
+    "DayReport",
     "Network",
     "Report",
     "ServerReport",
@@ -17,6 +19,8 @@ __all__ = [
     "TaskArrivals",
     "TaskReport",
     "Unsureness",
+    "Turnover",
+    "live_through",
     "load_trace",
     "simulate",
     "simulate_watched",

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Lookout, Order, Planned, PlanOrder, Roster, Word, plan
+from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, Fleet, InForce, Lookout, Order, Planned, PlanOrder, Roster, Word, plan
 from ros2_rfm_serving.scheduler.planning import WORK_PER_SERVER
 from ros2_rfm_serving.scheduler.standing import Book
-from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
+from ros2_rfm_serving.scheduler.watch import Finding, RobotWord, ServerWord
 from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import Admission, Schedule
 
@@ -26,8 +26,8 @@ class NoBook:
     """Keeps nothing."""
 
     def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
-    def changed(self, before: object, after: object, reason: str) -> None: ...
-    def saw(self, finding: object, after: object) -> None: ...
+    def changed(self, before: Fleet, after: Fleet, reason: str) -> None: ...
+    def saw(self, finding: Finding, after: Fleet) -> None: ...
 
 
 class SimulatedScheduler:
@@ -141,7 +141,7 @@ class SimulatedScheduler:
 
     def _made(self, order: PlanOrder) -> Planned | RfmError:
         try:
-            return plan(order, self._profile, self._catalogue, work=self._work)
+            return plan(order, self._profile, self._catalogue, work=self._work, explained=False)
         except RfmError as error:
             return error
 

@@ -80,6 +80,7 @@ class Rig:
     def restart_scheduler(self) -> None:
         self._executor.remove_node(self.scheduler)
         self.nodes.remove(self.scheduler)
+        self.turn(0.1)  # what its timers have set off already
         self.scheduler.destroy_node()
         self.start_scheduler()
 
