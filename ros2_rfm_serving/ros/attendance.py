@@ -52,6 +52,7 @@ class Attendance:
         values = {
             "declared": len(self._fleet.declared),
             "admitted": ", ".join(self._roster.tasks),
+            "servers whose loss no standby covers": ", ".join(self._fleet.fleet.uncovered),
             "longest silence, s": max(self._roster.silences_s.values(), default=0.0),
             "lease, s": self._roster.lease_s,
             "messages refused": self._unreadable,

@@ -90,8 +90,11 @@ class Planner:
 
     def _begin(self, order: PlanOrder) -> None:
         self._running = order
-        if self._worker is None:
-            self._worker = _Worker.started()
+        try:
+            self._worker = self._worker or _Worker.started()
+        except OSError as error:
+            self._made.put((order, PlannerError(f"no process plans: {error}")))
+            return
         threading.Thread(target=self._converse, args=(self._worker, order), name="planner", daemon=True).start()
 
     def _converse(self, worker: _Worker, order: PlanOrder) -> None:

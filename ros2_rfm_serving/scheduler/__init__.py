@@ -1,8 +1,9 @@
 """Factory and profiles in, schedule out."""
 
-from ros2_rfm_serving.scheduler.adaptation import Fleet, Migration
+from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.in_force import InForce
 from ros2_rfm_serving.scheduler.lookout import Lookout
+from ros2_rfm_serving.scheduler.migration import Migration
 from ros2_rfm_serving.scheduler.orders import Order
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.planning import POLICIES, fleet_of, plan, plan_factory, rebuilt, start_fleet

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Robot
 from ros2_rfm_serving.scheduler.adjustment import Adjustment
 from ros2_rfm_serving.scheduler.admission import Admission
 from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.migration import Migration
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
@@ -29,24 +30,6 @@ MIN_GAIN = 1e-3
 """Relative gain below which predictions do not differ."""
 DEFAULT_HORIZON_S = 600.0
 """For how long a schedule is expected to last."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Migration:
-    """What a move to another schedule costs and gains."""
-
-    moved_servers: tuple[str, ...]
-    """They load another model."""
-    moved_robots: tuple[str, ...]
-    """At least one of their routes changes its server."""
-    lost_actions: float
-    """While the new models load, of the robots that were on those servers; and of each that moves, while it does."""
-    gained_actions: float
-    """Until the horizon; none where it is within the rounding of what is predicted."""
-
-    @property
-    def worth_it(self) -> bool:
-        return self.gained_actions > self.lost_actions
 
 
 class Fleet:
@@ -140,6 +123,12 @@ class Fleet:
         """None: the robot is not in the fleet."""
         return self._task_of.get(name)
 
+    def owing(self, other: Fleet) -> Fleet:
+        """What the plan of another fleet gave to each class is owed to it here too."""
+        changed = copy(self)
+        changed._planned_hz, changed._no_room = other._planned_hz, {}
+        return changed
+
     def newcomer(self, name: str, task: str) -> Robot:
         """As it would be called."""
         return Robot(name=name, task=task, index=sum(robot.task == task for robot in self.robots))
@@ -165,6 +154,11 @@ class Fleet:
             gained_actions=gain_hz * horizon_s if gain_hz > MIN_GAIN * now_hz else 0.0,
         )
 
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Servers with robots whose loss no standby makes good."""
+        return tuple(name for name, host in self._hosts.items() if host.sessions and not host.standby)
+
     def reached_hz(self) -> float:
         """The same, where robots do not become slower than was expected: nor faster, which only another schedule lets them."""
         paces = {name: rate_hz for name, (rate_hz, _) in self.paces_hz().items()}
@@ -185,11 +179,23 @@ class Fleet:
         admission = Admission(task, self._problem.classes, self._hosts, self._curves, self._planned_hz.get(task.name, 0.0))
         hosts = admission.seats()
         cap_hz, rate_hz = admission.rates_hz(hosts)
-        routes = [_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands]
+        routes = self._covered([_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands])
         changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
         for demand, route in zip(task.demands, routes, strict=True):
             changed._host(route.server).add(route, demand)
         return changed._published((*self.schedule.routes, *routes), rate_hz)
+
+    def _covered(self, routes: Sequence[Route]) -> list[Route]:
+        """The first robot of a server brings it a reserved standby, where one carries it."""
+        standbys: dict[str, str] = {}
+        for name in {route.server for route in routes if not self._hosts[route.server].sessions}:
+            mine = [(r, self._demands[r.task, r.component]) for r in routes if r.server == name]
+            load_hz, slos = sum(r.predicted_rate_hz for r, _ in mine), {(d.slo_s, d.percentile) for _, d in mine}
+            for other in self._hosts.values():
+                reserved = other.placement.standby and other.placement.model == self._hosts[name].placement.model
+                if reserved and other.load_hz + load_hz <= other.capacity_hz({*other.slos, *slos}, self._curves):
+                    standbys[name] = other.placement.server
+        return [replace(r, standby=standbys.get(r.server, r.standby)) for r in routes]
 
     def _adjusted_for(self, robot: Robot, task: TaskClass) -> Fleet:
         """Others' rates and batch sizes are other ones then. Raises: `ScheduleError`."""

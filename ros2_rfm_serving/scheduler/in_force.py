@@ -1,4 +1,4 @@
-"""The factory, its robots and the schedule in force: from one schedule to the next (ROSA §3.4.4).
+"""What people ask of the schedule in force, in virtual time and live: answered at once, or when a plan is made.
 
 What fits the servers as they are is done at once. What does not waits for a plan of the whole factory, which the body makes
 elsewhere (`wanted`) and hands back (`planned`); comings and goings go on meanwhile. A plan of a fleet that has changed since is
@@ -7,75 +7,29 @@ refused and made again; after `PATIENT` of those, everybody else waits, so that 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
 
-from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, ScheduleError
-from ros2_rfm_serving.factory import Factory, Robot
-from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
+from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.orders import Admit, Order, Release, Replan
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
-from ros2_rfm_serving.scheduler.planning import Refit
-from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.scheduler.repair import seeing
-from ros2_rfm_serving.scheduler.roster import Roster, newcomers, settled
-from ros2_rfm_serving.scheduler.seen import Seen
-from ros2_rfm_serving.scheduler.watch import Finding
+from ros2_rfm_serving.scheduler.roster import Roster
+from ros2_rfm_serving.scheduler.standing import Book, Log, Standing
 from ros2_rfm_serving.types import Schedule
 
 PATIENT = 2
 """Plans in vain for one order before the others wait for it."""
 
 
-class Log(Protocol):
-    def info(self, message: str) -> Any: ...
-    def warning(self, message: str) -> Any: ...
-
-
-class Book(Protocol):
-    """Hears of every schedule, and why, before it is published."""
-
-    def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
-    def changed(self, before: Fleet, after: Fleet, reason: str) -> None: ...
-    def saw(self, finding: Finding, after: Fleet) -> None: ...
-
-
-class InForce:
-    """Whatever changes is published at once. What is refused has changed nothing."""
+class InForce(Standing):
+    """With those who ask something of it."""
 
     def __init__(self, first: Planned, roster: Roster, publish: Callable[[Schedule, str], None], log: Log, book: Book) -> None:
-        """publish: takes a schedule and the name of its factory."""
-        self.policy = first.policy
-        """Of the next plan."""
-        self.no_room: dict[str, str] = {}
-        """Robots of the roster that no schedule serves: why."""
-        self._roster, self._publish_it, self._log, self._book = roster, publish, log, book
+        super().__init__(first, roster, publish, log, book)
         self._waiting: list[Order] = []
         """For a plan of the whole factory, which is made for the first of them."""
-        self._stranded: dict[str, str] = {}
-        """Declared robots whose server was lost and that no other one took: robot -> task."""
-        self.seen: Seen = first.seen
-        """What plans are made with, beside the descriptor and the profiles."""
         self._asked: PlanOrder | None = None
-        self._background: PlanOrder | None = None
-        self._tried: tuple[object, ...] = ()
-        """Beside which schedule, and for whom, room was to be made last."""
-        self._impossible: dict[object, str] = {}
-        """Fleets of this factory that could not be planned: why. The same input gives the same answer."""
-        self._fleet = first.fleet
-        self._run(first.factory)
-        book.planned(first, "the scheduler began")
-        self._publish(first.fleet)
-
-    @property
-    def epoch(self) -> int:
-        return self._fleet.schedule.epoch
-
-    @property
-    def fleet(self) -> Fleet:
-        return self._fleet
 
     @property
     def wanted(self) -> PlanOrder | None:
@@ -105,38 +59,9 @@ class InForce:
         why = f"replanned{f' for {Path(factory.file).name}' if declared_anew else ''} by somebody's order"
         return self._take(Replan(factory=factory, declared_anew=declared_anew, why=why))
 
-    # --- by itself ---
-
     def settle(self) -> None:
-        """The schedule follows the roster: leases end, and robots that a former scheduler admitted are found."""
-        if self._others_wait:
-            return
-        fleet, self.no_room = settled(self._fleet, self._expected, self.declared)
-        if fleet is not self._fleet:
-            self._change(fleet, f"beside the robots of the descriptor: {', '.join(self._roster.tasks) or 'none'}")
-        attempt = (self.epoch, *self.no_room)
-        if self.no_room and attempt != self._tried:
-            self._tried = attempt
-            self._log.warning("; ".join(dict.fromkeys(self.no_room.values())) + ": planning the whole factory anew")
-            self._background = self._order(self.factory, [*fleet.robots, *newcomers(fleet, self._expected)])
-
-    def see(self, finding: Finding, refit: Refit) -> None:
-        """The factory is not as it was planned for. What must change at once does, without a solver; whether another plan is
-        needed, or would be worth it, is looked at in the background."""
-        factory, before = self.factory, self._fleet
-        fleet, refused = seeing(before, factory, finding.seen, finding.lost, finding.back, refit)
-        self.seen, self._tried = finding.seen, ()
-        self._impossible.clear()
-        self._stranded |= {robot: self.declared[robot] for robot in refused if robot in self.declared}
-        self._log.warning(f"{finding.words}{''.join(f'; {why}' for why in dict.fromkeys(refused.values()))}")
-        self._book.saw(finding, fleet)
-        if fleet.schedule is before.schedule:
-            self._fleet = fleet
-        else:
-            self._publish(fleet)
-        robots = [*fleet.robots, *newcomers(fleet, self._expected)]
-        needed = bool(refused or broken(fleet))
-        self._background = self._order(factory, robots, needed=needed) if robots else None
+        if not self._others_wait:
+            super().settle()
 
     def planned(self, order: PlanOrder, made: Planned | RfmError) -> None:
         """What became of an order. One that is not wanted any more changes nothing."""
@@ -210,7 +135,7 @@ class InForce:
                 order.why = f"{order.robot!r} does not fit the placement: {error}"
                 return False
             self._change(fleet, f"admitted {order.robot!r}")
-        self._enrol(order)
+        self._enrol(order.robot, order.task)
         return True
 
     def _release(self, robot: str) -> None:
@@ -223,7 +148,7 @@ class InForce:
     def _ask_for(self, order: Order) -> None:
         """A plan of the whole factory, unless there is none for such a fleet."""
         asked = self._whole(order)
-        if why := self._impossible.get(_kind(asked)) if asked.factory is self.factory else None:
+        if why := self._known_impossible(asked):
             self._waiting.remove(order)
             order.close(ScheduleError(why))
             return
@@ -256,91 +181,5 @@ class InForce:
             return
         self._go_over(made, order.why)
         if isinstance(order, Admit):
-            self._enrol(order)
+            self._enrol(order.robot, order.task)
         order.close(self.epoch)
-
-    def _consider(self, order: PlanOrder, made: Planned | RfmError) -> None:
-        """Goes over to a plan that nobody asked for if it is worth it."""
-        if isinstance(made, RfmError):
-            self._note_impossible(order, made)
-            self._log.warning(f"the factory could not be planned anew: {made}")
-            return
-        if order.epoch != self.epoch + 1:
-            return
-        migration = self._fleet.migration_to(made.fleet.schedule)
-        published = order.needed or migration.worth_it
-        told = (
-            f"another schedule would gain {migration.gained_actions:.0f} actions and lose {migration.lost_actions:.0f} "
-            f"({len(migration.moved_servers)} servers and {len(migration.moved_robots)} robots move): "
-            + ("published" if published else "not worth it")
-        )
-        self._log.info(told)
-        self._book.planned(made, told, background=True, published=published)
-        if published:
-            self._publish(made.fleet)
-
-    def _note_impossible(self, order: PlanOrder, why: RfmError) -> None:
-        """The same input gives the same answer, unless the planner failed."""
-        if isinstance(why, ScheduleError) and not isinstance(why, PlannerError) and order.factory is self.factory:
-            self._impossible[_kind(order)] = str(why)
-
-    # --- parts ---
-
-    def _run(self, factory: Factory) -> None:
-        self.factory = factory
-        self.declared = {robot.name: robot.task for robot in factory.robots}
-        """Robot -> task."""
-        self._impossible.clear()
-        self._stranded = {}
-
-    @property
-    def _expected(self) -> dict[str, str]:
-        """Robot -> task, of those that are to be served beside the ones that are."""
-        self._stranded = {robot: task for robot, task in self._stranded.items() if self._fleet.task_of(robot) is None}
-        return {**self._stranded, **self._roster.tasks}
-
-    def _check(self, name: str, task: str) -> None:
-        if task not in self.factory.tasks:
-            raise ConfigurationError(f"no task {task!r}; there are: {', '.join(self.factory.tasks)}")
-        if (declared := self.declared.get(name, task)) != task:
-            fix = "change the descriptor and call replan, or choose another name"
-            raise ConfigurationError(
-                f"robot {name!r} is declared for {declared!r}, not for {task!r}", file=self.factory.file, fix=fix
-            )
-
-    def _others(self, robot: str) -> Fleet:
-        return self._fleet if self._fleet.task_of(robot) is None else self._fleet.release(robot)
-
-    def _enrol(self, order: Admit) -> None:
-        if order.robot not in self.declared:
-            self._roster.admit(order.robot, order.task)
-
-    def _order(self, factory: Factory, robots: Iterable[Robot], *, needed: bool = True) -> PlanOrder:
-        previous = self._fleet.schedule
-        return PlanOrder(
-            factory=factory, robots=tuple(robots), policy=self.policy, previous=previous, needed=needed, seen=self.seen
-        )
-
-    def _change(self, fleet: Fleet, what: str) -> None:
-        """A local one; whether another schedule would be worth it is looked at in the background."""
-        self._log.info(what)
-        self._book.changed(self._fleet, fleet, what)
-        self._publish(fleet)
-        self._background = self._order(self.factory, fleet.robots, needed=False) if fleet.robots else None
-
-    def _go_over(self, planned: Planned, why: str) -> None:
-        """To a plan of the whole factory."""
-        self._background = None
-        self._run(planned.factory)
-        self._roster.limit_to(planned.factory, planned.fleet.robots)
-        self._book.planned(planned, why)
-        self._publish(planned.fleet)
-
-    def _publish(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        self._publish_it(fleet.schedule, self.factory.name)
-
-
-def _kind(order: PlanOrder) -> object:
-    """Robots of a task are alike."""
-    return order.policy, frozenset(Counter(robot.task for robot in order.robots).items())

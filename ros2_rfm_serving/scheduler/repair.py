@@ -31,7 +31,7 @@ def seeing(
     robots = fleet.robots
 
     def rebuild(schedule: Schedule) -> Fleet:
-        return refit(factory, schedule, robots, seen)
+        return refit(factory, schedule, robots, seen).owing(fleet)
 
     return adapted(fleet, lost, back, rebuild, peers=factory.standby.peers)
 

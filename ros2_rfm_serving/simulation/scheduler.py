@@ -14,12 +14,12 @@ from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Lookout, Order, Planned, PlanOrder, Roster, Word, plan
 from ros2_rfm_serving.scheduler.planning import WORK_PER_SERVER
+from ros2_rfm_serving.scheduler.standing import Book
 from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
 from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.types import Admission, Schedule
 
 IDENTITY = 1
-Watcher = Callable[[float], None]
 
 
 class NoBook:
@@ -31,7 +31,7 @@ class NoBook:
 
 
 class SimulatedScheduler:
-    """`looks`: called at every look of the scheduler, `published`: at every schedule, with the virtual time."""
+    """`published` are called with every schedule after the first, and the virtual time."""
 
     def __init__(
         self,
@@ -43,18 +43,21 @@ class SimulatedScheduler:
         lease_s: float = 60.0,
         policy: str = "best",
         work: float | None = None,
+        unit_s: float = 1.0,
+        book: Book | None = None,
     ) -> None:
-        """work: of one plan (see `budget`), which takes as many seconds; None: as the live one's. Raises: `RfmError`."""
+        """work: of one plan (see `budget`); None: as the live one's. unit_s: what one unit of it takes. book: hears of every
+        schedule before it is published. Raises: `RfmError`."""
         self.events, self.schedules = events, list[Schedule]()
         self.published: list[Callable[[Schedule, float], None]] = []
         self.silent: set[str] = set()
         """Robots that crashed, as long as they hold a lease."""
-        self._profile, self._catalogue, self._work = profile, catalogue, work
+        self._profile, self._catalogue, self._work, self._unit_s = profile, catalogue, work, unit_s
         self._running: PlanOrder | None = None
         self._looking = False
         self.roster = Roster(IDENTITY, lease_s)
         first = plan(PlanOrder(factory=factory, robots=tuple(factory.robots), policy=policy), profile, catalogue, work=work)
-        self.brain = InForce(first, self.roster, self._publish, logging.getLogger(__name__), NoBook())
+        self.brain = InForce(first, self.roster, self._publish, logging.getLogger(__name__), book or NoBook())
 
     # --- what happens to it ---
 
@@ -133,8 +136,8 @@ class SimulatedScheduler:
         if self._running is None or wanted.needed:
             self._running = wanted
             made = self._made(wanted)
-            took_s = made.work if isinstance(made, Planned) else WORK_PER_SERVER * len(wanted.factory.gpu_types)
-            self.events.at(self.events.now_s + took_s, self._deliver, wanted, made)
+            spent = made.work if isinstance(made, Planned) else WORK_PER_SERVER * len(wanted.factory.gpu_types)
+            self.events.at(self.events.now_s + spent * self._unit_s, self._deliver, wanted, made)
 
     def _made(self, order: PlanOrder) -> Planned | RfmError:
         try:

@@ -290,6 +290,16 @@ def test_a_peer_stands_by_only_where_every_slo_holds_with_both_loads() -> None:
     heavy = plan_factory(factory(robots=16, servers=4), PROFILE)
     judges = {s.server for s in heavy.servers if s.model == "judge"}
     assert len(judges) == 2 and not judges & set(heavy.standby_of)  # 160 checks/s do not fit on one server
+    assert heavy.notes == ("no standby covers the loss of server_1, server_2, server_3, server_4",), "nothing is reserved"
+
+
+def test_servers_whose_loss_nobody_covers_are_known_while_robots_come_and_go() -> None:
+    running = fleet(factory(robots=2, servers=4, extra="standby: {peers: false}"))
+    used = {route.server for route in running.schedule.routes}
+    assert set(running.uncovered) == used, "nobody stands by"
+    assert set(running.admit(newcomer()).uncovered) >= used
+    assert set(running.release("carry_1").release("carry_2").uncovered) == set()
+    assert not fleet(factory(robots=2, servers=6, extra="standby: {num_servers: 2}")).admit(newcomer()).uncovered
 
 
 def test_a_newcomer_gets_the_standby_of_its_server() -> None:
