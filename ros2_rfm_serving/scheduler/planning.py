@@ -95,7 +95,9 @@ def plan_factory(
         return _infeasible(policy, bound.objective, problems)
     if policy not in STATIC:
         types = seen.types(factory.gpu_types)
-        reserved = {s: g for s, g in types.items() if s not in problem.servers}
+        used = {server.gpu or server.server for server in solution.servers}
+        idle = sorted(types.keys() - used, key=lambda server: (server in problem.servers, list(types).index(server)))
+        reserved = {server: types[server] for server in idle[: factory.standby.num_servers]}
         every = curves_of(problem, profile, types.values())
         solution = with_standbys(solution, problem, every, reserved, peers=factory.standby.peers)
     servers = tuple(replace(server, gpu_type=declared_type(server.gpu_type)) for server in solution.servers)
