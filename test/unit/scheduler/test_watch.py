@@ -94,10 +94,9 @@ class Floor:
         for _ in range(round(seconds / PERIOD_S)):
             self.now_s += PERIOD_S
             self.change()
-            for name, word in self.words.items():
-                self.words[name] = word = self._worked(word)
-                if name not in self.silent:
-                    self.watch.hear_server(word, self.now_s)
+            self.words = {name: self._worked(word) for name, word in self.words.items()}
+            for name in self.words.keys() - self.silent:
+                self.watch.hear_server(self.words[name], self.now_s)
             for robot in self.robots.values():
                 self.watch.hear_robot(robot, self.now_s)
             if finding := self.watch.look(self.now_s):
