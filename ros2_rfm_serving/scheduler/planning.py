@@ -19,6 +19,7 @@ from ros2_rfm_serving.scheduler.policies.rosa import Rosa
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.network import reserved
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, solution_of
 from ros2_rfm_serving.scheduler.prediction.rates import RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
@@ -154,7 +155,8 @@ def problem_of(factory: Factory, counts: Mapping[str, int], profile: Profile, ca
                 continue
             memory[model, gpu_type] = need.memory_gb if need else 1.0
             load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
-    return Problem(classes=classes, servers=servers, memory_gb=memory, load_s=load, continuous=factory.continuous)
+    problem = Problem(classes=classes, servers=servers, memory_gb=memory, load_s=load, continuous=factory.continuous)
+    return replace(problem, classes=reserved(classes, factory, curves_of(problem, profile)))
 
 
 def curves_of(problem: Problem, profile: Profile) -> Curves:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ros2_rfm_serving.factory import Factory, Task
-from ros2_rfm_serving.factory.descriptor import ExecutionMode
+from ros2_rfm_serving.factory.descriptor import ExecutionMode, Network
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,24 @@ class Demand:
     fixed_hz: float
     """Of one robot, of an obligation; 0 for a goal-coupled component."""
     slo_s: float
-    """inf: none declared"""
+    """From arrival at the server to reply: what the network and the margin leave of the SLO that robots were promised; inf: none
+    declared."""
     percentile: float
+    network: Network = field(default_factory=Network)
+    """Between its robots and the servers."""
+    network_s: float = 0.0
+    """What that takes of the SLO."""
+    margin: float = 0.0
+    """Share of the SLO that no prediction may use up."""
+
+    @property
+    def promised_s(self) -> float:
+        """The SLO that was declared, from request to reply."""
+        return self.promised_for(self.slo_s)
+
+    def promised_for(self, server_s: float) -> float:
+        """The lowest SLO that leaves so much for the server."""
+        return (server_s + self.network_s) / (1 - self.margin)
 
     def rate_hz(self, action_rate_hz: float) -> float:
         """Requests of one robot."""
@@ -46,13 +62,16 @@ class TaskClass:
     name: str
     num_robots: int
     cycle_s: float
-    """t_act: execution time of what one prediction commands."""
+    """t_act: execution time of what one prediction commands; with the round trips that a robot waits for where it does not overlap
+    them."""
     value: float
     floor_hz: float
     """Of one robot."""
     overlapped: bool
     """Asynchronous execution: a cycle lasts the longer of execution and inference instead of their sum."""
     demands: tuple[Demand, ...]
+    round_trip_s: float = 0.0
+    """Of the network, mean, where execution overlaps it: part of every wait."""
 
     @property
     def max_rate_hz(self) -> float:
@@ -73,7 +92,7 @@ class TaskClass:
 
         Overlapped, each component must only keep up: 1 / max(t_act, calls x latency).
         """
-        waits = [d.calls * latency_s[d.index] for d in self.coupled]
+        waits = [d.calls * (latency_s[d.index] + self.round_trip_s) for d in self.coupled]
         return 1.0 / (max(self.cycle_s, *waits) if self.overlapped else self.cycle_s + sum(waits))
 
 
@@ -112,7 +131,9 @@ class Problem:
 
 
 def task_classes(factory: Factory, num_robots: Mapping[str, int]) -> tuple[TaskClass, ...]:
-    """Classes of the tasks that have robots, in the order of the descriptor; then those whose robots are all admitted later."""
+    """Classes of the tasks that have robots, in the order of the descriptor; then those whose robots are all admitted later.
+
+    Their SLOs are the declared ones; `prediction.network` has what is left of them."""
     classes: list[TaskClass] = []
     index = 0
     for name in dict.fromkeys([*(entry.task for entry in factory.robot_fleet), *factory.tasks]):
@@ -120,18 +141,21 @@ def task_classes(factory: Factory, num_robots: Mapping[str, int]) -> tuple[TaskC
         if count:
             demands = _demands(factory.tasks[name], len(classes), index)
             index += len(demands)
-            classes.append(_task_class(name, factory.tasks[name], count, demands))
+            classes.append(_task_class(factory, name, count, demands))
     return tuple(classes)
 
 
-def _task_class(name: str, task: Task, count: int, demands: tuple[Demand, ...]) -> TaskClass:
+def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, ...]) -> TaskClass:
+    task, round_trip_s = factory.tasks[name], factory.network_of(name).mean_s
+    overlapped = task.execution.mode is ExecutionMode.ASYNC
     return TaskClass(
         name=name,
         num_robots=count,
-        cycle_s=task.cycle_period_s,
+        cycle_s=task.cycle_period_s + (0.0 if overlapped else round_trip_s * sum(d.calls for d in demands)),
+        round_trip_s=round_trip_s if overlapped else 0.0,
         value=task.value,
         floor_hz=task.floor_hz(count),
-        overlapped=task.execution.mode is ExecutionMode.ASYNC,
+        overlapped=overlapped,
         demands=demands,
     )
 
