@@ -11,7 +11,7 @@ from ros2_rfm_serving.factory import Factory, parse_factory
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED
-from ros2_rfm_serving.simulation import Conditions, Crash, Report, Stragglers, Unsureness, simulate_watched
+from ros2_rfm_serving.simulation import Conditions, Crash, Network, Report, Stragglers, Unsureness, simulate_watched
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from test.unit.simulation.simulated import models
 
@@ -129,9 +129,19 @@ def test_a_server_that_flaps_does_not_take_the_factory_along(profile: Profile) -
 
 
 def test_horizons_that_shrink(profile: Profile) -> None:
-    """Models become unsure of half of what they were sure of: robots have to ask twice as often, and the servers have room for it."""
+    """Models are unsure of half of what they were sure of: robots have to ask twice as often, and the servers have room for it."""
     declared = factory(robots=16, execution="mode: async, horizon: {policy: confidence, mean_period_ms: 400}")
     conditions = Conditions(unsureness=Unsureness(from_s=CHANGE_S, factor=0.5))
     blind, seeing, scheduler = both(declared, profile, SETTLED_S, conditions)
     assert scheduler.lookout.watch.seen.cycles_s == {"pick": pytest.approx(0.2, abs=0.02)}
     assert seeing.goodput > 1.5 * blind.goodput and slo(seeing) > 0.99
+
+
+def test_a_network_that_gets_worse(profile: Profile) -> None:
+    """80 ms longer there and back: what is left of the SLO is what servers are planned with."""
+    network = Network(trace=((0.0, 0.002), (CHANGE_S, 0.042), (1e4, 0.042)))
+    blind, seeing, scheduler = both(
+        factory(robots=16, execution="mode: async", slo_ms=200), profile, SETTLED_S, Conditions(network=network)
+    )
+    assert scheduler.lookout.watch.seen.travels["pick"].mean_s == pytest.approx(0.084, abs=0.01)
+    assert slo(blind) < 0.5 and slo(seeing) > 0.97 and seeing.goodput > 1.5 * blind.goodput
