@@ -16,6 +16,7 @@ from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.flight import Answered, Flight, InFlight
 from ros2_rfm_serving.robot.conversation.latency import Latencies
 from ros2_rfm_serving.types import Chunk, ModelContract, Reply, RequestId, Route, SessionGrant
+from ros2_rfm_serving.types.phase import Phase
 
 
 class LinkState(enum.Enum):
@@ -89,6 +90,8 @@ class Link:
     ready_s: float = math.inf
     """From when on it may be asked; infinite: not before something else happens, as it has no session, or nothing more may be asked
     before something of what is in flight is over."""
+    gives_way: bool = False
+    """A synchronous robot's System 1: who had to wait for others moves its phase (`types/phase.py`)."""
     goal_coupled: bool = False
     """Asked as System 1's execution wants it; the others whenever they are ready."""
     _placed_model: str = ""
@@ -100,6 +103,7 @@ class Link:
     """Never begins anew: two servers may number their sessions alike."""
     _first_reply: bool = True
     _backoff_s: float = 0.0
+    _phase: Phase = field(default_factory=Phase)
     _period_s: float = 0.0
     _limit_s: float = 0.0
 
@@ -152,7 +156,7 @@ class Link:
 
     def turn_to(self, server: str, problem: str) -> None:
         self.close(problem)
-        self.server, self.retry_s, self._backoff_s = server, -math.inf, 0.0
+        self.server, self.retry_s, self._backoff_s, self._phase = server, -math.inf, 0.0, Phase()
 
     @property
     def in_flight(self) -> InFlight | None:
@@ -360,6 +364,8 @@ class Link:
         if not self._first_reply or self.config.counts_first_latency:  # it may include warm-up
             self.latencies.append(now_s - seen.sent_s)
         self._first_reply = False
+        if self.gives_way:
+            self.next_send_s += self._phase.shift_s(now_s - asked.sent_s, self._period_s)
         return answered
 
     def delay_steps(self, step_rate_hz: float) -> int:
