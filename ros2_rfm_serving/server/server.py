@@ -341,7 +341,7 @@ class ModelServer:
         ended: Sequence[Ended] = [(work, self.run(work))] if work and not self.steps() else []
         if self.steps():
             _, ended = self.round(work, clock)
-        return [reply for work, answers in ended for reply in self.complete(work, answers, clock())]
+        return self.complete_all(ended, clock()) if ended else []
 
     def steps(self, tier: int = 0) -> bool:
         """Whether its rows go on one solver step at a time. Changes in `begin` alone."""
@@ -443,13 +443,18 @@ class ModelServer:
 
     def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:
         """Replies to those whose session is still open."""
-        num_failed = self._lanes[work.tier].running.num_failed
+        return self.complete_all([(work, answers)], now_s)
+
+    def complete_all(self, ended: Sequence[Ended], now_s: float) -> list[Reply]:
+        """Of what ended together: rows of one turn take hardly longer than one of them."""
         with self.deciding() as brain:  # first of all: whatever is wrong with the answers, the engine is free again
-            brain.ended(work, [bool(answer) for answer in answers], num_failed, now_s)
-        seen = outlooks([w.request.horizon for w in work.batch], answers, self.mishap)
+            for work, answers in ended:
+                brain.ended(work, [bool(answer) for answer in answers], self._lanes[work.tier].running.num_failed, now_s)
+        rows = [(work, row, answer) for work, answers in ended for row, answer in enumerate(answers)]
+        horizons = [work.batch[row].request.horizon for work, row, _ in rows]
+        seen = outlooks(horizons, [answer for *_, answer in rows], self.mishap)
         with self.deciding() as brain:
-            rows = enumerate(zip(answers, seen, strict=True))
-            replies = [brain.reply(work, row, answer, outlook) for row, (answer, outlook) in rows]
+            replies = [brain.reply(work, row, answer, outlook) for (work, row, answer), outlook in zip(rows, seen, strict=True)]
         return [reply for reply in replies if reply]
 
     def snapshot(self, now_s: float) -> ServerSnapshot:
