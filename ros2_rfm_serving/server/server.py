@@ -141,7 +141,7 @@ class ModelServer:
     def open_session(self, request: SessionRequest) -> SessionGrant:
         """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
         self._require(request)
-        with self.deciding() as brain:
+        with self._deciding as brain:
             grant = brain.open_session(request)
         self._tell_engines()
         unable = without_updates(request.horizon, self.config.num_updates)
@@ -157,23 +157,23 @@ class ModelServer:
                 raise ContractError([f"pipelining: {error}"]) from error
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
-        with self.deciding() as brain:
+        with self._deciding as brain:
             brain.close_session(robot, component, epoch)
         self._tell_engines()
 
     def drain(self) -> None:
         """From now on no session opens and no request is taken; what waits and what runs is finished."""
-        with self.deciding() as brain:
+        with self._deciding as brain:
             brain.take_new(False)
 
     def resume(self) -> None:
         """After `drain`: as before."""
-        with self.deciding() as brain:
+        with self._deciding as brain:
             brain.take_new(True)
 
     def refuse_waiting(self) -> list[RequestId]:
         """What waits is not answered any more, and counted. Returns it, so that those who can be told are."""
-        with self.deciding() as brain:
+        with self._deciding as brain:
             refused = brain.refuse_waiting()
         self.count("draining", len(refused))
         return refused
@@ -219,7 +219,7 @@ class ModelServer:
 
     def collect_sessions(self, absent: Collection[SessionKey], now_s: float) -> list[tuple[SessionKey, str]]:
         """Closes the sessions of robots that have long been `absent` from the graph, and idle ones; counted. Returns them."""
-        with self.deciding() as brain:
+        with self._deciding as brain:
             gone = brain.collect_sessions(absent, now_s)
         for _, why in gone:
             self.count(why)
@@ -235,7 +235,7 @@ class ModelServer:
 
     def reset_episode(self, robot: str, component: str, epoch: int, episode: int) -> None:
         """Discards what began before `episode`. Raises: `SessionError`."""
-        with self.deciding() as brain:
+        with self._deciding as brain:
             discarded = brain.reset_episode(robot, component, epoch, episode)
         if discarded:
             self.count("stale_episode")
@@ -251,7 +251,7 @@ class ModelServer:
         Raises: `ModelError` when the engine cannot run such batches.
         """
         prepared = self._lanes[0].prepare(batch_size)
-        with self.deciding() as brain:
+        with self._deciding as brain:
             brain.resize(prepared, max_sessions)
 
     def reconfigure(self, config: ServerConfig) -> None:
@@ -260,7 +260,7 @@ class ModelServer:
         Raises: `ConfigurationError` for a name that is not known, or what the engine cannot do; then nothing has changed.
         """
         self.check(config)
-        with self.deciding() as brain:
+        with self._deciding as brain:
             brain.reconfigure(config)
 
     def check(self, config: ServerConfig) -> None:
@@ -271,12 +271,12 @@ class ModelServer:
 
     def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
         """How often the schedule lets these ask: what goes far beyond it is refused, whatever the rules allow others."""
-        with self.deciding() as brain:
+        with self._deciding as brain:
             brain.declare(rates_hz)
 
     @property
     def occupancy(self) -> Occupancy:
-        with self.deciding() as brain:
+        with self._deciding as brain:
             return brain.occupancy
 
     def reply_kind(self, component: str) -> type[Reply]:
@@ -302,17 +302,17 @@ class ModelServer:
 
     def check_admission(self, request: RequestId) -> None:
         """Before anything is kept for it, or thrown away. Raises: `BadMessageError`."""
-        with self.deciding() as brain:
+        with self._deciding as brain:
             brain.admitted(request)
 
     def charge(self, request: RequestId, now_s: float) -> None:
         """Whether it is within the quota of its session. Raises: `BadMessageError`."""
-        with self.deciding() as brain:
+        with self._deciding as brain:
             brain.charge(request, now_s)
 
     def deposit(self, observation: ObservationRequest, now_s: float) -> None:
         """What `charge` has let pass. Raises: `BadMessageError`."""
-        with self.deciding() as brain:
+        with self._deciding as brain:
             session = brain.admitted(observation.id)
         self._deposit(observation, session, now_s)
 
@@ -321,7 +321,7 @@ class ModelServer:
         try:
             request = row_of(observation, session, self.contract, takes_encoded=self.takes_encoded)
         except BadMessageError as error:
-            with self.deciding() as brain:
+            with self._deciding as brain:
                 brain.unfit(observation.id, error.kind, str(error))
             raise
         with self._deciding as brain:
@@ -329,7 +329,7 @@ class ModelServer:
 
     def superseded_early(self, request: RequestId) -> None:
         """A newer one of its session arrived before anybody looked at it."""
-        with self.deciding() as brain:
+        with self._deciding as brain:
             brain.superseded_early(request)
 
     @contextlib.contextmanager
@@ -347,7 +347,7 @@ class ModelServer:
         ended: Sequence[Ended] = [(work, self.run(work))] if work and not self.steps() else []
         if self.steps():
             _, ended = self.round(work, clock)
-        return [reply for work, answers in ended for reply in self.complete(work, answers, clock())]
+        return self.complete_all(ended, clock()) if ended else []
 
     def steps(self, tier: int = 0) -> bool:
         """Whether its rows go on one solver step at a time. Changes in `begin` alone."""
@@ -391,7 +391,7 @@ class ModelServer:
         normal newer request. Each is named once; ask a few times within `refetch_after_s`."""
         if self.config.refetch_after_s == math.inf:
             return []
-        with self.deciding() as brain:
+        with self._deciding as brain:
             return brain.refetches(now_s)
 
     def run(self, work: Work) -> list[EngineReply | None]:
@@ -413,7 +413,7 @@ class ModelServer:
 
     def entered(self, turns: Sequence[tuple[int, int]], now_s: float) -> list[Work]:
         """What began and did not enter: to be completed without an answer."""
-        with self.deciding() as brain:
+        with self._deciding as brain:
             works = {work.number: work for work in self._lanes[0].works}
             return [works[number] for number in brain.entered(tuple(turns), now_s)]
 
@@ -425,7 +425,7 @@ class ModelServer:
             return []
         ready = self._stepping.ready()
         took_s, self._turn_s = self._turn_s if took_s is None else took_s, 0.0
-        with self.deciding() as brain:
+        with self._deciding as brain:
             works, num_moving = {work.number: work for work in lane.works}, lane.num_moving
             advance, leave = brain.turn(tuple(ready), took_s, now_s)
         if leave:
@@ -450,17 +450,22 @@ class ModelServer:
 
     def complete(self, work: Work, answers: Sequence[EngineReply | None], now_s: float) -> list[Reply]:
         """Replies to those whose session is still open."""
-        num_failed = self._lanes[work.tier].running.num_failed
+        return self.complete_all([(work, answers)], now_s)
+
+    def complete_all(self, ended: Sequence[Ended], now_s: float) -> list[Reply]:
+        """Of what ended together: rows of one turn take hardly longer than one of them."""
         with self._deciding as brain:  # first of all: whatever is wrong with the answers, the engine is free again
-            brain.ended(work, [bool(answer) for answer in answers], num_failed, now_s)
-        seen = outlooks([w.request.horizon for w in work.batch], answers, self.mishap)
+            for work, answers in ended:
+                brain.ended(work, [bool(answer) for answer in answers], self._lanes[work.tier].running.num_failed, now_s)
+        rows = [(work, row, answer) for work, answers in ended for row, answer in enumerate(answers)]
+        horizons = [work.batch[row].request.horizon for work, row, _ in rows]
+        seen = outlooks(horizons, [answer for *_, answer in rows], self.mishap)
         with self._deciding as brain:
-            rows = enumerate(zip(answers, seen, strict=True))
-            replies = [brain.reply(work, row, answer, outlook) for row, (answer, outlook) in rows]
+            replies = [brain.reply(work, row, answer, outlook) for (work, row, answer), outlook in zip(rows, seen, strict=True)]
         return [reply for reply in replies if reply]
 
     def snapshot(self, now_s: float) -> ServerSnapshot:
-        with self.deciding() as brain:
+        with self._deciding as brain:
             snapshot = brain.snapshot(now_s)
         return replace(snapshot, refused=dict(self.refused))
 

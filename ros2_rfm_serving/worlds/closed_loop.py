@@ -124,7 +124,7 @@ def _served(server: ModelServer, clock: Callable[[], float]) -> list[Reply]:
     replies, moved = server.step(clock), server.steps()
     while moved:
         moved, ended = server.round(server.begin(clock()), clock)
-        replies += [reply for work, answers in ended for reply in server.complete(work, answers, clock())]
+        replies += server.complete_all(ended, clock())
     return replies
 
 

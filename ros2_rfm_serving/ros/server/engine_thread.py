@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.loading import closed
 from ros2_rfm_serving.ros.server.runs import Runs
-from ros2_rfm_serving.server import ModelServer, Work
-from ros2_rfm_serving.types import EngineReply, Reply, RequestId
+from ros2_rfm_serving.server import Ended, ModelServer, Work
+from ros2_rfm_serving.types import Reply, RequestId
 
 IDLE_WAIT_S = 1.0
 ERROR_PAUSE_S = 0.1
@@ -88,22 +88,23 @@ class EngineThread:
             self._runs.start(work)
         ended = self._runs.ended()
         if ended is not None:
-            self._tell(*ended)
+            self._tell([ended])
         return work is not None or ended is not None
 
     def _round(self, work: Work | None) -> bool:
         """One solver step of all rows in flight, new ones among them; False: none could go on."""
         moved, ended = self._server.round(work, clock)
-        for one in ended:
-            self._tell(*one)
+        if ended:
+            self._tell(ended)
         return moved
 
-    def _tell(self, work: Work, answers: Sequence[EngineReply | None]) -> None:
+    def _tell(self, ended: Sequence[Ended]) -> None:
         """Those who asked."""
         self.is_telling = True  # before the server is idle
-        replies, failed = [], [waiting.request.id for waiting in work.batch]
+        replies, failed = [], [waiting.request.id for work, _ in ended for waiting in work.batch]
         try:
-            replies = self._server.complete(work, answers, clock())
+            replies = self._server.complete_all(ended, clock())
+            answers = [answer for _, answers in ended for answer in answers]
             failed = [request for request, answer in zip(failed, answers, strict=True) if answer is None]
         finally:
             try:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,11 @@ from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.dispatch import EngineView, Flight, ServiceTimes, Waiting
 from ros2_rfm_serving.server.dispatch.entering import advancing, joining
 from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.server.horizon import Outlook, outlooks
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.sessions import Session, Sessions
 from ros2_rfm_serving.server.tiers import Tier
-from ros2_rfm_serving.types import Chunk, EngineReply, ExecutionReport, InferenceRequest, OutputKind, Reply, Serving
+from ros2_rfm_serving.types import Chunk, EngineReply, ExecutionReport, Horizon, InferenceRequest, OutputKind, Reply, Serving
 from test.unit.fakes import CONTRACT, FakeEngine, observation, session_request
 from test.unit.server.rows_machine import Machine
 from test.unit.stepping import FakeStepping
@@ -65,7 +67,7 @@ class Rig:
         replies, moved = list[Reply](), True
         while moved or self.server.look_again_s <= self.now_s:
             moved, ended = self.server.round(self.server.begin(self.clock()), self.clock)
-            replies += [reply for one in ended for reply in self.server.complete(*one, self.clock())]
+            replies += self.server.complete_all(ended, self.clock())
         return replies
 
     @property
@@ -97,6 +99,21 @@ def test_who_waits_together_is_perceived_together_and_is_told_how_many_rows_shar
     assert rig.stepping.entered == [[1, 2, 3]] and robots(replies) == ["r1", "r2", "r3"]
     assert [reply.served.batch_size for reply in replies] == [3, 3, 3]
     assert all(isinstance(reply, Chunk) and reply.chunk_model[0, 0] == 1.0 for reply in replies)
+
+
+def test_rows_that_end_in_one_turn_are_answered_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each reply says of its confidence costs as much for one row as for a batch."""
+    looked = list[int]()
+
+    def looking(horizons: Sequence[Horizon], *rest: Any) -> list[Outlook]:
+        looked.append(len(horizons))
+        return outlooks(horizons, *rest)
+
+    monkeypatch.setattr("ros2_rfm_serving.server.server.outlooks", looking)
+    rig = Rig()
+    for robot in ("r1", "r2", "r3"):
+        rig.ask(robot)
+    assert robots(rig.step(3)) == ["r1", "r2", "r3"] and looked == [3]
 
 
 def test_no_more_rows_than_the_engine_has_room_for() -> None:
