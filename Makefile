@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit ros system colcon engines operate shift fuzz mutants doctor bench clean
+.PHONY: run test one-core install lint unit ros system colcon engines operate shift fuzz mutants optimum doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -76,6 +76,10 @@ $(VENV)/.fuzz: $(VENV)/.dependencies
 # Faults in the brain and the server, one at a time: a test must notice each. Some five minutes.
 mutants: install
 	$(BIN)/python -m test.mutants
+
+# Plans of 300 random factories of eight GPUs, against the exact optimum of each. Some ten minutes of one core.
+optimum: install
+	$(BIN)/python -m test.optimum
 
 doctor: install
 	$(BIN)/rfm doctor

@@ -42,7 +42,7 @@ STATIC: dict[str, Callable[[Problem, Curves], StaticPlacement]] = {
 }
 WORK_PER_SERVER = 0.04
 """Default budget of a solver (see `budget`)."""
-BOUND_GAP, ROUGH_GAP = 1e-3, 0.5
+BOUND_GAP, ROUGH_GAP = 3e-3, 0.5
 """Of the bound's integer program; rough when only feasibility is asked for."""
 Refit = Callable[[Factory, Schedule, Sequence[Robot], Seen], Fleet]
 """Those of the robots that the schedule serves, under it, as the factory is seen."""

@@ -1,4 +1,4 @@
-"""`make optimum`: `best` against the exact optimum of random factories of eight GPUs. Ends with 1 where it has less than 99 % of one."""
+"""`make optimum`: `best` against the exact optimum of random factories of eight GPUs. Ends with 1 where it has less than 99 %."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import time
 from statistics import median
 
-from ros2_rfm_serving.scheduler import plan_factory
+from ros2_rfm_serving.scheduler import Solution, plan_factory
 from test.optimum.exact import optimum
 from test.optimum.factories import eight_gpus
 
@@ -45,9 +45,9 @@ def main() -> int:
     return 1 if wrong or not math.isfinite(shares[0]) else 0
 
 
-def _shares(solution: object) -> bool:
+def _shares(solution: Solution) -> bool:
     """Models that share a GPU: no schedule that the optimum is of."""
-    return any(server.gpu for server in getattr(solution, "servers"))
+    return any(server.gpu for server in solution.servers)
 
 
 raise SystemExit(main())

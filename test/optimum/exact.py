@@ -3,8 +3,8 @@
 Robots that ask nobody but System 1 and obligations go as fast as their own server answers, so what a server is worth depends on
 nothing but its GPU, its model and how many robots of each demand it has: a *pattern*. Its worth is found by trying every batch size
 and every load: at a given load the latency is known, and with it how fast each class may go; the load goes to the most valuable
-first. The best choice of patterns (every robot served once, no more servers than there are) is an integer program, solved to its end by
-HiGHS; the scheduler has SCIP.
+first. The best choice of patterns (every robot served once, no more servers than there are) is an integer program, solved to its
+end by HiGHS; the scheduler has SCIP.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
+from ortools.linear_solver import pywraplp
 
 from test.unit.scheduler.small_factories import Config, Floats, RawCurves, RawDemand, RawTask, SmallFactory, raw_tasks
 
@@ -41,20 +41,19 @@ def optimum(small: SmallFactory) -> float:
     assert all(d.calls in (0.0, 1.0) for d in demands), "System 2 ties servers together"
     gpus = Counter(small.factory.gpu_types.values())
     patterns = list(_patterns(RawCurves(small.rows), tasks, demands, gpus))
-    if not patterns:
-        return -math.inf
-    robots = np.array([p.robots for p in patterns]).T
-    servers = np.array([[p.gpu == gpu for p in patterns] for gpu in gpus], dtype=float)
-    everybody = np.array([tasks[d.task].robots for d in demands])
-    found = milp(
-        -np.array([p.worth for p in patterns]),
-        integrality=np.ones(len(patterns)),
-        bounds=Bounds(0, np.inf),
-        constraints=[LinearConstraint(robots, everybody, everybody), LinearConstraint(servers, 0, list(gpus.values()))],
-        options={"mip_rel_gap": GAP},
-    )
-    assert found.status in (0, 2), found.message
-    return -math.inf if found.status == 2 else float(-found.fun)
+    solver = pywraplp.Solver.CreateSolver("HIGHS")
+    solver.SuppressOutput()
+    servers = [solver.IntVar(0, gpus[p.gpu], "") for p in patterns]
+    for gpu, count in gpus.items():
+        solver.Add(sum(n for n, p in zip(servers, patterns, strict=True) if p.gpu == gpu) <= count)
+    for i, demand in enumerate(demands):
+        solver.Add(sum(p.robots[i] * n for n, p in zip(servers, patterns, strict=True) if p.robots[i]) == tasks[demand.task].robots)
+    solver.Maximize(sum(p.worth * n for n, p in zip(servers, patterns, strict=True)))
+    parameters = pywraplp.MPSolverParameters()
+    parameters.SetDoubleParam(pywraplp.MPSolverParameters.RELATIVE_MIP_GAP, GAP)
+    status = solver.Solve(parameters)
+    assert status in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.INFEASIBLE), status
+    return float(solver.Objective().Value()) if status == pywraplp.Solver.OPTIMAL else -math.inf
 
 
 def _patterns(curves: RawCurves, tasks: list[RawTask], demands: list[RawDemand], gpus: Counter[str]) -> Iterator[Pattern]:

@@ -34,7 +34,7 @@ ROUNDS = 40
 THOROUGH_MIXES, MIXES = ((0.0, True), (0.0, False)), ((1.0, False), (0.0, False))
 """Requests of one robot that are left free on every server of a mix, for whole robots do not divide evenly; with whole robots of
 obligations or not. A large factory is content with the first mix that there is."""
-SEARCH_SHARE, ROSA_SHARE = 0.5, 3.0
+SEARCH_SHARE, ROSA_SHARE = 0.5, 1.5
 """Of the budget: when ROSA's search begins, and when it must end. It ends by itself as soon as it cannot find anything better."""
 ROSA_UP_TO_SERVERS = 16
 """Larger factories do without ROSA's schedule: its search takes longer than ours."""

@@ -29,11 +29,11 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
 LEAST_RATE = 0.01
 """Of f_max, that every class has in a mix of whole servers: its robots need servers where their SLOs hold."""
-BOUND_NODES, WHOLE_NODES, THOROUGH_NODES = 300, 20, 150
+BOUND_NODES, WHOLE_NODES, THOROUGH_NODES = 200, 20, 100
 """Of the search tree, at the most."""
 WHOLE_GAP, THOROUGH_GAP = 2e-2, 5e-3
 """At which the search for a mix of whole servers ends."""
-FINE, COARSE = (0.04, 8), (0.25, 2)
+FINE, COARSE = (0.05, 6), (0.25, 2)
 """Most that the mean latency rises within one interval of load, and most intervals of one segment of a measured curve: what the
 bound gives away, and what is close enough for a mix of whole servers."""
 

@@ -132,7 +132,8 @@ class RawCurves:
 
     def rates_hz(self, config: Config) -> Floats:
         """Measured."""
-        return self._curves[config][0]
+        rates: Floats = self._curves[config][0]
+        return rates
 
     def limit_hz(self, config: Config, slo_s: float) -> float:
         """Highest load within an SLO; 0: none is."""
