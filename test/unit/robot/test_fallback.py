@@ -119,6 +119,20 @@ def test_the_way_after_a_gap_is_none_to_run_on_with(limits: Limits) -> None:
     assert fall(made, 0.5, start_s=2.0 + PERIOD_S) == [4.0] * 5
 
 
+def test_a_motion_that_nobody_could_command_for_a_while_is_not_taken_up_again() -> None:
+    """Its computer stood still, then its joints were not heard: the robot stands, and the first word to it moves it nowhere."""
+    made = Motor(config(POSITION, "ramp_down:1 hold"), Counter())
+    made.take(chunk(observation(1), np.array([[0.2, 0.2], [0.5, 0.5]], np.float32)), 0, 0.0, real_delay=0)
+    for now_s in (0.0, PERIOD_S):
+        at = made.step(np.zeros(2, np.float32), now_s)
+    assert at is not None
+    back_s = PERIOD_S + 2.0
+    assert made.fall_back(None, back_s) is None and made.fall_back(None, back_s + PERIOD_S) is None
+    made.measured(at, back_s + PERIOD_S)
+    made.measured(at, back_s + 2 * PERIOD_S)
+    assert made.fall_back(at, back_s + 2 * PERIOD_S) == pytest.approx(at)
+
+
 @pytest.mark.parametrize(
     ("kind", "ladder", "said"),
     [(VELOCITY, "safe_pose:1 zero", 0.0), (DELTA, "safe_pose", None), (POSITION, "safe_pose", None)],
