@@ -1,8 +1,9 @@
 """The factory descriptor: ROSA §3.3, Fig. 3, as it is printed, plus optional keys of ours.
 
 server_cluster:  {num_servers, gpu_type}; ours: a list of such groups, dispatch, batching, refetch_after_ms, overflow
-robot_fleet:     [{task, num_robots}, ...]
+robot_fleet:     [{task, num_robots}, ...]; ours: network
 standby:         ours: servers kept warm, outside the normal routes
+planning:        ours: how cautious a plan is
 <task>:          pipeline, task_retry, safety_and_slo_violation, components;
                  ours: value, min_action_rate_hz, execution, percentile, world, robot, image_size_px
 """
@@ -10,6 +11,7 @@ standby:         ours: servers kept warm, outside the normal routes
 from __future__ import annotations
 
 import enum
+import math
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -27,7 +29,9 @@ IMAGE_SIZE_PX = (640, 480)
 """Width and height of what a real robot's cameras send unless it is declared: the most that its node lets through by default."""
 SIMULATED_IMAGE_SIZE_PX = (96, 96)
 """Of a simulated robot, unless it is declared."""
-CLUSTER, FLEET, STANDBY = "server_cluster", "robot_fleet", "standby"
+SLO_MARGIN = 0.0
+"""Unless it is declared."""
+CLUSTER, FLEET, STANDBY, PLANNING = "server_cluster", "robot_fleet", "standby", "planning"
 """Sections of the file; every other one is a task."""
 SIMULATED_TASKS = ("reach", "push", "pick-place", "door-open", "visit-then-push")
 
@@ -72,9 +76,40 @@ class Standby(_Section):
     """Where no reserved server covers a loss: another one with the same model, if it still meets every SLO."""
 
 
+class Planning(_Section):
+    """How cautious a plan is. Ours."""
+
+    slo_margin: float = Field(default=SLO_MARGIN, ge=0, le=0.5)
+    """Share of what an SLO leaves for the server (the network's part taken off) that no prediction may use up. The default is the
+    measured scatter of simulations about predictions (docs/scheduler.md)."""
+
+
+class Network(_Section):
+    """Between a group of robots and the servers, there and back. Ours."""
+
+    round_trip_ms: float = Field(default=0.0, ge=0)
+    """At best."""
+    jitter_ms: float = Field(default=0.0, ge=0)
+    """Mean of what is added to it: half of it each way, exponentially distributed."""
+
+    @property
+    def mean_s(self) -> float:
+        return (self.round_trip_ms + self.jitter_ms) / 1e3
+
+    def at_s(self, percentile: float) -> float:
+        """A round trip at a percentile. The sum of two exponential delays of mean j/2 exceeds x j/2 with (1 + x) e^-x."""
+        late, low, high = 1.0 - percentile / 100.0, 0.0, 100.0
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            low, high = (middle, high) if (1 + middle) * math.exp(-middle) > late else (low, middle)
+        return (self.round_trip_ms + high * self.jitter_ms / 2) / 1e3
+
+
 class FleetEntry(_Section):
     task: str
     num_robots: int = Field(ge=1, le=100_000)
+    network: Network = Network()
+    """What an SLO, which is from request to reply, has to leave room for."""
 
 
 class Pipeline(_Section):
@@ -277,6 +312,7 @@ class Factory(_Section):
     server_cluster: tuple[ServerCluster, ...]
     """Groups of equal servers; Fig. 3 has one."""
     standby: Standby = Standby()
+    planning: Planning = Planning()
     robot_fleet: tuple[FleetEntry, ...]
     tasks: dict[str, Task]
 
@@ -304,7 +340,7 @@ class Factory(_Section):
             step = 1 if sum(counts) < num_robots else -1
             at = max((i for i in range(len(counts)) if counts[i] + step >= 1), key=lambda i: step * (shares[i] - counts[i]))
             counts[at] += step
-        fleet = tuple(FleetEntry(task=e.task, num_robots=n) for e, n in zip(self.robot_fleet, counts, strict=True))
+        fleet = tuple(e.model_copy(update={"num_robots": n}) for e, n in zip(self.robot_fleet, counts, strict=True))
         return self.model_copy(update={"robot_fleet": fleet})
 
     def with_num_servers(self, num_servers: int) -> Factory:
@@ -312,6 +348,10 @@ class Factory(_Section):
         first, *others = self.server_cluster
         group = first.model_copy(update={"num_servers": num_servers})
         return self.model_copy(update={"server_cluster": (group, *others)})
+
+    def network_of(self, task: str) -> Network:
+        """Of the robots of a task; none is declared for those that only ever come while the factory runs."""
+        return next((entry.network for entry in self.robot_fleet if entry.task == task), Network())
 
     @property
     def servers(self) -> list[str]:

@@ -13,11 +13,13 @@ from ros2_rfm_serving.factory.descriptor import (
     CONTINUOUS,
     FLEET,
     LAST_RESORTS,
+    PLANNING,
     SIMULATED_TASKS,
     STANDBY,
     Component,
     Factory,
     FleetEntry,
+    Planning,
     ServerCluster,
     Standby,
     Task,
@@ -42,7 +44,7 @@ def _factory(source: YamlSource) -> Factory:
             near = did_you_mean(key, [k for k in source.data if isinstance(k, str)])
             raise source.error((key,), "is missing", near if near.startswith("did") else f"add `{key}:`")
     cluster = _cluster(source)
-    sections = (CLUSTER, FLEET, STANDBY)
+    sections = (CLUSTER, FLEET, STANDBY, PLANNING)
     tasks = {name: _task(source, name, data) for name, data in source.data.items() if name not in sections}
     _check_pipelining(source, cluster, tasks)
     return Factory(
@@ -50,6 +52,7 @@ def _factory(source: YamlSource) -> Factory:
         file=source.file,
         server_cluster=cluster,
         standby=_standby(source, sum(group.num_servers for group in cluster)),
+        planning=source.validate(Planning, (PLANNING,), source.data.get(PLANNING, {})),
         robot_fleet=_fleet(source, tasks),
         tasks=tasks,
     )

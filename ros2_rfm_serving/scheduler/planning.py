@@ -20,6 +20,7 @@ from ros2_rfm_serving.scheduler.policies.rosa import Rosa
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.network import reserved
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, solution_of
 from ros2_rfm_serving.scheduler.prediction.rates import RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
@@ -95,7 +96,9 @@ def plan_factory(
         return _infeasible(policy, bound.objective, problems)
     if policy not in STATIC:
         types = seen.types(factory.gpu_types)
-        reserved = {s: g for s, g in types.items() if s not in problem.servers}
+        used = {server.gpu or server.server for server in solution.servers}
+        idle = sorted(types.keys() - used, key=lambda server: (server in problem.servers, list(types).index(server)))
+        reserved = {server: types[server] for server in idle[: factory.standby.num_servers]}
         every = curves_of(problem, profile, types.values())
         solution = with_standbys(solution, problem, every, reserved, peers=factory.standby.peers)
     servers = tuple(replace(server, gpu_type=declared_type(server.gpu_type)) for server in solution.servers)
@@ -206,7 +209,7 @@ def problem_of(
     previous: Schedule | None = None,
 ) -> Problem:
     """Raises: `ScheduleError` when no task has robots, or no server lives."""
-    classes = task_classes(factory, counts, seen)
+    classes = task_classes(seen.factory(factory), counts, seen)
     if not classes:
         raise ScheduleError("no task has any robot; nothing to serve")
     types = seen.types(factory.gpu_types)
@@ -222,7 +225,7 @@ def problem_of(
                 continue
             memory[model, gpu_type] = need.memory_gb if need else 1.0
             load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
-    return Problem(
+    problem = Problem(
         classes=classes,
         servers=_normal(factory, types, previous),
         memory_gb=memory,
@@ -232,6 +235,7 @@ def problem_of(
         declared=declared,
         previous=previous,
     )
+    return replace(problem, classes=reserved(classes, seen.factory(factory), curves_of(problem, profile)))
 
 
 def _normal(factory: Factory, types: Mapping[str, str], previous: Schedule | None) -> dict[str, str]:

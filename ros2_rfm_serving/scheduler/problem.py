@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ros2_rfm_serving.factory import Factory, Task
-from ros2_rfm_serving.factory.descriptor import ExecutionMode
+from ros2_rfm_serving.factory.descriptor import ExecutionMode, Network
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.types import Schedule
 
@@ -29,8 +29,24 @@ class Demand:
     fixed_hz: float
     """Of one robot, of an obligation; 0 for a goal-coupled component."""
     slo_s: float
-    """inf: none declared"""
+    """From arrival at the server to reply: what the network and the margin leave of the SLO that robots were promised; inf: none
+    declared."""
     percentile: float
+    network: Network = field(default_factory=Network)
+    """Between its robots and the servers."""
+    network_s: float = 0.0
+    """What that takes of the SLO."""
+    margin: float = 0.0
+    """Share of the SLO that no prediction may use up."""
+
+    @property
+    def promised_s(self) -> float:
+        """The SLO that was declared, from request to reply."""
+        return self.promised_for(self.slo_s)
+
+    def promised_for(self, server_s: float) -> float:
+        """The lowest SLO that leaves so much for the server."""
+        return (server_s + self.network_s) / (1 - self.margin)
 
     def rate_hz(self, action_rate_hz: float) -> float:
         """Requests of one robot."""
@@ -48,13 +64,16 @@ class TaskClass:
     name: str
     num_robots: int
     cycle_s: float
-    """t_act: execution time of what one prediction commands."""
+    """t_act: execution time of what one prediction commands; with the round trips that a robot waits for where it does not overlap
+    them."""
     value: float
     floor_hz: float
     """Of one robot."""
     overlapped: bool
     """Asynchronous execution: a cycle lasts the longer of execution and inference instead of their sum."""
     demands: tuple[Demand, ...]
+    round_trip_s: float = 0.0
+    """Of the network, mean, where execution overlaps it: part of every wait."""
 
     @property
     def max_rate_hz(self) -> float:
@@ -75,7 +94,7 @@ class TaskClass:
 
         Overlapped, each component must only keep up: 1 / max(t_act, calls x latency).
         """
-        waits = [d.calls * latency_s[d.index] for d in self.coupled]
+        waits = [d.calls * (latency_s[d.index] + self.round_trip_s) for d in self.coupled]
         return 1.0 / (max(self.cycle_s, *waits) if self.overlapped else self.cycle_s + sum(waits))
 
 
@@ -120,7 +139,9 @@ class Problem:
 
 
 def task_classes(factory: Factory, num_robots: Mapping[str, int], seen: Seen = AS_DECLARED) -> tuple[TaskClass, ...]:
-    """Classes of the tasks that have robots, in the order of the descriptor; then those whose robots are all admitted later."""
+    """Classes of the tasks that have robots, in the order of the descriptor; then those whose robots are all admitted later.
+
+    Their SLOs are the declared ones; `prediction.network` has what is left of them."""
     classes: list[TaskClass] = []
     index = 0
     for name in dict.fromkeys([*(entry.task for entry in factory.robot_fleet), *factory.tasks]):
@@ -128,18 +149,22 @@ def task_classes(factory: Factory, num_robots: Mapping[str, int], seen: Seen = A
         if count:
             demands = _demands(factory.tasks[name], len(classes), index, seen.calls.get(name, {}))
             index += len(demands)
-            classes.append(_task_class(name, factory.tasks[name], count, demands, seen.cycles_s.get(name)))
+            classes.append(_task_class(factory, name, count, demands, seen.cycles_s.get(name)))
     return tuple(classes)
 
 
-def _task_class(name: str, task: Task, count: int, demands: tuple[Demand, ...], seen_s: float | None) -> TaskClass:
+def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, ...], seen_s: float | None) -> TaskClass:
+    """seen_s: execution time of what is executed of a chunk, where it is not as declared."""
+    task, round_trip_s = factory.tasks[name], factory.network_of(name).mean_s
+    overlapped = task.execution.mode is ExecutionMode.ASYNC
     return TaskClass(
         name=name,
         num_robots=count,
-        cycle_s=seen_s or task.cycle_period_s,
+        cycle_s=(seen_s or task.cycle_period_s) + (0.0 if overlapped else round_trip_s * sum(d.calls for d in demands)),
+        round_trip_s=round_trip_s if overlapped else 0.0,
         value=task.value,
         floor_hz=task.floor_hz(count),
-        overlapped=task.execution.mode is ExecutionMode.ASYNC,
+        overlapped=overlapped,
         demands=demands,
     )
 

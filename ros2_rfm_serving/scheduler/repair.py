@@ -8,6 +8,7 @@ that nobody covers; a plan of the whole factory may give it more.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
@@ -103,7 +104,14 @@ def _covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool) -> Flee
 
 
 def _fitting(fleet: Fleet) -> tuple[Placement, ...]:
-    return tuple(host.fitting() for host in fleet.hosts.values())
+    """With as many sessions as they need; of those that were idle nobody has predicted anything."""
+    placements = []
+    for host in fleet.hosts.values():
+        placement = host.fitting()
+        p99_s = fleet.curves.quantile(host.config, 99.0).at(host.load_hz)
+        idle = host.sessions and not placement.predicted_p99_s and math.isfinite(p99_s)
+        placements.append(replace(placement, predicted_p99_s=p99_s) if idle else placement)
+    return tuple(placements)
 
 
 def _cover(host: Host, fleet: Fleet, peers: bool) -> str:

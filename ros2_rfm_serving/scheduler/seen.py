@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory.descriptor import Network
 from ros2_rfm_serving.profiles import Profile
 
 LEAST_PACE, MOST_PACE = 0.25, 4.0
@@ -23,7 +25,15 @@ class Travel:
 
     mean_s: float = 0.0
     tail_s: float = 0.0
-    """What is added at the percentile of an SLO."""
+    """At the 99th percentile."""
+
+    @property
+    def network(self) -> Network:
+        """With that mean and that tail."""
+        one_ms = Network(jitter_ms=1.0)
+        jitter_ms = max(self.tail_s - self.mean_s, 0.0) / (one_ms.at_s(99.0) - one_ms.mean_s)
+        jitter_ms = min(jitter_ms, 1e3 * self.mean_s)
+        return Network(round_trip_ms=1e3 * self.mean_s - jitter_ms, jitter_ms=jitter_ms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +61,14 @@ class Seen:
     def types(self, declared: Mapping[str, str]) -> dict[str, str]:
         """Server -> GPU type, of those that live."""
         return {server: self.gpu_type(server, gpu) for server, gpu in declared.items() if server not in self.lost}
+
+    def factory(self, factory: Factory) -> Factory:
+        """With the network as it was measured."""
+        seen = [
+            entry.model_copy(update={"network": self.travels[entry.task].network}) if entry.task in self.travels else entry
+            for entry in factory.robot_fleet
+        ]
+        return factory.model_copy(update={"robot_fleet": tuple(seen)}) if self.travels else factory
 
     def profile(self, profile: Profile, declared: Mapping[str, str]) -> Profile:
         """Recalibrated, and with the curves of GPUs that have a pace of their own."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ros2_rfm_serving import faults
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import descriptor
 from ros2_rfm_serving.faults import FaultPlan
 from ros2_rfm_serving.robot.config import LinkConfig
 
@@ -53,6 +54,11 @@ class Network:
         _check(0 <= self.loss <= 1, "network.loss", self.loss, "a share, 0 to 1")
         rising = all(a[0] < b[0] for a, b in pairwise(self.trace))
         _check(rising, "network.trace", len(self.trace), "points in the order of their times")
+
+    @classmethod
+    def declared(cls, network: descriptor.Network) -> Network:
+        """As a descriptor has it: half of it each way."""
+        return cls(latency_s=network.round_trip_ms / 2e3, jitter_s=network.jitter_ms / 2e3)
 
     @property
     def is_perfect(self) -> bool:
@@ -116,7 +122,8 @@ class TaskArrivals:
 class Conditions:
     """By default a perfect factory: every robot always has a task and nothing ever fails."""
 
-    network: Network = Network()
+    network: Network | None = None
+    """None: as the descriptor declares it of each group of robots."""
     stragglers: Stragglers = Stragglers()
     unsureness: Unsureness = Unsureness()
     crashes: tuple[Crash, ...] = ()

@@ -16,6 +16,7 @@ from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.scheduler.watch import Asked, RobotWord
+from ros2_rfm_serving.simulation.conditions import Network
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.goodput import Ledger
 from ros2_rfm_serving.simulation.host import Host
@@ -93,11 +94,12 @@ class SimulatedRobot:
         hosts: Mapping[str, Host],
         ledger: Ledger,
         world: World,
+        network: Network,
     ) -> None:
         self.name = robot.name
         self.brain = RobotBrain(robot_config(robot.name, settings, world))
         self._faults_rng = source(world.seed, "faults", robot.name)
-        self.wire = Wire(world.conditions.network, robot.name, source(world.seed, "network", robot.name), self._faults_rng)
+        self.wire = Wire(network, robot.name, source(world.seed, "network", robot.name), self._faults_rng)
         self._schedule, self._hosts, self._ledger, self._world = schedule, hosts, ledger, world
         self._events, self._traffic = world.events, world.traffic
         self._arrivals = world.conditions.arrivals

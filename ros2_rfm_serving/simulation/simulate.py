@@ -13,7 +13,7 @@ from ros2_rfm_serving.factory.settings import Settings, settings_of
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
-from ros2_rfm_serving.simulation.conditions import Conditions
+from ros2_rfm_serving.simulation.conditions import Conditions, Network
 from ros2_rfm_serving.simulation.goodput import ActionTally, Ledger, Tally
 from ros2_rfm_serving.simulation.gpu import Gpu
 from ros2_rfm_serving.simulation.host import Host
@@ -117,7 +117,9 @@ class _Simulation:
             ledger = Ledger(task, self._tallies[robot.task], self._actions[robot.task], self.world.warm_up_s)
             mine = replace(self._schedule, routes=tuple(routes[robot.name]))
             settings = self._settings.robots[robot.task]
-            robots[robot.name] = client = SimulatedRobot(robot, task, settings, mine, self._hosts, ledger, self.world)
+            robots[robot.name] = client = SimulatedRobot(
+                robot, task, settings, mine, self._hosts, ledger, self.world, self._network_of(robot.task)
+            )
             self._connect(client, mine)
         return robots
 
@@ -171,6 +173,10 @@ class _Simulation:
 
     def robot_words(self) -> Iterator[RobotWord]:
         return (robot.word() for robot in self._robots.values())
+
+    def _network_of(self, task: str) -> Network:
+        given = self.world.conditions.network
+        return Network.declared(self._factory.network_of(task)) if given is None else given
 
     def report(self, seconds: float) -> Report:
         for robot in self._robots.values():

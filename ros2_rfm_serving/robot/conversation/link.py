@@ -16,6 +16,7 @@ from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.flight import Answered, Flight, InFlight
 from ros2_rfm_serving.robot.conversation.latency import Latencies
 from ros2_rfm_serving.types import Chunk, ModelContract, Reply, RequestId, Route, SessionGrant
+from ros2_rfm_serving.types.phase import Phase
 
 
 class LinkState(enum.Enum):
@@ -83,6 +84,8 @@ class Link:
     """Earliest time that the schedule's rate allows for the next request."""
     allowance_s: float = 0.0
     """What a synchronous robot's System 1 waits for a plan now and then is part of its cycle, not lost (ROSA §3.4.2, eq. 4)."""
+    gives_way: bool = False
+    """A synchronous robot's System 1: who had to wait for others moves its phase (`types/phase.py`)."""
     goal_coupled: bool = False
     """Asked as System 1's execution wants it; the others whenever `next_send_s` allows."""
     _placed_model: str = ""
@@ -94,6 +97,7 @@ class Link:
     """Never begins anew: two servers may number their sessions alike."""
     _first_reply: bool = True
     _backoff_s: float = 0.0
+    _phase: Phase = field(default_factory=Phase)
     _period_s: float = 0.0
     _limit_s: float = 0.0
 
@@ -142,7 +146,7 @@ class Link:
 
     def turn_to(self, server: str, problem: str) -> None:
         self.close(problem)
-        self.server, self.retry_s, self._backoff_s = server, -math.inf, 0.0
+        self.server, self.retry_s, self._backoff_s, self._phase = server, -math.inf, 0.0, Phase()
 
     @property
     def in_flight(self) -> InFlight | None:
@@ -347,6 +351,8 @@ class Link:
         if not self._first_reply or self.config.counts_first_latency:  # it may include warm-up
             self.latencies.append(now_s - seen.sent_s)
         self._first_reply = False
+        if self.gives_way:
+            self.next_send_s += self._phase.shift_s(now_s - asked.sent_s, self._period_s)
         return answered
 
     def delay_steps(self, step_rate_hz: float) -> int:

@@ -59,6 +59,7 @@ class Links:
         self.system1 = self._links.get(SYSTEM1)
         for link in self.all:
             link.goal_coupled = link is self.system1 or link in self.coupled
+            link.gives_way = link is self.system1 and self._config.synchronous
 
     def _pipeline(self, link: Link) -> None:
         """A frame lasts as long as what is executed of a chunk. Ticks that are steps jitter: half of one is no matter; others are

@@ -85,7 +85,7 @@ class Drift:
 
     def __init__(self, profile: Profile) -> None:
         """profile: as it was measured, one way of batching for each model and GPU type (`Profile.batched`)."""
-        self._profile = profile
+        self._profile, self._measured = profile, frozenset(profile.measured())
         self._servers: dict[str, _Measured] = {}
         self.implausible = 0
         """Lots that say what no server does."""
@@ -95,7 +95,7 @@ class Drift:
         hardware lasts until something else is measured."""
         for name, placement in placements.items():
             known = self._servers.get(name)
-            if known and _kind(known.placement) == _kind(placement):
+            if _kind(placement) not in self._measured or (known and _kind(known.placement) == _kind(placement)):
                 continue
             batches_s = self._profile.batches_s(*_kind(placement))
             used = known.used if known else 1.0

@@ -68,8 +68,8 @@ class Factors:
         """What plans are made with until something else is measured."""
         self._tasks = {
             name: _Task(
-                travel=_Factor(Means(LEAST_TRAVEL_S), 0.0, LEAST_TRAVEL_S),
-                tail=_Factor(Means(LEAST_TRAVEL_S), 0.0, LEAST_TRAVEL_S),
+                travel=_Factor(Means(LEAST_TRAVEL_S), factory.network_of(name).mean_s, LEAST_TRAVEL_S),
+                tail=_Factor(Means(LEAST_TRAVEL_S), factory.network_of(name).at_s(99.0), LEAST_TRAVEL_S),
                 cycle=_Factor(Means(), task.cycle_period_s) if task.execution.horizon.policy != "static" else None,
                 calls={
                     component: _Factor(Means(), ratio)
@@ -113,12 +113,14 @@ class Factors:
 
     # --- what plans are made with ---
 
-    def travels(self) -> dict[str, Travel]:
-        return {
-            name: Travel(mean_s=task.travel.used, tail_s=max(task.tail.used, task.travel.used))
-            for name, task in self._tasks.items()
-            if task.travel.used or task.tail.used
-        }
+    def travels(self, factory: Factory) -> dict[str, Travel]:
+        """Where they are not as declared."""
+        found: dict[str, Travel] = {}
+        for name, task in self._tasks.items():
+            declared = factory.network_of(name)
+            if task.travel.used != declared.mean_s or task.tail.used != declared.at_s(99.0):
+                found[name] = Travel(mean_s=task.travel.used, tail_s=max(task.tail.used, task.travel.used))
+        return found
 
     def cycles_s(self, factory: Factory) -> dict[str, float]:
         """Where they are not as declared."""

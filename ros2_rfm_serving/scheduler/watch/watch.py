@@ -106,7 +106,7 @@ class Watch:
             lost=self.health.lost,
             paces=paces,
             models=models,
-            travels=self.factors.travels(),
+            travels=self.factors.travels(self._factory),
             cycles_s=self.factors.cycles_s(self._factory),
             calls=self.factors.calls(self._factory),
         )
