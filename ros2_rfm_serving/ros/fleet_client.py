@@ -13,7 +13,7 @@ from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.ros.node.runtime import clock, executor
 from ros2_rfm_serving.ros.wire import qos
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 """Of one call: a robot that does not fit has the whole factory planned anew."""
 AGAIN_S = 20.0
 """For an answer; then it is asked again: the scheduler that was asked may have ended, and there is another one."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.scheduler.admission import FAIR_SHARE, Admission, Seats
+from ros2_rfm_serving.scheduler.admission import STANDSTILL, Admission, Seats, owed_hz
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.limits import Array, Limits
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
@@ -49,7 +49,7 @@ class Adjustment:
         for c, one in enumerate(classes):
             if one.name in now_hz or one is task:
                 planned = planned_hz.get(one.name, 0.0)
-                owed[c] = max(one.floor_hz, FAIR_SHARE * planned)
+                owed[c] = max(owed_hz(one, planned), STANDSTILL * one.max_rate_hz if one is task else 0.0)
                 had[c] = max(planned, now_hz.get(one.name, 0.0)) or one.max_rate_hz
         self._owed_hz, self._most_hz = owed, np.maximum(owed, had)
         counts = [sum(host.demands[one.demands[0].index] for host in hosts.values()) + (one is task) for one in classes]

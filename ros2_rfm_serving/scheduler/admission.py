@@ -16,6 +16,8 @@ from ros2_rfm_serving.scheduler.problem import Demand, TaskClass
 
 FAIR_SHARE = 0.5
 """Of the action rate that the plan gave to its class: who would get less has the factory planned anew."""
+STANDSTILL = 0.01
+"""Of the action rate without any latency: nobody is admitted to less, also where the plan gives its class nothing."""
 BISECTIONS = 40
 ROUNDING = 1e-9
 
@@ -23,6 +25,11 @@ Seats = Mapping[int, Host]
 """Index of a demand -> its server."""
 Extra = Mapping[str, float]
 """Server -> requests/s of the newcomer."""
+
+
+def owed_hz(task: TaskClass, planned_hz: float) -> float:
+    """To each robot of a task, by its plan."""
+    return max(task.floor_hz, FAIR_SHARE * planned_hz)
 
 
 class Admission:
@@ -38,7 +45,7 @@ class Admission:
         for host in hosts.values():
             if host.sessions:
                 self._covered[host.standby].append(host)
-        self.least_hz = max(task.floor_hz, FAIR_SHARE * planned_hz)
+        self.least_hz = max(owed_hz(task, planned_hz), STANDSTILL * task.max_rate_hz)
 
     def seats(self) -> dict[int, Host]:
         """Its demands one after the other, each on the server that has most room beside those before. Raises: `ScheduleError`."""
@@ -75,6 +82,8 @@ class Admission:
         low_hz, high_hz = 0.0, self._task.max_rate_hz
         if self._holds(seats, high_hz):
             return high_hz
+        if not self._holds(seats, low_hz):  # what it asks for whatever its rate slows others below their floor
+            return low_hz
         for _ in range(BISECTIONS):
             middle_hz = (low_hz + high_hz) / 2
             low_hz, high_hz = (middle_hz, high_hz) if self._holds(seats, middle_hz) else (low_hz, middle_hz)

@@ -183,8 +183,9 @@ class Standing:
     def _go_over(self, planned: Planned, why: str) -> None:
         """To a plan of the whole factory."""
         self._background = None
+        once_declared = [robot for robot in planned.fleet.robots if robot.name in self.declared]
         self._run(planned.factory)
-        self._roster.limit_to(planned.factory, planned.fleet.robots)
+        self._roster.limit_to(planned.factory, once_declared)
         self._book.planned(planned, why)
         self._publish(planned.fleet)
 

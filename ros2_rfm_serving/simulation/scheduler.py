@@ -150,6 +150,7 @@ class SimulatedScheduler:
             self._running = None
             self.brain.planned(order, made)
             self._drive()
+            self.look_on()  # leases may have ended while others waited
 
     def _publish(self, schedule: Schedule, name: str) -> None:
         self.schedules.append(schedule)

@@ -150,6 +150,27 @@ guest:
     keeps_floor(running, 2.38)
 
 
+def test_where_the_plan_gives_a_class_nothing_nobody_is_admitted_to_that() -> None:
+    """What such robots check all the same slows others below their floor."""
+    guest = """
+guest:
+  pipeline: {action_period_ms: 400}
+  components:
+    system1: {model: policy, slo_ms: 60}
+    safety: {model: policy, freq_hz: 1, slo_ms: 60}
+"""
+    floored = factory(robots=5, servers=2, floor="min_action_rate_hz: 2.35", extra=guest)
+    made = start_fleet(floored, [*floored.robots, newcomer("guest", "guest")], PROFILE, None, epoch=1)
+    nothing = {"predicted_rate_hz": 0.0, "max_rate_hz": 0.0}
+    routes = [replace(r, **(nothing if (r.task, r.component) == ("guest", "system1") else {})) for r in made.schedule.routes]
+    running = Fleet(made.problem, made.curves, replace(made.schedule, routes=tuple(routes)), made.robots)
+    with pytest.raises(ScheduleError):
+        for i in range(40):
+            running = running.admit(newcomer(f"guest_{i}", "guest"))
+            keeps_floor(running, 2.35)
+            assert running.schedule.routes_of(f"guest_{i}")["system1"].predicted_rate_hz >= 0.01 * 2.5 - 1e-9
+
+
 def keeps_floor(running: Fleet, floor_hz: float) -> None:
     for placement in running.schedule.placements:
         if placement.model == "policy":

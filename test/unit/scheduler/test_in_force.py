@@ -197,6 +197,23 @@ def test_whoever_waits_is_answered_however_often_the_fleet_changes(running: Runn
     assert set(running.tasks()) == {"arm_1", "arm_2", "late", "other_2"}
 
 
+def test_a_lease_that_ends_while_others_wait_is_over(running: Running) -> None:
+    """The plan that they wait for was made with the robot in it."""
+    assert running.fleet.admit("silent", "arm").answer == 2
+    waits = running.replan()
+    for _ in range(2):
+        order = running.fleet.wanted
+        assert order is not None
+        running.fleet.release("arm_2") if "arm_2" in running.tasks() else running.fleet.admit("arm_2", "arm")
+        running.fleet.planned(order, running.plan(order))
+    while not running.roster.elapse(0.5):
+        running.fleet.settle()
+    running.fleet.settle()
+    running.plan_what_is_wanted()
+    running.fleet.settle()
+    assert isinstance(waits.answer, int) and running.tasks() == {"arm_1": "arm", "arm_2": "arm"} and not running.roster.tasks
+
+
 def test_a_robot_that_is_released_while_it_waits_is_not_admitted(running: Running) -> None:
     waits, again = running.fleet.admit("late", "wrist"), running.fleet.admit("late", "wrist")
     order = running.fleet.wanted

@@ -91,13 +91,12 @@ def test_a_server_that_gets_slower_is_given_less_to_do(profile: Profile) -> None
 
 
 def test_a_server_that_gets_30_percent_slower_keeps_its_slo(profile: Profile) -> None:
-    """No room to spare: its robots are slowed down until the SLO holds again."""
+    """No room to spare: robots that do not wait for answers would go on asking for more than it can do in time."""
     slow = Stragglers(share=1.0, factor=1.3, from_s=CHANGE_S, servers=frozenset({"server_1"}))
-    declared = factory(slo_ms=130)
+    declared = factory(slo_ms=180, execution="mode: async")
     blind, seeing, scheduler = both(declared, profile, SETTLED_S, Conditions(stragglers=slow))
     assert scheduler.lookout.watch.seen.paces == {"server_1": pytest.approx(1.3, abs=0.05)} and len(scheduler.schedules) == 2
-    missed = 1.0 - slo(blind)
-    assert missed > 0.05 and 1.0 - slo(seeing) < missed / 2
+    assert slo(blind) < 0.85 and slo(seeing) > 0.93 and seeing.goodput > blind.goodput
 
 
 def test_two_servers_that_die_one_after_the_other(profile: Profile) -> None:
