@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROBOTS_PER_SERVER = 8
 """Where a fleet is larger than the descriptor's servers are for."""
 WARM_UP_S = 2.0
-COUNTED_S = 1.0
+COUNTED_S = 0.5
 """Of virtual time whose work is counted, which takes several times as long."""
 Run = Callable[[float], "Report"]
 """Seconds of virtual time after the warm-up -> what happened."""

@@ -42,9 +42,6 @@ class Engine(Protocol):
     takes_encoded: bool = False
     """It wants images as they travelled (to pass them on, or to decode them on a GPU); else they are decoded before."""
 
-    trusted: bool = False
-    """Its answers are taken as they are: only of one of ours that computes nothing, so that nothing can be wrong with them."""
-
     timeout_s: float = 0.0
     """After which it gives up a batch by itself, s; 0: it has no such limit. A server counts it as hung only beyond it."""
 

@@ -72,7 +72,8 @@ class EmulatedEngine(Engine):
         wait: Callable[[float], None],
         amend: Amend = as_it_is,
     ) -> None:
-        self.trusted = amend is as_it_is
+        self.computes_nothing = amend is as_it_is
+        """Its answers are always the same."""
         self._amend = amend
         self._spec, self._service, self._wait = spec, service, wait
         self._batch_size = 1

@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from ros2_rfm_serving.engines.answers import FOREIGN, Answer, answers_of
+from ros2_rfm_serving.engines.answers import FOREIGN, Answer, answers_of, computes_nothing
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.errors import EngineError, ModelError
@@ -52,7 +52,7 @@ class Running:
             for _ in requests:
                 self._mishap("engine_error", words(error))
             answers = []
-        if answers and self.engine.trusted:
+        if answers and computes_nothing(self.engine):
             self._failed(False)
             return cast(list[EngineReply | None], answers)
         usable = [self._usable(answer) for answer in answers] or [None] * len(requests)
