@@ -67,6 +67,8 @@ class Session:
     quota: Quota
     pipelining: Pipelining | None = None
     """None: one request of it runs at a time."""
+    num_steps: int = 0
+    """Solver steps of each of its chunks; 0: the model's own number"""
     history: History = field(default_factory=History)
     episode: int = 0
     sequence: int = 0
@@ -183,6 +185,7 @@ class Sessions:
             request.slo_s or math.inf,
             self._quota(key, request.pipelining),
             request.pipelining,
+            request.num_steps,
         )
         self.next_epoch += 1
         warning = contracts.other_rate(self.contract, request)
