@@ -80,8 +80,7 @@ class _Session:
 class Frames:
     """Rows of pipelined sessions that are in flight."""
 
-    def __init__(self, num_steps: int) -> None:
-        self._num_steps = num_steps
+    def __init__(self) -> None:
         self._sessions: dict[SessionKey, _Session] = {}
         self._session_of: dict[int, SessionKey] = {}
 
@@ -96,14 +95,14 @@ class Frames:
         """Of which rows are in flight."""
         return self._sessions.keys()
 
-    def begin(self, row: int, session: SessionKey, pipelining: Pipelining) -> list[int]:
+    def begin(self, row: int, session: SessionKey, pipelining: Pipelining, num_steps: int) -> list[int]:
         """A frame begins with this row. Those of its robot's former episodes and epochs, which get no more frames; this row itself
         where it is late.
 
         Raises: `ModelError` for what cannot be spread so.
         """
         if session not in self._sessions:
-            spread = steps_of_stages(self._num_steps, pipelining)
+            spread = steps_of_stages(num_steps, pipelining)
             self._sessions[session] = _Session(pipelining, (*[0] * pipelining.pp_perception, *accumulate(spread)))
         frames = self._sessions[session].frames
         for other in frames:

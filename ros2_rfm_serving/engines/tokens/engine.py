@@ -32,7 +32,7 @@ class TokenEngine(Engine, Stepping):
         self._num_tokens = num_tokens(model)
         self._flight = Flight(model, sampling, self.max_rows)
         self._public = PublicContexts(model, sampling, self.max_rows)
-        self._frames = Frames(self._num_tokens)
+        self._frames = Frames()
         self._outdated: set[int] = set()
         """Rows of former episodes and epochs"""
         self._lock = threading.Lock()
@@ -79,7 +79,7 @@ class TokenEngine(Engine, Stepping):
     def num_turns(self, request: InferenceRequest) -> int:
         return self._num_tokens if request.pipelining else self._num_tokens - prefix_of(request, self.contract).size
 
-    def require_pipelining(self, pipelining: Pipelining) -> None:
+    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
         require_spread(self._num_tokens, pipelining)
         blocks_of_stages([1.0], pipelining.pp_perception)
         if pipelining.depth > self.max_rows:
@@ -118,7 +118,7 @@ class TokenEngine(Engine, Stepping):
             errors |= not_entered(self._perceive, rows[start : min(start + self.max_batch_size, room)], self)
         return errors
 
-    def __contains__(self, row: int) -> bool:
+    def __contains__(self, row: object) -> bool:
         return row in self._public or row in self._flight
 
     def _examined(self, request: InferenceRequest) -> Array:
@@ -144,7 +144,7 @@ class TokenEngine(Engine, Stepping):
 
     def _begin_frame(self, row: int, request: InferenceRequest, prefix: Array, context: Cache) -> None:
         assert request.pipelining is not None
-        self._outdated.update(self._frames.begin(row, session_of(request.id), request.pipelining))
+        self._outdated.update(self._frames.begin(row, session_of(request.id), request.pipelining, self._num_tokens))
         self._public.enter(row, request, prefix, context)
 
     def _turn(self, rows: Sequence[int]) -> dict[int, Answer]:

@@ -39,6 +39,9 @@ class Flight:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __contains__(self, number: object) -> bool:
+        return any(row.number == number for row in self._rows)
+
     def __iter__(self) -> Iterator[int]:
         return (row.number for row in self._rows)
 

@@ -52,7 +52,7 @@ class PublicContexts:
         self._sessions: dict[SessionKey, _Public] = {}
         self._session_of: dict[int, SessionKey] = {}
 
-    def __contains__(self, row: int) -> bool:
+    def __contains__(self, row: object) -> bool:
         return row in self._session_of
 
     def __iter__(self) -> Iterator[int]:

@@ -34,7 +34,7 @@ class Framed(FakeStepping):
         super().__init__()
         self.seen, self.max_rows = 0, max_rows
 
-    def require_pipelining(self, pipelining: Pipelining) -> None:
+    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
         if pipelining.pp_generation > self.num_steps:
             raise ModelError(f"pp_generation is {pipelining.pp_generation}; the model has {self.num_steps} steps")
 
@@ -222,7 +222,7 @@ class Spoilt(Framed):
 
     fails = False
 
-    def require_pipelining(self, pipelining: Pipelining) -> None: ...
+    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None: ...
 
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
         if self.fails:
