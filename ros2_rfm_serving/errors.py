@@ -4,6 +4,7 @@
     ├── ConfigurationError          100  a file the user wrote: names file, key path, value and fix
     ├── ProfileError                110  a latency profile is missing, malformed or asked outside its range
     ├── ScheduleError               120  no schedule can serve the declared factory
+    │   └── PlannerError            121  whoever plans failed or ended: nothing is known of the factory
     ├── ModelError                  200  a model bundle cannot be loaded or does not fit its request
     │   ├── OutOfMemoryError        201  memory does not suffice for a batch; smaller ones may still run
     │   └── EngineError             202  an engine raised what it may not, or gave what its contract does not promise
@@ -43,6 +44,10 @@ class ProfileError(RfmError):
 
 class ScheduleError(RfmError):
     code = 120
+
+
+class PlannerError(ScheduleError):
+    code = 121
 
 
 class ModelError(RfmError):

@@ -8,6 +8,8 @@ from ros2_rfm_serving.factory import Component, Factory, Task
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
 from ros2_rfm_serving.factory.settings import settings_of
 from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.network import server_slo_s
 from ros2_rfm_serving.server.horizon import check as check_horizon
 from ros2_rfm_serving.shipped import shipped
 
@@ -51,7 +53,7 @@ def report(inputs: Inputs) -> Iterator[str]:
     if factory.standby.num_servers:
         yield f"  standby: {factory.standby.num_servers} of the servers, out of the normal routes"
     for entry in factory.robot_fleet:
-        yield from _task(entry.task, factory.tasks[entry.task], entry.num_robots)
+        yield from _task(inputs, entry.task, entry.num_robots)
     unused = sorted(set(factory.tasks) - {entry.task for entry in factory.robot_fleet})
     if unused:
         yield f"warning: no robot has the task {', '.join(unused)}"
@@ -59,7 +61,8 @@ def report(inputs: Inputs) -> Iterator[str]:
     yield from _models(inputs)
 
 
-def _task(name: str, task: Task, count: int) -> Iterator[str]:
+def _task(inputs: Inputs, name: str, count: int) -> Iterator[str]:
+    task = inputs.factory.tasks[name]
     policy = task.execution.horizon.policy
     horizon = f", horizon by {policy}" if policy != "static" else ""
     pipelined = f", {task.pipelining.depth} requests in flight" if task.pipelining else ""
@@ -70,7 +73,7 @@ def _task(name: str, task: Task, count: int) -> Iterator[str]:
         parts.append(f"at least {floor_hz:g} actions/s per robot")
     yield f"  {count} x {name}: {', '.join(parts)}"
     for component, spec in task.components.items():
-        yield f"    {component} ({spec.model}): {_rate(component, spec, task)}, {_slo(spec, task)}"
+        yield f"    {component} ({spec.model}): {_rate(component, spec, task)}, {_slo(spec, task)}{_left(inputs, name, component)}"
 
 
 def _rate(component: str, spec: Component, task: Task) -> str:
@@ -79,6 +82,25 @@ def _rate(component: str, spec: Component, task: Task) -> str:
 
 def _slo(spec: Component, task: Task) -> str:
     return f"p{spec.percentile or task.percentile:g} within {spec.slo_ms:g} ms" if spec.slo_ms else "no SLO"
+
+
+def _left(inputs: Inputs, name: str, component: str) -> str:
+    """What the network and the margin take of an SLO before a server has any of it."""
+    factory, task = inputs.factory, inputs.factory.tasks[name]
+    spec, network, margin = task.components[component], factory.network_of(name), factory.planning.slo_margin
+    if not spec.slo_ms or not (network.mean_s or margin):
+        return ""
+    gpu_types = set(factory.gpu_types.values())
+    curves = Curves(inputs.profile.batched(factory.continuous), [spec.model], gpu_types, [(spec.model, g) for g in gpu_types])
+    server_ms, tail_ms = (
+        1e3 * server_slo_s(factory, name, component, curves),
+        1e3 * network.at_s(spec.percentile or task.percentile),
+    )
+    if server_ms <= 0:
+        return f"\nwarning: the network of {name!r} takes {tail_ms:.0f} ms of the SLO of {spec.slo_ms:g} ms: no server can keep it"
+    round_trip = f"p{spec.percentile or task.percentile:g} of a round trip is {tail_ms:.0f} ms"
+    parts = [round_trip] * bool(network.mean_s) + [f"margin {margin:.0%}"] * bool(margin)
+    return f"; {server_ms:.0f} ms of it for the server ({', '.join(parts)})"
 
 
 def models_of(factory: Factory) -> list[str]:

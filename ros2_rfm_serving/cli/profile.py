@@ -2,78 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ros2_rfm_serving.errors import ProfileError
+from ros2_rfm_serving.shipped import shipped
 
 if TYPE_CHECKING:
+    from ros2_rfm_serving.operate.profile_sheet import Sheet
     from ros2_rfm_serving.operate.profiled import Server
-    from ros2_rfm_serving.profiles import ProfileRow
-    from ros2_rfm_serving.profiles.table import CurveKey
 
 console = Console()
-DERIVED = "derived from published figures by `rfm profile --derive"
-MEASURED = "measured by `rfm profile`, camera images of"
 DERIVED_REQUESTS = 2000
 """Per point of a law and repetition. At full rate an open-loop queue never settles: such a point is the mean over these."""
-
-
-class Sheet:
-    """The file that is written: valid at every instant, because each point replaces the whole of it."""
-
-    def __init__(self, file: Path, comment: str) -> None:
-        """Raises: `ProfileError` when it cannot be written, or holds what must not be mixed with the new rows."""
-        from ros2_rfm_serving.profiles import read_rows
-
-        self._file, self._comment = file, comment
-        if file.is_dir():
-            raise ProfileError(f"{file}: is a folder; --out must be a file, such as {file / 'cpu.csv'}")
-        holds = _first_comment(file) if file.exists() else comment
-        derived = holds.startswith(DERIVED)
-        if derived != comment.startswith(DERIVED) or not (derived or holds == comment):
-            holds = "derived rows" if derived else f"rows {holds or 'of which nobody said how they were measured'}"
-            raise ProfileError(f"{file}: holds {holds}; choose another --out: these are {comment.split(';', maxsplit=1)[0]}")
-        self.rows: list[ProfileRow] = read_rows(file) if file.exists() and not derived else []
-        self._write()
-
-    def add(self, row: ProfileRow) -> None:
-        self.rows.append(row)
-        self._write()
-
-    def num_kept(self, key: CurveKey, arrivals: str) -> int:
-        return sum(row.key == key and row.arrivals == arrivals for row in self.rows)
-
-    def missing_hz(self, key: CurveKey, arrivals: str, max_rate_hz: float) -> list[float]:
-        """The rates of a curve that are not there yet; kept rows of the same server fix what 100 % is."""
-        from ros2_rfm_serving.profiles.measure import STEPS, rates_hz
-
-        kept = [row for row in self.rows if row.key == key]
-        step_hz = min((row.rate_hz for row in kept), default=max_rate_hz / STEPS)
-        there = [row.rate_hz for row in kept if row.arrivals == arrivals]
-        return [r for r in rates_hz(STEPS * step_hz) if not any(abs(r - k) < 0.05 * step_hz for k in there)]
-
-    def _write(self) -> None:
-        from ros2_rfm_serving.profiles import format_rows
-
-        partial_file = self._file.with_name(self._file.name + ".partial")
-        try:
-            partial_file.write_text(format_rows(self.rows, self._comment), encoding="utf-8")
-            partial_file.replace(self._file)
-        except OSError as error:
-            raise ProfileError(f"{self._file}: cannot be written: {error.strerror}; make room or choose another --out") from error
-
-
-def _first_comment(file: Path) -> str:
-    """Without its mark; empty: it has none."""
-    with file.open("rb") as text:
-        first = text.readline().decode(errors="replace")
-    return first[1:].strip() if first.startswith("#") else ""
 
 
 def profile(
@@ -111,32 +56,19 @@ def profile(
 
         rfm profile nvidia/GR00T-N1.6-3B --gpu-type "NVIDIA H200" --derive --out h200.csv
     """
-    from ros2_rfm_serving.factory import Catalogue
-    from ros2_rfm_serving.operate.profiled import BATCHINGS, derived, load_model, measured
-    from ros2_rfm_serving.shipped import shipped
+    from ros2_rfm_serving.operate.profile_sheet import Sheet
 
-    folder = profiles or shipped("config", "profiles")
-    catalogue = Catalogue.load(folder / "models.yaml")
     processes, sizes, ways = _processes(arrivals), _sizes(batches), _batchings(batching)
     if plot and not plot.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {plot.parent}", param_hint="--plot")
-    size_px = _size_px(image_size, factory)
-    servers: list[Server] = []
-    for model in dict.fromkeys(models):
-        entry = catalogue[model]
-        if derive:
-            servers += derived(model, entry, gpu_type, sizes, ways or BATCHINGS)
-        else:
-            load = partial(load_model, model, entry, gpu_type, threads, folder)
-            servers += measured(model, gpu_type, sizes, ways or BATCHINGS[:1], size_px, load)
-    derivation = f"{DERIVED} {' '.join(models)} --gpu-type '{gpu_type}'`; see docs/profiles.md"
-    comment = derivation if derive else f"{MEASURED} {size_px[0]}x{size_px[1]}"
-    sheet = Sheet(out, comment)
-    try:
-        _fill(sheet, servers, processes, DERIVED_REQUESTS if derive else requests)
-    except KeyboardInterrupt:
-        console.print(f"stopped: {len(sheet.rows)} rows are in {out}; the same command goes on from there")
-        raise typer.Exit(130) from None
+    size_px, folder, models = _size_px(image_size, factory), profiles or shipped("config", "profiles"), list(dict.fromkeys(models))
+    if derive:
+        servers = _derived(models, folder, gpu_type, sizes, ways)
+        sheet, num_requests = Sheet.derived(out, models, gpu_type), DERIVED_REQUESTS
+    else:
+        servers = _measured(models, folder, gpu_type, sizes, ways, size_px, threads)
+        sheet, num_requests = Sheet.measured(out, size_px), requests
+    _fill(sheet, servers, processes, num_requests)
     console.print(f"written: {out}, {len(sheet.rows)} rows")
     if plot:
         from ros2_rfm_serving.reports.profile_plot import draw
@@ -145,25 +77,40 @@ def profile(
         console.print(f"written: {plot}")
 
 
-def _fill(sheet: Sheet, servers: list[Server], processes: list[str], num_requests: int) -> None:
-    """Measures what the sheet lacks."""
-    from ros2_rfm_serving.profiles.measure import STEPS, measure
+def _derived(models: Sequence[str], folder: Path, gpu_type: str, sizes: tuple[int, ...], ways: tuple[str, ...]) -> list[Server]:
+    from ros2_rfm_serving.factory import Catalogue
+    from ros2_rfm_serving.operate.profiled import BATCHINGS, derived
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("left:"), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        kept = sum(sheet.num_kept(server.key, process) for server in servers for process in processes)
-        task = progress.add_task("measuring", total=len(servers) * len(processes) * STEPS, completed=kept)
-        for server in servers:
-            if all(sheet.num_kept(server.key, process) >= STEPS for process in processes):
-                continue
-            subject = server.start()
-            for process in processes:
-                for rate_hz in sheet.missing_hz(server.key, process, subject.max_rate_hz):
-                    model, _, way, size = server.key
-                    batch = way if way == "continuous" else f"batch {size}"
-                    progress.update(task, description=f"{model}, {batch}, {process}, {rate_hz:.1f} Hz")
-                    sheet.add(measure(subject, server.key, process, rate_hz, num_requests, repetitions=server.repetitions))
-                    progress.advance(task)
+    catalogue = Catalogue.load(folder / "models.yaml")
+    return [server for model in models for server in derived(model, catalogue[model], gpu_type, sizes, ways or BATCHINGS)]
+
+
+def _measured(
+    models: Sequence[str],
+    folder: Path,
+    gpu_type: str,
+    sizes: tuple[int, ...],
+    ways: tuple[str, ...],
+    size_px: tuple[int, int],
+    threads: int,
+) -> list[Server]:
+    from ros2_rfm_serving.factory import Catalogue
+    from ros2_rfm_serving.operate.profiled import BATCHINGS, load_model, measured
+
+    catalogue = Catalogue.load(folder / "models.yaml")
+    servers: list[Server] = []
+    for model in models:
+        load = partial(load_model, model, catalogue[model], gpu_type, threads, folder)
+        servers += measured(model, gpu_type, sizes, ways or BATCHINGS[:1], size_px, load)
+    return servers
+
+
+def _fill(sheet: Sheet, servers: list[Server], processes: list[str], num_requests: int) -> None:
+    try:
+        sheet.fill(servers, processes, num_requests, console)
+    except KeyboardInterrupt:
+        console.print(f"stopped: {len(sheet.rows)} rows are in {sheet.file}; the same command goes on from there")
+        raise typer.Exit(130) from None
 
 
 def _size_px(text: str, factory: Path | None) -> tuple[int, int]:

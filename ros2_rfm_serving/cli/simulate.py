@@ -131,9 +131,9 @@ class _Progress:
 
 def conditions_of(crashes: list[str], network: str | None) -> Conditions:
     """Raises: `ConfigurationError` naming the option and what it takes."""
-    from ros2_rfm_serving.simulation import Conditions, Network
+    from ros2_rfm_serving.simulation import Conditions
 
-    return Conditions(crashes=tuple(_crash(text) for text in crashes), network=_network(network) if network else Network())
+    return Conditions(crashes=tuple(_crash(text) for text in crashes), network=_network(network) if network else None)
 
 
 def _crash(text: str) -> Crash:

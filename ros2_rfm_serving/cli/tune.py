@@ -148,7 +148,7 @@ def _search(goal: Goal, bench: MeasuredBench) -> list[Tried]:
 
 def _write(file: Path, task: str, best: Tried) -> None:
     """Raises: `ConfigurationError` when the descriptor cannot say so, and why."""
-    from ros2_rfm_serving.factory.descriptor import parse_factory
+    from ros2_rfm_serving.factory.reading import parse_factory
 
     text = file.read_text(encoding="utf-8")
     edited = yaml_edit.with_key(text, (task, "execution", "pipelining"), asdict(best.pipelining), str(file))

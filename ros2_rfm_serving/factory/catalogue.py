@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
-from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, ServiceLaw, SteppedService
+from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, ServiceLaw, SteppedService, Wave
 
 
 class Steps(BaseModel):
@@ -35,6 +35,15 @@ def _check_rising(name: str, sizes: tuple[int, ...]) -> None:
         raise ValueError(f"{name} is {list(sizes)}; it must be a rising list of whole numbers from 1")
 
 
+class WaveStep(BaseModel):
+    """A step in the time over the rows (`profiles.service.Wave`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    from_rows: int = Field(ge=1)
+    extra_rows: float = Field(ge=0)
+    """That it is worth, of `per_row_ms` each."""
+
+
 class Service(BaseModel):
     """How long an emulated model takes. `profiles/service.py` has the laws."""
 
@@ -46,6 +55,8 @@ class Service(BaseModel):
     """Fixed: added by every row of the batch size."""
     batch_sizes: tuple[int, ...] = (1,)
     """Fixed: that the model has been compiled for, rising."""
+    wave: WaveStep | None = None
+    """Fixed: from some rows on a batch takes longer than the line says; None: it does not."""
     steps: Steps | None = None
     """Fixed: it can also batch continuously, one solver step at a time; None: it cannot."""
     per_request_ms: float | None = Field(default=None, gt=0)
@@ -57,7 +68,7 @@ class Service(BaseModel):
 
     @model_validator(mode="after")
     def _keys_fit_the_batching(self) -> Service:
-        fixed, continuous = {"per_row_ms", "batch_sizes", "steps"}, {"per_request_ms", "max_concurrent"}
+        fixed, continuous = {"per_row_ms", "batch_sizes", "steps", "wave"}, {"per_request_ms", "max_concurrent"}
         foreign = self.model_fields_set & (continuous if self.batching == "fixed" else fixed)
         if foreign:
             raise ValueError(f"{self.batching} batching has no {', '.join(sorted(foreign))}")
@@ -72,9 +83,13 @@ class Service(BaseModel):
             raise ValueError("steps has more perception than base_ms and per_row_ms are in all: it says what part of them is")
         return self
 
+    def _wave(self) -> Wave:
+        return Wave(from_rows=self.wave.from_rows, extra_rows=self.wave.extra_rows) if self.wave else Wave()
+
     def law(self) -> ServiceLaw:
         if self.batching == "fixed":
-            return FixedService(base_s=self.base_ms / 1e3, per_row_s=(self.per_row_ms or 0.0) / 1e3, jitter=self.jitter)
+            per_row_s = (self.per_row_ms or 0.0) / 1e3
+            return FixedService(base_s=self.base_ms / 1e3, per_row_s=per_row_s, jitter=self.jitter, wave=self._wave())
         return ContinuousService(
             base_s=self.base_ms / 1e3,
             per_request_s=(self.per_request_ms or 0.0) / 1e3,
@@ -95,6 +110,7 @@ class Service(BaseModel):
             num_steps=steps.num_steps,
             sizes=steps.sizes or self.batch_sizes,
             jitter=self.jitter,
+            wave=self._wave(),
         )
 
 

@@ -1,8 +1,9 @@
 """The factory descriptor: ROSA §3.3, Fig. 3, as it is printed, plus optional keys of ours.
 
 server_cluster:  {num_servers, gpu_type}; ours: a list of such groups, dispatch, batching, refetch_after_ms, overflow
-robot_fleet:     [{task, num_robots}, ...]
+robot_fleet:     [{task, num_robots}, ...]; ours: network
 standby:         ours: servers kept warm, outside the normal routes
+planning:        ours: how cautious a plan is
 <task>:          pipeline, task_retry, safety_and_slo_violation, components;
                  ours: value, min_action_rate_hz, execution, percentile, world, robot, image_size_px
 """
@@ -10,16 +11,12 @@ standby:         ours: servers kept warm, outside the normal routes
 from __future__ import annotations
 
 import enum
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import math
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import yaml_source
-from ros2_rfm_serving.factory.yaml_source import YamlSource, did_you_mean
 from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback, contracts
 
 COMPONENTS = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
@@ -32,7 +29,11 @@ IMAGE_SIZE_PX = (640, 480)
 """Width and height of what a real robot's cameras send unless it is declared: the most that its node lets through by default."""
 SIMULATED_IMAGE_SIZE_PX = (96, 96)
 """Of a simulated robot, unless it is declared."""
-_CLUSTER, _FLEET, _STANDBY = "server_cluster", "robot_fleet", "standby"
+SLO_MARGIN = 0.0
+"""Unless it is declared."""
+CLUSTER, FLEET, STANDBY, PLANNING = "server_cluster", "robot_fleet", "standby", "planning"
+"""Sections of the file; every other one is a task."""
+SIMULATED_TASKS = ("reach", "push", "pick-place", "door-open", "visit-then-push")
 
 
 class _Section(BaseModel):
@@ -75,9 +76,40 @@ class Standby(_Section):
     """Where no reserved server covers a loss: another one with the same model, if it still meets every SLO."""
 
 
+class Planning(_Section):
+    """How cautious a plan is. Ours."""
+
+    slo_margin: float = Field(default=SLO_MARGIN, ge=0, le=0.5)
+    """Share of what an SLO leaves for the server (the network's part taken off) that no prediction may use up. The default is the
+    measured scatter of simulations about predictions (docs/scheduler.md)."""
+
+
+class Network(_Section):
+    """Between a group of robots and the servers, there and back. Ours."""
+
+    round_trip_ms: float = Field(default=0.0, ge=0)
+    """At best."""
+    jitter_ms: float = Field(default=0.0, ge=0)
+    """Mean of what is added to it: half of it each way, exponentially distributed."""
+
+    @property
+    def mean_s(self) -> float:
+        return (self.round_trip_ms + self.jitter_ms) / 1e3
+
+    def at_s(self, percentile: float) -> float:
+        """A round trip at a percentile. The sum of two exponential delays of mean j/2 exceeds x j/2 with (1 + x) e^-x."""
+        late, low, high = 1.0 - percentile / 100.0, 0.0, 100.0
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            low, high = (middle, high) if (1 + middle) * math.exp(-middle) > late else (low, middle)
+        return (self.round_trip_ms + high * self.jitter_ms / 2) / 1e3
+
+
 class FleetEntry(_Section):
     task: str
     num_robots: int = Field(ge=1, le=100_000)
+    network: Network = Network()
+    """What an SLO, which is from request to reply, has to leave room for."""
 
 
 class Pipeline(_Section):
@@ -280,6 +312,7 @@ class Factory(_Section):
     server_cluster: tuple[ServerCluster, ...]
     """Groups of equal servers; Fig. 3 has one."""
     standby: Standby = Standby()
+    planning: Planning = Planning()
     robot_fleet: tuple[FleetEntry, ...]
     tasks: dict[str, Task]
 
@@ -299,7 +332,7 @@ class Factory(_Section):
         """
         if num_robots < len(self.robot_fleet):
             problem = f"{num_robots} robots cannot be split among {len(self.robot_fleet)} tasks"
-            raise ConfigurationError(problem, file=self.file, key=_FLEET, fix=f"ask for at least {len(self.robot_fleet)}")
+            raise ConfigurationError(problem, file=self.file, key=FLEET, fix=f"ask for at least {len(self.robot_fleet)}")
         total = sum(entry.num_robots for entry in self.robot_fleet)
         shares = [num_robots * entry.num_robots / total for entry in self.robot_fleet]
         counts = [max(1, int(share)) for share in shares]
@@ -307,7 +340,7 @@ class Factory(_Section):
             step = 1 if sum(counts) < num_robots else -1
             at = max((i for i in range(len(counts)) if counts[i] + step >= 1), key=lambda i: step * (shares[i] - counts[i]))
             counts[at] += step
-        fleet = tuple(FleetEntry(task=e.task, num_robots=n) for e, n in zip(self.robot_fleet, counts, strict=True))
+        fleet = tuple(e.model_copy(update={"num_robots": n}) for e, n in zip(self.robot_fleet, counts, strict=True))
         return self.model_copy(update={"robot_fleet": fleet})
 
     def with_num_servers(self, num_servers: int) -> Factory:
@@ -315,6 +348,10 @@ class Factory(_Section):
         first, *others = self.server_cluster
         group = first.model_copy(update={"num_servers": num_servers})
         return self.model_copy(update={"server_cluster": (group, *others)})
+
+    def network_of(self, task: str) -> Network:
+        """Of the robots of a task; none is declared for those that only ever come while the factory runs."""
+        return next((entry.network for entry in self.robot_fleet if entry.task == task), Network())
 
     @property
     def servers(self) -> list[str]:
@@ -336,146 +373,3 @@ class Factory(_Section):
         """Server -> the group that declares it."""
         groups = [group for group in self.server_cluster for _ in range(group.num_servers)]
         return {f"server_{i + 1}": group for i, group in enumerate(groups)}
-
-
-def load_factory(file: Path) -> Factory:
-    """Reads and validates a descriptor. Raises: `ConfigurationError` naming file, line, key path, value and fix."""
-    return _factory(yaml_source.read(file))
-
-
-def parse_factory(text: str, file: str = "<text>") -> Factory:
-    return _factory(yaml_source.parse(text, file))
-
-
-def _factory(source: YamlSource) -> Factory:
-    for key in (_CLUSTER, _FLEET):
-        if key not in source.data:
-            near = did_you_mean(key, [k for k in source.data if isinstance(k, str)])
-            raise source.error((key,), "is missing", near if near.startswith("did") else f"add `{key}:`")
-    cluster = _cluster(source)
-    sections = (_CLUSTER, _FLEET, _STANDBY)
-    tasks = {name: _task(source, name, data) for name, data in source.data.items() if name not in sections}
-    _check_pipelining(source, cluster, tasks)
-    return Factory(
-        name=Path(source.file).stem,
-        file=source.file,
-        server_cluster=cluster,
-        standby=_standby(source, sum(group.num_servers for group in cluster)),
-        robot_fleet=_fleet(source, tasks),
-        tasks=tasks,
-    )
-
-
-def _cluster(source: YamlSource) -> tuple[ServerCluster, ...]:
-    data = source.data[_CLUSTER]
-    if not isinstance(data, list):
-        return (source.validate(ServerCluster, (_CLUSTER,), data),)
-    if not data:
-        raise source.error((_CLUSTER,), "is an empty list", "write `- {num_servers: ..., gpu_type: ...}`")
-    groups = tuple(source.validate(ServerCluster, (_CLUSTER, i), group) for i, group in enumerate(data))
-    _check_batching(source, groups)
-    return groups
-
-
-def _check_batching(source: YamlSource, groups: Sequence[ServerCluster]) -> None:
-    """A schedule tells servers by their GPU type, and latencies are those of one way of batching."""
-    first: dict[str, bool] = {}
-    for i, group in enumerate(groups):
-        if first.setdefault(group.gpu_type, group.batching == CONTINUOUS) != (group.batching == CONTINUOUS):
-            fix = f"batch all servers with {group.gpu_type} continuously or none of them, or give these a gpu_type of their own"
-            raise source.error((_CLUSTER, i, "batching"), f"`{group.batching}`, and other servers of the type do otherwise", fix)
-
-
-def _standby(source: YamlSource, num_servers: int) -> Standby:
-    if _STANDBY not in source.data:
-        return Standby()
-    standby = source.validate(Standby, (_STANDBY,), source.data[_STANDBY])
-    if standby.num_servers >= num_servers:
-        fix = f"keep at least one of the {num_servers} servers of server_cluster for the normal routes"
-        raise source.error((_STANDBY, "num_servers"), f"is {standby.num_servers}", fix)
-    return standby
-
-
-def _fleet(source: YamlSource, tasks: dict[str, Task]) -> tuple[FleetEntry, ...]:
-    entries = source.data[_FLEET]
-    if not isinstance(entries, list) or not entries:
-        raise source.error((_FLEET,), "must be a list of `{task, num_robots}`", "write at least one `- task: ...`")
-    fleet = tuple(source.validate(FleetEntry, (_FLEET, i), entry) for i, entry in enumerate(entries))
-    seen: set[str] = set()
-    for i, entry in enumerate(fleet):
-        if entry.task not in tasks:
-            fix = did_you_mean(entry.task, tasks)
-            raise source.error((_FLEET, i, "task"), f"no task is named {entry.task!r}", fix)
-        if entry.task in seen:
-            raise source.error((_FLEET, i, "task"), f"{entry.task!r} is listed twice", "add up its robots in one entry")
-        seen.add(entry.task)
-    return fleet
-
-
-def _task(source: YamlSource, name: object, data: object) -> Task:
-    if not isinstance(name, str) or not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_]*", name):
-        fix = "letters, digits and underscores, a letter first: robots and ROS topics are named after it"
-        raise source.error((str(name),), f"{name!r} cannot name a task", fix)
-    if not isinstance(data, dict) or "components" not in data:
-        raise source.error(
-            (name,), "is neither a known section nor a task", did_you_mean(name, (_CLUSTER, _FLEET)) + "; a task has `components:`"
-        )
-    task = source.validate(Task, (name,), data)
-    for component, spec in task.components.items():
-        _check_component(source, (name, "components", component), component, spec)
-    if SYSTEM1 not in task.components:
-        raise source.error((name, "components"), "has no `system1`", "every task needs an action model")
-    if (SYSTEM2 in task.components) != (task.pipeline.system2_to_system1_call_ratio > 0):
-        has = "a" if SYSTEM2 in task.components else "no"
-        raise source.error(
-            (name, "pipeline", "system2_to_system1_call_ratio"),
-            f"is {task.pipeline.system2_to_system1_call_ratio:g}, and components has {has} `system2`",
-            "declare both or neither; the ratio counts System 2 calls per System 1 call",
-        )
-    for section, key in (("task_retry", "on_max_task_retries"), ("safety_and_slo_violation", "on_max_violation")):
-        resort = getattr(getattr(task, section), key)
-        if resort not in LAST_RESORTS:
-            fix = f"give one of {', '.join(r.value for r in LAST_RESORTS)}"
-            raise source.error((name, section, key), f"`{resort.value}` would go on as before", fix)
-    if task.world and task.world.simulator is WorldKind.METAWORLD:
-        known = ("reach", "push", "pick-place", "door-open", "visit-then-push")
-        if task.world.task not in known:
-            raise source.error((name, "world", "task"), f"no task {task.world.task!r}", did_you_mean(task.world.task, known))
-        if len(set(task.image_size)) > 1:
-            fix = "its cameras are square: give the same number twice"
-            raise source.error((name, "image_size_px"), f"a simulated robot does not send {list(task.image_size)}", fix)
-    return task
-
-
-def _check_pipelining(source: YamlSource, cluster: tuple[ServerCluster, ...], tasks: Mapping[str, Task]) -> None:
-    """Its requests stay in flight between two frames, which batches that begin and end together do not allow."""
-    for name, task in tasks.items():
-        if task.execution.pipelining and not any(group.batching == "continuous" for group in cluster):
-            fix = f"write `batching: continuous` in {_CLUSTER}, or leave it out"
-            raise source.error((name, "execution", "pipelining"), "no server would take such sessions", fix)
-
-
-def _check_component(source: YamlSource, path: yaml_source.KeyPath, component: str, spec: Component) -> None:
-    """System 1 and 2 are goal-coupled, safety and monitor periodic (ROSA §3.4.1); any other says which it is."""
-    periodic = spec.freq_hz is not None
-    if component in (SAFETY, MONITOR) and not periodic:
-        raise source.error((*path, "freq_hz"), "is missing", f"`{component}` runs periodically: give its rate in Hz")
-    if component in (SYSTEM1, SYSTEM2) and periodic:
-        raise source.error(
-            (*path, "freq_hz"), f"does not apply to `{component}` (found {spec.freq_hz:g})", "its rate follows from the schedule"
-        )
-    if component == SAFETY and spec.fallback is Fallback.USE_LAST_PLAN:
-        fix = "give `stop_and_resend`, `stop_and_replan`, `return_to_safe_state` or `stop_and_call_human`"
-        raise source.error((*path, "fallback"), "`use_last_plan` would take a late safety verdict for a pass", fix)
-    if component in COMPONENTS and spec.call_ratio is not None:
-        fix = "`pipeline.system2_to_system1_call_ratio` is System 2's" if component == SYSTEM2 else "remove it"
-        raise source.error((*path, "call_ratio"), f"does not apply to `{component}` (found {spec.call_ratio:g})", fix)
-    if component not in COMPONENTS and periodic == (spec.call_ratio is not None):
-        near = did_you_mean(component, COMPONENTS)
-        raise source.error(
-            path,
-            f"`{component}` is not one of the four of ROSA, and says {'both' if periodic else 'neither'} `freq_hz` "
-            f"{'and' if periodic else 'nor'} `call_ratio`",
-            "give `freq_hz` when it runs periodically, `call_ratio` (calls per System 1 call) when the action waits for it"
-            + (f"; {near}" if near.startswith("did") else ""),
-        )

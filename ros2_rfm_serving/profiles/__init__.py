@@ -8,6 +8,7 @@ from ros2_rfm_serving.profiles.service import (
     ProcessorSharing,
     ServiceLaw,
     SteppedService,
+    Wave,
 )
 from ros2_rfm_serving.profiles.table import ARRIVALS, COLUMNS, Profile, ProfileRow, column_of
 
@@ -23,6 +24,7 @@ __all__ = [
     "ProfileRow",
     "ServiceLaw",
     "SteppedService",
+    "Wave",
     "column_of",
     "format_rows",
     "load_profiles",

@@ -25,6 +25,19 @@ def unit_mean_factor(jitter: float, rng: np.random.Generator) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Wave:
+    """A step in the time over the rows: from `from_rows` on, matrices take one more round of the GPU's cores than the line says
+    (wave quantisation), as if there were `extra_rows` more."""
+
+    from_rows: int = 1
+    extra_rows: float = 0.0
+
+    def worth(self, num_rows: int) -> float:
+        """Rows of the line that take as long."""
+        return num_rows + (self.extra_rows if num_rows >= self.from_rows else 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FixedService:
     """A batch of B rows takes base_s + per_row_s * B, however few of the rows are filled: the CUDA graph has that size."""
 
@@ -32,10 +45,11 @@ class FixedService:
     per_row_s: float
     jitter: float = 0.0
     """Relative standard deviation of a batch's time."""
+    wave: Wave = Wave()
     batching: ClassVar[str] = "fixed"
 
     def mean_s(self, batch_size: int) -> float:
-        return self.base_s + self.per_row_s * batch_size
+        return self.base_s + self.per_row_s * self.wave.worth(batch_size)
 
     def draw_s(self, batch_size: int, rng: np.random.Generator) -> float:
         """Seconds that one batch takes."""
@@ -97,6 +111,7 @@ class SteppedService:
     """Shapes that were compiled, rising; the largest is how many rows may be in flight."""
     jitter: float = 0.0
     """Relative standard deviation of the time of one perception, and of one turn."""
+    wave: Wave = Wave()
     batching: ClassVar[str] = "continuous"
 
     @property
@@ -107,10 +122,10 @@ class SteppedService:
         return next(size for size in self.sizes if size >= num_rows)
 
     def perception_s(self, num_rows: int) -> float:
-        return self.perception_base_s + self.perception_per_row_s * self.padded(num_rows)
+        return self.perception_base_s + self.perception_per_row_s * self.wave.worth(self.padded(num_rows))
 
     def step_s(self, num_rows: int) -> float:
-        return self.step_base_s + self.step_per_row_s * self.padded(num_rows)
+        return self.step_base_s + self.step_per_row_s * self.wave.worth(self.padded(num_rows))
 
     def mean_s(self, num_rows: int) -> float:
         """Seconds that `num_rows` take which enter together and stay alone."""

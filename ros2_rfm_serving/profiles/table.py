@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
 
@@ -82,6 +82,11 @@ class Curve:
         share = (rate_hz - self.rates_hz[low]) / (self.rates_hz[high] - self.rates_hz[low])
         return column[low] + share * (column[high] - column[low])
 
+    def paced(self, pace: float) -> Curve:
+        """Of a server that takes `pace` times longer for everything."""
+        slower = {name: tuple(pace * y for y in column) for name, column in self.latencies_s.items()}
+        return Curve(tuple(rate / pace for rate in self.rates_hz), slower)
+
     def capacity_hz(self, limit_s: float, statistic: str) -> float:
         """The inverse of `latency_s`: the highest rate whose latency is within the limit, 0 when none is."""
         column = self.latencies_s[statistic]
@@ -134,6 +139,25 @@ class Profile:
             ways[model, gpu_type].add(batching)
         other = {where: "fixed" if where[1] in continuous else "continuous" for where, found in ways.items() if len(found) > 1}
         return Profile({key: of for key, of in self._all.items() if other.get(key[:2]) != key[2]}, self._preference)
+
+    def rescaled(self, paces: Mapping[tuple[str, str], float]) -> Profile:
+        """(model, GPU type) -> how many times longer it takes than was measured."""
+        rescaled = {
+            key: {arrivals: curve.paced(paces[key[:2]]) for arrivals, curve in of.items()} if key[:2] in paces else of
+            for key, of in self._all.items()
+        }
+        return Profile(rescaled, self._preference) if paces else self
+
+    def paced(self, paces: Mapping[tuple[str, str], float]) -> Profile:
+        """With more GPU types: (measured type, its name) -> how many times longer everything takes there. A server that takes k
+        times longer has the latencies of a k times higher rate, k times longer."""
+        more = {
+            (model, name, batching, size): {arrivals: curve.paced(pace) for arrivals, curve in of.items()}
+            for (model, gpu_type, batching, size), of in self._all.items()
+            for (measured, name), pace in paces.items()
+            if gpu_type == measured
+        }
+        return Profile({**self._all, **more}, self._preference) if more else self
 
     def measured(self) -> list[CurveKey]:
         """What was measured, in order."""

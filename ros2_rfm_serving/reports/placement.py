@@ -22,7 +22,7 @@ class Limits:
     max_rate_hz: float
     """Highest measured."""
     slo_s: float
-    """The tightest of its streams; inf: none"""
+    """What the network and the margin leave of the tightest SLO of its streams; inf: none"""
     capacity_hz: float
     """Highest load within every SLO, each at its own percentile."""
 
@@ -31,8 +31,8 @@ def limits_of(server: ServerSolution, solution: Solution, profile: Profile) -> L
     """Models that share a GPU in time slices each have that part of its capacity."""
     slices = sum(gpu_of(other) == gpu_of(server) for other in solution.servers)
     key = (server.model, server.gpu_type, server.batching, server.batch_size)
-    slo_s = min((stream.slo_s for stream in server.streams), default=math.inf)
-    capacities_hz = (profile.capacity_hz(*key, s.slo_s / slices, s.percentile) for s in server.streams)
+    slo_s = min((stream.server_slo_s for stream in server.streams), default=math.inf)
+    capacities_hz = (profile.capacity_hz(*key, s.server_slo_s / slices, s.percentile) for s in server.streams)
     return Limits(
         max_rate_hz=profile.max_rate_hz(*key) / slices,
         slo_s=slo_s,

@@ -96,11 +96,12 @@ def _in_number(name: str) -> tuple[int, str]:
 
 
 def _routes(solution: Solution) -> PlainTable:
-    table = PlainTable(title="routes: of each task and component; rates of one robot", title_justify="left")
+    heading = "routes: of each task and component; rates of one robot; worst: from request to reply, the network in it"
+    table = PlainTable(title=heading, title_justify="left")
     for name in ("task", "component"):
         table.add_column(name)
     table.add_column("servers", overflow="fold")
-    for name in ("robots", "rate\n(Hz)", "at most\n(Hz)", "worst\n(ms)", "at", "SLO\n(ms)"):
+    for name in ("robots", "rate\n(Hz)", "at most\n(Hz)", "worst\n(ms)", "network\n(ms)", "at", "SLO\n(ms)"):
         table.add_column(name, justify="right")
     streams: dict[tuple[str, str], list[tuple[ServerSolution, Stream]]] = defaultdict(list)
     for server in solution.servers:
@@ -114,7 +115,8 @@ def _routes(solution: Solution) -> PlainTable:
             str(sum(stream.num_robots for _, stream in places)),
             span([stream.rate_hz for _, stream in places], ".2f"),
             span([stream.cap_hz for _, stream in places], ".2f", infinite="unlimited"),
-            number(max(1e3 * stream.latency_s for _, stream in places), ".0f"),
+            number(max(1e3 * stream.response_s for _, stream in places), ".0f"),
+            number(1e3 * places[0][1].network_s, ".0f") if places[0][1].network_s else NONE,
             f"p{places[0][1].percentile:g}",
             number(1e3 * places[0][1].slo_s, ".0f"),
         )

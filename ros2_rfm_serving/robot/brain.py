@@ -53,7 +53,7 @@ class RobotBrain(RobotParts):
         if heard.taken:
             newer = heard is not Heard.REPEATED
             self.admission = self.admission.after(schedule, self.config.name) if newer else self.admission
-            self._talk.follow(schedule, newer=newer)
+            self._talk.follow(schedule, now_s, newer=newer)
         else:
             self.refused[heard.value] += 1
         return heard

@@ -178,6 +178,12 @@ class RobotParts:
         return self._motor.stalenesses
 
     @property
+    def horizons(self) -> Histogram:
+        """Of every chunk of which its server said how much to execute: how long that takes, without what was executed meanwhile,
+        s."""
+        return self._motor.horizons
+
+    @property
     def fallbacks(self) -> Counter[str]:
         """How often each motion of the fallback ladder was begun."""
         return Counter({motion.value: count for motion, count in self._motor.ladder.entered.items()})

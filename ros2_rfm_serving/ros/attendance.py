@@ -12,13 +12,12 @@ from rclpy.node import Node
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.ros.fleet_in_force import FleetInForce
 from ros2_rfm_serving.ros.followers import HARDWARE
 from ros2_rfm_serving.ros.node.diagnostics import key_values
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import bounded, qos
-from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, Roster, Word
+from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Roster, Word
 from ros2_rfm_serving.types import Admission
 
 LEAF, TYPE = "rfm/status", "rfm_serving/msg/RobotStatus"
@@ -32,7 +31,7 @@ SAID_FOR_S = 60.0
 class Attendance:
     """Looks twice a second, and has the schedule follow what it sees."""
 
-    def __init__(self, node: Node, names: qos.Names, roster: Roster, fleet: FleetInForce) -> None:
+    def __init__(self, node: Node, names: qos.Names, roster: Roster, fleet: InForce) -> None:
         self._node, self._names, self._roster, self._fleet = node, names, roster, fleet
         self._present: set[str] = set()
         self._heard: dict[str, Any] = {}
@@ -53,6 +52,7 @@ class Attendance:
         values = {
             "declared": len(self._fleet.declared),
             "admitted": ", ".join(self._roster.tasks),
+            "servers whose loss no standby covers": ", ".join(self._fleet.fleet.uncovered),
             "longest silence, s": max(self._roster.silences_s.values(), default=0.0),
             "lease, s": self._roster.lease_s,
             "messages refused": self._unreadable,

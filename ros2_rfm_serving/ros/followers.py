@@ -65,13 +65,10 @@ class Followers:
             topic, self._since_s[server] = self._names.server(server, "status"), clock()
             self._servers[server] = self._hear(msg.ServerStatus, topic, self._on_status, qos.SERVER_STATUS)
 
-    async def take(self, epoch: int, asked_s: float) -> str:
-        """Waits until all servers that are there follow this schedule, or a newer one. What is in the way; empty: they do.
-
-        asked_s: before it was planned: nobody was heard meanwhile, and whoever was there then is there.
-        """
+    async def take(self, epoch: int) -> str:
+        """Waits until all servers that are there follow this schedule, or a newer one. What is in the way; empty: they do."""
         begin_s = clock()
-        while (problem := self._problem(epoch, asked_s, begin_s)) and clock() < begin_s + PATIENCE_S:
+        while (problem := self._problem(epoch)) and clock() < begin_s + PATIENCE_S:
             change: Future = Future(executor=self._node.executor)
             self._waiting.append(change)
             await change
@@ -96,13 +93,11 @@ class Followers:
             level=level, name="scheduler: schedule", message=message, hardware_id=HARDWARE, values=key_values(values)
         )
 
-    def _problem(self, epoch: int, asked_s: float = math.inf, begin_s: float = -math.inf) -> str:
+    def _problem(self, epoch: int) -> str:
         """Who does not follow, or cannot be told from those who do not; empty: everybody who is there does."""
         if clock() - self._forged_s < SILENT_AFTER_S:
             return FORGED
-        now_s = clock()
-        since_s = (asked_s if now_s < begin_s + SILENT_SERVER_S else now_s) - SILENT_SERVER_S
-        there = {server: one for server, one in self._followers.items() if one.heard_s > since_s}
+        there = {server: one for server, one in self._followers.items() if one.heard_s > clock() - SILENT_SERVER_S}
         if unheard := sorted(
             server for server in self._servers.keys() - self._followers if self._since_s[server] > clock() - SILENT_AFTER_S
         ):

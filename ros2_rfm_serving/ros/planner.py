@@ -1,68 +1,118 @@
-"""Plans whole factories for the scheduler node: at once, or in the background."""
+"""Plans whole factories for the scheduler node in a process of its own: half a minute of Python and of solvers, at 256 GPUs, that
+neither delays the executor nor outlives its use."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import os
+import queue
+import subprocess
+import sys
+import threading
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ros2_rfm_serving.factory import Catalogue, Factory, Robot
+from ros2_rfm_serving.errors import PlannerError, ProfileError, RfmError, ScheduleError
+from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.scheduler import Planned, start_fleet
-from ros2_rfm_serving.types import Schedule
+from ros2_rfm_serving.ros.plan_worker import Job, Made, Refused, main
+from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, plan, rebuilt
+
+CODES: dict[int, type[RfmError]] = {error.code: error for error in (ScheduleError, ProfileError)}
 
 
-class _Background(NamedTuple):
-    future: Future[Planned]
-    needed: bool
+class _Worker(NamedTuple):
+    process: subprocess.Popen[bytes]
+    connection: Connection
+
+    @staticmethod
+    def started() -> _Worker:
+        ours, theirs = Pipe()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-c", f"from {main.__module__} import main; main()", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                start_new_session=True,  # Ctrl-C is for the node
+            )
+        return _Worker(process, ours)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
 
 class Planner:
-    """By the profiles of a folder. One plan at a time is made in the background; a newer one takes its place."""
+    """By the profiles of a folder, one plan at a time. Lives on the executor's thread, which never waits for it."""
 
-    def __init__(self, profiles: Path, policy: str) -> None:
+    def __init__(self, profiles: Path, log: Any) -> None:
         """Raises: `RfmError` for profiles that cannot be used."""
-        self.policy = policy
-        self._profile, self._catalogue = load_profiles(profiles), Catalogue.load(profiles / "models.yaml")
-        self._solver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="solver")
-        self._background: _Background | None = None
+        self._profile, self._catalogue, self._log = load_profiles(profiles), Catalogue.load(profiles / "models.yaml"), log
+        self._worker: _Worker | None = None
+        self._running: PlanOrder | None = None
+        self._made: queue.SimpleQueue[tuple[PlanOrder, Planned | RfmError]] = queue.SimpleQueue()
 
-    @property
-    def is_busy(self) -> bool:
-        """Something is made in the background, or was made and not taken yet."""
-        return self._background is not None
+    def lookout(self, fleet: InForce) -> Lookout:
+        """By the same profiles."""
+        return Lookout(fleet, self._profile, self._catalogue)
 
-    def plan(self, factory: Factory, robots: Sequence[Robot], previous: Schedule | None = None) -> Planned:
-        """The epoch after `previous`. Raises: `RfmError`."""
-        policy = self.policy
-        fleet = start_fleet(
-            factory,
-            robots,
-            self._profile,
-            self._catalogue,
-            epoch=previous.epoch + 1 if previous else 1,
-            previous=previous,
-            policy=policy,
-        )
-        return Planned(fleet, factory, previous, policy)
+    def at_once(self, order: PlanOrder) -> Planned:
+        """Here, before anything runs. Raises: `RfmError`."""
+        return plan(order, self._profile, self._catalogue)
 
-    def begin(self, factory: Factory, robots: Sequence[Robot], previous: Schedule, *, needed: bool = False) -> None:
-        """needed: some of these robots are not served without."""
-        self.forget()
-        self._background = _Background(self._solver.submit(self.plan, factory, robots, previous), needed)
-
-    def take(self) -> tuple[Planned, bool] | None:
-        """What was made in the background, and whether it was needed; None: not yet, or nothing. Raises: `RfmError`."""
-        if self._background is None or not self._background.future.done():
-            return None
-        made, self._background = self._background, None
-        return made.future.result(), made.needed
-
-    def forget(self) -> None:
-        if self._background is not None:
-            self._background.future.cancel()
-        self._background = None
+    def look(self, fleet: InForce) -> None:
+        """Hands over what was planned, and begins what is wanted. Who waits does not wait for what is no longer wanted."""
+        while not self._made.empty():
+            order, made = self._made.get()
+            if order is self._running:
+                self._running = None
+                if isinstance(made, PlannerError):
+                    self._log.error(str(made))
+                    self.end()
+                fleet.planned(order, made)
+        wanted = fleet.wanted
+        if wanted is None or wanted is self._running:
+            return
+        if self._running is not None and wanted.needed:
+            self.end()
+        if self._running is None:
+            self._begin(wanted)
 
     def end(self) -> None:
-        self._solver.shutdown(wait=False, cancel_futures=True)
+        self._running = None
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+    # --- parts ---
+
+    def _begin(self, order: PlanOrder) -> None:
+        self._running = order
+        try:
+            self._worker = self._worker or _Worker.started()
+        except OSError as error:
+            self._made.put((order, PlannerError(f"no process plans: {error}")))
+            return
+        threading.Thread(target=self._converse, args=(self._worker, order), name="planner", daemon=True).start()
+
+    def _converse(self, worker: _Worker, order: PlanOrder) -> None:
+        """On a thread of its own."""
+        try:
+            worker.connection.send(Job(order, self._profile, self._catalogue))
+            answer = worker.connection.recv()
+            made = self._refused(answer) if isinstance(answer, Refused) else self._planned(order, answer)
+        except (EOFError, OSError):
+            made = PlannerError(f"the planner's process ended ({worker.process.poll()}): ask again")
+        except Exception as error:
+            made = PlannerError(f"the planner failed: {error!r}")
+        self._made.put((order, made))
+
+    def _planned(self, order: PlanOrder, made: Made) -> Planned | RfmError:
+        fleet = rebuilt(order.factory, made.schedule, order.robots, self._profile, self._catalogue, order.seen)
+        return Planned(fleet, order.factory, order.previous, order.policy, made.work, order.seen)
+
+    def _refused(self, answer: Refused) -> RfmError:
+        known = CODES.get(answer.code)
+        return known(answer.problem) if known else PlannerError(f"the planner failed: {answer.problem}")

@@ -1,7 +1,7 @@
 """Publishes the schedule; admits, releases and replans on request. Never on the path of a request.
 
-A robot that comes or goes changes its own routes alone (`Fleet.admit`, `Fleet.release`). Then the whole factory is planned anew in
-the background, and that schedule is published only if it gains more than moving models costs.
+Whom to serve where is decided by `scheduler/in_force.py`; here it is asked, told who is there, and what it decides is published.
+Whole factories are planned in a process of their own (`planner.py`): meanwhile everything else goes on.
 
 Who was admitted is kept by the `Roster`, which hears the robots themselves: one that falls silent is released, and a scheduler that
 is started again finds those whom its predecessor admitted.
@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from rclpy.node import Node
+from rclpy.task import Future
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.audit.schedulers.book import Book
 from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
+from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.ros.attendance import Attendance
-from ros2_rfm_serving.ros.fleet_in_force import FleetInForce
 from ros2_rfm_serving.ros.followers import Followers
 from ros2_rfm_serving.ros.node.audit import AuditTopic
 from ros2_rfm_serving.ros.node.changes import Changes
@@ -30,12 +31,13 @@ from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node, share
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.planner import Planner
+from ros2_rfm_serving.ros.watching import Watching
 from ros2_rfm_serving.ros.wire import convert, qos
-from ros2_rfm_serving.scheduler import DEFAULT_LEASE_S, POLICIES, Roster
+from ros2_rfm_serving.scheduler import DEFAULT_LEASE_S, POLICIES, InForce, Order, PlanOrder, Roster
 from ros2_rfm_serving.types import Schedule
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
 
-BACKGROUND_PERIOD_S = 0.5
+PLANNER_PERIOD_S = 0.1
 
 
 SPECS = {
@@ -68,24 +70,32 @@ class SchedulerNode(Node):
         self._followers = Followers(self, names, self._identity)
         self._roster = Roster(self._identity, values.number("lease_s"))
         profiles = Path(folder) if folder else share() / "config" / "profiles"
-        self._planner = Planner(profiles, values.text("policy"))
+        self._planner = Planner(profiles, self.get_logger())
         self._audit = AuditTopic(self, "scheduler", names.audit).open()
         self._book = Book(self._audit.journal, profiles, clock)
-        self._fleet = FleetInForce(Path(file), self._planner, self._roster, self._publish, self.get_logger(), self._book)
+        factory = load_factory(Path(file))
+        first = self._planner.at_once(PlanOrder(factory=factory, robots=tuple(factory.robots), policy=values.text("policy")))
+        self._fleet = InForce(first, self._roster, self._publish, self.get_logger(), self._book)
         self._attendance = Attendance(self, names, self._roster, self._fleet)
-        self._diagnostics = Diagnostics(self, lambda: (self._followers.diagnosis, self._attendance.diagnosis))
+        self._watching = Watching(self, names, self._fleet, self._planner.lookout(self._fleet))
+        told = (self._followers.diagnosis, self._attendance.diagnosis, self._watching.diagnosis)
+        self._diagnostics = Diagnostics(self, lambda: told)
         self.create_service(srv.AdmitRobot, names.admit_robot, self._admit, qos_profile=qos.CONTROL)
         self.create_service(srv.ReleaseRobot, names.release_robot, self._release, qos_profile=qos.CONTROL)
         self.create_service(srv.Replan, names.replan, self._replan, qos_profile=qos.CONTROL)
         every(self, REPEAT_PERIOD_S, self._repeat)
-        every(self, BACKGROUND_PERIOD_S, self._fleet.take_background)
+        every(self, PLANNER_PERIOD_S, lambda: self._planner.look(self._fleet))
 
     def _follow(self, changed: Mapping[str, Any]) -> Callable[[], None]:
         def apply() -> None:
-            self._planner.policy = changed.get("policy", self._planner.policy)
+            self._fleet.policy = changed.get("policy", self._fleet.policy)
             self._roster.lease_s = changed.get("lease_s", self._roster.lease_s)
 
         return apply
+
+    def stop(self) -> None:
+        """Whoever waits for a plan is answered."""
+        self._fleet.end()
 
     def destroy_node(self) -> None:
         self._planner.end()
@@ -112,9 +122,9 @@ class SchedulerNode(Node):
     # --- services: answered when the servers follow, or not ---
 
     async def _admit(self, request: Any, response: Any) -> Any:
-        def admit() -> None:
+        def admit() -> Order:
             convert.check_name("robot", request.robot)
-            self._fleet.admit(request.robot, request.task)
+            return self._fleet.admit(request.robot, request.task)
 
         return await self._answer(response, admit, f"admit {request.robot!r} for {request.task!r}")
 
@@ -122,27 +132,40 @@ class SchedulerNode(Node):
         return await self._answer(response, lambda: self._fleet.release(request.robot), f"release {request.robot!r}")
 
     async def _replan(self, request: Any, response: Any) -> Any:
-        file = Path(request.factory_file) if request.factory_file else None
-        return await self._answer(response, lambda: self._fleet.replan(file), f"replan {file.name if file else ''}".strip())
+        given = request.factory_file
 
-    async def _answer(self, response: Any, change: Callable[[], None], what: str) -> Any:
-        response = await self._answered(response, change)
+        def replan() -> Order:
+            return self._fleet.replan(load_factory(Path(given or self._fleet.factory.file)), declared_anew=bool(given))
+
+        return await self._answer(response, replan, f"replan {Path(given).name}".strip())
+
+    async def _answer(self, response: Any, ask: Callable[[], Order], what: str) -> Any:
+        response = await self._answered(response, ask)
         answer = f"schedule {response.schedule_epoch}" if response.success else response.error_msg
         self._book.person(what, answer, response.success)
         return response
 
-    async def _answered(self, response: Any, change: Callable[[], None]) -> Any:
+    async def _answered(self, response: Any, ask: Callable[[], Order]) -> Any:
         """A schedule that is published is not in force yet: somebody else's may be."""
-        asked_s = clock()
         try:
-            change()
+            epoch = await self._decided(ask())
         except RfmError as error:
             return self._refuse(response, error.code, str(error))
-        epoch = self._fleet.epoch
-        if problem := await self._followers.take(epoch, asked_s):
+        if problem := await self._followers.take(epoch):
             return self._refuse(response, ScheduleError.code, f"schedule {epoch} is published, and {problem}")
         response.success, response.schedule_epoch = True, epoch
         return response
+
+    async def _decided(self, order: Order) -> int:
+        """The epoch that fulfils it. Raises: `RfmError`."""
+        if order.answer is None:
+            decided: Future = Future(executor=self.executor)
+            order.watchers.append(lambda: decided.set_result(None))
+            await decided
+        if isinstance(order.answer, RfmError):
+            raise order.answer
+        assert order.answer is not None
+        return order.answer
 
     def _refuse(self, response: Any, code: int, problem: str) -> Any:
         self.get_logger().warning(problem)

@@ -1,8 +1,12 @@
 """Factory and profiles in, schedule out."""
 
-from ros2_rfm_serving.scheduler.adaptation import Fleet, Migration
-from ros2_rfm_serving.scheduler.planned import Planned
-from ros2_rfm_serving.scheduler.planning import POLICIES, fleet_of, plan_factory, rebuilt, start_fleet
+from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.in_force import InForce
+from ros2_rfm_serving.scheduler.lookout import Lookout
+from ros2_rfm_serving.scheduler.migration import Migration
+from ros2_rfm_serving.scheduler.orders import Order
+from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
+from ros2_rfm_serving.scheduler.planning import POLICIES, fleet_of, plan, plan_factory, rebuilt, start_fleet
 from ros2_rfm_serving.scheduler.roster import DEFAULT_LEASE_S, LOOK_PERIOD_S, Roster, Word, newcomers, settled
 from ros2_rfm_serving.scheduler.solution import Solution, to_schedule
 
@@ -11,13 +15,18 @@ __all__ = [
     "LOOK_PERIOD_S",
     "POLICIES",
     "Fleet",
+    "InForce",
+    "Lookout",
     "Migration",
+    "Order",
+    "PlanOrder",
     "Planned",
     "Roster",
     "Solution",
     "Word",
     "fleet_of",
     "newcomers",
+    "plan",
     "plan_factory",
     "rebuilt",
     "settled",

@@ -1,47 +1,35 @@
 """Changes while the factory runs (ROSA §3.4.4): admission and release that keep the placement, and when to start afresh.
 
-The first path keeps every server's model and batch size: a new robot goes to the servers that keep every promise with it (see
-`admission`), and only its own routes are added. The second path plans the whole factory anew; it is worth its price only if the
-gain, until the next change, exceeds the actions lost while models move.
+The first path keeps every server's model, and every robot's server: a new robot goes to the servers that keep every promise with
+it, and its own routes are added (see `admission`); where that is not enough, rates and batch sizes change (see `adjustment`). The
+second path plans the whole factory anew; it is worth its price only if the gain, until the next change, exceeds the actions lost
+while models move.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Robot
+from ros2_rfm_serving.scheduler.adjustment import Adjustment
 from ros2_rfm_serving.scheduler.admission import Admission
 from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.migration import Migration
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.problem import Demand, Problem
-from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
+from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
+from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
+from ros2_rfm_serving.scheduler.seen import Seen
+from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
+ROUNDING = 1e-6
 MIN_GAIN = 1e-3
 """Relative gain below which predictions do not differ."""
 DEFAULT_HORIZON_S = 600.0
 """For how long a schedule is expected to last."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Migration:
-    """What a move to another schedule costs and gains."""
-
-    moved_servers: tuple[str, ...]
-    """They load another model."""
-    moved_robots: tuple[str, ...]
-    """At least one of their routes changes its server."""
-    lost_actions: float
-    """While the new models load, of the robots that were on those servers."""
-    gained_actions: float
-    """Until the horizon; none where it is within the rounding of what is predicted."""
-
-    @property
-    def worth_it(self) -> bool:
-        return self.gained_actions > self.lost_actions
 
 
 class Fleet:
@@ -56,32 +44,64 @@ class Fleet:
         self._problem, self._curves = problem, curves
         self._classes = {task.name: task for task in problem.classes}
         self._task_of = {robot.name: robot.task for robot in robots}
-        self._hosts = {p.server: Host(p) for p in schedule.placements}
+        self._hosts = {p.server: _host(p, problem.seen) for p in schedule.placements}
         self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
-        self._planned_hz: dict[str, float] = {}
+        self._seat(schedule.routes)
+        self._planned_hz = self._rates_hz()
         """Task -> action rate that the plan gives to its robots."""
-        for route in schedule.routes:
-            task, demand = self._task_of[route.robot], self._demands[self._task_of[route.robot], route.component]
+        self._no_room: dict[str, str] = {}
+        """Task -> why another robot of it does not fit: as the next one of a whole fleet will ask."""
+
+    @property
+    def hosts(self) -> Mapping[str, Host]:
+        """Server -> what it carries."""
+        return self._hosts
+
+    @property
+    def problem(self) -> Problem:
+        return self._problem
+
+    @property
+    def curves(self) -> Curves:
+        return self._curves
+
+    def paces_hz(self) -> dict[str, tuple[float, float]]:
+        """Task -> (action rate of one robot, by the closed loop at the slowest servers and by what it may send; its floor)."""
+        expected: dict[str, float] = {}
+        slowest: dict[int, float] = {}
+        for host in self._hosts.values():
+            for index in host.demands:
+                slowest[index] = max(slowest.get(index, 0.0), host.mean_s(0.0, self._curves))
+        for route in self.schedule.routes:
+            name = self._task_of[route.robot]
+            demand = self._demands[name, route.component]
             if demand.goal_coupled:
-                self._planned_hz[task] = max(route.predicted_rate_hz / demand.calls, self._planned_hz.get(task, 0.0))
-            self._hosts[route.server].add(route, demand)
+                expected[name] = min(expected.get(name, math.inf), route.max_rate_hz / demand.calls)
+        paces: dict[str, tuple[float, float]] = {}
+        for name, most_hz in expected.items():
+            task = self._classes[name]
+            loop_hz = task.closed_loop_hz({d.index: slowest.get(d.index, 0.0) for d in task.coupled})
+            paces[name] = min(most_hz, loop_hz), task.floor_hz
+        return paces
 
     def admit(self, robot: Robot) -> Fleet:
-        """Adds a robot to the servers as they are; no other robot's route changes.
+        """Adds a robot to the servers as they are; nobody moves. No other route changes where it fits beside them, others' rates
+        and batch sizes do where it fits so alone (see `adjustment`).
 
         Raises: `ScheduleError` naming what would not be kept, and the rate that it could have.
         """
         if robot.task not in self._classes:
             raise ScheduleError(f"no server hosts what robots of {robot.task!r} need: plan the whole factory anew")
-        task = self._classes[robot.task]
-        admission = Admission(task, self._problem.classes, self._hosts, self._curves, self._planned_hz.get(robot.task, 0.0))
-        hosts = admission.seats()
-        cap_hz, rate_hz = admission.rates_hz(hosts)
-        routes = [_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands]
-        changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
-        for demand, route in zip(task.demands, routes, strict=True):
-            changed._host(route.server).add(route, demand)
-        return changed._published((*self.schedule.routes, *routes), rate_hz)
+        if why := self._no_room.get(robot.task):
+            raise ScheduleError(why)
+        try:
+            return self._with(robot, self._classes[robot.task])
+        except ScheduleError as error:
+            try:
+                return self._adjusted_for(robot, self._classes[robot.task])
+            except ScheduleError as neither:
+                why = self._no_room[robot.task] = f"{error}, {neither}"
+                raise ScheduleError(why) from None
 
     def release(self, name: str) -> Fleet:
         """Takes a robot out; no other robot's route changes. Raises: `ScheduleError` for a robot that is not here."""
@@ -103,6 +123,12 @@ class Fleet:
         """None: the robot is not in the fleet."""
         return self._task_of.get(name)
 
+    def owing(self, other: Fleet) -> Fleet:
+        """What the plan of another fleet gave to each class is owed to it here too."""
+        changed = copy(self)
+        changed._planned_hz, changed._no_room = other._planned_hz, {}
+        return changed
+
     def newcomer(self, name: str, task: str) -> Robot:
         """As it would be called."""
         return Robot(name=name, task=task, index=sum(robot.task == task for robot in self.robots))
@@ -118,7 +144,8 @@ class Fleet:
             stopped = {r.robot for r in self.schedule.routes if r.server == placement.server}
             load_s = self._problem.load_s.get((placement.model, placement.gpu_type), 0.0)
             lost += load_s * self._actions_hz(self.schedule, stopped)
-        now_hz = self.actions_hz()
+        lost += MOVE_S * self._actions_hz(self.schedule, robots)
+        now_hz = self.reached_hz()
         gain_hz = self._actions_hz(other, set(self._task_of)) - now_hz
         return Migration(
             moved_servers=tuple(p.server for p in moved),
@@ -127,11 +154,92 @@ class Fleet:
             gained_actions=gain_hz * horizon_s if gain_hz > MIN_GAIN * now_hz else 0.0,
         )
 
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Servers with robots whose loss no standby makes good."""
+        return tuple(name for name, host in self._hosts.items() if host.sessions and not host.standby)
+
+    def reached_hz(self) -> float:
+        """The same, where robots do not become slower than was expected: nor faster, which only another schedule lets them."""
+        paces = {name: rate_hz for name, (rate_hz, _) in self.paces_hz().items()}
+        return sum(
+            self._classes[task].value * min(route.predicted_rate_hz, paces.get(task, math.inf))
+            for route in self.schedule.routes
+            if route.component == SYSTEM1 and (task := self._task_of[route.robot])
+        )
+
     def actions_hz(self) -> float:
         """Weighted action throughput that the schedule in force expects."""
         return self._actions_hz(self.schedule, set(self._task_of))
 
     # --- parts ---
+
+    def _with(self, robot: Robot, task: TaskClass) -> Fleet:
+        """Beside the others. Raises: `ScheduleError`."""
+        admission = Admission(task, self._problem.classes, self._hosts, self._curves, self._planned_hz.get(task.name, 0.0))
+        hosts = admission.seats()
+        cap_hz, rate_hz = admission.rates_hz(hosts)
+        routes = self._covered([_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands])
+        changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
+        for demand, route in zip(task.demands, routes, strict=True):
+            changed._host(route.server).add(route, demand)
+        return changed._published((*self.schedule.routes, *routes), rate_hz)
+
+    def _covered(self, routes: Sequence[Route]) -> list[Route]:
+        """The first robot of a server brings it a reserved standby, where one carries it."""
+        standbys: dict[str, str] = {}
+        for name in {route.server for route in routes if not self._hosts[route.server].sessions}:
+            mine = [(r, self._demands[r.task, r.component]) for r in routes if r.server == name]
+            load_hz, slos = sum(r.predicted_rate_hz for r, _ in mine), {(d.slo_s, d.percentile) for _, d in mine}
+            for other in self._hosts.values():
+                reserved = other.placement.standby and other.placement.model == self._hosts[name].placement.model
+                if reserved and other.load_hz + load_hz <= other.capacity_hz({*other.slos, *slos}, self._curves):
+                    standbys[name] = other.placement.server
+        return [replace(r, standby=standbys.get(r.server, r.standby)) for r in routes]
+
+    def _adjusted_for(self, robot: Robot, task: TaskClass) -> Fleet:
+        """Others' rates and batch sizes are other ones then. Raises: `ScheduleError`."""
+        now_hz = self._rates_hz()
+        if any(math.isinf(route.max_rate_hz) for route in self.schedule.routes):
+            raise ScheduleError("and no rate is limited here")
+        found = Adjustment(task, self._problem.classes, self._hosts, self._curves, self._planned_hz, now_hz).best()
+        seats = {d.index: self._hosts[found.seats[d.index]] for d in task.demands}
+        rate_hz = found.rates_hz[task.name]
+        mine = [_route(robot, d, seats[d.index], rate_hz, rate_hz) for d in task.demands]
+        routes = (*(self._at(route, found.rates_hz, now_hz) for route in self.schedule.routes), *mine)
+        changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
+        changed._hosts = {
+            name: _host(self._batched(host.placement, found.batch_sizes), self._problem.seen) for name, host in self._hosts.items()
+        }
+        changed._seat(routes)
+        gained_hz = sum(r.predicted_rate_hz for r in routes if r.component == SYSTEM1)
+        gained_hz -= sum(r.predicted_rate_hz for r in self.schedule.routes if r.component == SYSTEM1)
+        return changed._published(routes, gained_hz)
+
+    def _at(self, route: Route, rates_hz: Mapping[str, float], now_hz: Mapping[str, float]) -> Route:
+        """With its class at this rate; as it is where that has not changed."""
+        task = self._task_of[route.robot]
+        demand, rate_hz = self._demands[task, route.component], rates_hz[task]
+        if not demand.goal_coupled or abs(rate_hz - now_hz[task]) <= ROUNDING * rate_hz:
+            return route
+        return replace(route, max_rate_hz=demand.rate_hz(rate_hz), predicted_rate_hz=demand.rate_hz(rate_hz))
+
+    def _batched(self, placement: Placement, sizes: Mapping[str, int]) -> Placement:
+        return replace(placement, batch_size=sizes.get(placement.server, placement.batch_size))
+
+    def _rates_hz(self) -> dict[str, float]:
+        """Task -> the highest action rate of its robots."""
+        rates_hz: dict[str, float] = {}
+        for route in self.schedule.routes:
+            task = self._task_of[route.robot]
+            demand = self._demands[task, route.component]
+            if demand.goal_coupled:
+                rates_hz[task] = max(route.predicted_rate_hz / demand.calls, rates_hz.get(task, 0.0))
+        return rates_hz
+
+    def _seat(self, routes: Iterable[Route]) -> None:
+        for route in routes:
+            self._hosts[route.server].add(route, self._demands[self._task_of[route.robot], route.component])
 
     def _actions_hz(self, schedule: Schedule, robots: set[str]) -> float:
         """Weighted System 1 rate that the schedule expects of these robots."""
@@ -144,7 +252,7 @@ class Fleet:
     def _copy(self, robots: tuple[Robot, ...], task_of: dict[str, str]) -> Fleet:
         """With its own table of hosts; the hosts are shared until `_host` takes one to change it."""
         other = copy(self)
-        other.robots, other._task_of, other._hosts = robots, task_of, dict(self._hosts)
+        other.robots, other._task_of, other._hosts, other._no_room = robots, task_of, dict(self._hosts), {}
         return other
 
     def _host(self, server: str) -> Host:
@@ -164,6 +272,11 @@ class Fleet:
         return self
 
 
+def _host(placement: Placement, seen: Seen) -> Host:
+    gpu = placement.gpu or placement.server
+    return Host(placement, seen.gpu_type(gpu, placement.gpu_type), lives=gpu not in seen.lost)
+
+
 def _route(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: float) -> Route:
     return Route(
         robot=robot.name,
@@ -171,7 +284,7 @@ def _route(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: flo
         server=host.placement.server,
         max_rate_hz=demand.rate_hz(cap_hz),
         predicted_rate_hz=demand.rate_hz(rate_hz),
-        slo_s=demand.slo_s if math.isfinite(demand.slo_s) else 0.0,
+        slo_s=demand.promised_s if math.isfinite(demand.slo_s) else 0.0,
         standby=host.standby,
         task=robot.task,
     )

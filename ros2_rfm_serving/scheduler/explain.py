@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
 Feasible = Callable[[Factory, Mapping[str, int]], bool]
 """Can this factory, with so many robots of each task, be served?"""
@@ -41,9 +41,17 @@ def _slos(problem: Problem, curves: Curves) -> Iterator[str]:
             task = problem.classes[demand.task].name
             yield (
                 f"{demand.component} of {task!r}: {demand.model!r} needs {1e3 * fastest_s:.0f} ms "
-                f"(p{demand.percentile:g}) unloaded, the SLO of {1e3 * demand.slo_s:.0f} ms cannot be met; "
-                f"raise slo_ms above {1e3 * fastest_s:.0f}, or use a faster model or GPU"
+                f"(p{demand.percentile:g}) unloaded, the SLO of {1e3 * demand.promised_s:.0f} ms cannot be met{_left(demand)}; "
+                f"raise slo_ms above {1e3 * demand.promised_for(fastest_s):.0f}, or use a faster model or GPU"
             )
+
+
+def _left(demand: Demand) -> str:
+    """What becomes of an SLO before the server has any of it."""
+    network = f"the network ({1e3 * demand.network_s:.0f} ms)" if demand.network_s else ""
+    margin = f"a margin of {demand.margin:.0%}" if demand.margin else ""
+    takers = " and ".join(text for text in (network, margin) if text)
+    return f": {takers} leave {1e3 * max(demand.slo_s, 0.0):.0f} ms for the server" if takers else ""
 
 
 def _floors(problem: Problem, curves: Curves) -> Iterator[str]:

@@ -14,9 +14,11 @@ from ros2_rfm_serving.types import Placement, Route
 
 
 class Host:
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, gpu_type: str, *, lives: bool = True) -> None:
+        """gpu_type: of the curves that hold for it."""
+        self._lives = lives
         self.placement = placement
-        self.config = Config(placement.model, placement.gpu_type, placement.batching, placement.batch_size)
+        self.config = Config(placement.model, gpu_type, placement.batching, placement.batch_size)
         self.load_hz = 0.0
         self.sessions = 0
         self.demands: Counter[int] = Counter()
@@ -27,12 +29,16 @@ class Host:
 
     @property
     def takes_robots(self) -> bool:
-        return not self.placement.standby and not self.placement.gpu
+        return self._lives and not self.placement.standby and not self.placement.gpu
 
     def add(self, route: Route, demand: Demand) -> None:
         self.load_hz += route.predicted_rate_hz
-        self.sessions += 1
         self.standby = route.standby or self.standby
+        self.seat(demand)
+
+    def seat(self, demand: Demand) -> None:
+        """Of one more robot, whatever its rate."""
+        self.sessions += 1
         self.demands[demand.index] += 1
         self.slos[demand.slo_s, demand.percentile] += 1
 
@@ -55,6 +61,13 @@ class Host:
         """It admits as many sessions as before, or more if it must."""
         needed = max(2 * self.sessions, MIN_SESSIONS)
         return self.placement if needed <= self.placement.max_sessions else replace(self.placement, max_sessions=needed)
+
+    def batching(self, size: int) -> Host:
+        """The same in batches of another size."""
+        other = self.copied()
+        other.placement = replace(self.placement, batch_size=size)
+        other.config = replace(self.config, batch_size=size)
+        return other
 
     def copied(self) -> Host:
         other = copy(self)

@@ -1,12 +1,33 @@
-"""A plan of a whole factory, with all that it was made from."""
+"""A whole factory to be planned, and the plan of it with all that it was made from."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.types import Schedule
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlanOrder:
+    """Plain data: whoever plans may do so in another process. One order is another one's equal only if it is the same."""
+
+    factory: Factory
+    robots: tuple[Robot, ...]
+    policy: str
+    previous: Schedule | None = None
+    """Beside which it is made; None: the first."""
+    needed: bool = True
+    """Some of these robots are not served without, or somebody waits; False: it might be better than what there is."""
+    seen: Seen = AS_DECLARED
+    """Where the running factory is not as declared."""
+
+    @property
+    def epoch(self) -> int:
+        return self.previous.epoch + 1 if self.previous else 1
 
 
 class Planned(NamedTuple):
@@ -16,3 +37,6 @@ class Planned(NamedTuple):
     previous: Schedule | None
     """Beside which it was made."""
     policy: str
+    work: float = 0.0
+    """Done to find it (see `budget`)."""
+    seen: Seen = AS_DECLARED

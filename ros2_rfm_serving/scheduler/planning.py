@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ros2_rfm_serving.errors import ScheduleError
@@ -13,15 +13,18 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.policies import baselines, best
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement, TooFewServersError
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa
 from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.network import reserved
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, solution_of
 from ros2_rfm_serving.scheduler.prediction.rates import RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
+from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
 from ros2_rfm_serving.scheduler.solution import Solution, to_schedule
 from ros2_rfm_serving.scheduler.standby import with_standbys
 from ros2_rfm_serving.types import Schedule
@@ -41,6 +44,8 @@ WORK_PER_SERVER = 0.04
 """Default budget of a solver (see `budget`)."""
 BOUND_GAP, ROUGH_GAP = 3e-3, 0.5
 """Of the bound's integer program; rough when only feasibility is asked for."""
+Refit = Callable[[Factory, Schedule, Sequence[Robot], Seen], Fleet]
+"""Those of the robots that the schedule serves, under it, as the factory is seen."""
 DEFAULT_LOAD_S = 30.0
 """Of a model that the catalogue does not know on a GPU type."""
 
@@ -56,6 +61,8 @@ def plan_factory(
     work: float | None = None,
     explained: bool = True,
     arrivals: str | None = None,
+    seen: Seen = AS_DECLARED,
+    previous: Schedule | None = None,
 ) -> Solution:
     """Schedules a factory. An infeasible one gives a solution that says so, and (if `explained`) what would make it feasible.
 
@@ -65,12 +72,15 @@ def plan_factory(
     arrivals: of the curves that the policy plans with (`poisson`: as ROSA does); None, for all policies alike: those nearest to a
         factory, which every policy's schedule is judged by.
 
+    seen: where the running factory is not as declared.
+    previous: the schedule in force; what need not move stays where it is.
+
     Raises: `ScheduleError` for an unknown policy or nothing to serve; `ProfileError` for a model that was never measured.
     """
     if policy not in POLICIES:
         raise ScheduleError(f"no policy is named {policy!r}; there are: {', '.join(POLICIES)}")
     counts = Counter(robot.task for robot in factory.robots) if num_robots is None else num_robots
-    problem = problem_of(factory, counts, profile, catalogue)
+    problem = problem_of(factory, counts, profile, catalogue, seen, previous)
     budget = Budget(WORK_PER_SERVER * len(problem.servers) if work is None else work)
     curves = curves_of(problem, profile)
     if problems := explain.hopeless(problem, curves):
@@ -83,17 +93,22 @@ def plan_factory(
     if solution.policy and not solution.servers:
         problems = solution.problems
         if explained:
-            problems = (*problems, *explain.remedies(factory, counts, _feasible(profile, catalogue)))
+            problems = (*problems, *explain.remedies(factory, counts, _feasible(profile, catalogue, seen)))
         return _infeasible(policy, bound.objective, problems)
     if policy not in STATIC:
-        reserved = {s: g for s, g in factory.gpu_types.items() if s not in problem.servers}
-        solution = with_standbys(solution, problem, curves, reserved, peers=factory.standby.peers)
-    return replace(solution, work=budget.total)
+        types = seen.types(factory.gpu_types)
+        used = {server.gpu or server.server for server in solution.servers}
+        idle = sorted(types.keys() - used, key=lambda server: (server in problem.servers, list(types).index(server)))
+        reserved = {server: types[server] for server in idle[: factory.standby.num_servers]}
+        every = curves_of(problem, profile, types.values())
+        solution = with_standbys(solution, problem, every, reserved, peers=factory.standby.peers)
+    servers = tuple(replace(server, gpu_type=declared_type(server.gpu_type)) for server in solution.servers)
+    return replace(solution, servers=servers, work=budget.total)
 
 
-def _feasible(profile: Profile, catalogue: Catalogue | None) -> explain.Feasible:
+def _feasible(profile: Profile, catalogue: Catalogue | None, seen: Seen) -> explain.Feasible:
     def feasible(factory: Factory, counts: Mapping[str, int]) -> bool:
-        quick = plan_factory(factory, profile, catalogue, num_robots=counts, explained=False, work=0.0)
+        quick = plan_factory(factory, profile, catalogue, num_robots=counts, explained=False, work=0.0, seen=seen)
         return bool(quick.servers)
 
     return feasible
@@ -108,16 +123,41 @@ def start_fleet(
     epoch: int,
     previous: Schedule | None = None,
     policy: str = "best",
+    seen: Seen = AS_DECLARED,
 ) -> Fleet:
     """Plans a factory for these robots, ready to be adapted. Robots stay where they were in `previous` as far as they can.
 
     Raises: `ScheduleError` with the reasons and remedies when it cannot be served; `ProfileError`.
     """
-    counts = Counter(robot.task for robot in robots)
-    solution = plan_factory(factory, profile, catalogue, policy=policy, num_robots=counts)
+    order = PlanOrder(factory=factory, robots=tuple(robots), policy=policy, previous=previous, seen=seen)
+    solution = _served(order, profile, catalogue, None)
+    return fleet_of(factory, solution, robots, profile, catalogue, epoch=epoch, previous=previous, seen=seen)
+
+
+def plan(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None) -> Planned:
+    """work: as in `plan_factory`. Raises: as `start_fleet`."""
+    solution = _served(order, profile, catalogue, work)
+    fleet = fleet_of(
+        order.factory, solution, order.robots, profile, catalogue, epoch=order.epoch, previous=order.previous, seen=order.seen
+    )
+    return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen)
+
+
+def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, work: float | None) -> Solution:
+    counts = Counter(robot.task for robot in order.robots)
+    solution = plan_factory(
+        order.factory,
+        profile,
+        catalogue,
+        policy=order.policy,
+        num_robots=counts,
+        work=work,
+        seen=order.seen,
+        previous=order.previous,
+    )
     if not solution.servers:
         raise ScheduleError("; ".join(solution.problems))
-    return fleet_of(factory, solution, robots, profile, catalogue, epoch=epoch, previous=previous)
+    return solution
 
 
 def fleet_of(
@@ -129,37 +169,87 @@ def fleet_of(
     *,
     epoch: int,
     previous: Schedule | None = None,
+    seen: Seen = AS_DECLARED,
 ) -> Fleet:
     """These robots under a solution, ready to be adapted."""
-    return rebuilt(factory, to_schedule(solution, robots, epoch=epoch, previous=previous), robots, profile, catalogue)
+    return rebuilt(factory, to_schedule(solution, robots, epoch=epoch, previous=previous), robots, profile, catalogue, seen)
 
 
-def rebuilt(factory: Factory, schedule: Schedule, robots: Sequence[Robot], profile: Profile, catalogue: Catalogue | None) -> Fleet:
+def rebuilt(
+    factory: Factory,
+    schedule: Schedule,
+    robots: Sequence[Robot],
+    profile: Profile,
+    catalogue: Catalogue | None,
+    seen: Seen = AS_DECLARED,
+) -> Fleet:
     """These robots under a schedule that was planned for them."""
-    problem = problem_of(factory, Counter(robot.task for robot in robots), profile, catalogue)
+    problem = problem_of(factory, Counter(robot.task for robot in robots), profile, catalogue, seen)
     return Fleet(problem, curves_of(problem, profile), schedule, robots)
 
 
-def problem_of(factory: Factory, counts: Mapping[str, int], profile: Profile, catalogue: Catalogue | None) -> Problem:
-    """Raises: `ScheduleError` when no task has robots."""
-    classes = task_classes(factory, counts)
+def refit_by(profile: Profile, catalogue: Catalogue | None) -> Refit:
+    """Of schedules to what was seen since they were planned."""
+
+    def refit(factory: Factory, schedule: Schedule, robots: Sequence[Robot], seen: Seen) -> Fleet:
+        served = {route.robot for route in schedule.routes}
+        return rebuilt(factory, schedule, [robot for robot in robots if robot.name in served], profile, catalogue, seen)
+
+    return refit
+
+
+def problem_of(
+    factory: Factory,
+    counts: Mapping[str, int],
+    profile: Profile,
+    catalogue: Catalogue | None,
+    seen: Seen = AS_DECLARED,
+    previous: Schedule | None = None,
+) -> Problem:
+    """Raises: `ScheduleError` when no task has robots, or no server lives."""
+    classes = task_classes(seen.factory(factory), counts, seen)
     if not classes:
         raise ScheduleError("no task has any robot; nothing to serve")
-    servers = dict(list(factory.gpu_types.items())[: len(factory.gpu_types) - factory.standby.num_servers])
+    types = seen.types(factory.gpu_types)
+    if not types:
+        raise ScheduleError("no server lives; nothing serves")
+    declared = {server: gpu for server, gpu in factory.gpu_types.items() if server in types}
     memory: dict[tuple[str, str], float] = {}
     load: dict[tuple[str, str], float] = {}
     for model in dict.fromkeys(d.model for task in classes for d in task.demands):
-        for gpu_type in dict.fromkeys(factory.gpu_types.values()):
-            need = catalogue.footprint(model, gpu_type) if catalogue else None
-            if need and catalogue and not catalogue.fits(model, gpu_type):
+        for gpu_type in dict.fromkeys([*declared.values(), *types.values()]):
+            need = catalogue.footprint(model, declared_type(gpu_type)) if catalogue else None
+            if need and catalogue and not catalogue.fits(model, declared_type(gpu_type)):
                 continue
             memory[model, gpu_type] = need.memory_gb if need else 1.0
             load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
-    return Problem(classes=classes, servers=servers, memory_gb=memory, load_s=load, continuous=factory.continuous)
+    problem = Problem(
+        classes=classes,
+        servers=_normal(factory, types, previous),
+        memory_gb=memory,
+        load_s=load,
+        continuous=factory.continuous,
+        seen=seen,
+        declared=declared,
+        previous=previous,
+    )
+    return replace(problem, classes=reserved(classes, seen.factory(factory), curves_of(problem, profile)))
 
 
-def curves_of(problem: Problem, profile: Profile) -> Curves:
-    return Curves(profile.batched(problem.continuous), problem.models, problem.gpus, problem.memory_gb)
+def _normal(factory: Factory, types: Mapping[str, str], previous: Schedule | None) -> dict[str, str]:
+    """All but the reserved standbys: the last ones, or those that nobody is on now. A reserve makes up for servers that are
+    lost."""
+    num_lost = len(factory.gpu_types) - len(types)
+    used = {route.server for route in previous.routes} if previous else set()
+    order = sorted(types, key=lambda server: bool(used) and server not in used)
+    normal = set(order[: len(types) - max(0, factory.standby.num_servers - num_lost)])
+    return {server: gpu_type for server, gpu_type in types.items() if server in normal}
+
+
+def curves_of(problem: Problem, profile: Profile, gpu_types: Iterable[str] = ()) -> Curves:
+    """gpu_types: more than those of the normal servers."""
+    seen = problem.seen.profile(profile.batched(problem.continuous), problem.declared)
+    return Curves(seen, problem.models, dict.fromkeys([*problem.gpus, *gpu_types]), problem.memory_gb)
 
 
 def _run(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from ros2_rfm_serving.factory import Factory, Task
-from ros2_rfm_serving.factory.descriptor import ExecutionMode
+from ros2_rfm_serving.factory.descriptor import ExecutionMode, Network
+from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
+from ros2_rfm_serving.types import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,24 @@ class Demand:
     fixed_hz: float
     """Of one robot, of an obligation; 0 for a goal-coupled component."""
     slo_s: float
-    """inf: none declared"""
+    """From arrival at the server to reply: what the network and the margin leave of the SLO that robots were promised; inf: none
+    declared."""
     percentile: float
+    network: Network = field(default_factory=Network)
+    """Between its robots and the servers."""
+    network_s: float = 0.0
+    """What that takes of the SLO."""
+    margin: float = 0.0
+    """Share of the SLO that no prediction may use up."""
+
+    @property
+    def promised_s(self) -> float:
+        """The SLO that was declared, from request to reply."""
+        return self.promised_for(self.slo_s)
+
+    def promised_for(self, server_s: float) -> float:
+        """The lowest SLO that leaves so much for the server."""
+        return (server_s + self.network_s) / (1 - self.margin)
 
     def rate_hz(self, action_rate_hz: float) -> float:
         """Requests of one robot."""
@@ -46,13 +64,16 @@ class TaskClass:
     name: str
     num_robots: int
     cycle_s: float
-    """t_act: execution time of what one prediction commands."""
+    """t_act: execution time of what one prediction commands; with the round trips that a robot waits for where it does not overlap
+    them."""
     value: float
     floor_hz: float
     """Of one robot."""
     overlapped: bool
     """Asynchronous execution: a cycle lasts the longer of execution and inference instead of their sum."""
     demands: tuple[Demand, ...]
+    round_trip_s: float = 0.0
+    """Of the network, mean, where execution overlaps it: part of every wait."""
 
     @property
     def max_rate_hz(self) -> float:
@@ -73,7 +94,7 @@ class TaskClass:
 
         Overlapped, each component must only keep up: 1 / max(t_act, calls x latency).
         """
-        waits = [d.calls * latency_s[d.index] for d in self.coupled]
+        waits = [d.calls * (latency_s[d.index] + self.round_trip_s) for d in self.coupled]
         return 1.0 / (max(self.cycle_s, *waits) if self.overlapped else self.cycle_s + sum(waits))
 
 
@@ -89,6 +110,12 @@ class Problem:
     load_s: Mapping[tuple[str, str], float]
     continuous: frozenset[str] = frozenset()
     """GPU types whose servers batch continuously what can be batched in both ways."""
+    seen: Seen = AS_DECLARED
+    declared: Mapping[str, str] = field(default_factory=dict)
+    """Name -> GPU type, of all servers that live; in `servers`, one that is slower or faster than others of its type has its
+    own."""
+    previous: Schedule | None = None
+    """That is in force: what need not move stays where it is."""
 
     @cached_property
     def demands(self) -> tuple[Demand, ...]:
@@ -111,39 +138,46 @@ class Problem:
         return sum(task.weight * rate for task, rate in zip(self.classes, rates_hz, strict=True))
 
 
-def task_classes(factory: Factory, num_robots: Mapping[str, int]) -> tuple[TaskClass, ...]:
-    """Classes of the tasks that have robots, in the order of the descriptor; then those whose robots are all admitted later."""
+def task_classes(factory: Factory, num_robots: Mapping[str, int], seen: Seen = AS_DECLARED) -> tuple[TaskClass, ...]:
+    """Classes of the tasks that have robots, in the order of the descriptor; then those whose robots are all admitted later.
+
+    Their SLOs are the declared ones; `prediction.network` has what is left of them."""
     classes: list[TaskClass] = []
     index = 0
     for name in dict.fromkeys([*(entry.task for entry in factory.robot_fleet), *factory.tasks]):
         count = num_robots.get(name, 0)
         if count:
-            demands = _demands(factory.tasks[name], len(classes), index)
+            demands = _demands(factory.tasks[name], len(classes), index, seen.calls.get(name, {}))
             index += len(demands)
-            classes.append(_task_class(name, factory.tasks[name], count, demands))
+            classes.append(_task_class(factory, name, count, demands, seen.cycles_s.get(name)))
     return tuple(classes)
 
 
-def _task_class(name: str, task: Task, count: int, demands: tuple[Demand, ...]) -> TaskClass:
+def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, ...], seen_s: float | None) -> TaskClass:
+    """seen_s: execution time of what is executed of a chunk, where it is not as declared."""
+    task, round_trip_s = factory.tasks[name], factory.network_of(name).mean_s
+    overlapped = task.execution.mode is ExecutionMode.ASYNC
     return TaskClass(
         name=name,
         num_robots=count,
-        cycle_s=task.cycle_period_s,
+        cycle_s=(seen_s or task.cycle_period_s) + (0.0 if overlapped else round_trip_s * sum(d.calls for d in demands)),
+        round_trip_s=round_trip_s if overlapped else 0.0,
         value=task.value,
         floor_hz=task.floor_hz(count),
-        overlapped=task.execution.mode is ExecutionMode.ASYNC,
+        overlapped=overlapped,
         demands=demands,
     )
 
 
-def _demands(task: Task, task_index: int, first: int) -> tuple[Demand, ...]:
+def _demands(task: Task, task_index: int, first: int, seen: Mapping[str, float]) -> tuple[Demand, ...]:
+    """seen: calls per action, where they are not as declared."""
     return tuple(
         Demand(
             index=first + i,
             task=task_index,
             component=name,
             model=component.model,
-            calls=0.0 if component.freq_hz else task.calls_per_action(name),
+            calls=0.0 if component.freq_hz else seen.get(name, task.calls_per_action(name)),
             fixed_hz=component.freq_hz or 0.0,
             slo_s=component.slo_ms / 1e3 if component.slo_ms else math.inf,
             percentile=component.percentile or task.percentile,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.factory import Factory, Task
+from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Solution
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.network import server_slo_s
 from ros2_rfm_serving.types import SYSTEM1
 
 COMFORT = 0.8
@@ -39,7 +41,7 @@ def required_rates(factory: Factory, profile: Profile, rate_hz: float | None) ->
     rates = {}
     for entry in factory.robot_fleet:
         task = factory.tasks[entry.task]
-        most_hz = unloaded_closed_loop_hz(task, factory, profile)
+        most_hz = unloaded_closed_loop_hz(entry.task, factory, profile)
         floor_hz = task.floor_hz(entry.num_robots)
         if rate_hz is not None:
             needs = Required(rate_hz, "--rate")
@@ -56,10 +58,12 @@ def required_rates(factory: Factory, profile: Profile, rate_hz: float | None) ->
     return rates
 
 
-def unloaded_closed_loop_hz(task: Task, factory: Factory, profile: Profile) -> float:
-    """1 / (t_act + latencies), or of the longest of them in asynchronous execution, on idle servers (ROSA §3.4.2, eq. 4)."""
+def unloaded_closed_loop_hz(name: str, factory: Factory, profile: Profile) -> float:
+    """1 / (t_act + latencies and round trips), or of the longest of them in asynchronous execution, on idle servers (ROSA §3.4.2,
+    eq. 4)."""
+    task, round_trip_s = factory.tasks[name], factory.network_of(name).mean_s
     waits_s = [
-        task.calls_per_action(name) * unloaded_s(component.model, factory, profile)
+        task.calls_per_action(name) * (unloaded_s(component.model, factory, profile) + round_trip_s)
         for name, component in task.components.items()
         if not component.freq_hz
     ]
@@ -192,10 +196,15 @@ class _Use:
 def model_loads(factory: Factory, profile: Profile, required: dict[str, Required], rtt_s: float) -> list[ModelLoad]:
     """On the GPU type of the first group; rates are those required."""
     users: dict[str, list[_Use]] = defaultdict(list)
+    models, gpu_type = (
+        {c.model for task in factory.tasks.values() for c in task.components.values()},
+        factory.server_cluster[0].gpu_type,
+    )
+    curves = Curves(profile.batched(factory.continuous), models, (gpu_type,), [(model, gpu_type) for model in models])
     for entry in factory.robot_fleet:
         for name, component in factory.tasks[entry.task].components.items():
-            users[component.model].append(_use(factory, entry.task, name, entry.num_robots, required[entry.task].rate_hz))
-    gpu_type = factory.server_cluster[0].gpu_type
+            use = _use(factory, entry.task, name, entry.num_robots, required[entry.task].rate_hz)
+            users[component.model].append(replace(use, slo_s=server_slo_s(factory, entry.task, name, curves)))
     return [
         ModelLoad(
             model=model,

@@ -30,16 +30,33 @@ class Stream:
     cap_hz: float
     """What one robot may send at the most; inf: no rate control."""
     slo_s: float
-    """inf: none"""
+    """From request to reply; inf: none"""
     percentile: float = 99.0
     latency_s: float = 0.0
-    """Predicted, at that percentile: what the SLO is compared with."""
+    """Of the server, predicted, at that percentile."""
+    judged_s: float | None = None
+    """What the SLO is compared with where caps hold the load within what was measured: the curve's; None: `latency_s`."""
+    network_s: float = 0.0
+    """What the network adds to it, at that percentile."""
+    reserve_s: float = 0.0
+    """What network and margin take of the SLO."""
     part: int = 0
     """Of the robots of its task: those of one part have the same streams, wherever they are."""
 
     @property
+    def response_s(self) -> float:
+        """From request to reply."""
+        return self.latency_s + self.network_s
+
+    @property
+    def server_slo_s(self) -> float:
+        """What is left of the SLO for the server: what its latency is compared with."""
+        return self.slo_s - self.reserve_s
+
+    @property
     def keeps_slo(self) -> bool:
-        return self.latency_s <= self.slo_s * SLO_SLACK
+        judged_s = self.latency_s if self.judged_s is None else self.judged_s
+        return judged_s <= self.server_slo_s * SLO_SLACK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +174,8 @@ def _server_json(server: ServerSolution) -> dict[str, Any]:
                 "slo_ms": _finite(1e3 * s.slo_s),
                 "percentile": s.percentile,
                 "latency_ms": _finite(1e3 * s.latency_s),
+                "network_ms": 1e3 * s.network_s,
+                "server_slo_ms": _finite(1e3 * s.server_slo_s),
             }
             for s in server.streams
         ],

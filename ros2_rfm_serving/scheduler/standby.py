@@ -7,7 +7,7 @@ meets every SLO with both loads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
@@ -45,11 +45,14 @@ def with_standbys(
         lost -= _covered_by(best, servers, lost, curves)
         servers.append(best)
     cover = cover_of(servers, curves, peers=peers)
-    notes = solution.notes
-    if cover.uncovered and reserved:
-        names = ", ".join(cover.uncovered[:NAMED]) + (f" and {len(cover.uncovered) - NAMED} more" * (len(cover.uncovered) > NAMED))
-        notes = (*notes, f"no standby covers the loss of {names}")
+    notes = (*solution.notes, *([uncovered(cover.uncovered)] if cover.uncovered else ()))
     return replace(solution, servers=tuple(servers), standby_of=dict(cover.standby_of), notes=notes)
+
+
+def uncovered(servers: Sequence[str]) -> str:
+    """In words."""
+    more = f" and {len(servers) - NAMED} more" if len(servers) > NAMED else ""
+    return f"no standby covers the loss of {', '.join(servers[:NAMED])}{more}"
 
 
 def cover_of(servers: Iterable[ServerSolution], curves: Curves, *, peers: bool) -> Cover:
@@ -95,5 +98,5 @@ def _carries(host: ServerSolution, streams: Iterable[Stream], model: str, curves
     streams = list(streams)
     config = Config(host.model, host.gpu_type, host.batching, host.batch_size)
     load_hz = sum(stream.num_robots * stream.rate_hz for stream in streams)
-    limits = [curves.capacity_hz(config, stream.slo_s, stream.percentile) for stream in streams]
+    limits = [curves.capacity_hz(config, stream.server_slo_s, stream.percentile) for stream in streams]
     return load_hz <= min(limits, default=0.0)

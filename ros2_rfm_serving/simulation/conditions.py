@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ros2_rfm_serving import faults
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import descriptor
 from ros2_rfm_serving.faults import FaultPlan
 from ros2_rfm_serving.robot.config import LinkConfig
 
@@ -54,6 +55,11 @@ class Network:
         rising = all(a[0] < b[0] for a, b in pairwise(self.trace))
         _check(rising, "network.trace", len(self.trace), "points in the order of their times")
 
+    @classmethod
+    def declared(cls, network: descriptor.Network) -> Network:
+        """As a descriptor has it: half of it each way."""
+        return cls(latency_s=network.round_trip_ms / 2e3, jitter_s=network.jitter_ms / 2e3)
+
     @property
     def is_perfect(self) -> bool:
         return not (self.latency_s or self.jitter_s or self.loss or self.cuts or self.trace)
@@ -68,10 +74,24 @@ class Stragglers:
     from_s: float = 0.0
     until_s: float = math.inf
     """When there are any."""
+    servers: frozenset[str] = frozenset()
+    """Whose; empty: everybody's."""
 
     def __post_init__(self) -> None:
         _check(0 <= self.share <= 1, "stragglers.share", self.share, "a share, 0 to 1")
         _check(self.factor > 0, "stragglers.factor", self.factor, "more than 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsureness:
+    """From then on models are sure of fewer actions, or of more, than the descriptor's horizons declare."""
+
+    from_s: float = math.inf
+    factor: float = 1.0
+    """Of the rows that are executed of a chunk."""
+
+    def __post_init__(self) -> None:
+        _check(self.factor > 0, "unsureness.factor", self.factor, "more than 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +122,10 @@ class TaskArrivals:
 class Conditions:
     """By default a perfect factory: every robot always has a task and nothing ever fails."""
 
-    network: Network = Network()
+    network: Network | None = None
+    """None: as the descriptor declares it of each group of robots."""
     stragglers: Stragglers = Stragglers()
+    unsureness: Unsureness = Unsureness()
     crashes: tuple[Crash, ...] = ()
     joins: Mapping[str, float] = field(default_factory=dict)
     """Robot -> when it comes; all others are there from the start."""

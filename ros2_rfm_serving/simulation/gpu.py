@@ -35,8 +35,9 @@ class Unsure:
     """Lets an engine say how sure it is of its actions, where a horizon policy asks: from a row on that is drawn, its last solver
     step still changed all, by any measure. `rows`: robot -> how many it executes before, on average."""
 
-    def __init__(self, rows: Mapping[str, int], seed: int) -> None:
+    def __init__(self, rows: Mapping[str, int], seed: int, world: World) -> None:
         self._rows, self._draws = rows, np.random.default_rng(seed)
+        self._given, self._events = world.conditions.unsureness, world.events
 
     def __call__(self, request: InferenceRequest, reply: EngineReply) -> EngineReply:
         if not len(reply.chunk_model) or request.id.robot not in self._rows:
@@ -45,7 +46,9 @@ class Unsure:
 
     def _updates(self, request: InferenceRequest, length: int) -> Array:
         """[3, T, 1]. The rows of its prefix are executed before the chunk is there."""
-        sure = request.inference_delay_steps + int(self._draws.integers(1, 2 * self._rows[request.id.robot]))
+        factor = self._given.factor if self._events.now_s >= self._given.from_s else 1.0
+        mean = max(1, round(factor * self._rows[request.id.robot]))
+        sure = request.inference_delay_steps + int(self._draws.integers(1, 2 * mean))
         updates = np.zeros((3, length, 1), np.float32)
         updates[0, :sure] = updates[2, sure:] = LARGE
         return updates
@@ -70,10 +73,11 @@ class Stragglers:
     def __init__(self, world: World, server: str, share: int) -> None:
         self._conditions, self._share = world.conditions.stragglers, share
         self._rng, self._events = source(world.seed, "straggler", server), world.events
+        self._hit = not self._conditions.servers or server in self._conditions.servers
 
     def factor(self) -> float:
         given = self._conditions
-        slow = given.from_s <= self._events.now_s < given.until_s and given.share and self._rng.random() < given.share
+        slow = self._hit and given.from_s <= self._events.now_s < given.until_s and given.share and self._rng.random() < given.share
         return self._share * (given.factor if slow else 1.0)
 
 

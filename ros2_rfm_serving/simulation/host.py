@@ -13,6 +13,7 @@ from ros2_rfm_serving.factory.settings import ServerSettings
 from ros2_rfm_serving.faults import Delivery, Direction, corrupt
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
+from ros2_rfm_serving.server.figures import ServerSnapshot
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.gpu import Gpu, SteppedGpu
 from ros2_rfm_serving.simulation.rounds import Answers, Rounds
@@ -83,7 +84,7 @@ class Host:
         self, placement: Placement, settings: ServerSettings, gpus: Sequence[Gpu], world: World, profile_s: tuple[float, ...] = ()
     ) -> None:
         """gpus: its own, and the one that its requests overflow to, if any. profile_s: as in `ServerConfig`."""
-        self.placement, self.name = placement, placement.server
+        self.placement, self.name, self._settings = placement, placement.server, settings
         self.tally = ServerTally()
         self.clients: dict[str, Client] = {}
         self.listeners: list[Client] = []
@@ -94,7 +95,9 @@ class Host:
         self._round_trips_s = [0.0, *(s.round_trip_ms / 1e3 for s in (settings.overflow,) if s)]
         self._server = self._started(self._config)
         self._up = True
-        self._lives = 1
+        self._lives, self._loaded_s = 1, math.nan
+        self.loads = False
+        """A model, which nobody waited for when it began."""
         self._in_progress: set[Work] = set()
         self._busy_since_s = self._looks_s = math.inf
         if self._config.refetch_after_s < math.inf:
@@ -169,6 +172,45 @@ class Host:
         for client in self.listeners:
             if client.wire.connected(Direction.DOWN, now_s):
                 client.server_seen(self.name)
+
+    @property
+    def snapshot(self) -> ServerSnapshot | None:
+        """What its status says; None: it is down, and says nothing."""
+        return self._server.snapshot(self._events.now_s) if self._up else None
+
+    # --- another schedule ---
+
+    def follow(self, placement: Placement) -> None:
+        """The same model, in other batches or with other robots."""
+        if placement != self.placement:
+            self.placement = placement
+            size = self._config.batch_size if placement.batching == CONTINUOUS else placement.batch_size
+            self._config = replace(self._config, batch_size=size, max_sessions=placement.max_sessions)
+            if self._up:
+                self._server.resize(size, placement.max_sessions)
+
+    def become(self, placement: Placement, gpus: Sequence[Gpu], profile_s: tuple[float, ...], load_s: float) -> None:
+        """Another model, once it is loaded; robots that are still here find nobody meanwhile."""
+        crashed = not self._up and not self.loads
+        self.crash(math.inf)
+        stepped = isinstance(gpus[0], SteppedGpu)
+        self.placement, self._gpus = placement, gpus
+        self._config = server_config(placement, self._settings, gpus[0].max_concurrent, profile_s, stepped=stepped)
+        if not crashed:
+            self.load(load_s)
+
+    def load(self, load_s: float) -> None:
+        """Its model: until then it takes nothing."""
+        self.crash(math.inf)
+        self.loads, self._loaded_s = True, self._events.now_s + load_s
+        if self._loaded_s < math.inf:
+            self._events.at(self._loaded_s, self._load_ends, self._loaded_s)
+
+    def _load_ends(self, time_s: float) -> None:
+        """Only the newest plan holds."""
+        if self.loads and time_s == self._loaded_s:
+            self.loads = False
+            self._restart()
 
     # --- faults ---
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from ros2_rfm_serving.errors import CapacityError, ContractError, RfmError
 from ros2_rfm_serving.factory import Robot, Task
 from ros2_rfm_serving.factory.descriptor import CONTROL_RATE_HZ
@@ -13,12 +15,24 @@ from ros2_rfm_serving.factory.settings import RobotSettings
 from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
 from ros2_rfm_serving.robot.config import EpisodeReset
+from ros2_rfm_serving.scheduler.watch import Asked, RobotWord
+from ros2_rfm_serving.simulation.conditions import Network
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.goodput import Ledger
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.wire import Wire
 from ros2_rfm_serving.simulation.world import World
-from ros2_rfm_serving.types import SYSTEM1, ObservationRequest, Reply, RequestId, Schedule, SessionGrant, SessionRequest, empty
+from ros2_rfm_serving.types import (
+    SYSTEM1,
+    ObservationRequest,
+    Reply,
+    RequestId,
+    RobotState,
+    Schedule,
+    SessionGrant,
+    SessionRequest,
+    empty,
+)
 
 ASYNC_STEPS = 8
 """Control steps of what an asynchronous robot executes of one chunk: the grain at which it can overlap."""
@@ -80,11 +94,12 @@ class SimulatedRobot:
         hosts: Mapping[str, Host],
         ledger: Ledger,
         world: World,
+        network: Network,
     ) -> None:
         self.name = robot.name
         self.brain = RobotBrain(robot_config(robot.name, settings, world))
         self._faults_rng = source(world.seed, "faults", robot.name)
-        self.wire = Wire(world.conditions.network, robot.name, source(world.seed, "network", robot.name), self._faults_rng)
+        self.wire = Wire(network, robot.name, source(world.seed, "network", robot.name), self._faults_rng)
         self._schedule, self._hosts, self._ledger, self._world = schedule, hosts, ledger, world
         self._events, self._traffic = world.events, world.traffic
         self._arrivals = world.conditions.arrivals
@@ -139,6 +154,28 @@ class SimulatedRobot:
             self._ledger.begin(self._events.now_s)
             self.brain.start(self._goal, self._events.now_s)
             self._react()
+
+    def follow(self, schedule: Schedule) -> None:
+        """Another one is in force."""
+        self._schedule = schedule
+        if self._there:
+            self.brain.follow(schedule, self._events.now_s)
+            self._react()
+
+    def word(self) -> RobotWord:
+        """As its status says."""
+        brain = self.brain
+        trips = {name: part.round_trips for name, part in brain.figures.items()}
+        return RobotWord(
+            robot=self.name,
+            task=self._goal.task,
+            server=brain.system1_server,
+            streams=self._there and brain.state is RobotState.STREAMING and brain.task is not None,
+            asked={name: Asked(sum(trip.counts), trip.sum) for name, trip in trips.items()},
+            horizons=sum(brain.horizons.counts),
+            horizons_s=brain.horizons.sum,
+            round_trip_p99_s=float(np.quantile(brain.round_trips_s or [math.nan], 0.99)),
+        )
 
     # --- what arrives ---
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from ros2_rfm_serving.errors import ConfigurationError
@@ -12,8 +12,10 @@ from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.factory.settings import Settings, settings_of
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.simulation.conditions import Conditions
+from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
+from ros2_rfm_serving.simulation.conditions import Conditions, Network
 from ros2_rfm_serving.simulation.goodput import ActionTally, Ledger, Tally
+from ros2_rfm_serving.simulation.gpu import Gpu
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.report import (
     Counters,
@@ -24,9 +26,10 @@ from ros2_rfm_serving.simulation.report import (
     latency_figures,
 )
 from ros2_rfm_serving.simulation.robot import ASYNC_STEPS, SimulatedRobot, mean_rows, num_steps
+from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from ros2_rfm_serving.simulation.timing import Timing, build_gpu
 from ros2_rfm_serving.simulation.world import World
-from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
+from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule, ServerState
 
 BRIDGED = 3
 """Rows of a chunk, as a multiple of what is executed of it: enough for an inference twice as long as the execution."""
@@ -63,13 +66,40 @@ def simulate(
     return simulation.report(seconds)
 
 
+def simulate_watched(
+    factory: Factory,
+    catalogue: Catalogue,
+    profile: Profile,
+    *,
+    seconds: float,
+    seed: int,
+    warm_up_s: float = 5.0,
+    conditions: Conditions = Conditions(),  # noqa: B008 - frozen
+    watches: bool = True,
+    work: float | None = None,
+) -> tuple[Report, SimulatedScheduler]:
+    """The same with the scheduler in it, which hears robots and servers, and whose schedules everybody follows.
+
+    watches: False: it hears nothing, and its first schedule lasts. work: of one plan (`SimulatedScheduler`). Raises: as `simulate`.
+    """
+    world = World(seed=seed, warm_up_s=warm_up_s, conditions=conditions)
+    scheduler = SimulatedScheduler(factory, profile, catalogue, world.events, work=work)
+    simulation = _Simulation(scheduler.schedules[0], factory, Timing(catalogue=catalogue, profile=profile), world)
+    scheduler.published.append(lambda schedule, now_s: simulation.follow(schedule))
+    if watches:
+        scheduler.watch(simulation.server_words, simulation.robot_words)
+    world.events.run(warm_up_s + seconds)
+    return simulation.report(seconds), scheduler
+
+
 class _Simulation:
     def __init__(self, schedule: Schedule, factory: Factory, timing: Timing, world: World) -> None:
         self.world, self._schedule, self._factory = world, schedule, factory
         self._tallies: Tallies = {name: {c: Tally() for c in task.components} for name, task in factory.tasks.items()}
         self._actions = {name: ActionTally() for name in factory.tasks}
         self._settings = settings_of(factory)
-        self._hosts = _hosts(schedule, factory, self._settings, timing, world)
+        self._build = Build(factory, self._settings, timing, world)
+        self._hosts = _hosts(schedule, self._build)
         self._robots = self._connected()
         self._served = Counter(robot.task for robot in factory.robots if robot.name in self._robots)
         _plan(self._hosts, self._robots, factory, timing.catalogue, world)
@@ -87,11 +117,66 @@ class _Simulation:
             ledger = Ledger(task, self._tallies[robot.task], self._actions[robot.task], self.world.warm_up_s)
             mine = replace(self._schedule, routes=tuple(routes[robot.name]))
             settings = self._settings.robots[robot.task]
-            robots[robot.name] = client = SimulatedRobot(robot, task, settings, mine, self._hosts, ledger, self.world)
-            for server in sorted({r.server for r in mine.routes} | {r.standby for r in mine.routes if r.standby}):
-                self._hosts[server].clients[robot.name] = client
-                self._hosts[server].listeners.append(client)
+            robots[robot.name] = client = SimulatedRobot(
+                robot, task, settings, mine, self._hosts, ledger, self.world, self._network_of(robot.task)
+            )
+            self._connect(client, mine)
         return robots
+
+    def _connect(self, client: SimulatedRobot, mine: Schedule) -> None:
+        for server in sorted({r.server for r in mine.routes} | {r.standby for r in mine.routes if r.standby}):
+            if client.name not in self._hosts[server].clients:
+                self._hosts[server].clients[client.name] = client
+                self._hosts[server].listeners.append(client)
+
+    # --- what the scheduler says and hears ---
+
+    def follow(self, schedule: Schedule) -> None:
+        """Another one is in force, for everybody at once. Who is without a route in it goes on asking where it did."""
+        self._schedule = schedule
+        for placement in schedule.placements:
+            host = self._hosts.get(placement.server)
+            if host is None:
+                host = self._hosts[placement.server] = self._build.host(placement)
+                host.load(self._build.load_s(placement))
+                self.world.events.at(self.world.events.now_s, host.tell_status)
+            elif (host.placement.model, host.placement.batching) == (placement.model, placement.batching):
+                host.follow(placement)
+            else:
+                host.become(placement, *self._build.machine(placement), self._build.load_s(placement))
+        routes: dict[str, list[Route]] = defaultdict(list)
+        for route in schedule.routes:
+            routes[route.robot].append(route)
+        for name, robot in self._robots.items():
+            if name in routes:
+                mine = replace(schedule, routes=tuple(routes[name]))
+                self._connect(robot, mine)
+                robot.follow(mine)
+
+    def server_words(self) -> Iterator[ServerWord]:
+        for name, host in self._hosts.items():
+            if host.loads:
+                yield ServerWord(server=name, state=ServerState.LOADING, model=host.placement.model)
+            elif snapshot := host.snapshot:
+                inference, wait = snapshot.histograms["inference_s"], snapshot.histograms["queue_wait_s"]
+                yield ServerWord(
+                    server=name,
+                    state=ServerState.READY,
+                    model=host.placement.model,
+                    batch_size=snapshot.batch_size,
+                    mean_batch_size=snapshot.mean_batch_size,
+                    latency_p99_s=snapshot.latency_p99_s,
+                    replies=sum(inference.counts),
+                    inference_s=inference.sum,
+                    queue_wait_s=wait.sum,
+                )
+
+    def robot_words(self) -> Iterator[RobotWord]:
+        return (robot.word() for robot in self._robots.values())
+
+    def _network_of(self, task: str) -> Network:
+        given = self.world.conditions.network
+        return Network.declared(self._factory.network_of(task)) if given is None else given
 
     def report(self, seconds: float) -> Report:
         for robot in self._robots.values():
@@ -138,19 +223,37 @@ class _Simulation:
         )
 
 
-def _hosts(schedule: Schedule, factory: Factory, settings: Settings, timing: Timing, world: World) -> dict[str, Host]:
+class Build:
+    """Hosts of one simulated factory."""
+
+    def __init__(self, factory: Factory, settings: Settings, timing: Timing, world: World) -> None:
+        self._settings, self._timing, self._world = settings, timing, world
+        robots = settings.robots
+        self._rows = {r.name: mean_rows(robots[r.task]) for r in factory.robots if robots[r.task].horizon.policy}
+        self._chunk_length = BRIDGED * max(ASYNC_STEPS, *self._rows.values(), *map(num_steps, robots.values()))
+
+    def host(self, placement: Placement, share: int = 1) -> Host:
+        gpus, profile_s = self.machine(placement, share)
+        return Host(placement, self._settings.of(placement), gpus, self._world, profile_s)
+
+    def machine(self, placement: Placement, share: int = 1) -> tuple[list[Gpu], tuple[float, ...]]:
+        """Its own GPU, or a share of one, and what its requests overflow to, if anything; and what it knows of itself."""
+        given = (placement, self._timing, self._world)
+        gpus = [build_gpu(*given, share, self._chunk_length, self._rows)]
+        if self._settings.of(placement).overflow:
+            gpus.append(build_gpu(*given, 1, self._chunk_length, self._rows, name=f"{placement.server} overflow"))
+        of = (placement.model, placement.gpu_type, placement.batching, placement.batch_size)
+        return gpus, self._timing.profile.batches_s(*of)
+
+    def load_s(self, placement: Placement) -> float:
+        """inf: nobody has said."""
+        footprint = self._timing.catalogue.footprint(placement.model, placement.gpu_type)
+        return footprint.load_s if footprint else math.inf
+
+
+def _hosts(schedule: Schedule, build: Build) -> dict[str, Host]:
     on_gpu = Counter(placement.gpu for placement in schedule.placements if placement.gpu)
-    rows = {r.name: mean_rows(settings.robots[r.task]) for r in factory.robots if settings.robots[r.task].horizon.policy}
-    chunk_length = BRIDGED * max(ASYNC_STEPS, *rows.values(), *map(num_steps, settings.robots.values()))
-    hosts = {}
-    for placement in schedule.placements:
-        share = on_gpu[placement.gpu] if placement.gpu else 1
-        rules = settings.of(placement)
-        gpus = [build_gpu(placement, timing, world, share, chunk_length, rows)]
-        if rules.overflow:
-            gpus.append(build_gpu(placement, timing, world, 1, chunk_length, rows, name=f"{placement.server} overflow"))
-        profile_s = timing.profile.batches_s(placement.model, placement.gpu_type, placement.batching, placement.batch_size)
-        hosts[placement.server] = Host(placement, rules, gpus, world, profile_s)
+    hosts = {p.server: build.host(p, on_gpu[p.gpu] if p.gpu else 1) for p in schedule.placements}
     for route in schedule.routes:
         for server in (route.server, route.standby):
             if server and server not in hosts:

@@ -70,7 +70,7 @@ def build_gpu(
         seed=source(world.seed, "service", name).getrandbits(32),
     )
     stragglers = Stragglers(world, name, share)
-    unsure = Unsure(rows, spec.seed + 1)
+    unsure = Unsure(rows, spec.seed + 1, world)
     if isinstance(law, SteppedService):
         return SteppedGpu(stragglers, replace(spec, batch_sizes=sizes), law, unsure)
     if isinstance(law, ContinuousService):

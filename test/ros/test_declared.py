@@ -19,7 +19,7 @@ from rclpy.parameter import Parameter
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
-from ros2_rfm_serving.factory.descriptor import FleetEntry, ServerCluster, Standby, Task
+from ros2_rfm_serving.factory.descriptor import FleetEntry, Planning, ServerCluster, Standby, Task
 from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters, node_list
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.robot.config import RobotConfig
@@ -49,7 +49,8 @@ server_cluster:
     overflow: {url: "ws://elsewhere:8000", round_trip_ms: 50, token_env: TOKEN}
   - {num_servers: 1, gpu_type: OTHER, batching: continuous}
 standby: {num_servers: 0, peers: true}
-robot_fleet: [{task: pick, num_robots: 2}]
+planning: {slo_margin: 0.1}
+robot_fleet: [{task: pick, num_robots: 2, network: {round_trip_ms: 4, jitter_ms: 2}}]
 pick:
   pipeline: {action_period_ms: 200, system2_to_system1_call_ratio: 0.1}
   execution:
@@ -88,6 +89,9 @@ CHANGED: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "standby.peers": (("standby", "peers"), False),
     "robot_fleet.task": (("robot_fleet", 0, "task"), "other"),
     "robot_fleet.num_robots": (("robot_fleet", 0, "num_robots"), 3),
+    "robot_fleet.network.round_trip_ms": (("robot_fleet", 0, "network", "round_trip_ms"), 8),
+    "robot_fleet.network.jitter_ms": (("robot_fleet", 0, "network", "jitter_ms"), 3),
+    "planning.slo_margin": (("planning", "slo_margin"), 0.2),
     "task.pipeline.action_period_ms": ((*PICK, "pipeline", "action_period_ms"), 400),
     "task.pipeline.system2_to_system1_call_ratio": ((*PICK, "pipeline", "system2_to_system1_call_ratio"), 0.2),
     "task.execution.mode": ((*PICK, "execution"), {"mode": "sync", "horizon": HORIZON}),
@@ -174,7 +178,7 @@ def parts(annotation: Any) -> list[Any]:
 
 def test_every_key_of_the_descriptor_is_accounted_for() -> None:
     """A new key fails here, until somebody says what it changes."""
-    sections = {"server_cluster": ServerCluster, "standby": Standby, "robot_fleet": FleetEntry, "task": Task}
+    sections = {"server_cluster": ServerCluster, "standby": Standby, "robot_fleet": FleetEntry, "planning": Planning, "task": Task}
     assert {key for name, section in sections.items() for key in keys(section, name)} == set(CHANGED)
     assert set(ONLY_LIVE) <= set(CHANGED)
 

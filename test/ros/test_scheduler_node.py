@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,10 +112,14 @@ class Rig:
         end_s = time.monotonic() + seconds
         self.wait(lambda: time.monotonic() > end_s)
 
-    def call(self, kind: type, **fields: Any) -> Any:
+    def begin(self, kind: type, **fields: Any) -> Any:
+        """The future answer."""
         client = self._clients[kind]
         self.wait(client.service_is_ready)
-        future = client.call_async(kind.Request(**fields))  # type: ignore[attr-defined]
+        return client.call_async(kind.Request(**fields))  # type: ignore[attr-defined]
+
+    def call(self, kind: type, **fields: Any) -> Any:
+        future = self.begin(kind, **fields)
         self.wait(future.done)
         return future.result()
 
@@ -187,7 +193,7 @@ def test_a_robot_that_no_schedule_can_serve_is_refused_and_the_others_stay(rig: 
         answer = rig.call(srv.AdmitRobot, robot=f"arm_{number}", task="arm")
         if not answer.success:
             break
-        rig.wait(lambda: not rig.scheduler._planner.is_busy)  # another plan for this fleet, published if worth it
+        rig.wait(lambda: rig.scheduler._fleet.wanted is None)  # another plan for this fleet, published if worth it
     assert number > 3, "not even one was admitted"
     assert answer.schedule_epoch == in_force
     rig.refused(answer, "arm", 120)
@@ -295,24 +301,65 @@ def test_a_replan_that_a_server_does_not_follow_fails_and_names_it(running: Rig)
     assert not answer.success and "server_2 follows another scheduler, 42" in answer.error_msg and answer.error_code == 120, answer
 
 
-def test_a_replan_that_takes_long_is_no_success_before_the_servers_were_heard_again(
-    running: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody is heard while it is planned: that says nothing about who is there."""
-    plan = running.scheduler._planner.plan
+def planner(rig: Rig) -> int:
+    """The process that plans, once there is one."""
+    rig.wait(lambda: rig.scheduler._planner._worker)
+    return int(rig.scheduler._planner._worker.process.pid)
+
+
+def test_a_replan_that_takes_long_is_no_success_where_a_server_does_not_follow(running: Rig) -> None:
     follows_another = msg.ServerStatus(scheduler=0x42, schedule_epoch=7)
     follows_another.header.frame_id = "server_2"
     strayed = running.peer.create_publisher(msg.ServerStatus, "/rfm/servers/server_2/status", qos.SERVER_STATUS)
     running.peer.create_timer(0.2, lambda: strayed.publish(follows_another))
     running.wait(lambda: "server_2 follows another scheduler, 42" in running.diagnosis("scheduler: schedule").message)
+    answer = running.begin(srv.Replan)
+    os.kill(planner(running), signal.SIGSTOP)
+    running.turn(SILENT_SERVER_S + 0.5)
+    os.kill(planner(running), signal.SIGCONT)
+    running.wait(answer.done)
+    assert not answer.result().success and "server_2 follows another scheduler, 42" in answer.result().error_msg
 
-    def slowly(*arguments: Any) -> Any:
-        time.sleep(SILENT_SERVER_S + 0.5)
-        return plan(*arguments)
 
-    monkeypatch.setattr(running.scheduler._planner, "plan", slowly)
+def test_while_the_whole_factory_is_planned_robots_come_and_go_and_the_schedule_is_repeated(running: Rig) -> None:
+    """Whoever plans is held up here: the scheduler is not. And a plan of a fleet that has changed since is made again."""
+    running.call(srv.AdmitRobot, robot="late", task="arm")
+    os.kill(planner(running), signal.SIGSTOP)
+    waits = running.begin(srv.Replan)
+    for number in range(2):
+        assert running.call(srv.AdmitRobot, robot=f"more_{number}", task="arm").success
+    assert running.call(srv.ReleaseRobot, robot="late").success
+    running.schedules.clear()
+    running.wait(lambda: len(running.schedules) > 1)
+    assert not waits.done()
+    os.kill(planner(running), signal.SIGCONT)
+    running.wait(waits.done)
+    assert waits.result().success, waits.result()
+    planned = running.schedule(waits.result().schedule_epoch)
+    assert {route.robot for route in planned.routes} == {"arm_1", "arm_2", "more_0", "more_1"}
+
+
+def test_a_planner_that_is_killed_is_an_answer_and_the_next_one_plans(running: Rig) -> None:
+    """As by a machine that runs out of memory."""
+    waits = running.begin(srv.Replan)
+    killed = planner(running)
+    os.kill(killed, signal.SIGSTOP)
+    os.kill(killed, signal.SIGKILL)
+    running.wait(waits.done)
+    assert (waits.result().success, waits.result().error_code) == (
+        False,
+        121,
+    ) and "planner's process ended" in waits.result().error_msg
     answer = running.call(srv.Replan)
-    assert not answer.success and "server_2 follows another scheduler, 42" in answer.error_msg, answer
+    assert answer.success, answer.error_msg
+    assert planner(running) != killed
+
+
+def test_what_the_planner_does_not_expect_is_an_answer(running: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Profiles that cannot be: the planner raises what nobody raises on purpose."""
+    monkeypatch.setattr(running.scheduler._planner, "_profile", None)
+    answer = running.call(srv.Replan)
+    assert not answer.success and answer.error_code == 121 and "AttributeError" in answer.error_msg
 
 
 def test_a_whole_fleet_that_asks_at_once_is_answered(running: Rig) -> None:

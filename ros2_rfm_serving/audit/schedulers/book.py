@@ -12,12 +12,15 @@ import orjson
 from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.journal import Journal
 from ros2_rfm_serving.factory import Factory, Robot
-from ros2_rfm_serving.scheduler import Fleet, Planned
+from ros2_rfm_serving.scheduler import Fleet, Planned, seen
+from ros2_rfm_serving.scheduler.planning import Refit
+from ros2_rfm_serving.scheduler.repair import seeing
+from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.types import Schedule
 
 PLANNED, CHANGED, BACKGROUND = "planned", "changed", "background"
 Step = list[Any]
-"""["release", robot], ["admit", robot, task, index] or ["again"]"""
+"""["release", robot], ["admit", robot, task, index], ["again"] or ["saw", what (`seen.to_json`), servers lost, servers back]"""
 
 
 class Book:
@@ -43,6 +46,12 @@ class Book:
         steps = steps_of(before, after)
         self._steps += steps
         self._note(_change_of, steps, after.schedule, reason)
+
+    def saw(self, finding: Finding, after: Fleet) -> None:
+        """The factory is not as it was planned for."""
+        step = ["saw", seen.to_json(finding.seen), list(finding.lost), list(finding.back)]
+        self._steps.append(step)
+        self._note(_change_of, [step], after.schedule, finding.words)
 
     def person(self, what: str, answer: str, done: bool) -> None:
         """ROS does not say who calls."""
@@ -101,6 +110,7 @@ def _inputs(planned: Planned, factory: str, profiles: str) -> dict[str, Any]:
         "robots": [[robot.name, robot.task, robot.index] for robot in planned.fleet.robots],
         "previous": previous.epoch if previous else 0,
         "policy": planned.policy,
+        "seen": seen.to_json(planned.seen),
     }
 
 
@@ -113,13 +123,16 @@ def steps_of(before: Fleet, after: Fleet) -> list[Step]:
     return [*gone, *came] or [["again"]]
 
 
-def stepped(fleet: Fleet, steps: Sequence[Step]) -> Fleet:
+def stepped(fleet: Fleet, steps: Sequence[Step], factory: Factory, refit: Refit) -> Fleet:
     """Raises: `ScheduleError`."""
     for do, *args in steps:
         if do == "release":
             fleet = fleet.release(args[0])
         elif do == "admit":
             fleet = fleet.admit(Robot(name=args[0], task=args[1], index=args[2]))
+        elif do == "saw":
+            said, lost, back = args
+            fleet, _ = seeing(fleet, factory, seen.from_json(said), lost, back, refit)
         else:
             fleet = fleet.again()
     return fleet

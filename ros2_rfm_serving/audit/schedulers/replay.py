@@ -11,7 +11,8 @@ from ros2_rfm_serving.audit.schedulers.book import BACKGROUND, CHANGED, hashed, 
 from ros2_rfm_serving.errors import RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.scheduler import Fleet, rebuilt, start_fleet
+from ros2_rfm_serving.scheduler import Fleet, rebuilt, seen, start_fleet
+from ros2_rfm_serving.scheduler.planning import refit_by
 from ros2_rfm_serving.types import Schedule
 
 GIVEN = "the schedule of its snapshot is taken as it is: what it was made from was not recorded"
@@ -37,7 +38,7 @@ class SchedulerReplay:
             raise RfmError("no factory was planned yet")
         inputs = brain["inputs"]
         self._learn(brain["factory"], inputs)
-        self._fleet = stepped(self._as_planned(inputs, brain["schedule"]), brain["steps"])
+        self._fleet = self._stepped(self._as_planned(inputs, brain["schedule"]), brain["steps"], inputs)
         self._kept = brain
         if "previous" not in brain:
             self.notes.append(GIVEN)
@@ -56,9 +57,13 @@ class SchedulerReplay:
 
     def _changed(self, steps: Sequence[list[Any]]) -> Mapping[str, Any]:
         assert self._fleet is not None
-        self._fleet = stepped(self._fleet, steps)
+        self._fleet = self._stepped(self._fleet, steps, self._kept["inputs"])
         self._kept = {**self._kept, "steps": [*self._kept["steps"], *steps]}
         return {"schedule": codec.plain(self._fleet.schedule)}
+
+    def _stepped(self, fleet: Fleet, steps: Sequence[list[Any]], inputs: Mapping[str, Any]) -> Fleet:
+        """Raises: `ScheduleError`."""
+        return stepped(fleet, steps, self._factories[inputs["factory"]], refit_by(self._profile, self._catalogue))
 
     def _planned(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
         inputs = record["inputs"]
@@ -95,6 +100,7 @@ class SchedulerReplay:
             epoch=inputs["previous"] + 1,
             previous=previous,
             policy=inputs["policy"],
+            seen=seen.from_json(inputs.get("seen", {})),
         )
 
     def _as_planned(self, inputs: Mapping[str, Any], schedule: Any) -> Fleet:
@@ -105,7 +111,8 @@ class SchedulerReplay:
         factory = self._factories.get(inputs["factory"])
         if factory is None:
             raise RfmError("its factory is not in the recording")
-        return rebuilt(factory, found, robots_of(inputs), self._profile, self._catalogue)
+        seen_then = seen.from_json(inputs.get("seen", {}))
+        return rebuilt(factory, found, robots_of(inputs), self._profile, self._catalogue, seen_then)
 
     def _learn(self, factory: Any, inputs: Mapping[str, Any]) -> None:
         """Raises: `RfmError`."""

@@ -113,7 +113,7 @@ def train_policy(
         optimizer.step()
         rate.step()
         update_average(average, network, min(training.ema_decay, step / (step + 10)))
-        loss_sum += float(loss)
+        loss_sum += float(loss.detach())
         if step % training.log_every == 0:
             report({"step": step, "loss": loss_sum / training.log_every, "learning_rate": float(rate.get_last_lr()[0])})
             loss_sum = 0.0
@@ -156,7 +156,7 @@ def train_judge(
         optimizer.step()
         rate.step()
         update_average(average, network, min(training.ema_decay, step / (step + 10)))
-        loss_sum += float(loss)
+        loss_sum += float(loss.detach())
         if step % training.log_every == 0:
             accuracy = judge_accuracy(average.eval(), data, test_rows, words, rng)
             report({"step": float(step), "loss": loss_sum / training.log_every, **accuracy})

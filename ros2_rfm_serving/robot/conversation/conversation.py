@@ -61,8 +61,8 @@ class Conversation:
         self.links.reconfigure(config)
         self.due.reconfigure(config)
 
-    def follow(self, schedule: Schedule, *, newer: bool) -> None:
-        self.links.follow(schedule, newer=newer)
+    def follow(self, schedule: Schedule, now_s: float, *, newer: bool) -> None:
+        self.links.follow(schedule, now_s, newer=newer)
         self.calls.serve(link.component for link in self.links.coupled)
         self._supervision.serve(link.component for link in self.links.all if link.route)
 

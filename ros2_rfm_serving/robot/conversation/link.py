@@ -16,6 +16,7 @@ from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.flight import Answered, Flight, InFlight
 from ros2_rfm_serving.robot.conversation.latency import Latencies
 from ros2_rfm_serving.types import Chunk, ModelContract, Reply, RequestId, Route, SessionGrant
+from ros2_rfm_serving.types.phase import Phase
 
 
 class LinkState(enum.Enum):
@@ -83,6 +84,8 @@ class Link:
     """Earliest time that the schedule's rate allows for the next request."""
     allowance_s: float = 0.0
     """What a synchronous robot's System 1 waits for a plan now and then is part of its cycle, not lost (ROSA §3.4.2, eq. 4)."""
+    gives_way: bool = False
+    """A synchronous robot's System 1: who had to wait for others moves its phase (`types/phase.py`)."""
     goal_coupled: bool = False
     """Asked as System 1's execution wants it; the others whenever `next_send_s` allows."""
     _placed_model: str = ""
@@ -94,6 +97,7 @@ class Link:
     """Never begins anew: two servers may number their sessions alike."""
     _first_reply: bool = True
     _backoff_s: float = 0.0
+    _phase: Phase = field(default_factory=Phase)
     _period_s: float = 0.0
     _limit_s: float = 0.0
 
@@ -103,7 +107,7 @@ class Link:
 
     # --- where ---
 
-    def follow(self, route: Route | None, server: str, *, paced: bool = True) -> None:
+    def follow(self, route: Route | None, server: str, now_s: float, *, paced: bool = True) -> None:
         """Takes a route and, of its two servers, the one to use; another server means another session.
 
         paced: by the route's rate; System 2 goes with System 1's calls, and a rate of its own would only hold the robot up.
@@ -112,9 +116,17 @@ class Link:
             self.turn_to(server, "not scheduled" if route is None else "opening a session")
         self.route = route
         if route:
-            self._period_s = 1.0 / route.max_rate_hz if paced else 0.0
+            self._repace(1.0 / route.max_rate_hz if paced else 0.0, now_s)
             self.slo_s = route.slo_s or math.inf
             self.reconfigure(self.config)
+
+    def _repace(self, period_s: float, now_s: float) -> None:
+        """At another pace it keeps its place in the period: the robots of a server, who change theirs together, stay as far apart
+        in it as they were, and do not crowd into a part of it for ever after."""
+        wait_s = self.next_send_s - now_s
+        if 0.0 < wait_s < math.inf and self._period_s > 0.0:
+            self.next_send_s = now_s + wait_s / self._period_s * period_s
+        self._period_s = period_s
 
     def reconfigure(self, config: LinkConfig) -> None:
         """From the next request on."""
@@ -134,7 +146,7 @@ class Link:
 
     def turn_to(self, server: str, problem: str) -> None:
         self.close(problem)
-        self.server, self.retry_s, self._backoff_s = server, -math.inf, 0.0
+        self.server, self.retry_s, self._backoff_s, self._phase = server, -math.inf, 0.0, Phase()
 
     @property
     def in_flight(self) -> InFlight | None:
@@ -339,6 +351,8 @@ class Link:
         if not self._first_reply or self.config.counts_first_latency:  # it may include warm-up
             self.latencies.append(now_s - seen.sent_s)
         self._first_reply = False
+        if self.gives_way:
+            self.next_send_s += self._phase.shift_s(now_s - asked.sent_s, self._period_s)
         return answered
 
     def delay_steps(self, step_rate_hz: float) -> int:

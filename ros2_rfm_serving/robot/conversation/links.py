@@ -39,7 +39,7 @@ class Links:
 
     # --- where to send ---
 
-    def follow(self, schedule: Schedule, *, newer: bool) -> None:
+    def follow(self, schedule: Schedule, now_s: float, *, newer: bool) -> None:
         routes = schedule.routes_of(self._config.name)
         for component in {**routes, **self._links}:
             link = self._links.setdefault(component, Link(self._config.name, component, self._config.link))
@@ -48,7 +48,7 @@ class Links:
             stays = route is not None and link.server in (route.server, route.standby) and link.server
             home = route.server if route else ""
             back = not stays or (newer and home in self._servers.ready)
-            link.follow(route, home if back else link.server, paced=not self._config.calls_per_action.get(component))
+            link.follow(route, home if back else link.server, now_s, paced=not self._config.calls_per_action.get(component))
             if placement := schedule.placement_of(home):
                 link.place(placement.model)
             for server in (route.server, route.standby) if route else ():
@@ -59,6 +59,7 @@ class Links:
         self.system1 = self._links.get(SYSTEM1)
         for link in self.all:
             link.goal_coupled = link is self.system1 or link in self.coupled
+            link.gives_way = link is self.system1 and self._config.synchronous
 
     def _pipeline(self, link: Link) -> None:
         """A frame lasts as long as what is executed of a chunk. Ticks that are steps jitter: half of one is no matter; others are

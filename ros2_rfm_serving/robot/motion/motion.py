@@ -41,7 +41,7 @@ class Motor:
         self.smoothness = Smoothness(config.command_type, len(config.action_names))
         self.staleness_s = math.nan
         """Age of the observation behind the last executed action."""
-        self.stalenesses = Histogram()
+        self.stalenesses, self.horizons = Histogram(), Histogram()
         """Of every executed action."""
         self.step_ends_s = -math.inf
         """Until then the last action is being executed."""
@@ -133,7 +133,8 @@ class Motor:
             return "bad_shape"
         if not (np.isfinite(robot).all() and np.isfinite(model).all()):
             return "non_finite"
-        rows = robot[min(max(real_delay, 0), max(self.queue.mark - mark, 0)) :] if self._config.replace_queue else robot
+        moved = min(max(real_delay, 0), max(self.queue.mark - mark, 0))
+        rows = robot[moved:] if self._config.replace_queue else robot
         refused, warned = self.gate.admit(rows, self._executed_last if self._config.replace_queue else None)
         self.gate_warnings.update(warned)
         if refused:
@@ -141,6 +142,8 @@ class Motor:
         origin = Origin(chunk.id, chunk.server, chunk.model_hash, chunk.ended_with, begun_s)
         horizon = chunk.execution_horizon
         self.queue.merge(model, robot, mark, observed_s, real_delay=real_delay, horizon=horizon, origin=origin)
+        if horizon:
+            self.horizons.add(max(horizon - moved, 1) * self._step_s)
         self._at_seam = True
         if self._shaper:
             self.queue.refuse(self._shaper.unfit(self.queue.rows))

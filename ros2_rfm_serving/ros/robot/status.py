@@ -158,6 +158,7 @@ def status_message(brain: RobotBrain, task: str, punctuality: Punctuality, now_s
         fallbacks=convert.counters_to(brain.fallbacks),
         histograms=[
             convert.histogram_to("staleness_s", brain.stalenesses),
+            convert.histogram_to("horizon_s", brain.horizons),
             convert.histogram_to("tick_s", punctuality.durations),
             convert.histogram_to("tick_late_s", punctuality.latenesses),
             *(convert.histogram_to("round_trip_s", part.round_trips, name) for name, part in sorted(brain.figures.items())),

@@ -257,7 +257,8 @@ class _Mix:
         for task, rate in zip(self._problem.classes, self._rates, strict=True):
             if task.overlapped:
                 for demand in task.coupled:
-                    self._add_waiting((demand,), task.num_robots)
+                    row = self._add_waiting((demand,), task.num_robots)
+                    row.SetCoefficient(rate, demand.calls * task.round_trip_s)
             else:
                 self._add_waiting(task.coupled, task.num_robots).SetCoefficient(rate, task.cycle_s)
 

@@ -14,8 +14,7 @@ robots out of step, so that the tail grows and the rate falls.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
@@ -71,33 +70,6 @@ def _law_s(host: Host, service_s: float, cycle_s: float) -> float:
     busy = min(1.0, robots * service_s / (cycle_s + service_s))
     wait_s = 0.5 * busy * service_s if host.config.batch_size > 1 else 0.0
     return max(service_s + wait_s, convoys * service_s - cycle_s)
-
-
-@dataclass(frozen=True)
-class Latency:
-    """Of one server."""
-
-    mean_s: float
-    at: Callable[[float], float]
-    """Seconds at a percentile."""
-
-
-def latency(problem: Problem, curves: Curves, host: Host) -> Latency:
-    """Of a server whose robots all pace themselves.
-
-    Calls of other components put robots out of step, by one service at the most; without any, only services scatter, as the profile
-    shows where nothing queues.
-    """
-    tasks = [problem.classes[problem.demands[d].task] for d, _ in host.robots]
-    service_s = _service_s(curves, host)
-    response_s = _law_s(host, service_s, min(t.cycle_s for t in tasks))
-    if any(len(t.coupled) > 1 for t in tasks):
-        return Latency(response_s, lambda percentile: response_s + service_s)
-    return Latency(response_s, lambda percentile: response_s * _scatter(curves, host, percentile))
-
-
-def _scatter(curves: Curves, host: Host, percentile: float) -> float:
-    return min(curves.quantile(c, percentile).y[0] / curves.quantile(c, 50.0).y[0] for c in curves.of(host.config.model))
 
 
 def _fastest_response_s(problem: Problem, curves: Curves, host: Host) -> float | None:

@@ -7,12 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ros2_rfm_serving.scheduler.prediction import convoys
+from ros2_rfm_serving.scheduler.prediction import stable
 from ros2_rfm_serving.scheduler.prediction.bound import Bound
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium, equilibrium
+from ros2_rfm_serving.scheduler.prediction.network import response_s
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
-from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.prediction.responses import Latency, Responses
+from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream, TaskSolution
 
 
@@ -63,8 +65,19 @@ def solution_of(
         servers=servers,
         problems=tuple(problems),
         complete=operation.complete,
-        notes=(*_beyond(servers), *(() if bound.proven else ("the bound is loose: its search was cut short",))),
+        notes=(
+            *_beyond(servers),
+            *_doubtful(servers),
+            *(() if bound.proven else ("the bound is loose: its search was cut short",)),
+        ),
     )
+
+
+def _notes(servers: Sequence[ServerSolution], bound: Bound) -> Iterator[str]:
+    yield from _beyond(servers)
+    yield from _doubtful(servers)
+    if not bound.proven:
+        yield "the bound is loose: its search was cut short"
 
 
 def _settled(problem: Problem, curves: Curves, operation: Operation) -> Equilibrium:
@@ -108,14 +121,17 @@ def _servers(problem: Problem, curves: Curves, operation: Operation, settled: Eq
     gpus = operation.gpus or ("",) * len(operation.hosts)
     names = _names(problem, operation.hosts, gpus)
     order = sorted(range(len(names)), key=lambda i: (list(problem.servers).index(gpus[i] or names[i]), i))
+    responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
     return tuple(
-        replace(_server(problem, curves, operation, operation.hosts[i], settled), server=names[i], gpu=gpus[i]) for i in order
+        replace(_server(problem, responses, operation, operation.hosts[i], settled), server=names[i], gpu=gpus[i]) for i in order
     )
 
 
 def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list[str]:
     """Servers of the right type in the order of models, so that neighbours host the same; shared GPUs name model and component."""
     free = {gpu_type: [s for s, g in problem.servers.items() if g == gpu_type] for gpu_type in problem.gpus}
+    if problem.previous and not any(gpus):
+        return stable.names(problem, problem.previous, hosts, free)
     names = [""] * len(hosts)
     for i in sorted(range(len(hosts)), key=lambda i: (problem.models.index(hosts[i].config.model), hosts[i].robots)):
         component = problem.demands[hosts[i].robots[0][0]].component if hosts[i].robots else "idle"
@@ -123,11 +139,10 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list
     return names
 
 
-def _server(problem: Problem, curves: Curves, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:
+def _server(problem: Problem, responses: Responses, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:
     rates, caps = settled.rates, operation.caps
     of_host = [(problem.demands[index], count) for index, count in host.robots]
-    load_hz = sum(count * demand.rate_hz(rates[demand.task]) for demand, count in of_host)
-    latency = _latency(problem, curves, operation, host, settled, load_hz)
+    latency, curve = responses.of(host), responses.by_curve(host) if caps else None
     streams = [
         Stream(
             task=problem.classes[demand.task].name,
@@ -136,9 +151,12 @@ def _server(problem: Problem, curves: Curves, operation: Operation, host: Host, 
             num_robots=count,
             rate_hz=demand.rate_hz(rates[demand.task]),
             cap_hz=demand.fixed_hz or (demand.calls * caps[demand.task] if caps else math.inf),
-            slo_s=demand.slo_s,
+            slo_s=demand.promised_s,
             percentile=demand.percentile,
             latency_s=latency.at(demand.percentile),
+            judged_s=curve.at(demand.percentile) if curve else None,
+            network_s=_added_s(latency, demand),
+            reserve_s=demand.promised_s - demand.slo_s if math.isfinite(demand.slo_s) else 0.0,
         )
         for demand, count in of_host
     ]
@@ -149,25 +167,18 @@ def _server(problem: Problem, curves: Curves, operation: Operation, host: Host, 
         batching=host.config.batching,
         batch_size=host.config.batch_size,
         streams=tuple(streams),
-        rate_hz=load_hz,
+        rate_hz=responses.load_hz(host),
         mean_s=latency.mean_s,
         p99_s=latency.at(99.0),
         beyond_profile=host in settled.saturated,
     )
 
 
-def _latency(
-    problem: Problem, curves: Curves, operation: Operation, host: Host, settled: Equilibrium, load_hz: float
-) -> convoys.Latency:
-    """By the profile's curves, but for servers that are saturated and for robots that pace themselves."""
-    mean = curves.mean(host.config)
-    if host in settled.saturated:
-        response_s = settled.response_s[host]
-        return convoys.Latency(response_s, lambda p: response_s + max(curves.quantile(host.config, p).y[-1] - mean.y[-1], 0.0))
-    demands = [problem.demands[d] for d, _ in host.robots]
-    if demands and operation.paces and all(d.calls == 1.0 and operation.paces[d.task] is not None for d in demands):
-        return convoys.latency(problem, curves, host)
-    return convoys.Latency(mean.at(load_hz), lambda p: curves.quantile(host.config, p).at(load_hz))
+def _added_s(latency: Latency, demand: Demand) -> float:
+    server_s = latency.at(demand.percentile)
+    if not demand.network.mean_s or not math.isfinite(server_s):
+        return 0.0
+    return response_s(server_s, latency.mean_s, demand.network, demand.percentile) - server_s
 
 
 def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
@@ -178,10 +189,24 @@ def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
             if not stream.keeps_slo:
                 text = (
                     f"{stream.component} of {stream.task!r} on {server.server}: predicted p{stream.percentile:g} "
-                    f"{1e3 * stream.latency_s:.0f} ms, the SLO is {1e3 * stream.slo_s:.0f} ms"
+                    f"{1e3 * stream.latency_s:.0f} ms, the SLO is {1e3 * stream.slo_s:.0f} ms{_share(stream)}"
                 )
                 texts[stream.task].append(text)
     return dict(texts)
+
+
+def _share(stream: Stream) -> str:
+    return f", of which network and margin leave {1e3 * stream.server_slo_s:.0f} for the server" if stream.reserve_s else ""
+
+
+def _doubtful(servers: Sequence[ServerSolution]) -> Iterator[str]:
+    """Where the curve keeps an SLO and the robots in question do not, in words."""
+    doubtful = {(s.task, s.component) for server in servers for s in server.streams if s.keeps_slo and s.latency_s > s.server_slo_s}
+    for task, component in sorted(doubtful):
+        yield (
+            f"{component} of {task!r}: its load is within the SLO by the profile's curves, but so many robots with such caps may "
+            "get in each other's way and miss it; a higher planning.slo_margin makes room"
+        )
 
 
 def _beyond(servers: Sequence[ServerSolution]) -> Iterator[str]:

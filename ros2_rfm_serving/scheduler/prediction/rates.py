@@ -88,7 +88,7 @@ class RateSearch:
         means = [line.at(load) for line, load in zip(self._lines, loads, strict=True)]
         loops = []
         for task, demands in zip(self.problem.classes, self._waits, strict=True):
-            waits = [calls * max([means[i] for i in where]) for calls, where in demands]
+            waits = [calls * (max([means[i] for i in where]) + task.round_trip_s) for calls, where in demands]
             loops.append(1.0 / (max(task.cycle_s, *waits, 0.0) if task.overlapped else task.cycle_s + sum(waits)))
         return tuple(loops)
 
@@ -223,7 +223,9 @@ class RateSearch:
             for host in self._where[demand.index]:
                 at = {**worst, demand.index: host}
                 parts = [demand] if task.overlapped else list(task.coupled)
-                cycle = sum(d.calls * means[at[d.index]] for d in parts) + (0.0 if task.overlapped else task.cycle_s)
+                cycle = sum(d.calls * (means[at[d.index]] + task.round_trip_s) for d in parts) + (
+                    0.0 if task.overlapped else task.cycle_s
+                )
                 gradient = {c: cycle}
                 for d in parts:
                     rise = rates[c] * d.calls * self._lines[at[d.index]].slope_at(loads[at[d.index]])

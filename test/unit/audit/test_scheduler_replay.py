@@ -15,9 +15,18 @@ from ros2_rfm_serving.audit.replay import Replayed, brains, replay
 from ros2_rfm_serving.audit.schedulers.replay import GIVEN, SchedulerReplay
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.scheduler.adaptation import Fleet
-from test.unit.scheduler.test_fleet_in_force import FACTORY, Running
+from ros2_rfm_serving.scheduler.planning import refit_by
+from ros2_rfm_serving.scheduler.seen import Seen, Travel
+from ros2_rfm_serving.scheduler.watch import Finding
+from test.unit.scheduler.test_in_force import FACTORY, Running
 
 Records = list[dict[str, Any]]
+SIGHTS = (
+    (Seen(paces={"server_2": 1.3}, cycles_s={"arm": 0.3}), (), ()),
+    (Seen(lost=("server_2",), travels={"arm": Travel(mean_s=0.001, tail_s=0.002)}), ("server_2",), ()),
+    (Seen(models={("emulated/arm-policy", "EMULATED"): 0.9}), (), ("server_2",)),
+)
+"""(what was seen, who was lost, who was back)"""
 
 
 def again(kept: Sequence[Mapping[str, Any]], profiles: Path) -> Replayed:
@@ -33,17 +42,22 @@ def lived(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Records
     running = Running(folder, repository / "config" / "profiles")
     running.kept.listen()
     running.fleet.admit("late", "arm")
-    running.wait(lambda: not running.planner.is_busy)
+    running.plan_what_is_wanted()
     running.fleet.admit("late", "wrist")
     running.fleet.admit("other", "wrist")
+    running.plan_what_is_wanted()
     running.kept.listen()
     running.fleet.release("late")
     running.says("guest", "wrist")
     running.fleet.settle()
-    running.wait(lambda: not running.planner.is_busy)
+    running.plan_what_is_wanted()
     larger = folder / "larger.yaml"
     larger.write_text(FACTORY.replace("num_robots: 2", "num_robots: 3"))
-    running.fleet.replan(larger)
+    running.replan(larger)
+    running.plan_what_is_wanted()
+    for seen, lost, back in SIGHTS:
+        running.fleet.see(Finding(seen, lost, back, "statuses said so"), refit_by(running.profile, running.catalogue))
+        running.plan_what_is_wanted()
     running.roster.release("nobody")
     with pytest.raises(RfmError):
         running.fleet.release("nobody else")
@@ -115,6 +129,17 @@ def test_another_code_is_found(lived: Records, profiles: Path, monkeypatch: pyte
     monkeypatch.setattr(Fleet, "admit", lambda self, robot: admit(self, robot).again())
     result = again(lived, profiles)
     assert result.difference is not None and result.at["kind"] == "plan"
+
+
+def test_what_was_seen_counts(lived: Records, profiles: Path) -> None:
+    """Another pace, another server lost: other schedules."""
+    steps = [step for record in lived if record.get("how") == "changed" for step in record["steps"] if step[0] == "saw"]
+    assert len(steps) == len(SIGHTS) and steps[1][2] == ["server_2"]
+    changed = copy.deepcopy(lived)
+    record = next(r for r in changed if r.get("how") == "changed" and r["steps"][0][0] == "saw" and r["steps"][0][2])
+    record["steps"][0][1:3] = [{"lost": ["server_1"]}, ["server_1"]]
+    result = again(changed, profiles)
+    assert result.difference is not None and result.at["n"] == record["n"]
 
 
 def test_other_profiles_are_said(lived: Records, tmp_path: Path, profiles: Path) -> None:

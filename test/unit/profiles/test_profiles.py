@@ -22,6 +22,7 @@ from ros2_rfm_serving.engines.emulated import EmulatedEngine
 from ros2_rfm_serving.engines.registry import EngineSpec, build_engine
 from ros2_rfm_serving.errors import ConfigurationError, ModelError, ProfileError
 from ros2_rfm_serving.factory import Catalogue
+from ros2_rfm_serving.operate import profile_sheet
 from ros2_rfm_serving.operate.profiled import BATCHINGS, derived
 from ros2_rfm_serving.profiles import (
     COLUMNS,
@@ -258,6 +259,29 @@ def test_derived_profiles_say_so_and_agree_with_the_figures_they_come_from(repos
         assert carried_hz <= capacity < refused_hz
 
 
+def test_the_laws_honour_rosas_figures_of_saturated_and_of_idle_servers(repository: Path) -> None:
+    """ROSA §4.2 and §4.3 on P4; docs/profiles.md works each of them out."""
+    folder, gpu, t_act_s, horizon = repository / "config" / "profiles", "NVIDIA H200", 0.2, 10
+    catalogue, profile = Catalogue.load(folder / "models.yaml"), load_profiles(folder)
+    services = (catalogue[model].gpus[gpu].service for model in ("nvidia/GR00T-N1.6-3B", "Qwen2.5-VL-7B-Instruct"))
+    system1, system2 = (service.law() for service in services if service)
+    plan_s = system2.mean_s(1) / horizon
+    assert 16 * system1.mean_s(1) - t_act_s - plan_s == pytest.approx((0.5345 + 0.5208) / 2, rel=0.03)  # 16 robots, batch 1
+    assert 2 / (t_act_s + system1.mean_s(1) + plan_s) == pytest.approx(7.4, rel=0.03)  # one GPU per model, 2 robots
+    assert 4 * 2 / system1.mean_s(2) == pytest.approx(145.5, rel=0.05)  # 64 robots on 4 servers, uncapped: batches of 2
+    assert 16 / 2 * system1.mean_s(2) - t_act_s - 1.3 * plan_s > 0.2  # most of them are late then
+    within_slo = [
+        profile.under("poisson").capacity_hz("nvidia/GR00T-N1.6-3B", gpu, "fixed", size, 0.2) for size in catalogue_sizes(catalogue)
+    ]
+    assert max(within_slo) == within_slo[1] == pytest.approx(78.8 / 0.972 / 4, rel=0.05)  # capped, batches of 2 carry most
+
+
+def catalogue_sizes(catalogue: Catalogue) -> tuple[int, ...]:
+    service = catalogue["nvidia/GR00T-N1.6-3B"].gpus["NVIDIA H200"].service
+    assert service
+    return service.batch_sizes
+
+
 SERVICE = "{batching: fixed, base_ms: 0.2, per_row_ms: 0.05, batch_sizes: [1, 2], jitter: 0.05}"
 TINY = f"""\
 models:
@@ -283,6 +307,7 @@ models:
         ("[1, 2]", "[2, 1]", "must be a rising list"),
         ("base_ms: 0.2", "base_ms: -1", r"models\.yaml:11: .*service\.base_ms"),
         ("base_ms: 0.2", "base_m: 1", "did you mean `base_ms`"),
+        ("jitter: 0.05", "wave: {from_rows: 0, extra_rows: 1}", r"models\.yaml:11: .*wave\.from_rows"),
         ("        derivation: made up\n", "", r"models\.yaml:6: .*CPU.*derivation is missing"),
     ],
 )
@@ -335,7 +360,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         left[1] += 1
         return real(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(measure, "measure", limited)
+    monkeypatch.setattr(profile_sheet, "measure", limited)
     yield left
 
 

@@ -71,7 +71,7 @@ class TestAllocations:
     def test_only_the_allocation_is_the_baselines(self) -> None:
         equal = run(p4("rosa", 32, True, "baseline3"), inputs("p4"), SHORT)
         assert allocation_text(equal.solution) == "2:2:2:2"
-        assert "2 system1 (batch 4)" in placement_text(equal.solution)  # a baseline would have batch size 1
+        assert "2 system1 (batch 2)" in placement_text(equal.solution)  # a baseline would have batch size 1
         assert equal.lowest_attainment[0] >= 0.99  # and no rate control
         rosa = run(p4("rosa", 32, True, "rosa"), inputs("p4"), SHORT)
         assert allocation_text(rosa.solution) == "5:1:1:1"

@@ -13,7 +13,7 @@ ROUTE = Route(robot="r1", component=SYSTEM1, server="home", standby="spare", max
 
 def starting() -> Links:
     links = Links(CONFIG)
-    links.follow(Schedule(epoch=1, placements=(), routes=(ROUTE,), predicted_actions_hz=1.0, policy="test"), newer=True)
+    links.follow(Schedule(epoch=1, placements=(), routes=(ROUTE,), predicted_actions_hz=1.0, policy="test"), 0.0, newer=True)
     links.watch(0.0)
     return links
 

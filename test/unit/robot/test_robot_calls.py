@@ -163,7 +163,7 @@ def test_calls_keep_their_ratio(ratio: float, actions: int) -> None:
 def test_a_late_request_does_not_delay_the_ones_after_it(late_s: list[float]) -> None:
     """Up to one period: at 1 Hz, lateness below that never costs a request."""
     link = Link("r1", "safety", LinkConfig(request_timeout_s=math.inf))
-    link.follow(replace(schedule().routes[0], max_rate_hz=1.0), "s1")
+    link.follow(replace(schedule().routes[0], max_rate_hz=1.0), "s1", 0.0)
     link.opened(grant())
     now_s = sent = 0.0
     for late in late_s:
@@ -177,7 +177,7 @@ def test_a_late_request_does_not_delay_the_ones_after_it(late_s: list[float]) ->
 
 def test_no_limit_means_as_soon_as_it_can() -> None:
     link = Link("r1", "system1", LinkConfig())
-    link.follow(replace(schedule().routes[0], max_rate_hz=math.inf), "s1")
+    link.follow(replace(schedule().routes[0], max_rate_hz=math.inf), "s1", 0.0)
     link.opened(grant())
     link.sent(1, 5.0, 0, 5.0)
     assert link.next_send_s == 5.0

@@ -1,0 +1,1 @@
+"""What `rfm train` does: the embedded models, from demonstrations to bundles."""

@@ -1,0 +1,113 @@
+"""The action models: a flow policy from nothing, and those that go on from what it has learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ros2_rfm_serving.engines.base import Predicts
+from ros2_rfm_serving.engines.embedded import bundle, instructions
+from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
+from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig
+from ros2_rfm_serving.engines.embedded.token_training import train_token_policy
+from ros2_rfm_serving.engines.embedded.training import TrainingConfig, train_policy
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.training.workshop import TEXTS, TrainingLog, Workshop, console, shipped_network
+from ros2_rfm_serving.shipped import shipped
+from ros2_rfm_serving.worlds.demonstrations import Demonstrations
+from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, CAMERAS, STATE_SIZE
+
+POLICY, STAGED_POLICY = "metaworld_flow", "metaworld_staged_flow"
+DIFFUSION, AUTOREGRESSIVE = "metaworld_diffusion", "metaworld_autoregressive"
+
+
+def flow(workshop: Workshop, steps: int, *, compiled: bool) -> None:
+    config = FlowPolicyConfig(
+        state_size=STATE_SIZE,
+        # Hand, gripper, workpiece and goal; the second copy (the previous step's) invites copying the last action.
+        state_columns=(*range(18), 36, 37, 38),
+        relative_pairs=((4, 0), (36, 4), (36, 0)),
+        num_actions=len(ACTION_NAMES),
+        action_names=ACTION_NAMES,
+        cameras=tuple(CAMERAS),
+        vocabulary=instructions.vocabulary(text for texts in TEXTS for text in texts),
+        chunk_length=24,
+        max_inference_delay_steps=12,
+        noise_scale=0.0,  # the experts are functions of the state
+    )
+    training = TrainingConfig(steps=steps, seed=workshop.seed, compiled=compiled)
+    _learn(workshop.log(POLICY, steps), config, workshop.demonstrations(), training)
+
+
+def staged(workshop: Workshop, steps: int) -> None:
+    """The shipped policy goes on learning, from the stages of the two-stage task."""
+    start = shipped_network(POLICY, FlowPolicyNetwork)
+    data = workshop.staged_demonstrations()
+    _learn(workshop.log(STAGED_POLICY, steps), start.config, data, _going_on(steps, workshop.seed), start)
+
+
+def diffusion(workshop: Workshop, steps: int, *, compiled: bool) -> None:
+    """The shipped policy's network learns to say the actions behind noise of any level, for DDIM from full noise."""
+    start = shipped_network(POLICY, FlowPolicyNetwork)
+    config = replace(
+        start.config,
+        predicts=Predicts.CLEAN.value,
+        train_steps=100,
+        num_steps=40,
+        noise_scale=1.0,
+        clean_limit=4.0,  # standard deviations; no demonstrated action is further out
+    )
+    training = TrainingConfig(steps=steps, seed=workshop.seed, image_dropout=0.9, compiled=compiled)
+    _learn(workshop.log(DIFFUSION, steps), config, workshop.demonstrations(), training, start)
+
+
+def autoregressive(workshop: Workshop, steps: int) -> None:
+    """What the shipped policy makes of its senses, and a decoder over binned actions, learn together."""
+    start = shipped_network(POLICY, FlowPolicyNetwork)
+    training = TrainingConfig(steps=steps, seed=workshop.seed, batch_size=64, image_dropout=0.85)
+    log, config = workshop.log(AUTOREGRESSIVE, steps), TokenPolicyConfig.of_senses(start.config)
+    log.keep(train_token_policy(config, workshop.demonstrations(), TEXTS, training, log, start))
+
+
+def recorded(out: Path, dataset: Path, start: Path | None, steps: int, seed: int) -> None:
+    """A policy goes on learning, from what robots lived through. Raises: `ConfigurationError` when the two do not fit."""
+    with needing("lerobot", "rfm train --dataset"):
+        from ros2_rfm_serving.worlds.recorded import demonstrations, differences, opened
+    folder = start or shipped("models", POLICY)
+    network, _ = bundle.load(folder)
+    if not isinstance(network, FlowPolicyNetwork):
+        raise ConfigurationError("it is no policy", file=str(folder), key="--start", fix="name one of `rfm train policy`")
+    data = opened(dataset)
+    if found := differences(data.meta.features, network.config):
+        fix = "train from another policy, with --start, or export other robots"
+        raise ConfigurationError(f"it does not fit {folder}: {'; '.join(found)}", file=str(dataset), fix=fix)
+    lived = demonstrations(data, network.config.cameras)
+    console.print(f"{dataset}: {len(lived.demonstrations.state)} examples of {len(lived.texts)} instructions")
+    log, texts = TrainingLog(out / f"{folder.name}_recorded", steps), [(text,) for text in lived.texts]
+    _learn(log, network.config, lived.demonstrations, _going_on(steps, seed), network, texts)
+
+
+def _learn(
+    log: TrainingLog,
+    config: FlowPolicyConfig,
+    data: Demonstrations,
+    training: TrainingConfig,
+    start: FlowPolicyNetwork | None = None,
+    texts: Sequence[tuple[str, ...]] = TEXTS,
+) -> None:
+    log.keep(train_policy(config, data, texts, training, log, start))
+
+
+def _going_on(steps: int, seed: int) -> TrainingConfig:
+    """Of a policy that knows something already."""
+    return TrainingConfig(
+        steps=steps,
+        seed=seed,
+        batch_size=64,
+        learning_rate=5e-4,
+        warm_up_steps=min(100, steps),
+        image_dropout=0.75,
+        log_every=min(100, steps),
+    )

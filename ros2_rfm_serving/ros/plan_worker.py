@@ -1,0 +1,64 @@
+"""The process that plans whole factories for a scheduler node (`planner.py`): orders in, plans out, until the other end closes.
+
+It says nothing to ROS. Signals of a terminal do not reach it; it ends with the node, however that ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.factory import Catalogue
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.ros.node.process import PR_SET_PDEATHSIG
+from ros2_rfm_serving.scheduler import PlanOrder, plan
+from ros2_rfm_serving.types import Schedule
+
+NICENESS = 5
+"""Servers and robots of the same machine come first."""
+
+
+class Job(NamedTuple):
+    order: PlanOrder
+    profile: Profile
+    catalogue: Catalogue
+
+
+class Made(NamedTuple):
+    schedule: Schedule
+    work: float
+
+
+class Refused(NamedTuple):
+    code: int
+    problem: str
+    """With the traceback, where `code` is none of ours."""
+
+
+def main() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.nice(NICENESS)
+    connection = Connection(int(sys.argv[1]))
+    while True:
+        try:
+            job = connection.recv()
+        except (EOFError, ConnectionResetError):
+            return
+        connection.send(_done(job))
+
+
+def _done(job: Job) -> Made | Refused:
+    try:
+        planned = plan(job.order, job.profile, job.catalogue)
+    except RfmError as error:
+        return Refused(error.code, str(error))
+    except Exception:
+        return Refused(0, traceback.format_exc())
+    return Made(planned.fleet.schedule, planned.work)

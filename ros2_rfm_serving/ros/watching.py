@@ -1,0 +1,161 @@
+"""What servers and robots say in their statuses, for the scheduler's lookout; and what it makes of that, in `/diagnostics`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.node import Node
+from rfm_serving import msg
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.attendance import LEAF as ROBOT_LEAF
+from ros2_rfm_serving.ros.followers import HARDWARE
+from ros2_rfm_serving.ros.node.diagnostics import key_values
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.wire import bounded, qos
+from ros2_rfm_serving.scheduler import InForce, Lookout
+from ros2_rfm_serving.scheduler.watch import CONFIDENCE, LOOK_PERIOD_S, SAMPLE, Asked, RobotWord, ServerWord
+from ros2_rfm_serving.types import RobotState, ServerState, TaskPhase
+
+SERVER_LEAF = "status"
+NAMED = 3
+"""Broken promises that are told in full."""
+
+
+class Watching:
+    """All servers of the descriptor, and a sample of the robots of each task. Looks twice a second."""
+
+    def __init__(self, node: Node, names: qos.Names, fleet: InForce, lookout: Lookout) -> None:
+        self._node, self._names, self._fleet, self._lookout = node, names, fleet, lookout
+        self._servers: dict[str, Any] = {}
+        self._robots: dict[str, Any] = {}
+        """Name -> the subscription to its status."""
+        self._listened: object = None
+        self._refused = 0
+        """Statuses that cannot be read, or are of another name than their topic's."""
+        every(node, LOOK_PERIOD_S, self._look)
+
+    def diagnosis(self) -> DiagnosticStatus:
+        """`scheduler: servers`: WARN as long as one is lost, or a promise of the schedule does not hold by what was measured."""
+        lookout, watch = self._lookout, self._lookout.watch
+        level, message = DiagnosticStatus.OK, f"{len(self._servers)} servers are as planned"
+        if lookout.broken:
+            level, message = DiagnosticStatus.WARN, "; ".join(lookout.broken[:NAMED])
+        elif lost := watch.health.lost:
+            level, message = DiagnosticStatus.WARN, f"planned without {', '.join(lost)}"
+        elif watch.seen.paces or watch.seen.models:
+            message = "planned with what was measured: " + ", ".join(f"{name} {pace:.2f}" for name, pace in self._paces())
+        values = {
+            "lost": ", ".join(watch.health.lost),
+            **{f"{server} is used again in, s": round(s, 1) for server, s in watch.health.on_probation.items()},
+            **dict(self._measured()),
+            **dict(self._needs()),
+            "figures refused": watch.insane + watch.drift.implausible + watch.factors.implausible,
+            "statuses refused": self._refused,
+            "statuses of servers that nobody declared": watch.health.unknown,
+        }
+        return DiagnosticStatus(
+            level=level, name="scheduler: servers", message=message, hardware_id=HARDWARE, values=key_values(values)
+        )
+
+    def _paces(self) -> Iterator[tuple[str, float]]:
+        seen = self._lookout.watch.seen
+        yield from seen.paces.items()
+        yield from ((f"{model} on {gpu_type}", pace) for (model, gpu_type), pace in seen.models.items())
+
+    def _measured(self) -> Iterator[tuple[str, str]]:
+        """Value, expected, confidence."""
+        for server, pace in self._lookout.watch.told().items():
+            low, mean, high = pace.interval
+            told = f"{mean:.3f}, expected {pace.used:.2f} ({100 * CONFIDENCE:.0f} % sure: {low:.3f} to {high:.3f})"
+            yield f"{server} takes times its profile", told
+
+    def _needs(self) -> Iterator[tuple[str, str]]:
+        """Of robots, where they are not as declared."""
+        seen = self._lookout.watch.seen
+        for task, travel in seen.travels.items():
+            yield f"{task} network round trip, ms", f"{1e3 * travel.mean_s:.1f}, at the tail {1e3 * travel.tail_s:.1f}"
+        for task, cycle_s in seen.cycles_s.items():
+            yield f"{task} executed of a chunk, ms", f"{1e3 * cycle_s:.0f}, declared {self._declared_ms(task):.0f}"
+        for task, calls in seen.calls.items():
+            declared = self._fleet.factory.tasks[task].calls_per_action
+            for component, ratio in calls.items():
+                yield f"{task} calls of {component} per action", f"{ratio:.3g}, declared {declared(component):.3g}"
+
+    def _declared_ms(self, task: str) -> float:
+        return 1e3 * self._fleet.factory.tasks[task].cycle_period_s
+
+    def _look(self) -> None:
+        if self._listened is not self._fleet.fleet:
+            self._listened = self._fleet.fleet
+            self._listen(self._servers, set(self._fleet.factory.servers), SERVER_LEAF)
+            self._listen(self._robots, self._sample(), ROBOT_LEAF)
+        self._lookout.look(clock())
+
+    def _sample(self) -> set[str]:
+        """Of each task the first that are served."""
+        sample: dict[str, list[str]] = {}
+        for robot in self._fleet.fleet.robots:
+            sample.setdefault(robot.task, []).append(robot.name)
+        return {robot for robots in sample.values() for robot in robots[:SAMPLE]}
+
+    def _listen(self, heard: dict[str, Any], wanted: set[str], leaf: str) -> None:
+        for name in heard.keys() - wanted:
+            self._node.destroy_subscription(heard.pop(name))
+        for name in wanted - heard.keys():
+            if leaf == SERVER_LEAF:
+                of = (msg.ServerStatus, self._names.server(name, leaf), functools.partial(self._on_server, name), qos.SERVER_STATUS)
+            else:
+                of = (msg.RobotStatus, self._names.robot(name, leaf), functools.partial(self._on_robot, name), qos.ROBOT_STATUS)
+            heard[name] = bounded.hear(self._node, *of, self._refuse)
+
+    def _refuse(self, error: BadMessageError | None = None) -> None:
+        self._refused += 1
+
+    def _on_server(self, server: str, status: Any) -> None:
+        if status.header.frame_id != server or status.state not in ServerState._value2member_map_:
+            self._refuse()
+        else:
+            self._lookout.hear_server(server_word(server, status), clock())
+
+    def _on_robot(self, robot: str, status: Any) -> None:
+        if status.header.frame_id != robot:
+            self._refuse()
+        elif task := self._fleet.fleet.task_of(robot):
+            self._lookout.hear_robot(robot_word(robot, task, status), clock())
+
+
+def server_word(server: str, status: Any) -> ServerWord:
+    told = {histogram.name: histogram for histogram in status.histograms}
+    inference, wait = told.get("inference_s"), told.get("queue_wait_s")
+    return ServerWord(
+        server=server,
+        state=ServerState(status.state),
+        model=status.model,
+        batch_size=status.batch_size,
+        mean_batch_size=status.mean_batch_size,
+        latency_p99_s=status.latency_p99_s,
+        replies=sum(int(count) for count in inference.counts) if inference else 0,
+        inference_s=inference.sum if inference else 0.0,
+        queue_wait_s=wait.sum if wait else 0.0,
+    )
+
+
+def robot_word(robot: str, task: str, status: Any) -> RobotWord:
+    """task: class that it is served for."""
+    trips = {h.component: h for h in status.histograms if h.name == "round_trip_s"}
+    horizon = next((h for h in status.histograms if h.name == "horizon_s"), None)
+    return RobotWord(
+        robot=robot,
+        task=task,
+        server=status.server,
+        streams=status.state == RobotState.STREAMING and status.phase == TaskPhase.EXECUTING,
+        asked={component: Asked(sum(int(count) for count in h.counts), h.sum) for component, h in trips.items()},
+        horizons=sum(int(count) for count in horizon.counts) if horizon else 0,
+        horizons_s=horizon.sum if horizon else 0.0,
+        round_trip_p99_s=status.round_trip_p99_s,
+    )

@@ -1,0 +1,113 @@
+"""Room for a newcomer where the servers as they run have none: others' rates fall, and batch sizes change (ROSA §3.4.4).
+
+What is hosted where stays, and so does everybody's server. No class goes below what is owed to it: its floor, and a fair share of
+what the plan gave it. All robots of a class go at one rate then, as in a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.scheduler.admission import FAIR_SHARE, Admission, Seats
+from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.limits import Array, Limits
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.problem import TaskClass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adjusted:
+    seats: Mapping[int, str]
+    """Index of a demand of the newcomer -> its server."""
+    batch_sizes: Mapping[str, int]
+    """Of the servers that the newcomer is on."""
+    rates_hz: Mapping[str, float]
+    """Task -> action rate of each of its robots."""
+
+
+class Adjustment:
+    """Of one fleet, for a newcomer of one task."""
+
+    def __init__(
+        self,
+        task: TaskClass,
+        classes: Sequence[TaskClass],
+        hosts: Mapping[str, Host],
+        curves: Curves,
+        planned_hz: Mapping[str, float],
+        now_hz: Mapping[str, float],
+    ) -> None:
+        """planned_hz, now_hz: task -> action rate of its robots, of those that have any."""
+        self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
+        self._planned_hz = planned_hz.get(task.name, 0.0)
+        self._demands = {demand.index: demand for one in classes for demand in one.demands}
+        owed, had = np.zeros(len(classes)), np.zeros(len(classes))
+        for c, one in enumerate(classes):
+            if one.name in now_hz or one is task:
+                planned = planned_hz.get(one.name, 0.0)
+                owed[c] = max(one.floor_hz, FAIR_SHARE * planned)
+                had[c] = max(planned, now_hz.get(one.name, 0.0)) or one.max_rate_hz
+        self._owed_hz, self._most_hz = owed, np.maximum(owed, had)
+        counts = [sum(host.demands[one.demands[0].index] for host in hosts.values()) + (one is task) for one in classes]
+        self._weights = np.array([one.value * count for one, count in zip(classes, counts, strict=True)])
+
+    def best(self) -> Adjusted:
+        """The one with the highest weighted action rate. Raises: `ScheduleError`."""
+        found: list[tuple[float, Adjusted]] = []
+        for seats in self._seatings():
+            hosts = self._with(seats)
+            rates_hz = Limits(self._classes, hosts, self._curves).highest(self._owed_hz, self._most_hz, self._weights)
+            if rates_hz is not None:
+                found.append((float(self._weights @ rates_hz), self._adjusted(seats, rates_hz)))
+        if not found:
+            raise ScheduleError("nor if every robot has no more than its floor and its fair share, in batches of any size")
+        return max(found, key=lambda one: one[0])[1]
+
+    # --- parts ---
+
+    def _seatings(self) -> Iterator[Seats]:
+        """As the servers batch now; then as if all of one model batched in another way: the one that is taken will."""
+        owed = {name: self._at_owed(host) for name, host in self._hosts.items()}
+        yield from self._seated(owed)
+        for model in dict.fromkeys(demand.model for demand in self._task.coupled):
+            sizes = {config.batch_size for config in self._curves.of(model)}
+            for size in sorted(sizes):
+                yield from self._seated({name: self._resized(host, model, size) for name, host in owed.items()})
+
+    def _seated(self, hosts: Mapping[str, Host]) -> Iterator[Seats]:
+        try:
+            yield Admission(self._task, self._classes, hosts, self._curves, self._planned_hz).seats()
+        except ScheduleError:
+            return
+
+    def _at_owed(self, host: Host) -> Host:
+        other = host.copied()
+        those = [(self._demands[index], count) for index, count in host.demands.items()]
+        other.load_hz = sum(count * demand.rate_hz(float(self._owed_hz[demand.task])) for demand, count in those)
+        return other
+
+    def _resized(self, host: Host, model: str, size: int) -> Host:
+        config = replace(host.config, batch_size=size)
+        known = config in self._curves.configs.get((model, host.config.gpu_type), ())
+        return host.batching(size) if known and host.takes_robots else host
+
+    def _with(self, seats: Seats) -> dict[str, Host]:
+        """The servers with the newcomer."""
+        hosts = dict(self._hosts)
+        for index, seat in seats.items():
+            name = seat.placement.server
+            if hosts[name] is self._hosts[name]:
+                hosts[name] = self._hosts[name].batching(seat.placement.batch_size)
+            hosts[name].seat(self._demands[index])
+        return hosts
+
+    def _adjusted(self, seats: Seats, rates_hz: Array) -> Adjusted:
+        return Adjusted(
+            seats={index: seat.placement.server for index, seat in seats.items()},
+            batch_sizes={seat.placement.server: seat.placement.batch_size for seat in seats.values()},
+            rates_hz={one.name: float(rate) for one, rate in zip(self._classes, rates_hz, strict=True)},
+        )

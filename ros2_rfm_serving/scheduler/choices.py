@@ -1,0 +1,162 @@
+"""Why a robot is served where it is, at the rate that it has, and what the next best would cost: `rfm plan --explain`.
+
+A cost is what the whole factory would lose: the highest weighted action rates (ROSA eq. 1) that keep every promise with this one
+thing changed, against those as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.limits import Limits
+from ros2_rfm_serving.scheduler.problem import Demand, TaskClass
+from ros2_rfm_serving.types import Route
+
+BINDS = 0.99
+"""Share of a limit from which on it is what holds a rate down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternative:
+    what: str
+    cost_hz: float
+    """Weighted actions per second that the factory would lose; inf: a floor or an obligation could not be kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Of one component of a robot."""
+
+    component: str
+    server: str
+    why_server: str
+    rate_hz: float
+    """Requests, as predicted."""
+    why_rate: str
+    alternatives: tuple[Alternative, ...]
+    """The cheapest first."""
+
+    def to_json(self) -> dict[str, Any]:
+        costs = [
+            {"what": one.what, "cost_actions_hz": one.cost_hz if one.cost_hz < math.inf else None} for one in self.alternatives
+        ]
+        return {
+            "component": self.component,
+            "server": self.server,
+            "why_server": self.why_server,
+            "rate_hz": self.rate_hz,
+            "why_rate": self.why_rate,
+            "alternatives": costs,
+        }
+
+
+def choices(fleet: Fleet, robot: str) -> list[Choice]:
+    """Raises: `ConfigurationError` for a robot that the schedule does not serve."""
+    routes = [route for route in fleet.schedule.routes if route.robot == robot]
+    if not routes:
+        served = list(dict.fromkeys(route.robot for route in fleet.schedule.routes))
+        fix = did_you_mean(robot, served)
+        raise ConfigurationError(f"no robot {robot!r} is served", key="--explain", fix=fix)
+    why = _Why(fleet)
+    return [why.choice(route) for route in routes]
+
+
+class _Why:
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._hosts, self._curves = fleet, fleet.hosts, fleet.curves
+        self._classes = {task.name: task for task in fleet.problem.classes}
+        self._best_hz = self._reached_hz(self._hosts)
+
+    def choice(self, route: Route) -> Choice:
+        task = self._classes[route.task]
+        demand = next(d for d in task.demands if d.component == route.component)
+        found = sorted(self._alternatives(route, demand), key=lambda one: one.cost_hz)
+        return Choice(
+            component=route.component,
+            server=route.server,
+            why_server=self._why_server(route, demand),
+            rate_hz=route.predicted_rate_hz,
+            why_rate=self._why_rate(route, task, demand),
+            alternatives=tuple(found),
+        )
+
+    # --- why ---
+
+    def _why_server(self, route: Route, demand: Demand) -> str:
+        host = self._hosts[route.server]
+        others = [name for name, other in self._hosts.items() if name != route.server and self._takes(other, demand)]
+        where = f"one of {len(others) + 1} servers with" if others else "the only server with"
+        standby = f"; {route.standby} takes over if it is lost" if route.standby else "; nobody takes over if it is lost"
+        return f"{where} {demand.model!r}, in batches of {host.config.batch_size}: {self._load(host, demand)}{standby}"
+
+    def _load(self, host: Host, demand: Demand) -> str:
+        most_hz = host.capacity_hz(host.slos, self._curves)
+        tail_s = self._curves.quantile(host.config, demand.percentile).at(host.load_hz)
+        slo = f" of {1e3 * demand.slo_s:.0f}" if math.isfinite(demand.slo_s) else ""
+        carries = f"it carries {host.load_hz:.1f} of the {most_hz:.1f} requests/s that keep every SLO"
+        return f"{carries}, p{demand.percentile:g} {1e3 * tail_s:.0f}{slo} ms"
+
+    def _why_rate(self, route: Route, task: TaskClass, demand: Demand) -> str:
+        if not demand.goal_coupled:
+            return f"declared: {demand.fixed_hz:g} Hz"
+        rate_hz = route.predicted_rate_hz / demand.calls
+        waits = {d.index: self._slowest_s(d) for d in task.coupled}
+        loop_hz = task.closed_loop_hz(waits)
+        if rate_hz >= BINDS * loop_hz:
+            waited = " + ".join(f"{d.calls:.3g} x {1e3 * waits[d.index]:.0f} ms for {d.component}" for d in task.coupled)
+            parts = f"the longer of {1e3 * task.cycle_s:.0f} ms and {waited}" if task.overlapped else ""
+            cycle = parts or f"{1e3 * task.cycle_s:.0f} ms of execution + {waited}"
+            return f"its own cycle: {cycle}, {loop_hz:.2f} actions/s"
+        full = [name for name, host in self._hosts.items() if self._holds_back(host, task)]
+        if full:
+            return f"the SLO on {', '.join(full)}, which others share: without it the cycle would allow {loop_hz:.2f} actions/s"
+        return f"what other classes are worth: its own cycle would allow {loop_hz:.2f} actions/s"
+
+    def _holds_back(self, host: Host, task: TaskClass) -> bool:
+        mine = any(host.demands[d.index] for d in task.coupled)
+        return mine and host.load_hz >= BINDS * host.capacity_hz(host.slos, self._curves)
+
+    def _slowest_s(self, demand: Demand) -> float:
+        return max((h.mean_s(0.0, self._curves) for h in self._hosts.values() if h.demands[demand.index]), default=0.0)
+
+    # --- what else ---
+
+    def _takes(self, host: Host, demand: Demand) -> bool:
+        return host.placement.model == demand.model and host.takes_robots
+
+    def _alternatives(self, route: Route, demand: Demand) -> Iterator[Alternative]:
+        for name, other in self._hosts.items():
+            if name != route.server and self._takes(other, demand):
+                yield self._alternative(f"on {name}", self._moved(route, demand, name))
+        host = self._hosts[route.server]
+        if host.takes_robots:
+            for config in self._curves.configs.get((demand.model, host.config.gpu_type), ()):
+                if config.batching == host.config.batching and config.batch_size != host.config.batch_size:
+                    hosts = {**self._hosts, route.server: host.batching(config.batch_size)}
+                    yield self._alternative(f"{route.server} in batches of {config.batch_size}", hosts)
+
+    def _moved(self, route: Route, demand: Demand, to: str) -> Mapping[str, Host]:
+        hosts = {**self._hosts, route.server: self._hosts[route.server].copied(), to: self._hosts[to].copied()}
+        hosts[route.server].remove(route, demand)
+        hosts[to].add(route, demand)
+        return hosts
+
+    def _alternative(self, what: str, hosts: Mapping[str, Host]) -> Alternative:
+        return Alternative(what=what, cost_hz=self._best_hz - self._reached_hz(hosts))
+
+    def _reached_hz(self, hosts: Mapping[str, Host]) -> float:
+        """-inf: what is owed cannot be kept."""
+        classes = self._fleet.problem.classes
+        least, most = (np.array(column) for column in zip(*[(t.floor_hz, t.max_rate_hz) for t in classes], strict=True))
+        weights = np.array([task.weight for task in classes])
+        rates_hz = Limits(classes, hosts, self._curves).highest(least, most, weights)
+        return -math.inf if rates_hz is None else float(weights @ rates_hz)

@@ -1,0 +1,185 @@
+"""What people ask of the schedule in force, in virtual time and live: answered at once, or when a plan is made.
+
+What fits the servers as they are is done at once. What does not waits for a plan of the whole factory, which the body makes
+elsewhere (`wanted`) and hands back (`planned`); comings and goings go on meanwhile. A plan of a fleet that has changed since is
+refused and made again; after `PATIENT` of those, everybody else waits, so that whoever asks has an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.scheduler.orders import Admit, Order, Release, Replan
+from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
+from ros2_rfm_serving.scheduler.roster import Roster
+from ros2_rfm_serving.scheduler.standing import Book, Log, Standing
+from ros2_rfm_serving.types import Schedule
+
+PATIENT = 2
+"""Plans in vain for one order before the others wait for it."""
+
+
+class InForce(Standing):
+    """With those who ask something of it."""
+
+    def __init__(self, first: Planned, roster: Roster, publish: Callable[[Schedule, str], None], log: Log, book: Book) -> None:
+        super().__init__(first, roster, publish, log, book)
+        self._waiting: list[Order] = []
+        """For a plan of the whole factory, which is made for the first of them."""
+        self._asked: PlanOrder | None = None
+
+    @property
+    def wanted(self) -> PlanOrder | None:
+        """What is to be planned and handed to `planned`; nothing else is any more."""
+        return self._asked or self._background
+
+    # --- by somebody's order. Raises: `RfmError` for what is refused at once ---
+
+    def admit(self, robot: str, task: str) -> Order:
+        """The same robot again changes nothing but its lease; for another task it is another admission."""
+        self._check(robot, task)
+        for order in self._waiting:
+            if isinstance(order, Admit) and (order.robot, order.task) == (robot, task):
+                return order
+        self._withdraw(robot, f"{robot!r} asks for {task!r} now")
+        return self._take(Admit(robot=robot, task=task))
+
+    def release(self, robot: str) -> Order:
+        waited = self._withdraw(robot, f"{robot!r} was released while it waited")
+        waited |= self._stranded.pop(robot, None) is not None
+        if not waited and self._fleet.task_of(robot) is None and robot not in self._roster.tasks:
+            raise ConfigurationError(f"robot {robot!r} is not in the factory")
+        return self._take(Release(robot=robot))
+
+    def replan(self, factory: Factory, *, declared_anew: bool) -> Order:
+        """declared_anew: with this descriptor come its robots, beside those that were admitted; otherwise those of now stay."""
+        why = f"replanned{f' for {Path(factory.file).name}' if declared_anew else ''} by somebody's order"
+        return self._take(Replan(factory=factory, declared_anew=declared_anew, why=why))
+
+    def settle(self) -> None:
+        if not self._others_wait:
+            super().settle()
+
+    def planned(self, order: PlanOrder, made: Planned | RfmError) -> None:
+        """What became of an order. One that is not wanted any more changes nothing."""
+        if order is self._asked:
+            self._asked = None
+            self._conclude(self._waiting[0], order, made)
+            self._go_on()
+        elif order is self.wanted:
+            self._background = None
+            self._consider(order, made)
+
+    def end(self) -> None:
+        """Whoever waits is refused."""
+        waiting, self._waiting, self._asked, self._background = self._waiting, [], None, None
+        for order in waiting:
+            order.close(ScheduleError("the scheduler ends: ask the next one"))
+
+    # --- orders, one after the other ---
+
+    @property
+    def _others_wait(self) -> bool:
+        return bool(self._waiting) and self._waiting[0].in_vain >= PATIENT
+
+    def _take(self, order: Order) -> Order:
+        if self._others_wait or not self._done_at_once(order):
+            self._waiting.append(order)
+        self._go_on()
+        return order
+
+    def _withdraw(self, robot: str, why: str) -> bool:
+        """Whether it waited."""
+        those = [order for order in self._waiting if isinstance(order, Admit) and order.robot == robot]
+        for order in those:
+            if order is self._waiting[0]:
+                self._asked = None
+            self._waiting.remove(order)
+            order.close(ScheduleError(why))
+        return bool(those)
+
+    def _go_on(self) -> None:
+        """What the servers as they are have room for by now; for the first that remains the whole factory is planned."""
+        while self._waiting and self._asked is None:
+            looked_at = self._waiting[:1] if self._others_wait else self._waiting
+            done = [order for order in looked_at if self._done_at_once(order)]
+            self._waiting = [order for order in self._waiting if order not in done]
+            if self._waiting and self._waiting[0] in looked_at:
+                self._ask_for(self._waiting[0])
+
+    def _done_at_once(self, order: Order) -> bool:
+        try:
+            if isinstance(order, Release):
+                self._release(order.robot)
+            elif not isinstance(order, Admit) or not self._admitted(order):
+                return False
+        except RfmError as error:
+            order.close(error)
+            return True
+        order.close(self.epoch)
+        return True
+
+    def _admitted(self, order: Admit) -> bool:
+        """Without any other robot's leaving its server. Raises: `ConfigurationError`."""
+        self._check(order.robot, order.task)
+        if self._fleet.task_of(order.robot) == order.task:
+            self._log.info(f"{order.robot!r} is admitted for {order.task!r} already: its lease begins anew")
+        else:
+            others = self._others(order.robot)
+            try:
+                fleet = others.admit(others.newcomer(order.robot, order.task))
+            except ScheduleError as error:
+                order.why = f"{order.robot!r} does not fit the placement: {error}"
+                return False
+            self._change(fleet, f"admitted {order.robot!r}")
+        self._enrol(order.robot, order.task)
+        return True
+
+    def _release(self, robot: str) -> None:
+        served = self._fleet.task_of(robot) is not None
+        self._roster.release(robot)
+        self.no_room.pop(robot, None)
+        fleet = self._fleet.release(robot) if served else self._fleet.again()  # for one without routes it says so in words
+        self._change(fleet, f"released {robot!r}; no other route changes")
+
+    def _ask_for(self, order: Order) -> None:
+        """A plan of the whole factory, unless there is none for such a fleet."""
+        asked = self._whole(order)
+        if why := self._known_impossible(asked):
+            self._waiting.remove(order)
+            order.close(ScheduleError(why))
+            return
+        self._log.info(f"{order.why}: planning the whole factory anew")
+        self._asked = asked
+
+    def _whole(self, order: Order) -> PlanOrder:
+        if isinstance(order, Admit):
+            others = self._others(order.robot)
+            return self._order(self.factory, [*others.robots, others.newcomer(order.robot, order.task)])
+        assert isinstance(order, Replan)
+        factory = order.factory
+        robots = [robot for robot in self._fleet.robots if robot.task in factory.tasks]
+        if order.declared_anew:
+            guests = self._roster.tasks.keys() - {robot.name for robot in factory.robots}
+            robots = [*factory.robots, *(robot for robot in robots if robot.name in guests)]
+        return self._order(factory, robots)
+
+    # --- plans that were made ---
+
+    def _conclude(self, order: Order, asked: PlanOrder, made: Planned | RfmError) -> None:
+        if asked.epoch != self.epoch + 1 or asked.seen != self.seen:
+            order.in_vain += 1
+            self._log.info(f"the fleet changed while it was planned ({asked.epoch} would follow {self.epoch}): planning it again")
+            return
+        self._waiting.remove(order)
+        if isinstance(made, RfmError):
+            self._note_impossible(asked, made)
+            order.close(made)
+            return
+        self._go_over(made, order.why)
+        if isinstance(order, Admit):
+            self._enrol(order.robot, order.task)
+        order.close(self.epoch)

@@ -1,0 +1,103 @@
+"""Every promise in force, as inequalities over the action rates of the classes: SLOs, standby cover, and that closed loops keep up.
+
+Loads and latencies only rise with rates: whatever holds at some rates holds at lower ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler.problem import Demand, TaskClass
+
+BISECTIONS = 20
+ROUNDING = 1e-9
+Array = npt.NDArray[np.float64]
+
+
+class Limits:
+    """Of all robots on these servers, those of a class at one rate."""
+
+    def __init__(self, classes: Sequence[TaskClass], hosts: Mapping[str, Host], curves: Curves) -> None:
+        self._classes = classes
+        self._demands = {demand.index: demand for task in classes for demand in task.demands}
+        self._servers = [host for host in hosts.values() if host.sessions]
+        at = {host.placement.server: i for i, host in enumerate(self._servers)}
+        loads = np.array([self._load(host) for host in self._servers]).reshape(len(self._servers), -1)
+        self._slopes, self._fixed_hz = loads[:, 1:], loads[:, 0]
+        self._where = {d: [i for i, host in enumerate(self._servers) if host.demands[d]] for d in self._demands}
+        self._lines = _lines(self._servers, curves)
+        rows, limits = [loads], [[host.capacity_hz(host.slos, curves) for host in self._servers]]
+        for host in self._servers:
+            if standby := hosts.get(host.standby):
+                both = loads[at[host.placement.server]] + (loads[at[host.standby]] if host.standby in at else 0.0)
+                rows.append(both[None])
+                limits.append([standby.capacity_hz({*standby.slos, *host.slos}, curves)])
+        self._rows, self._limits_hz = np.concatenate(rows), np.concatenate([np.array(one) for one in limits]) * (1 + ROUNDING)
+
+    def hold(self, rates_hz: Array) -> bool:
+        """rates_hz: [C]"""
+        if np.any(self._rows[:, 0] + self._rows[:, 1:] @ rates_hz > self._limits_hz):
+            return False
+        means_s = self._means_s(self._fixed_hz + self._slopes @ rates_hz)
+        return all(
+            rate_hz <= self._closed_loop_hz(task, means_s) * (1 + ROUNDING)
+            for task, rate_hz in zip(self._classes, rates_hz, strict=True)
+            if rate_hz > 0
+        )
+
+    def highest(self, least_hz: Array, most_hz: Array, weights: Array) -> Array | None:
+        """First all rise alike, then one class after the other, the heaviest first. None: not even the least holds."""
+        if not self.hold(least_hz):
+            return None
+        rates_hz = self._towards(most_hz, least_hz)
+        for c in np.argsort(-weights, kind="stable"):
+            goal_hz = rates_hz.copy()
+            goal_hz[c] = most_hz[c]
+            rates_hz = self._towards(goal_hz, rates_hz)
+        return rates_hz
+
+    # --- parts ---
+
+    def _towards(self, goal_hz: Array, rates_hz: Array) -> Array:
+        if self.hold(goal_hz):
+            return goal_hz
+        low, high = 0.0, 1.0
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.hold(rates_hz + middle * (goal_hz - rates_hz)) else (low, middle)
+        return rates_hz + low * (goal_hz - rates_hz)
+
+    def _load(self, host: Host) -> list[float]:
+        """[1 + C]: requests/s that do not depend on rates, then per action/s of each class."""
+        row = [0.0] * (1 + len(self._classes))
+        for index, count in host.demands.items():
+            demand = self._demands[index]
+            row[0] += count * demand.fixed_hz
+            row[1 + demand.task] += count * demand.calls
+        return row
+
+    def _means_s(self, loads_hz: Array) -> Array:
+        means_s = np.empty(len(loads_hz))
+        for where, x, y in self._lines:
+            means_s[where] = np.interp(loads_hz[where], x, y)  # constant outside; loads beyond are beyond every limit
+        return means_s
+
+    def _closed_loop_hz(self, task: TaskClass, means_s: Array) -> float:
+        return task.closed_loop_hz({d.index: self._slowest_s(d, means_s) for d in task.coupled})
+
+    def _slowest_s(self, demand: Demand, means_s: Array) -> float:
+        where = self._where[demand.index]
+        return float(means_s[where].max()) if where else 0.0
+
+
+def _lines(hosts: Sequence[Host], curves: Curves) -> list[tuple[list[int], Array, Array]]:
+    """Servers that are set up alike, and their mean latency over load."""
+    alike: dict[Config, list[int]] = {}
+    for i, host in enumerate(hosts):
+        alike.setdefault(host.config, []).append(i)
+    return [(where, np.array(curves.mean(config).x), np.array(curves.mean(config).y)) for config, where in alike.items()]

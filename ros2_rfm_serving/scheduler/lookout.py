@@ -1,0 +1,41 @@
+"""The scheduler's eyes: what `watch` finds becomes schedules (`in_force`)."""
+
+from __future__ import annotations
+
+from ros2_rfm_serving.factory import Catalogue
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler.in_force import InForce
+from ros2_rfm_serving.scheduler.planning import refit_by
+from ros2_rfm_serving.scheduler.promises import broken
+from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord, Watch
+
+
+class Lookout:
+    """Of one scheduler. Words come whenever they do; `look` twice a second (`watch.LOOK_PERIOD_S`)."""
+
+    def __init__(self, in_force: InForce, profile: Profile, catalogue: Catalogue | None) -> None:
+        self._in_force, self._refit = in_force, refit_by(profile, catalogue)
+        self.watch = Watch(in_force.factory, profile, catalogue)
+        self.broken: tuple[str, ...] = ()
+        """What the schedule in force does not hold any more, by what was seen, in words."""
+        self._judged: object = None
+        self._follow()
+
+    def hear_server(self, word: ServerWord, now_s: float) -> None:
+        self.watch.hear_server(word, now_s)
+
+    def hear_robot(self, word: RobotWord, now_s: float) -> None:
+        self.watch.hear_robot(word, now_s)
+
+    def look(self, now_s: float) -> None:
+        self._follow()
+        if finding := self.watch.look(now_s):
+            self._in_force.see(finding, self._refit)
+            self._follow()
+
+    def _follow(self) -> None:
+        """The schedule in force, and whether it holds."""
+        self.watch.declare(self._in_force.factory)
+        self.watch.follow(self._in_force.fleet.schedule)
+        if self._judged is not self._in_force.fleet:
+            self._judged, self.broken = self._in_force.fleet, broken(self._in_force.fleet)

@@ -1,0 +1,143 @@
+"""A schedule without the servers that are lost, and with those that came back: at once, without a solver, and without moving
+anybody who need not move.
+
+Robots of a lost server have turned to its standby by themselves, long before anybody decides anything here; the schedule says the
+same. Whoever had none is spread over the others, as a newcomer is. What comes back hosts nothing yet: it stands by, warm, for those
+that nobody covers; a plan of the whole factory may give it more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.planning import Refit
+from ros2_rfm_serving.scheduler.seen import Seen
+from ros2_rfm_serving.types import Placement, Route, Schedule
+
+Rebuild = Callable[[Schedule], Fleet]
+"""Its robots under a schedule, as the factory is seen now."""
+
+
+def seeing(
+    fleet: Fleet, factory: Factory, seen: Seen, lost: Collection[str], back: Collection[str], refit: Refit
+) -> tuple[Fleet, dict[str, str]]:
+    """The fleet as the factory is seen now, and who finds no room: robot -> why."""
+    robots = fleet.robots
+
+    def rebuild(schedule: Schedule) -> Fleet:
+        return refit(factory, schedule, robots, seen).owing(fleet)
+
+    return adapted(fleet, lost, back, rebuild, peers=factory.standby.peers)
+
+
+def adapted(
+    fleet: Fleet, lost: Collection[str], back: Collection[str], rebuild: Rebuild, *, peers: bool
+) -> tuple[Fleet, dict[str, str]]:
+    """As the factory is seen now; and who finds no room: robot -> why. The schedule is the same where it need not change."""
+    changed, refused = repaired(fleet, lost, rebuild, peers=peers) if lost else (fleet, {})
+    if changed is fleet:
+        changed = rebuild(fleet.schedule)
+    return reinforced(changed, back, rebuild, peers=peers) if back else changed, refused
+
+
+def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bool) -> tuple[Fleet, dict[str, str]]:
+    """The next epoch without these; and who finds no room on the servers as they are: robot -> why.
+
+    A schedule that nothing would remain of is left as it is. peers: those of the normal routes may stand by.
+    """
+    before = fleet.schedule
+    if not any(_gpu(p) in lost for p in before.placements):
+        return fleet, {}
+    kept = {p.server: p for p in before.placements if _gpu(p) not in lost}
+    turned = [_turned(route, kept) for route in before.routes]
+    stranded = dict.fromkeys(route.robot for route in turned if route.server not in kept)
+    routes = tuple(route for route in turned if route.robot not in stranded)
+    if not routes:
+        return fleet, {}
+    used = {route.server for route in routes}
+    placements = tuple(replace(p, standby=p.standby and p.server not in used) for p in kept.values())
+    schedule = replace(before, epoch=before.epoch + 1, placements=_with_components(placements, routes), routes=routes)
+    changed, refused = rebuild(schedule), {}
+    for robot in [robot for robot in fleet.robots if robot.name in stranded]:
+        try:
+            changed = changed.admit(robot)
+        except ScheduleError as error:
+            refused[robot.name] = str(error)
+    return _covered(changed, before.epoch + 1, rebuild, peers=peers), refused
+
+
+def reinforced(fleet: Fleet, servers: Iterable[str], rebuild: Rebuild, *, peers: bool) -> Fleet:
+    """The next epoch, with these standing by. The same fleet where they are of no use as that."""
+    before, changed = fleet.schedule, fleet
+    for server in servers:
+        if placement := _standing_by(changed, server):
+            changed = rebuild(replace(changed.schedule, placements=(*changed.schedule.placements, placement)))
+    return _covered(changed, before.epoch + 1, rebuild, peers=peers) if changed is not fleet else fleet
+
+
+def _gpu(placement: Placement) -> str:
+    return placement.gpu or placement.server
+
+
+def _turned(route: Route, kept: Collection[str]) -> Route:
+    return replace(route, server=route.standby, standby="") if route.server not in kept and route.standby in kept else route
+
+
+def _with_components(placements: Iterable[Placement], routes: Iterable[Route]) -> tuple[Placement, ...]:
+    served: dict[str, dict[str, None]] = {}
+    for route in routes:
+        served.setdefault(route.server, {})[route.component] = None
+    return tuple(replace(p, components=tuple(dict.fromkeys([*p.components, *served.get(p.server, ())]))) for p in placements)
+
+
+def _covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool) -> Fleet:
+    """With the table of failover as it is now."""
+    cover = {name: _cover(host, fleet, peers) for name, host in fleet.hosts.items() if host.sessions}
+    routes = tuple(replace(route, standby=cover[route.server]) for route in fleet.schedule.routes)
+    return rebuild(replace(fleet.schedule, epoch=epoch, routes=routes, placements=_fitting(fleet)))
+
+
+def _fitting(fleet: Fleet) -> tuple[Placement, ...]:
+    """With as many sessions as they need; of those that were idle nobody has predicted anything."""
+    placements = []
+    for host in fleet.hosts.values():
+        placement = host.fitting()
+        p99_s = fleet.curves.quantile(host.config, 99.0).at(host.load_hz)
+        idle = host.sessions and not placement.predicted_p99_s and math.isfinite(p99_s)
+        placements.append(replace(placement, predicted_p99_s=p99_s) if idle else placement)
+    return tuple(placements)
+
+
+def _cover(host: Host, fleet: Fleet, peers: bool) -> str:
+    """Reserved ones first, then the least loaded; empty: nobody."""
+    able = [other for other in fleet.hosts.values() if (other.placement.standby or peers) and _carries(other, host, fleet)]
+    best = min(able, key=lambda other: (not other.placement.standby, other.load_hz), default=None)
+    return best.placement.server if best else ""
+
+
+def _carries(other: Host, host: Host, fleet: Fleet) -> bool:
+    """Both loads, within every SLO."""
+    if other is host or other.placement.model != host.placement.model or other.placement.gpu or host.placement.gpu:
+        return False
+    return other.load_hz + host.load_hz <= other.capacity_hz([*other.slos, *host.slos], fleet.curves)
+
+
+def _standing_by(fleet: Fleet, server: str) -> Placement | None:
+    """As whom it covers most load that nobody covers, set up as the one it covers; None: it could cover nobody."""
+    problem = fleet.problem
+    if server in fleet.hosts or (gpu_type := problem.declared.get(server)) is None:
+        return None
+    uncovered = {route.server for route in fleet.schedule.routes if not route.standby}
+    fits = [
+        h for h in fleet.hosts.values() if h.sessions and not h.placement.gpu and (h.placement.model, gpu_type) in problem.memory_gb
+    ]
+    best = max(fits, key=lambda h: (h.placement.server in uncovered, h.load_hz), default=None)
+    if best is None:
+        return None
+    return replace(best.placement, server=server, gpu_type=gpu_type, components=(), standby=True, predicted_p99_s=0.0)

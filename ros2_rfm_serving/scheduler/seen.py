@@ -1,0 +1,105 @@
+"""What was seen of a running factory, where it is not as its descriptor and its profiles say: a plan is made of all three.
+
+Everything in it is bounded and comparable: equal knowledge gives the same plan, so that a replay needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory.descriptor import Network
+from ros2_rfm_serving.profiles import Profile
+
+LEAST_PACE, MOST_PACE = 0.25, 4.0
+"""A server is never believed to be further from its profile than that: more is a fault, not a pace."""
+OWN = " at pace "
+"""Between a GPU type and how many times longer one GPU of it takes: a GPU type of its own, for the solvers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Travel:
+    """Of a request and its reply, without what the server takes, s."""
+
+    mean_s: float = 0.0
+    tail_s: float = 0.0
+    """At the 99th percentile."""
+
+    @property
+    def network(self) -> Network:
+        """With that mean and that tail."""
+        one_ms = Network(jitter_ms=1.0)
+        jitter_ms = max(self.tail_s - self.mean_s, 0.0) / (one_ms.at_s(99.0) - one_ms.mean_s)
+        jitter_ms = min(jitter_ms, 1e3 * self.mean_s)
+        return Network(round_trip_ms=1e3 * self.mean_s - jitter_ms, jitter_ms=jitter_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """Nothing: all is as declared."""
+
+    lost: tuple[str, ...] = ()
+    """Servers that are not to be planned with."""
+    paces: Mapping[str, float] = field(default_factory=dict)
+    """Server -> how many times longer it takes than others of its type, whatever it hosts."""
+    models: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """(model, GPU type) -> how many times longer it takes than its profile says, wherever it runs."""
+    travels: Mapping[str, Travel] = field(default_factory=dict)
+    """By task."""
+    cycles_s: Mapping[str, float] = field(default_factory=dict)
+    """Task -> execution time of what is executed of one chunk, where a horizon policy decides."""
+    calls: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Task -> component -> calls per action."""
+
+    def gpu_type(self, server: str, declared: str) -> str:
+        """For the solvers: equal GPUs at equal paces are of one type."""
+        pace = self.paces.get(server, 1.0)
+        return declared if pace == 1.0 else f"{declared}{OWN}{pace:.2f}"
+
+    def types(self, declared: Mapping[str, str]) -> dict[str, str]:
+        """Server -> GPU type, of those that live."""
+        return {server: self.gpu_type(server, gpu) for server, gpu in declared.items() if server not in self.lost}
+
+    def factory(self, factory: Factory) -> Factory:
+        """With the network as it was measured."""
+        seen = [
+            entry.model_copy(update={"network": self.travels[entry.task].network}) if entry.task in self.travels else entry
+            for entry in factory.robot_fleet
+        ]
+        return factory.model_copy(update={"robot_fleet": tuple(seen)}) if self.travels else factory
+
+    def profile(self, profile: Profile, declared: Mapping[str, str]) -> Profile:
+        """Recalibrated, and with the curves of GPUs that have a pace of their own."""
+        own = {(gpu, self.gpu_type(server, gpu)): self.paces[server] for server, gpu in declared.items() if server in self.paces}
+        return profile.rescaled(self.models).paced({names: pace for names, pace in own.items() if names[0] != names[1]})
+
+
+AS_DECLARED = Seen()
+
+
+def to_json(seen: Seen) -> dict[str, Any]:
+    """Without what is as declared."""
+    travels = {task: [travel.mean_s, travel.tail_s] for task, travel in seen.travels.items()}
+    calls = {task: dict(ratios) for task, ratios in seen.calls.items()}
+    models = [[*model, pace] for model, pace in seen.models.items()]
+    paces, cycles_s = dict(seen.paces), dict(seen.cycles_s)
+    whole = {"lost": list(seen.lost), "paces": paces, "models": models, "travels": travels, "cycles_s": cycles_s, "calls": calls}
+    return {name: value for name, value in whole.items() if value}
+
+
+def from_json(said: Mapping[str, Any]) -> Seen:
+    return Seen(
+        lost=tuple(said.get("lost", ())),
+        paces=said.get("paces", {}),
+        models={(model, gpu_type): pace for model, gpu_type, pace in said.get("models", ())},
+        travels={task: Travel(mean_s=mean_s, tail_s=tail_s) for task, (mean_s, tail_s) in said.get("travels", {}).items()},
+        cycles_s=said.get("cycles_s", {}),
+        calls=said.get("calls", {}),
+    )
+
+
+def declared_type(gpu_type: str) -> str:
+    """Of one that a server may have for itself."""
+    return gpu_type.partition(OWN)[0]

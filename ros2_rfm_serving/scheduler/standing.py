@@ -1,0 +1,201 @@
+"""The factory, its robots and the schedule in force: what changes it, and what is published then (ROSA §3.4.4).
+
+What must change at once does, without a solver and without moving anybody who need not move; whether another plan is needed, or
+would be worth its price, is looked at in the background.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, ScheduleError
+from ros2_rfm_serving.factory import Factory, Robot
+from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
+from ros2_rfm_serving.scheduler.planning import Refit
+from ros2_rfm_serving.scheduler.promises import broken
+from ros2_rfm_serving.scheduler.repair import seeing
+from ros2_rfm_serving.scheduler.roster import Roster, newcomers, settled
+from ros2_rfm_serving.scheduler.seen import Seen
+from ros2_rfm_serving.scheduler.standby import uncovered
+from ros2_rfm_serving.scheduler.watch import Finding
+from ros2_rfm_serving.types import Schedule
+
+REMEMBERED = 64
+"""Kinds of fleets without a plan."""
+
+
+class Log(Protocol):
+    def info(self, message: str) -> Any: ...
+    def warning(self, message: str) -> Any: ...
+
+
+class Book(Protocol):
+    """Hears of every schedule, and why, before it is published."""
+
+    def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
+    def changed(self, before: Fleet, after: Fleet, reason: str) -> None: ...
+    def saw(self, finding: Finding, after: Fleet) -> None: ...
+
+
+class Standing:
+    """Whatever changes is published at once. What is refused has changed nothing."""
+
+    def __init__(self, first: Planned, roster: Roster, publish: Callable[[Schedule, str], None], log: Log, book: Book) -> None:
+        """publish: takes a schedule and the name of its factory."""
+        self.policy = first.policy
+        """Of the next plan."""
+        self.no_room: dict[str, str] = {}
+        """Robots of the roster that no schedule serves: why."""
+        self._roster, self._publish_it, self._log, self._book = roster, publish, log, book
+        self._stranded: dict[str, str] = {}
+        """Declared robots whose server was lost and that no other one took: robot -> task."""
+        self.seen: Seen = first.seen
+        """What plans are made with, beside the descriptor and the profiles."""
+        self._background: PlanOrder | None = None
+        """To be planned when nobody waits for another plan."""
+        self._tried: tuple[object, ...] = ()
+        """Beside which schedule, and for whom, room was to be made last."""
+        self._impossible: dict[object, str] = {}
+        """Fleets of this factory that could not be planned: why. The same input gives the same answer."""
+        self._uncovered: tuple[str, ...] = ()
+        self._fleet = first.fleet
+        self._run(first.factory)
+        book.planned(first, "the scheduler began")
+        self._publish(first.fleet)
+
+    @property
+    def epoch(self) -> int:
+        return self._fleet.schedule.epoch
+
+    @property
+    def fleet(self) -> Fleet:
+        return self._fleet
+
+    # --- by itself ---
+
+    def settle(self) -> None:
+        """The schedule follows the roster: leases end, and robots that a former scheduler admitted are found."""
+        fleet, self.no_room = settled(self._fleet, self._expected, self.declared)
+        if fleet is not self._fleet:
+            self._change(fleet, f"beside the robots of the descriptor: {', '.join(self._roster.tasks) or 'none'}")
+        attempt = (self.epoch, *self.no_room)
+        if self.no_room and attempt != self._tried:
+            self._tried = attempt
+            self._log.warning("; ".join(dict.fromkeys(self.no_room.values())) + ": planning the whole factory anew")
+            self._background = self._order(self.factory, [*fleet.robots, *newcomers(fleet, self._expected)])
+
+    def see(self, finding: Finding, refit: Refit) -> None:
+        """The factory is not as it was planned for. What must change at once does, without a solver; whether another plan is
+        needed, or would be worth it, is looked at in the background."""
+        factory, before = self.factory, self._fleet
+        fleet, refused = seeing(before, factory, finding.seen, finding.lost, finding.back, refit)
+        self.seen, self._tried = finding.seen, ()
+        self._impossible.clear()
+        self._stranded |= {robot: self.declared[robot] for robot in refused if robot in self.declared}
+        self._log.warning(f"{finding.words}{''.join(f'; {why}' for why in dict.fromkeys(refused.values()))}")
+        self._book.saw(finding, fleet)
+        if fleet.schedule is before.schedule:
+            self._fleet = fleet
+        else:
+            self._publish(fleet)
+        robots = [*fleet.robots, *newcomers(fleet, self._expected)]
+        needed = bool(refused or broken(fleet))
+        self._background = self._order(factory, robots, needed=needed) if robots else None
+
+    def _consider(self, order: PlanOrder, made: Planned | RfmError) -> None:
+        """Goes over to a plan that nobody asked for if it is worth it."""
+        if isinstance(made, RfmError):
+            self._note_impossible(order, made)
+            self._log.warning(f"the factory could not be planned anew: {made}")
+            return
+        if order.epoch != self.epoch + 1:
+            return
+        migration = self._fleet.migration_to(made.fleet.schedule)
+        published = order.needed or migration.worth_it
+        told = (
+            f"another schedule would gain {migration.gained_actions:.0f} actions and lose {migration.lost_actions:.0f} "
+            f"({len(migration.moved_servers)} servers and {len(migration.moved_robots)} robots move): "
+            + ("published" if published else "not worth it")
+        )
+        self._log.info(told)
+        self._book.planned(made, told, background=True, published=published)
+        if published:
+            self._publish(made.fleet)
+
+    def _note_impossible(self, order: PlanOrder, why: RfmError) -> None:
+        """The same input gives the same answer, unless the planner failed."""
+        if isinstance(why, ScheduleError) and not isinstance(why, PlannerError) and order.factory is self.factory:
+            self._impossible[_kind(order)] = str(why)
+            if len(self._impossible) > REMEMBERED:
+                del self._impossible[next(iter(self._impossible))]
+
+    def _known_impossible(self, order: PlanOrder) -> str:
+        """Why; empty: it may be possible."""
+        return self._impossible.get(_kind(order), "") if order.factory is self.factory else ""
+
+    # --- parts ---
+
+    def _run(self, factory: Factory) -> None:
+        self.factory = factory
+        self.declared = {robot.name: robot.task for robot in factory.robots}
+        """Robot -> task."""
+        self._impossible.clear()
+        self._stranded = {}
+
+    @property
+    def _expected(self) -> dict[str, str]:
+        """Robot -> task, of those that are to be served beside the ones that are."""
+        self._stranded = {robot: task for robot, task in self._stranded.items() if self._fleet.task_of(robot) is None}
+        return {**self._stranded, **self._roster.tasks}
+
+    def _check(self, name: str, task: str) -> None:
+        if task not in self.factory.tasks:
+            raise ConfigurationError(f"no task {task!r}; there are: {', '.join(self.factory.tasks)}")
+        if (declared := self.declared.get(name, task)) != task:
+            fix = "change the descriptor and call replan, or choose another name"
+            raise ConfigurationError(
+                f"robot {name!r} is declared for {declared!r}, not for {task!r}", file=self.factory.file, fix=fix
+            )
+
+    def _others(self, robot: str) -> Fleet:
+        return self._fleet if self._fleet.task_of(robot) is None else self._fleet.release(robot)
+
+    def _enrol(self, robot: str, task: str) -> None:
+        if robot not in self.declared:
+            self._roster.admit(robot, task)
+
+    def _order(self, factory: Factory, robots: Iterable[Robot], *, needed: bool = True) -> PlanOrder:
+        previous = self._fleet.schedule
+        return PlanOrder(
+            factory=factory, robots=tuple(robots), policy=self.policy, previous=previous, needed=needed, seen=self.seen
+        )
+
+    def _change(self, fleet: Fleet, what: str) -> None:
+        """A local one; whether another schedule would be worth it is looked at in the background."""
+        self._log.info(what)
+        self._book.changed(self._fleet, fleet, what)
+        self._publish(fleet)
+        self._background = self._order(self.factory, fleet.robots, needed=False) if fleet.robots else None
+
+    def _go_over(self, planned: Planned, why: str) -> None:
+        """To a plan of the whole factory."""
+        self._background = None
+        self._run(planned.factory)
+        self._roster.limit_to(planned.factory, planned.fleet.robots)
+        self._book.planned(planned, why)
+        self._publish(planned.fleet)
+
+    def _publish(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        if fleet.uncovered != self._uncovered:
+            self._uncovered = fleet.uncovered
+            self._log.info(uncovered(fleet.uncovered) if fleet.uncovered else "a standby covers the loss of any server")
+        self._publish_it(fleet.schedule, self.factory.name)
+
+
+def _kind(order: PlanOrder) -> object:
+    """Robots of a task are alike."""
+    return order.policy, frozenset(Counter(robot.task for robot in order.robots).items())

@@ -1,0 +1,206 @@
+"""How long servers really take, against the profile that the plan was made with.
+
+A server says how many replies it has given and how long the engine took for them, queueing apart. A batch of fixed size takes
+what the profile has for it, whoever waits in front of it: the quotient is the server's *pace*. Between replies of half-filled
+batches and full ones no difference is claimed: some engines fill batches up, others do not. Requests that share an engine take
+the longer the more they are: there the pace is that of the latency curve which goes through (rate, latency) as measured.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler.seen import LEAST_PACE, MOST_PACE
+from ros2_rfm_serving.scheduler.watch.means import LEAST_LOTS, Interval, Means
+from ros2_rfm_serving.scheduler.watch.words import ServerWord
+from ros2_rfm_serving.types import Placement
+
+LOT_S = 1.0
+"""Of replies: shorter ones are not worth a look."""
+LONGEST_LOT_S = 10.0
+"""A server that was not heard for longer begins anew."""
+TOLERANCES = {"fixed": 0.05, "continuous": 0.2}
+"""Relative, by the way of batching: what is nearer to the pace in use is not worth another plan. The curve of requests that share
+an engine depends on how they arrive, which a profile only resembles."""
+FRESH_S = 5.0
+"""What has not worked for longer keeps nobody waiting."""
+FAR = 10.0
+"""A lot that is so many times longer or shorter than its profile was not measured, or not here."""
+BISECTIONS = 30
+
+
+class Lot(NamedTuple):
+    """What a server did between two of its words."""
+
+    replies: int
+    seconds: float
+    inference_s: float
+    """Mean, as is the next."""
+    queue_wait_s: float
+    mean_batch_size: float
+
+
+@dataclass(slots=True)
+class _Measured:
+    placement: Placement
+    batches_s: tuple[float, ...]
+    """By the profile: of 1, 2, ... rows."""
+    paces: Means
+    word: ServerWord | None = None
+    word_s: float = 0.0
+    latency_s: float = math.nan
+    """Mean of the newest lot, arrival to reply."""
+    latency_p99_s: float = math.nan
+    lot_s: float = -math.inf
+    """When."""
+    used: float = 1.0
+    """The pace that plans are made with."""
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCES[self.placement.batching] * self.used
+
+    def is_changing(self, now_s: float) -> bool:
+        """It works, and what was measured of it does not say how fast yet."""
+        return 0 < len(self.paces) < LEAST_LOTS and now_s - self.lot_s < FRESH_S
+
+
+class Pace(NamedTuple):
+    """Of one server, for people."""
+
+    model: str
+    interval: Interval
+    used: float
+
+
+class Drift:
+    """Of the servers of a schedule."""
+
+    def __init__(self, profile: Profile) -> None:
+        """profile: as it was measured, one way of batching for each model and GPU type (`Profile.batched`)."""
+        self._profile, self._measured = profile, frozenset(profile.measured())
+        self._servers: dict[str, _Measured] = {}
+        self.implausible = 0
+        """Lots that say what no server does."""
+
+    def place(self, placements: Mapping[str, Placement]) -> None:
+        """A schedule is in force. What was measured of a server counts as long as it hosts the same; the pace in use of its
+        hardware lasts until something else is measured."""
+        for name, placement in placements.items():
+            known = self._servers.get(name)
+            if _kind(placement) not in self._measured or (known and _kind(known.placement) == _kind(placement)):
+                continue
+            batches_s = self._profile.batches_s(*_kind(placement))
+            used = known.used if known else 1.0
+            self._servers[name] = _Measured(placement, batches_s, Means(), used=used)
+
+    def hear(self, word: ServerWord, now_s: float) -> Lot | None:
+        """What it did since the last lot; None: nothing that counts, or too little for a lot."""
+        server = self._servers.get(word.server)
+        if server is None or word.model != server.placement.model:
+            return None
+        before, passed_s = server.word, now_s - server.word_s
+        if before is not None and 0.0 <= passed_s < LOT_S and word.replies >= before.replies:
+            return None
+        server.word, server.word_s = word, now_s
+        server.latency_p99_s = word.latency_p99_s
+        lot = _lot(before, word, passed_s) if before else None
+        if lot is None or (word.batch_size != server.placement.batch_size and server.placement.batching == "fixed"):
+            return None
+        server.latency_s = lot.inference_s + lot.queue_wait_s
+        pace = self._pace(server, lot)
+        if not 1 / FAR <= pace <= FAR:
+            self.implausible += 1
+            return None
+        server.paces.add(lot.replies, pace)
+        server.lot_s = now_s
+        return lot
+
+    def latencies_s(self, server: str) -> tuple[float, float]:
+        """(mean, p99) from arrival to reply, lately; NaN: not known."""
+        found = self._servers.get(server)
+        return (found.latency_s, found.latency_p99_s) if found else (math.nan, math.nan)
+
+    def look(self, now_s: float) -> bool:
+        """Takes over the paces that are surely not those in use. True: there are some.
+
+        As long as it is not known of one server of a model what has changed, nothing is said of the others: it may be the same.
+        """
+        changing = {_model(s.placement) for s in self._servers.values() if s.is_changing(now_s)}
+        changed = False
+        for server in self._servers.values():
+            interval = server.paces.interval()
+            if interval and interval.replaces(server.used, server.tolerance) and _model(server.placement) not in changing:
+                server.used = _bounded(interval.mean) if abs(interval.mean - 1.0) > server.tolerance / 2 else 1.0
+                changed = True
+        return changed
+
+    def paces(self) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
+        """Of servers, and of models (on a GPU type): what all of at least two servers of a model have in common is the model's."""
+        alike: dict[tuple[str, str], list[float]] = {}
+        for server in self._servers.values():
+            if server.paces.interval():
+                alike.setdefault(_model(server.placement), []).append(server.used)
+        models = {model: round(common, 2) for model, used in alike.items() if (common := _common(used)) != 1.0}
+        own = {name: s.used / models.get(_model(s.placement), 1.0) for name, s in self._servers.items()}
+        return {name: round(p, 2) for name, p in own.items() if abs(p - 1.0) > self._servers[name].tolerance / 2}, models
+
+    def told(self) -> dict[str, Pace]:
+        """By server, of those of which enough was measured."""
+        known = {name: server.paces.interval() for name, server in self._servers.items()}
+        return {n: Pace(self._servers[n].placement.model, i, self._servers[n].used) for n, i in known.items() if i}
+
+    def _pace(self, server: _Measured, lot: Lot) -> float:
+        if server.placement.batching == "fixed" and server.batches_s:
+            full_s = server.batches_s[-1]
+            rows = min(max(math.floor(lot.mean_batch_size), 1), len(server.batches_s))
+            own_s = min(server.batches_s[rows - 1], full_s)
+            return max(lot.inference_s / full_s, min(lot.inference_s / own_s, 1.0))
+        return self._curve_pace(server, lot)
+
+    def _curve_pace(self, server: _Measured, lot: Lot) -> float:
+        """s with s L(s rate) = latency: everything takes s times longer."""
+        rates, means, _ = self._profile.curve_arrays(*_kind(server.placement))
+        rate_hz, latency_s = lot.replies / lot.seconds, lot.inference_s + lot.queue_wait_s
+        low, high = 1 / FAR, FAR
+        for _ in range(BISECTIONS):
+            middle = math.sqrt(low * high)
+            low, high = (
+                (middle, high)
+                if middle * float(np.interp(middle * rate_hz, rates, means, right=math.inf)) < latency_s
+                else (low, middle)
+            )
+        return high
+
+
+def _kind(placement: Placement) -> tuple[str, str, str, int]:
+    return placement.model, placement.gpu_type, placement.batching, placement.batch_size
+
+
+def _model(placement: Placement) -> tuple[str, str]:
+    return placement.model, placement.gpu_type
+
+
+def _lot(before: ServerWord, word: ServerWord, passed_s: float) -> Lot | None:
+    """None: it began anew, or nothing ran."""
+    replies = word.replies - before.replies
+    inference_s, wait_s = word.inference_s - before.inference_s, word.queue_wait_s - before.queue_wait_s
+    if replies <= 0 or inference_s <= 0.0 or wait_s < 0.0 or not 0.0 < passed_s <= LONGEST_LOT_S:
+        return None
+    return Lot(replies, passed_s, inference_s / replies, wait_s / replies, word.mean_batch_size)
+
+
+def _common(paces: list[float]) -> float:
+    """Of several, all on one side of the profile: their median. 1: there is none."""
+    return statistics.median(paces) if len(paces) > 1 and (min(paces) > 1.0 or max(paces) < 1.0) else 1.0
+
+
+def _bounded(pace: float) -> float:
+    return min(max(pace, LEAST_PACE), MOST_PACE)

@@ -1,0 +1,164 @@
+"""What robots really need, against what the descriptor declares: the way to their servers, how far they execute a chunk (Kairos
+§3.1), how often they call System 2 (ROSA §3.4.2). Per task, of a sample of its robots: they are alike.
+
+A round trip is request to reply; without what the server took meanwhile, it is the network's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.scheduler.seen import Travel
+from ros2_rfm_serving.scheduler.watch.means import Means
+from ros2_rfm_serving.scheduler.watch.words import RobotWord
+from ros2_rfm_serving.types import SYSTEM1
+
+LOT_S, LONGEST_LOT_S = 2.0, 30.0
+"""Between two words of a robot that make a lot."""
+TOLERANCE = 0.1
+"""Relative: nearer to what is in use is not worth another plan."""
+LEAST_TRAVEL_S = 0.005
+"""So much of a difference is none, of the way to a server."""
+MOST_TRAVEL_S = 10.0
+LEAST_CYCLE_S, MOST_RATIO = 1e-4, 100.0
+"""Beyond these it was not measured: seconds of a chunk, calls per action."""
+SAMPLE = 32
+"""Robots of a task that are heard: they are alike."""
+
+
+@dataclass(slots=True)
+class _Factor:
+    """One figure of a task."""
+
+    means: Means
+    used: float
+    """That plans are made with."""
+    least: float = 0.0
+
+    def look(self) -> bool:
+        interval = self.means.interval()
+        tolerance = max(TOLERANCE * self.used, self.least)
+        if interval is None or not interval.replaces(self.used, tolerance):
+            return False
+        self.used = round(max(interval.mean, 0.0), 4)
+        return True
+
+
+@dataclass(slots=True)
+class _Task:
+    travel: _Factor
+    tail: _Factor
+    cycle: _Factor | None
+    """None: what is executed of a chunk is fixed."""
+    calls: dict[str, _Factor] = field(default_factory=dict)
+    robots: dict[str, tuple[RobotWord, float]] = field(default_factory=dict)
+    """Their last words that made a lot, and when."""
+
+
+class Factors:
+    def __init__(self) -> None:
+        self._tasks: dict[str, _Task] = {}
+        self.implausible = 0
+        """Lots that say what no robot does."""
+
+    def declare(self, factory: Factory) -> None:
+        """What plans are made with until something else is measured."""
+        self._tasks = {
+            name: _Task(
+                travel=_Factor(Means(LEAST_TRAVEL_S), factory.network_of(name).mean_s, LEAST_TRAVEL_S),
+                tail=_Factor(Means(LEAST_TRAVEL_S), factory.network_of(name).at_s(99.0), LEAST_TRAVEL_S),
+                cycle=_Factor(Means(), task.cycle_period_s) if task.execution.horizon.policy != "static" else None,
+                calls={
+                    component: _Factor(Means(), ratio)
+                    for component in task.components
+                    if component != SYSTEM1 and (ratio := task.calls_per_action(component))
+                },
+            )
+            for name, task in factory.tasks.items()
+        }
+
+    def keep(self, robots: Container[str]) -> None:
+        """Others have left: somebody else may be heard in their place."""
+        for task in self._tasks.values():
+            task.robots = {name: word for name, word in task.robots.items() if name in robots}
+
+    def wants(self, robot: str, task: str) -> bool:
+        """Whether this one is, or may be, in the sample."""
+        found = self._tasks.get(task)
+        return found is not None and (robot in found.robots or len(found.robots) < SAMPLE)
+
+    def hear(self, word: RobotWord, latency_s: float, latency_p99_s: float, now_s: float) -> None:
+        """latency_s: of its System 1 server, lately; NaN: not known."""
+        if not self.wants(word.robot, word.task) or not word.is_sane:
+            return
+        task = self._tasks[word.task]
+        before, at_s = task.robots.get(word.robot, (None, -math.inf))
+        passed_s = now_s - at_s
+        if before is not None and 0.0 <= passed_s < LOT_S and word.horizons >= before.horizons:
+            return
+        task.robots[word.robot] = (word, now_s)
+        if before is None or not 0.0 < passed_s <= LONGEST_LOT_S or not (before.streams and word.streams):
+            return
+        if before.server == word.server:  # else it has waited for a session meanwhile
+            self._measure(task, before, word, latency_s, latency_p99_s)
+
+    def look(self) -> bool:
+        """Takes over what is surely not as in use. True: there is some."""
+        each = [f for t in self._tasks.values() for f in (t.travel, t.tail, *([t.cycle] if t.cycle else []), *t.calls.values())]
+        changed = [factor.look() for factor in each]
+        return any(changed)
+
+    # --- what plans are made with ---
+
+    def travels(self, factory: Factory) -> dict[str, Travel]:
+        """Where they are not as declared."""
+        found: dict[str, Travel] = {}
+        for name, task in self._tasks.items():
+            declared = factory.network_of(name)
+            if task.travel.used != declared.mean_s or task.tail.used != declared.at_s(99.0):
+                found[name] = Travel(mean_s=task.travel.used, tail_s=max(task.tail.used, task.travel.used))
+        return found
+
+    def cycles_s(self, factory: Factory) -> dict[str, float]:
+        """Where they are not as declared."""
+        used = {name: task.cycle.used for name, task in self._tasks.items() if task.cycle}
+        return {name: seconds for name, seconds in used.items() if seconds != factory.tasks[name].cycle_period_s}
+
+    def calls(self, factory: Factory) -> dict[str, Mapping[str, float]]:
+        """Where they are not as declared."""
+        found: dict[str, Mapping[str, float]] = {}
+        for name, task in self._tasks.items():
+            declared = factory.tasks[name].calls_per_action
+            if changed := {c: factor.used for c, factor in task.calls.items() if factor.used != declared(c)}:
+                found[name] = changed
+        return found
+
+    # --- parts ---
+
+    def _measure(self, task: _Task, before: RobotWord, word: RobotWord, latency_s: float, latency_p99_s: float) -> None:
+        deltas = {
+            c: (a.answers - b.answers, a.round_trips_s - b.round_trips_s)
+            for c, a in word.asked.items()
+            if (b := before.asked.get(c))
+        }
+        answers, round_trips_s = deltas.get(SYSTEM1, (0, 0.0))
+        if answers <= 0:
+            return
+        self._add(task.travel, answers, round_trips_s / answers - latency_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
+        self._add(task.tail, answers, word.round_trip_p99_s - latency_p99_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
+        if task.cycle and (chunks := word.horizons - before.horizons) > 0:
+            self._add(task.cycle, chunks, (word.horizons_s - before.horizons_s) / chunks, LEAST_CYCLE_S, MOST_RATIO)
+        for component, factor in task.calls.items():
+            if component in deltas:
+                self._add(factor, answers, deltas[component][0] / answers, 0.0, MOST_RATIO)
+
+    def _add(self, factor: _Factor, weight: float, value: float, least: float, most: float) -> None:
+        if math.isnan(value):
+            return
+        if least <= value <= most:
+            factor.means.add(weight, value)
+        else:
+            self.implausible += 1

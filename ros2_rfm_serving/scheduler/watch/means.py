@@ -1,0 +1,81 @@
+"""A mean of what comes in lots, with how sure it is: the method of batch means.
+
+Replies of one server wait for each other, so that they say less than as many independent ones would; means of whole lots are nearly
+independent, and their scatter is what the interval is made of. When the newest lots clearly differ from those before, what was
+measured has changed, and the older ones are forgotten: the mean does not creep from one level to the next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+MOST_LOTS, LEAST_LOTS = 40, 6
+SIGMAS = 4.0
+"""Half an interval in standard errors: with a handful of lots about 99 %."""
+CONFIDENCE = 0.99
+AT_THE_CHANGE = 2
+"""Of the newest lots, the first ones, which may be of either level."""
+CHANGED = 0.03
+"""Relative difference below which lots are of one level."""
+
+
+class Lot(NamedTuple):
+    weight: float
+    mean: float
+
+
+class Interval(NamedTuple):
+    low: float
+    mean: float
+    high: float
+
+    def replaces(self, value: float, tolerance: float) -> bool:
+        """Whether all of it is further from `value` than this, and it is no wider itself."""
+        return (self.low > value + tolerance or self.high < value - tolerance) and self.high - self.low <= 2 * tolerance
+
+
+class Means:
+    def __init__(self, least_change: float = 0.0) -> None:
+        """least_change: difference that is none, beside the relative one."""
+        self._lots: deque[Lot] = deque(maxlen=MOST_LOTS)
+        self._least_change = least_change
+
+    def __len__(self) -> int:
+        return len(self._lots)
+
+    def add(self, weight: float, mean: float) -> None:
+        self._lots.append(Lot(weight, mean))
+        self._forget_before_change()
+
+    def forget(self) -> None:
+        self._lots.clear()
+
+    def interval(self) -> Interval | None:
+        """None: too few lots."""
+        if len(self._lots) < LEAST_LOTS:
+            return None
+        mean, error = _mean(self._lots)
+        return Interval(mean - SIGMAS * error, mean, mean + SIGMAS * error)
+
+    def _forget_before_change(self) -> None:
+        older = len(self._lots) - LEAST_LOTS
+        if older < LEAST_LOTS // 2:
+            return
+        new, new_error = _mean(list(islice(self._lots, older, None)))
+        old, old_error = _mean(list(islice(self._lots, older)))
+        least = max(CHANGED * abs(old), self._least_change)
+        if abs(new - old) > max(SIGMAS * math.hypot(new_error, old_error), least):
+            for _ in range(older + AT_THE_CHANGE):
+                self._lots.popleft()
+
+
+def _mean(lots: Sequence[Lot]) -> tuple[float, float]:
+    """With its standard error."""
+    total = sum(lot.weight for lot in lots)
+    mean = sum(lot.weight * lot.mean for lot in lots) / total
+    scatter = sum(lot.weight * (lot.mean - mean) ** 2 for lot in lots) / total
+    return mean, math.sqrt(scatter / (len(lots) - 1))

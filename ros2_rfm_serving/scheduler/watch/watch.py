@@ -1,0 +1,134 @@
+"""All that is heard of a running factory, boiled down to what plans are made with: `Seen`, and when it has changed for sure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple, TypeVar
+
+from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
+from ros2_rfm_serving.scheduler.watch.drift import Drift, Pace
+from ros2_rfm_serving.scheduler.watch.factors import Factors
+from ros2_rfm_serving.scheduler.watch.health import Health
+from ros2_rfm_serving.scheduler.watch.words import RobotWord, ServerWord
+from ros2_rfm_serving.types import Schedule
+
+K = TypeVar("K", bound=Hashable)
+SETTLE_S = 5.0
+"""Between two looks at figures: what changes together is one change."""
+
+
+class Finding(NamedTuple):
+    """What has changed."""
+
+    seen: Seen
+    lost: tuple[str, ...]
+    back: tuple[str, ...]
+    words: str
+
+
+class Watch:
+    """Times are seconds of one clock that is not set; one that goes back all the same only costs what was not measured yet."""
+
+    def __init__(self, factory: Factory, profile: Profile, catalogue: Catalogue | None) -> None:
+        self.seen = AS_DECLARED
+        self._profile, self._catalogue = profile, catalogue
+        self.insane = 0
+        """Words with figures that are none."""
+        self.health, self.factors = Health(), Factors()
+        self._factory: Factory | None = None
+        self._schedule: Schedule | None = None
+        self._looked_s = -math.inf
+        self.declare(factory)
+
+    def declare(self, factory: Factory) -> None:
+        """Another descriptor counts: what was measured counts on for servers of the same name."""
+        if factory is self._factory:
+            return
+        self._factory, self._schedule = factory, None
+        self.drift = Drift(self._profile.batched(factory.continuous))
+        self.health.declare(factory.servers)
+        self.factors.declare(factory)
+
+    def follow(self, schedule: Schedule) -> None:
+        """It is in force."""
+        if schedule is self._schedule:
+            return
+        self._schedule = schedule
+        placements = {p.server: p for p in schedule.placements if not p.gpu}
+        self.drift.place(placements)
+        self.factors.keep({route.robot for route in schedule.routes})
+        for server in self._servers:
+            placement = placements.get(server)
+            footprint = self._catalogue.footprint(placement.model, placement.gpu_type) if placement and self._catalogue else None
+            self.health.place(server, placement.model if placement else "", footprint.load_s if footprint else 0.0)
+
+    def hear_server(self, word: ServerWord, now_s: float) -> None:
+        if not word.is_sane:
+            self.insane += 1
+            return
+        self.health.hear(word)
+        self.drift.hear(word, now_s)
+
+    def hear_robot(self, word: RobotWord, now_s: float) -> None:
+        if not word.is_sane:
+            self.insane += 1
+            return
+        self.factors.hear(word, *self.drift.latencies_s(word.server), now_s)
+
+    def look(self, now_s: float) -> Finding | None:
+        """None: nothing that a plan would have to know."""
+        lost, back = self.health.look(now_s)
+        if not lost and not back and 0.0 <= now_s - self._looked_s < SETTLE_S:
+            return None
+        self._looked_s = now_s
+        drifted, needs = self.drift.look(now_s), self.factors.look()
+        if not (lost or back or drifted or needs):
+            return None
+        before, self.seen = self.seen, self._seen()
+        return Finding(self.seen, lost, back, _words(before, self.seen, lost, back)) if self.seen != before else None
+
+    def told(self) -> Mapping[str, Pace]:
+        """Server -> its pace as measured."""
+        return self.drift.told()
+
+    @property
+    def _servers(self) -> list[str]:
+        assert self._factory is not None
+        return self._factory.servers
+
+    def _seen(self) -> Seen:
+        assert self._factory is not None
+        paces, models = self.drift.paces()
+        return Seen(
+            lost=self.health.lost,
+            paces=paces,
+            models=models,
+            travels=self.factors.travels(self._factory),
+            cycles_s=self.factors.cycles_s(self._factory),
+            calls=self.factors.calls(self._factory),
+        )
+
+
+def _words(before: Seen, seen: Seen, lost: tuple[str, ...], back: tuple[str, ...]) -> str:
+    """For the log and whoever reads why a schedule was made."""
+    words = [f"{server} is lost" for server in lost] + [f"{server} is back" for server in back]
+    words += [f"{server} takes {pace:.2f} times its profile" for server, pace in _changed(before.paces, seen.paces, 1.0)]
+    words += [f"{m!r} on {g} takes {pace:.2f} times its profile" for (m, g), pace in _changed(before.models, seen.models, 1.0)]
+    for task, travel in seen.travels.items():
+        if before.travels.get(task) != travel:
+            mean_ms, tail_ms = 1e3 * travel.mean_s, 1e3 * travel.tail_s
+            words.append(f"{task!r}: {mean_ms:.0f} ms on the way to servers and back ({tail_ms:.0f} at the tail)")
+    words += [f"{task!r}: {1e3 * s:.0f} ms of a chunk are executed" for task, s in _changed(before.cycles_s, seen.cycles_s)]
+    for task, calls in seen.calls.items():
+        pairs = _changed(before.calls.get(task, {}), calls)
+        words += [f"{task!r}: {ratio:.3g} calls of {component} per action" for component, ratio in pairs]
+    return "; ".join(words) or "a figure is as declared again"
+
+
+def _changed(before: Mapping[K, float], after: Mapping[K, float], usual: float = math.nan) -> list[tuple[K, float]]:
+    """usual: of those that are not in it; NaN: they are left out."""
+    pairs = [(key, before.get(key, usual), after.get(key, usual)) for key in {**before, **after}]
+    return [(key, new) for key, old, new in pairs if new != old and not math.isnan(new)]

@@ -1,0 +1,69 @@
+"""What servers and robots say of themselves, as far as it counts here: sums since their start, whose differences are exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ros2_rfm_serving.types import ServerState
+
+LONGEST_S = 1e9
+"""Of any sum of seconds: thirty years."""
+MOST = 1 << 53
+"""Of any count."""
+
+
+class Asked(NamedTuple):
+    """One component of one robot, since its start."""
+
+    answers: int
+    round_trips_s: float
+    """Sum, request to answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerWord:
+    server: str
+    state: ServerState
+    model: str = ""
+    """Empty: none."""
+    batch_size: int = 0
+    mean_batch_size: float = 0.0
+    """Lately; 0: nothing ran."""
+    latency_p99_s: float = math.nan
+    """Arrival to reply, lately; NaN: nothing ran."""
+    replies: int = 0
+    """Since its start, as are the sums."""
+    inference_s: float = 0.0
+    queue_wait_s: float = 0.0
+
+    @property
+    def is_sane(self) -> bool:
+        sums = (self.inference_s, self.queue_wait_s, self.mean_batch_size)
+        return all(0.0 <= s <= LONGEST_S for s in sums) and 0 <= self.replies <= MOST
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobotWord:
+    robot: str
+    task: str
+    """Class that it is served for."""
+    server: str
+    """Of System 1."""
+    streams: bool
+    """Chunks come, and a task runs."""
+    asked: Mapping[str, Asked] = field(default_factory=dict)
+    """By component."""
+    horizons: int = 0
+    """Chunks since its start of which their server said how much to execute."""
+    horizons_s: float = 0.0
+    """How long that takes, sum."""
+    round_trip_p99_s: float = math.nan
+    """Of System 1, lately."""
+
+    @property
+    def is_sane(self) -> bool:
+        each = [(*self.asked.values(), Asked(self.horizons, self.horizons_s))]
+        return all(0 <= a.answers <= MOST and 0.0 <= a.round_trips_s <= LONGEST_S for asked in each for a in asked)

@@ -1,0 +1,157 @@
+"""The scheduler in virtual time: the live node's own decisions (`scheduler/in_force.py`) over hours of robots that come and go.
+
+Nothing ticks here: between two events nothing changes. A robot that is there is as good as heard whenever the scheduler looks; only
+while somebody is silent does it have to look at all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from ros2_rfm_serving.errors import RfmError
+from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, InForce, Lookout, Order, Planned, PlanOrder, Roster, Word, plan
+from ros2_rfm_serving.scheduler.planning import WORK_PER_SERVER
+from ros2_rfm_serving.scheduler.standing import Book
+from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
+from ros2_rfm_serving.simulation.events import Events
+from ros2_rfm_serving.types import Admission, Schedule
+
+IDENTITY = 1
+
+
+class NoBook:
+    """Keeps nothing."""
+
+    def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None: ...
+    def changed(self, before: object, after: object, reason: str) -> None: ...
+    def saw(self, finding: object, after: object) -> None: ...
+
+
+class SimulatedScheduler:
+    """`published` are called with every schedule after the first, and the virtual time."""
+
+    def __init__(
+        self,
+        factory: Factory,
+        profile: Profile,
+        catalogue: Catalogue | None,
+        events: Events,
+        *,
+        lease_s: float = 60.0,
+        policy: str = "best",
+        work: float | None = None,
+        unit_s: float = 1.0,
+        book: Book | None = None,
+    ) -> None:
+        """work: of one plan (see `budget`); None: as the live one's. unit_s: what one unit of it takes. book: hears of every
+        schedule before it is published. Raises: `RfmError`."""
+        self.events, self.schedules = events, list[Schedule]()
+        self.published: list[Callable[[Schedule, float], None]] = []
+        self.silent: set[str] = set()
+        """Robots that crashed, as long as they hold a lease."""
+        self._profile, self._catalogue, self._work, self._unit_s = profile, catalogue, work, unit_s
+        self._running: PlanOrder | None = None
+        self._looking = False
+        self.roster = Roster(IDENTITY, lease_s)
+        first = plan(PlanOrder(factory=factory, robots=tuple(factory.robots), policy=policy), profile, catalogue, work=work)
+        self.brain = InForce(first, self.roster, self._publish, logging.getLogger(__name__), book or NoBook())
+
+    # --- what happens to it ---
+
+    def admit(self, robot: str, task: str) -> Order:
+        """Raises: `RfmError` for what is refused at once."""
+        self.silent.discard(robot)
+        order = self.brain.admit(robot, task)
+        self._drive()
+        return order
+
+    def release(self, robot: str) -> Order:
+        """Raises: `RfmError`."""
+        self.silent.discard(robot)
+        order = self.brain.release(robot)
+        self._drive()
+        return order
+
+    def replan(self, factory: Factory | None = None) -> Order:
+        order = self.brain.replan(factory or self.brain.factory, declared_anew=factory is not None)
+        self._drive()
+        return order
+
+    def crash(self, robot: str) -> None:
+        """It says nothing more."""
+        self.silent.add(robot)
+        self.look_on()
+
+    def comes_back(self, robot: str) -> None:
+        """It says again who it is."""
+        self.silent.discard(robot)
+        task = self.brain.fleet.task_of(robot) or self.roster.tasks.get(robot, "")
+        self.roster.hear(Word(robot=robot, follows=IDENTITY, admission=Admission(scheduler=IDENTITY, task=task)))
+        self.look_on()
+
+    def watch(self, servers: Callable[[], Iterable[ServerWord]], robots: Callable[[], Iterable[RobotWord]]) -> None:
+        """Hears them from now on, for ever."""
+        self.lookout = Lookout(self.brain, self._profile, self._catalogue)
+        self._servers, self._robots = servers, robots
+        self.events.at(self.events.now_s + LOOK_PERIOD_S, self._watch)
+
+    def _watch(self) -> None:
+        now_s = self.events.now_s
+        self.events.at(now_s + LOOK_PERIOD_S, self._watch)
+        for server in self._servers():
+            self.lookout.hear_server(server, now_s)
+        for robot in self._robots():
+            self.lookout.hear_robot(robot, now_s)
+        self.lookout.look(now_s)
+        self.brain.settle()
+        self._drive()
+
+    # --- the life of the body ---
+
+    def look_on(self) -> None:
+        """Looks twice a second from now on, as long as there is anything to see."""
+        if not self._looking:
+            self._looking = True
+            self.events.at(self.events.now_s + LOOK_PERIOD_S, self._look)
+
+    def _look(self) -> None:
+        for robot, task in self.roster.tasks.items():
+            if robot not in self.silent:
+                self.roster.hear(Word(robot=robot, follows=IDENTITY, admission=Admission(scheduler=IDENTITY, task=task)))
+        self.silent.difference_update(self.roster.elapse(LOOK_PERIOD_S))
+        self.brain.settle()
+        self._drive()
+        self._looking = False
+        if self.silent & self.roster.tasks.keys() or self.brain.no_room:
+            self.look_on()
+
+    def _drive(self) -> None:
+        """A plan at a time: one that somebody waits for takes the place of any other."""
+        wanted = self.brain.wanted
+        if wanted is None or wanted is self._running:
+            return
+        if self._running is None or wanted.needed:
+            self._running = wanted
+            made = self._made(wanted)
+            spent = made.work if isinstance(made, Planned) else WORK_PER_SERVER * len(wanted.factory.gpu_types)
+            self.events.at(self.events.now_s + spent * self._unit_s, self._deliver, wanted, made)
+
+    def _made(self, order: PlanOrder) -> Planned | RfmError:
+        try:
+            return plan(order, self._profile, self._catalogue, work=self._work)
+        except RfmError as error:
+            return error
+
+    def _deliver(self, order: PlanOrder, made: Planned | RfmError) -> None:
+        if order is self._running:
+            self._running = None
+            self.brain.planned(order, made)
+            self._drive()
+
+    def _publish(self, schedule: Schedule, name: str) -> None:
+        self.schedules.append(schedule)
+        for told in self.published:
+            told(schedule, self.events.now_s)

@@ -1,0 +1,88 @@
+"""A scheduler's process ends while it plans a whole factory: whoever waits is answered, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rclpy
+from rclpy.node import Node
+from rfm_serving import srv
+
+from ros2_rfm_serving.ros.node.runtime import executor
+from test.ros.test_scheduler_node import FACTORY
+
+
+class Rig:
+    def __init__(self, folder: Path) -> None:
+        (folder / "factory.yaml").write_text(FACTORY)
+        node = "ros2_rfm_serving.ros.scheduler_node"
+        command = [sys.executable, "-W", "ignore", "-m", node, "--ros-args", "-p", f"factory_file:={folder / 'factory.yaml'}"]
+        self.process = subprocess.Popen(command, start_new_session=True)
+        self._peer, self._executor = Node("peer"), executor()
+        self._executor.add_node(self._peer)
+        self.replan = self._peer.create_client(srv.Replan, "/rfm/replan")
+
+    def wait(self, until: Callable[[], Any]) -> None:
+        end_s = time.monotonic() + 60.0
+        while not until():
+            assert time.monotonic() < end_s, "waited in vain"
+            self._executor.spin_once(timeout_sec=0.02)
+
+    def planner(self) -> int:
+        """The process that plans; 0: there is none yet."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(children[0]) if children else 0
+
+    def close(self) -> None:
+        self._executor.shutdown()
+        self._peer.destroy_node()
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def rig(ros_domain: int, tmp_path: Path) -> Iterator[Rig]:
+    rclpy.init()
+    made = Rig(tmp_path)
+    try:
+        made.wait(made.replan.service_is_ready)
+        yield made
+    finally:
+        made.close()
+        rclpy.try_shutdown()
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_ctrl_c_while_it_plans_answers_and_ends(rig: Rig) -> None:
+    answer = rig.replan.call_async(srv.Replan.Request())
+    rig.wait(rig.planner)
+    planner = rig.planner()
+    os.kill(planner, signal.SIGSTOP)
+    os.killpg(rig.process.pid, signal.SIGINT)  # as a terminal does: everybody in front gets it
+    rig.wait(answer.done)
+    assert not answer.result().success and "the scheduler ends" in answer.result().error_msg
+    assert rig.process.wait(timeout=30) == 0
+    rig.wait(lambda: not lives(planner))
+
+
+def test_a_scheduler_that_is_killed_leaves_no_planner_behind(rig: Rig) -> None:
+    rig.replan.call_async(srv.Replan.Request())
+    rig.wait(rig.planner)
+    planner = rig.planner()
+    rig.process.kill()
+    rig.process.wait()
+    rig.wait(lambda: not lives(planner))

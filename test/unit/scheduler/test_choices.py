@@ -1,0 +1,56 @@
+"""Why a robot is served where it is, and what the next best would cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.scheduler import Fleet, rebuilt
+from ros2_rfm_serving.scheduler.choices import Choice, choices
+from test.unit.scheduler.test_adaptation import PROFILE, factory, fleet
+
+
+def of(running: Fleet, component: str) -> Choice:
+    return next(choice for choice in choices(running, "carry_1") if choice.component == component)
+
+
+def crowded(declared: Factory) -> Fleet:
+    """All robots on one server of System 1, the others idle."""
+    running = fleet(declared)
+    (one, *others) = [p for p in running.schedule.placements if p.model == "policy"]
+    assert others
+    moved = {other.server for other in others}
+    routes = tuple(replace(r, server=one.server, standby="") if r.server in moved else r for r in running.schedule.routes)
+    return rebuilt(declared, replace(running.schedule, routes=routes), declared.robots, PROFILE, None)
+
+
+def test_a_server_that_is_as_good_costs_nothing_and_one_that_is_full_costs_actions() -> None:
+    running = fleet(factory(robots=6))
+    found = of(running, "system1")
+    mine = [r.robot for r in running.schedule.routes if r.server == found.server]
+    assert found.alternatives and all(one.cost_hz >= -1e-6 for one in found.alternatives)
+    assert "carry_1" in mine and [one.cost_hz for one in found.alternatives] == sorted(one.cost_hz for one in found.alternatives)
+    assert "requests/s that keep every SLO" in found.why_server and "actions/s" in found.why_rate
+    better = of(crowded(factory(robots=6)), "system1").alternatives[0]
+    assert better.cost_hz < -0.05 and better.what.startswith("on server_"), "nobody planned this one"
+
+
+def test_what_would_break_a_floor_is_not_possible() -> None:
+    running = fleet(factory(robots=9, servers=4, floor="min_action_rate_hz: 2.0"))
+    costs = {one.what: one.cost_hz for one in of(running, "system1").alternatives}
+    slower = {what for what, cost in costs.items() if cost == math.inf or cost > 0.1}
+    assert slower, costs
+
+
+def test_an_obligation_has_the_rate_that_it_declares() -> None:
+    found = of(fleet(factory()), "monitor")
+    assert found.why_rate == "declared: 10 Hz" and found.rate_hz == 10.0 and found.to_json()["component"] == "monitor"
+
+
+def test_a_robot_that_is_not_served_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match="no robot 'carry_7' is served"):
+        choices(fleet(factory()), "carry_7")

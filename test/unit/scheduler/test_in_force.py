@@ -1,0 +1,267 @@
+"""From one schedule to the next: robots of a former scheduler that need another plan, and those for whom there is none."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, ScheduleError
+from ros2_rfm_serving.factory import Catalogue, load_factory
+from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.scheduler import InForce, Order, Planned, PlanOrder, Roster, Word, plan
+from ros2_rfm_serving.types import NOT_ADMITTED, Admission, Schedule
+from test.unit.scheduler.kept_plans import KeptPlans
+
+ME, FORMER = 7, 5
+FACTORY = """
+server_cluster: {num_servers: 2, gpu_type: EMULATED}
+robot_fleet: [{task: arm, num_robots: 2}]
+arm:
+  pipeline: {action_period_ms: 400}
+  components:
+    system1: {model: emulated/arm-policy, slo_ms: 30}
+wrist:
+  pipeline: {action_period_ms: 500}
+  components:
+    system1: {model: emulated/arm-policy, slo_ms: 30}
+sprint:
+  pipeline: {action_period_ms: 10}
+  min_action_rate_hz: 90
+  components:
+    system1: {model: emulated/arm-policy, slo_ms: 30}
+"""
+
+
+class Running:
+    """A fleet, what it has published, and whoever plans for it, when told to."""
+
+    def __init__(self, folder: Path, profiles: Path) -> None:
+        self.file = folder / "factory.yaml"
+        self.file.write_text(FACTORY)
+        self.schedules: list[Schedule] = []
+        self.roster, self.kept = Roster(ME), KeptPlans(profiles)
+        self.profile, self.catalogue = load_profiles(profiles), Catalogue.load(profiles / "models.yaml")
+        self.orders: list[PlanOrder] = []
+        """Planned so far."""
+        factory = load_factory(self.file)
+        first = self.plan(PlanOrder(factory=factory, robots=tuple(factory.robots), policy="best"))
+        assert isinstance(first, Planned)
+        log = logging.getLogger("test")
+        self.fleet = InForce(first, self.roster, lambda schedule, name: self.schedules.append(schedule), log, self.kept.book)
+
+    def plan(self, order: PlanOrder) -> Planned | RfmError:
+        self.orders.append(order)
+        try:
+            return plan(order, self.profile, self.catalogue, work=0.02)
+        except RfmError as error:
+            return error
+
+    def plan_what_is_wanted(self) -> None:
+        while (order := self.fleet.wanted) is not None:
+            self.fleet.planned(order, self.plan(order))
+
+    def replan(self, file: Path | None = None) -> Order:
+        return self.fleet.replan(load_factory(file or Path(self.fleet.factory.file)), declared_anew=file is not None)
+
+    def tasks(self) -> dict[str, str]:
+        """Of the newest schedule."""
+        return {route.robot: route.task for route in self.schedules[-1].routes}
+
+    def says(self, robot: str, task: str) -> None:
+        """A robot that another scheduler admitted."""
+        self.roster.hear(Word(robot=robot, follows=FORMER, admission=Admission(scheduler=FORMER, task=task)))
+
+
+@pytest.fixture
+def running(tmp_path: Path, repository: Path) -> Running:
+    return Running(tmp_path, repository / "config" / "profiles")
+
+
+def refused(order: Order) -> str:
+    assert isinstance(order.answer, RfmError)
+    return str(order.answer)
+
+
+def test_robots_that_do_not_fit_the_placement_are_planned_for_in_the_background(running: Running) -> None:
+    running.says("guest", "wrist")
+    running.says("other", "arm")
+    running.fleet.settle()
+    assert running.tasks() == {"arm_1": "arm", "arm_2": "arm", "other": "arm"} and list(running.fleet.no_room) == ["guest"]
+    running.plan_what_is_wanted()
+    running.fleet.settle()
+    assert not running.fleet.no_room
+    assert running.tasks() == {"arm_1": "arm", "arm_2": "arm", "other": "arm", "guest": "wrist"}
+
+
+def test_a_robot_that_no_plan_can_serve_waits_and_is_tried_once_per_schedule(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    running.says("guest", "sprint")
+    running.fleet.settle()
+    running.plan_what_is_wanted()
+    assert "could not be planned anew" in caplog.text
+    for _ in range(10):
+        running.fleet.settle()
+    assert running.fleet.wanted is None and "sprint" in running.fleet.no_room["guest"] and len(running.schedules) == 1
+    running.fleet.admit("late", "arm")
+    running.fleet.settle()
+    assert running.fleet.wanted is not None and running.fleet.wanted.needed, "there may be room in another schedule"
+    running.fleet.release("guest")
+    assert running.roster.released == ("guest",) and running.fleet.epoch == running.schedules[-1].epoch == 3
+
+
+def test_who_was_admitted_stays_when_another_descriptor_comes(running: Running, tmp_path: Path) -> None:
+    running.fleet.admit("late", "arm")
+    running.fleet.admit("arm_3", "arm")
+    larger = tmp_path / "larger.yaml"
+    larger.write_text(FACTORY.replace("num_robots: 2", "num_robots: 3"))
+    running.replan(larger)
+    running.plan_what_is_wanted()
+    assert set(running.tasks()) == {"arm_1", "arm_2", "arm_3", "late"} and list(running.roster.tasks) == ["late"]
+    larger.write_text(FACTORY.replace("num_robots: 2", "num_robots: 1"))
+    running.replan()
+    running.plan_what_is_wanted()
+    assert set(running.tasks()) == {"arm_1", "arm_2", "arm_3", "late"}, "without another descriptor those of now stay"
+    assert set(running.roster.tasks) == {"late", "arm_2", "arm_3"}, "with a lease, where they are no longer declared"
+
+
+def test_the_descriptor_in_use_is_the_one_that_came_last(running: Running, tmp_path: Path) -> None:
+    """Read again, it declares whom it declared: none of them gets a lease, which would end when it is switched off."""
+    larger = tmp_path / "larger.yaml"
+    larger.write_text(FACTORY.replace("num_robots: 2", "num_robots: 3"))
+    running.replan(larger)
+    running.plan_what_is_wanted()
+    running.replan()
+    running.plan_what_is_wanted()
+    assert set(running.fleet.declared) == {"arm_1", "arm_2", "arm_3"} and not running.roster.tasks
+    larger.write_text("broken: [")
+    with pytest.raises(ConfigurationError):
+        running.replan(running.file.with_name("missing.yaml"))
+    with pytest.raises(ConfigurationError, match="larger"):
+        running.replan()
+
+
+def test_a_robot_that_comes_back_for_a_task_that_has_gone_is_nobody(running: Running, tmp_path: Path) -> None:
+    running.fleet.admit("late", "wrist")
+    running.plan_what_is_wanted()
+    while not running.roster.elapse(2.0):
+        pass
+    running.fleet.settle()
+    (tmp_path / "other.yaml").write_text(FACTORY.replace("wrist:", "lift:"))
+    running.replan(tmp_path / "other.yaml")
+    running.plan_what_is_wanted()
+    running.roster.hear(Word(robot="late", follows=ME, admission=NOT_ADMITTED))
+    running.fleet.settle()
+    assert not running.roster.tasks and not running.fleet.no_room and running.fleet.wanted is None
+
+
+def test_what_is_refused_changes_nothing(running: Running) -> None:
+    for name, task in (("late", "leg"), ("arm_1", "wrist")):
+        with pytest.raises(ConfigurationError, match=r"no task 'leg'; there are: arm|'arm_1' is declared for 'arm'"):
+            running.fleet.admit(name, task)
+    with pytest.raises(ConfigurationError, match="'late' is not in the factory"):
+        running.fleet.release("late")
+    assert len(running.schedules) == 1 and not running.roster.tasks
+
+
+# --- orders that wait for a plan of the whole factory ---
+
+
+def test_others_come_and_go_while_the_factory_is_planned_for_one_who_does_not_fit(running: Running) -> None:
+    """The plan of a fleet that has changed since is refused, and made again."""
+    waits = running.fleet.admit("late", "wrist")
+    first = running.fleet.wanted
+    assert waits.answer is None and first is not None and first.needed
+    assert running.fleet.admit("other", "arm").answer == 2 and running.fleet.release("arm_2").answer == 3
+    assert running.tasks() == {"arm_1": "arm", "other": "arm"} and running.fleet.wanted is first
+    running.fleet.planned(first, running.plan(first))
+    assert waits.answer is None and running.fleet.epoch == 3 and running.fleet.wanted is not first
+    running.plan_what_is_wanted()
+    assert waits.answer == 4 and running.tasks() == {"arm_1": "arm", "other": "arm", "late": "wrist"}
+    assert [schedule.epoch for schedule in running.schedules] == [1, 2, 3, 4] and running.roster.tasks["late"] == "wrist"
+
+
+def test_whoever_waits_is_answered_however_often_the_fleet_changes(running: Running) -> None:
+    """After two plans in vain the others wait, in their turn."""
+    waits = running.fleet.admit("late", "wrist")
+    later: list[Order] = []
+    for number in range(3):
+        order = running.fleet.wanted
+        assert order is not None
+        made = running.plan(order)
+        later.append(running.fleet.admit(f"other_{number}", "arm") if number % 2 == 0 else running.fleet.release("other_0"))
+        running.fleet.planned(order, made)
+    assert waits.answer == 4 and [order.answer for order in later] == [2, 3, 5]
+    assert set(running.tasks()) == {"arm_1", "arm_2", "late", "other_2"}
+
+
+def test_a_robot_that_is_released_while_it_waits_is_not_admitted(running: Running) -> None:
+    waits, again = running.fleet.admit("late", "wrist"), running.fleet.admit("late", "wrist")
+    order = running.fleet.wanted
+    assert again is waits and order is not None
+    assert running.fleet.release("late").answer == 2 and "was released while it waited" in refused(waits)
+    running.fleet.planned(order, running.plan(order))
+    assert "late" not in running.tasks() and running.roster.released == ("late",) and running.fleet.epoch == 2
+
+
+def test_a_robot_that_asks_for_another_task_while_it_waits_gets_that_one(running: Running) -> None:
+    waits = running.fleet.admit("late", "wrist")
+    assert running.fleet.admit("late", "arm").answer == 2 and "asks for 'arm' now" in refused(waits)
+    running.plan_what_is_wanted()
+    assert running.tasks()["late"] == "arm"
+
+
+def test_what_no_plan_can_serve_is_planned_once_and_then_known(running: Running) -> None:
+    first = running.fleet.admit("fast", "sprint")
+    running.plan_what_is_wanted()
+    planned = len(running.orders)
+    second = running.fleet.admit("faster", "sprint")
+    assert refused(second) == refused(first) and "sprint" in refused(first) and len(running.orders) == planned
+    assert running.fleet.admit("late", "arm").answer == 2 and running.fleet.admit("fast", "sprint").answer is None, "another fleet"
+
+
+def test_a_planner_that_fails_is_an_answer_and_says_nothing_of_the_factory(running: Running) -> None:
+    first = running.fleet.admit("late", "wrist")
+    order = running.fleet.wanted
+    assert order is not None
+    running.fleet.planned(order, PlannerError("the planner's process ended"))
+    assert refused(first) == "the planner's process ended" and running.tasks() == {"arm_1": "arm", "arm_2": "arm"}
+    second = running.fleet.admit("late", "wrist")
+    running.plan_what_is_wanted()
+    assert second.answer == 2
+
+
+def test_who_waits_when_the_scheduler_ends_is_told(running: Running) -> None:
+    told: list[str] = []
+    orders = [running.fleet.admit("late", "wrist"), running.replan()]
+    for order in orders:
+        order.watchers.append(lambda order=order: told.append(refused(order)))  # type: ignore[misc]
+    running.fleet.end()
+    assert told == ["the scheduler ends: ask the next one"] * 2 and running.fleet.wanted is None
+
+
+def test_a_descriptor_without_the_task_that_somebody_waits_for(running: Running, tmp_path: Path) -> None:
+    replan = running.replan(running.file)
+    waits = running.fleet.admit("late", "wrist")
+    assert replan.answer is None and waits.answer is None
+    other = tmp_path / "other.yaml"
+    other.write_text(FACTORY.replace("wrist:", "lift:"))
+    running.fleet.end()
+    orders = [running.replan(other), running.fleet.admit("late", "wrist")]
+    running.plan_what_is_wanted()
+    assert orders[0].answer == 2 and "no task 'wrist'; there are: arm, lift, sprint" in refused(orders[1])
+
+
+def test_a_better_plan_waits_for_those_who_wait_for_one(running: Running) -> None:
+    running.fleet.admit("other", "arm")
+    better = running.fleet.wanted
+    assert better is not None and not better.needed
+    waits = running.fleet.admit("late", "wrist")
+    asked = running.fleet.wanted
+    assert asked is not None and asked.needed
+    running.fleet.planned(better, running.plan(better))
+    assert running.fleet.wanted is asked and running.fleet.epoch == 2
+    running.plan_what_is_wanted()
+    assert isinstance(waits.answer, int) and not isinstance(waits.answer, ScheduleError)

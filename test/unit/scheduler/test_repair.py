@@ -1,0 +1,223 @@
+"""A fleet whose servers are lost, come back, or are slower than their profile: what changes at once, and what need not move."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.factory import Factory, Robot, parse_factory
+from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Roster, plan, rebuilt
+from ros2_rfm_serving.scheduler.planning import refit_by
+from ros2_rfm_serving.scheduler.promises import broken
+from ros2_rfm_serving.scheduler.repair import seeing
+from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
+from ros2_rfm_serving.scheduler.watch import Finding, ServerWord
+from ros2_rfm_serving.simulation.scheduler import NoBook
+from ros2_rfm_serving.types import Schedule, ServerState
+from test.unit.scheduler.test_adaptation import PROFILE
+
+REFIT = refit_by(PROFILE, None)
+
+
+def factory(standby: str = "{num_servers: 1}", robots: int = 6, servers: int = 5) -> Factory:
+    return parse_factory(
+        f"""
+server_cluster: {{num_servers: {servers}, gpu_type: GPU}}
+standby: {standby}
+robot_fleet: [{{task: carry, num_robots: {robots}}}]
+carry:
+  pipeline: {{action_period_ms: 400}}
+  components:
+    system1: {{model: policy, slo_ms: 60}}
+    monitor: {{model: judge, freq_hz: 2, slo_ms: 50}}
+"""
+    )
+
+
+def planned(declared: Factory, seen: Seen = AS_DECLARED, previous: Schedule | None = None) -> Planned:
+    order = PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best", seen=seen, previous=previous)
+    return plan(order, PROFILE, None)
+
+
+def where(schedule: Schedule) -> dict[tuple[str, str], str]:
+    return {(route.robot, route.component): route.server for route in schedule.routes}
+
+
+def covered(schedule: Schedule) -> str:
+    """A server whose robots have a standby."""
+    return next(route.server for route in schedule.routes if route.standby)
+
+
+def without(fleet: Fleet, declared: Factory, *lost: str) -> tuple[Fleet, dict[str, str]]:
+    return seeing(fleet, declared, Seen(lost=lost), lost, (), REFIT)
+
+
+def test_robots_of_a_lost_server_stay_where_they_have_turned_to_and_nobody_else_moves() -> None:
+    declared = factory()
+    before = planned(declared).fleet
+    lost = covered(before.schedule)
+    after, refused = without(before, declared, lost)
+    assert not refused and after.schedule.epoch == before.schedule.epoch + 1
+    for route in before.schedule.routes:
+        now = where(after.schedule)[route.robot, route.component]
+        assert now == (route.standby if route.server == lost else route.server)
+    assert lost not in {p.server for p in after.schedule.placements} | {r.standby for r in after.schedule.routes}
+    assert not broken(after)
+    used = {route.server for route in after.schedule.routes}
+    assert not any(p.standby for p in after.schedule.placements if p.server in used)
+
+
+def test_newcomers_are_never_sent_to_a_lost_server() -> None:
+    """Also where the schedule cannot be without it."""
+    declared = factory("{peers: false}")
+    before = planned(declared).fleet
+    for lost in {route.server for route in before.schedule.routes}:
+        after, _ = without(before, declared, lost)
+        for i in range(20):
+            try:
+                after = after.admit(Robot(name=f"late_{i}", task="carry", index=9 + i))
+            except ScheduleError:
+                break
+            assert lost not in {route.server for route in after.schedule.routes_of(f"late_{i}").values()}
+
+
+def test_who_had_no_standby_is_spread_over_the_others_or_named() -> None:
+    declared = factory("{peers: false}", robots=3)
+    before = planned(declared).fleet
+    lost = next(r.server for r in before.schedule.routes if r.component == "system1")
+    stranded = {r.robot for r in before.schedule.routes if r.server == lost}
+    after, refused = without(before, declared, lost)
+    served = {route.robot for route in after.schedule.routes}
+    assert served | set(refused) == {robot.name for robot in declared.robots} and set(refused) <= stranded
+    assert len(refused) < len(stranded) or len({p.model for p in before.schedule.placements}) == len(before.schedule.placements)
+    assert not broken(after)
+
+
+def test_one_that_comes_back_stands_by_without_moving_anybody() -> None:
+    declared = factory()
+    before = planned(declared).fleet
+    lost = covered(before.schedule)
+    repaired, _ = without(before, declared, lost)
+    after, _ = seeing(repaired, declared, AS_DECLARED, (), (lost,), REFIT)
+    assert where(after.schedule) == where(repaired.schedule) and after.schedule.epoch == repaired.schedule.epoch + 1
+    (placement,) = [p for p in after.schedule.placements if p.server == lost]
+    assert placement.standby and lost in {route.standby for route in after.schedule.routes}
+
+
+def test_a_loss_that_leaves_nothing_leaves_the_schedule() -> None:
+    declared = factory("{num_servers: 0}", servers=2)
+    before = planned(declared).fleet
+    after, _ = without(before, declared, "server_1")
+    assert after.schedule.routes == before.schedule.routes or "server_1" not in where(after.schedule).values()
+
+
+def test_a_plan_without_a_lost_server_moves_only_who_has_to() -> None:
+    declared = factory("{num_servers: 0}", robots=9)
+    before = planned(declared).fleet
+    lost = next(r.server for r in before.schedule.routes if r.component == "system1")
+    after = planned(declared, Seen(lost=(lost,)), before.schedule).fleet
+    models = {p.server: p.model for p in before.schedule.placements}
+    kept = [p for p in after.schedule.placements if models.get(p.server) == p.model]
+    assert len(kept) >= len(after.schedule.placements) - 1, (models, after.schedule.placements)
+
+
+@pytest.mark.parametrize("robots", [3, 6, 9])
+def test_the_same_factory_planned_again_moves_nobody(robots: int) -> None:
+    """Whatever the names are that it had."""
+    declared = factory(robots=robots)
+    before = planned(declared).fleet.schedule
+    names = {p.server for p in before.placements}
+    turned = dict(zip(sorted(names), sorted(names)[1:] + sorted(names)[:1], strict=True))
+    mixed = replace(
+        before,
+        placements=tuple(replace(p, server=turned[p.server]) for p in before.placements),
+        routes=tuple(replace(r, server=turned[r.server], standby=turned.get(r.standby, "")) for r in before.routes),
+    )
+    again = planned(declared, previous=mixed).fleet
+    assert where(again.schedule) == where(mixed)
+    fleet = rebuilt(declared, mixed, declared.robots, PROFILE, None)
+    migration = fleet.migration_to(again.schedule)
+    assert not migration.moved_robots and not migration.moved_servers and migration.lost_actions == 0
+
+
+def test_every_robot_that_moves_costs_actions() -> None:
+    declared = factory()
+    fleet = planned(declared).fleet
+    one, other = [p.server for p in fleet.schedule.placements if p.model == "policy" and not p.standby][:2]
+    routes = tuple(replace(r, server=other) if r.server == one else r for r in fleet.schedule.routes)
+    moved = fleet.migration_to(replace(fleet.schedule, routes=routes))
+    assert not moved.moved_servers and moved.lost_actions > 0 and not moved.worth_it
+
+
+def test_a_slower_server_breaks_promises_that_it_kept() -> None:
+    declared = factory(robots=9)
+    fleet = planned(declared).fleet
+    assert not broken(fleet)
+    busiest = max((p.server for p in fleet.schedule.placements if p.model == "policy"), key=lambda s: fleet.hosts[s].load_hz)
+    slower, _ = seeing(fleet, declared, Seen(paces={busiest: 3.0}), (), (), REFIT)
+    assert slower.schedule is fleet.schedule and any(busiest in words for words in broken(slower))
+    again = planned(declared, Seen(paces={busiest: 3.0}), fleet.schedule).fleet
+    assert not broken(again) and {p.gpu_type for p in again.schedule.placements} == {"GPU"}, "servers know their own type alone"
+
+
+class Watched:
+    """The brain and its eyes, and whoever plans."""
+
+    def __init__(self, declared: Factory) -> None:
+        self.schedules: list[Schedule] = []
+        log = logging.getLogger("test")
+        first = planned(declared)
+        self.fleet = InForce(first, Roster(1), lambda schedule, name: self.schedules.append(schedule), log, NoBook())
+        self.lookout = Lookout(self.fleet, PROFILE, None)
+        self.words = {
+            p.server: ServerWord(server=p.server, state=ServerState.READY, model=p.model, batch_size=p.batch_size)
+            for p in first.fleet.schedule.placements
+        }
+        self.now_s = 0.0
+
+    def run(self, seconds: float, *silent: str) -> None:
+        for _ in range(int(2 * seconds)):
+            self.now_s += 0.5
+            for name, word in self.words.items():
+                if name not in silent:
+                    self.lookout.hear_server(word, self.now_s)
+            self.lookout.look(self.now_s)
+            self.fleet.settle()
+            if order := self.fleet.wanted:
+                self.fleet.planned(order, plan(order, PROFILE, None, work=0.02))
+
+
+def test_a_loss_is_repaired_and_the_server_used_again() -> None:
+    watched = Watched(factory())
+    watched.run(10.0)
+    assert len(watched.schedules) == 1
+    lost = covered(watched.schedules[0])
+    watched.run(10.0, lost)
+    assert watched.fleet.seen.lost == (lost,) and lost not in where(watched.schedules[-1]).values()
+    served = {route.robot for route in watched.schedules[-1].routes}
+    watched.run(20.0)
+    assert watched.fleet.seen == AS_DECLARED and lost in {p.server for p in watched.schedules[-1].placements}
+    assert served == {route.robot for route in watched.schedules[-1].routes} == {f"carry_{i + 1}" for i in range(6)}
+    assert len(watched.schedules) <= 4 and [s.epoch for s in watched.schedules] == list(range(1, len(watched.schedules) + 1))
+
+
+def test_declared_robots_without_a_server_are_served_again_when_there_is_one() -> None:
+    watched = Watched(factory("{peers: false}", robots=9, servers=2))
+    lost = next(r.server for r in watched.schedules[0].routes if r.component == "system1")
+    watched.run(15.0, lost)
+    watched.run(30.0)
+    assert {route.robot for route in watched.schedules[-1].routes} == {f"carry_{i + 1}" for i in range(9)}
+
+
+def test_a_plan_made_with_other_eyes_is_not_taken() -> None:
+    watched = Watched(factory())
+    order = watched.fleet.replan(watched.fleet.factory, declared_anew=False)
+    asked = watched.fleet.wanted
+    assert asked is not None
+    stale = plan(asked, PROFILE, None, work=0.02)
+    watched.fleet.see(Finding(Seen(paces={"server_1": 1.5}), (), (), "server_1 is slower"), REFIT)
+    watched.fleet.planned(asked, stale)
+    assert order.answer is None and watched.fleet.wanted is not asked, "it is planned again"

@@ -1,0 +1,129 @@
+"""Plans that know the network and keep a margin; latencies by the robots' closed queue; phases that give way."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
+from ros2_rfm_serving.factory.descriptor import Network, Planning
+from ros2_rfm_serving.profiles import Profile, load_profiles
+from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
+from ros2_rfm_serving.scheduler.planning import problem_of
+from ros2_rfm_serving.scheduler.prediction import closed_queue
+from ros2_rfm_serving.scheduler.prediction.closed_queue import Member, Service
+from ros2_rfm_serving.simulation import simulate
+from ros2_rfm_serving.types.phase import Phase
+
+FAR = Network(round_trip_ms=20, jitter_ms=20)
+PAIRS = Service(batch_size=2, mean_s=0.0575, jitter=0.05)
+
+
+@pytest.fixture(scope="module")
+def shipped(repository: Path) -> tuple[Profile, Catalogue]:
+    folder = repository / "config" / "profiles"
+    return load_profiles(folder), Catalogue.load(folder / "models.yaml")
+
+
+def p4(repository: Path, robots: int, network: Network | None = None, margin: float = 0.0) -> Factory:
+    factory = load_factory(repository / "config" / "rosa" / "p4.yaml").with_num_robots(robots)
+    (entry,) = factory.robot_fleet
+    fleet = (entry.model_copy(update={"network": network or Network()}),)
+    return factory.model_copy(update={"robot_fleet": fleet, "planning": Planning(slo_margin=margin)})
+
+
+def share_s(solution: Solution) -> float:
+    return min(s.server_slo_s for server in solution.servers for s in server.streams if s.component == "system1")
+
+
+def test_a_round_trips_percentile_is_that_of_two_exponential_delays() -> None:
+    rng = np.random.default_rng(0)
+    drawn_s = 0.02 + rng.exponential(0.01, 400_000) + rng.exponential(0.01, 400_000)
+    for percentile in (50, 90, 99):
+        assert FAR.at_s(percentile) == pytest.approx(np.percentile(drawn_s, percentile), rel=0.02)
+    assert FAR.mean_s == pytest.approx(0.04) and Network(round_trip_ms=20).at_s(99) == pytest.approx(0.02)
+
+
+def test_a_plan_that_knows_the_network_keeps_the_slo_and_one_that_does_not_misses_it(
+    repository: Path, shipped: tuple[Profile, Catalogue]
+) -> None:
+    """The SLO is from request to reply."""
+    far = p4(repository, 64, FAR)
+    for planned, keeps in ((far, True), (p4(repository, 64), False)):
+        solution = plan_factory(planned, *shipped, work=0.2, explained=False)
+        report = simulate(to_schedule(solution, far.robots, epoch=1), far, shipped[1], seconds=8, seed=0)
+        assert solution.feasible and (report.components["system1"].slo_attainment >= 0.99) == keeps
+
+
+def test_network_and_margin_leave_less_of_an_slo_for_the_server(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
+    plain, far, cautious = (
+        plan_factory(p4(repository, 64, *given), *shipped, policy="rosa", explained=False) for given in ((), (FAR,), (None, 0.1))
+    )
+    assert share_s(plain) == pytest.approx(0.2) and share_s(cautious) == pytest.approx(0.18)
+    assert FAR.mean_s < 0.2 - share_s(far) < FAR.at_s(99), "the tails rarely meet"
+    assert plain.objective > cautious.objective and plain.objective > far.objective
+    streams = [s for server in far.servers for s in server.streams if s.component == "system1"]
+    assert all(s.slo_s == pytest.approx(0.2) and s.latency_s < s.response_s <= 0.2 for s in streams)
+    routes = to_schedule(far, p4(repository, 64).robots, epoch=1).routes
+    promised_s = [r.slo_s for r in routes if r.component == "system1"]
+    assert promised_s == pytest.approx([0.2] * 64), "robots count by what they were promised"
+
+
+def test_robots_wait_for_the_network_too(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
+    """ROSA eq. 4 with round trips: they belong to a cycle."""
+    near, far = (problem_of(p4(repository, 8, network), Counter(assemble_kit=8), *shipped).classes[0] for network in (None, FAR))
+    idle = {d.index: 0.0 for d in near.coupled}
+    assert 1 / far.closed_loop_hz(idle) - 1 / near.closed_loop_hz(idle) == pytest.approx(1.1 * FAR.mean_s)  # System 2: every tenth
+
+
+def test_a_network_that_takes_all_of_an_slo_is_named(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
+    solution = plan_factory(p4(repository, 8, Network(round_trip_ms=190)), *shipped)
+    assert not solution.feasible
+    assert "the network (190 ms) leave 10 ms for the server" in solution.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("network: {round_trip_ms: -1}", r"network\.round_trip_ms"),
+        ("network: {latency_ms: 3}", r"network\.latency_ms"),
+    ],
+)
+def test_a_bad_network_is_refused_by_key(text: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        parse_factory(f"""
+server_cluster: {{num_servers: 1, gpu_type: G}}
+robot_fleet: [{{task: pick, num_robots: 1, {text}}}]
+pick: {{pipeline: {{action_period_ms: 200}}, components: {{system1: {{model: m}}}}}}
+""")
+
+
+# --- the closed queue ---
+
+
+def test_a_closed_queue_alone_and_saturated() -> None:
+    alone = closed_queue.waits((Member(num_robots=1, period_s=0.0, think_s=0.2),), PAIRS)
+    assert alone.mean_s == pytest.approx(0.0575, rel=0.02)
+    crowd = closed_queue.waits((Member(num_robots=16, period_s=0.0, think_s=0.2),), PAIRS)
+    assert crowd.mean_s == pytest.approx(8 * 0.0575 - 0.2, rel=0.02)  # the interactive response time law
+    assert closed_queue.waits((Member(num_robots=16, period_s=0.0, think_s=0.2),), PAIRS) is crowd
+
+
+def test_phases_that_give_way_shorten_the_tail_and_reach_the_cap() -> None:
+    clocked, giving = (
+        closed_queue.waits((Member(num_robots=16, period_s=1 / 1.97, think_s=0.2, gives_way=gives),), PAIRS)
+        for gives in (False, True)
+    )
+    assert giving.at(99) < 0.8 * clocked.at(99)
+
+
+def test_a_phase_moves_by_what_is_unusual_and_on_average_not_at_all() -> None:
+    phase, rng = Phase(), np.random.default_rng(0)
+    moved_s = [phase.shift_s(0.1 + 0.05 * rng.random(), 0.5) for _ in range(2_000)]
+    assert moved_s[0] == 0.0 and abs(np.mean(moved_s)) < 0.001
+    assert phase.shift_s(10.0, 0.5) == 0.5 and Phase(0.4, 1).shift_s(0.1, math.inf) == pytest.approx(-0.3)

@@ -1,0 +1,109 @@
+"""What a schedule promises, looked at from outside: by the descriptor and the measured figures, not by the code that made it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory.descriptor import ExecutionMode
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
+
+ROUNDING = 1e-5
+
+
+class Promises:
+    """Of one schedule for these robots (robot -> task)."""
+
+    def __init__(self, schedule: Schedule, robots: Mapping[str, str], factory: Factory, profile: Profile) -> None:
+        self._schedule, self._robots, self._factory, self._profile = schedule, robots, factory, profile
+        self._hosts = {placement.server: placement for placement in schedule.placements}
+        self._on: dict[str, list[Route]] = defaultdict(list)
+        self._of: dict[str, dict[str, Route]] = defaultdict(dict)
+        for route in schedule.routes:
+            self._on[route.server].append(route)
+            assert route.component not in self._of[route.robot], "asked of one server alone"
+            self._of[route.robot][route.component] = route
+
+    def hold(self, planned_hz: Mapping[str, float]) -> None:
+        """planned_hz: task -> action rate that the last plan of the whole factory gave."""
+        self._servers_are_the_factorys()
+        self._everybody_is_served()
+        for server in self._on:
+            self._slos_hold(server)
+        for robot, task in self._robots.items():
+            rate_hz = self._reached_hz(robot)
+            floor_hz = self._factory.tasks[task].min_action_rate_hz or 0.0
+            assert isinstance(floor_hz, float)
+            assert rate_hz >= floor_hz * (1 - ROUNDING), f"{robot}: {rate_hz} of {floor_hz} actions/s"
+            given_hz = self._of[robot][SYSTEM1].predicted_rate_hz
+            assert given_hz >= 0.5 * planned_hz.get(task, 0.0) * (1 - ROUNDING), f"{robot}: {given_hz}, the plan had {planned_hz}"
+        for route in self._schedule.routes:
+            if route.standby:
+                self._standby_carries(route)
+
+    # --- one by one ---
+
+    def _servers_are_the_factorys(self) -> None:
+        declared = self._factory.gpu_types
+        assert len(self._hosts) == len(self._schedule.placements), "a server has one placement"
+        for placement in self._hosts.values():
+            assert declared[placement.gpu or placement.server] == placement.gpu_type
+            assert len(self._on[placement.server]) <= placement.max_sessions
+            assert not (placement.standby and self._on[placement.server]), "a reserved standby has no routes"
+
+    def _everybody_is_served(self) -> None:
+        assert set(self._of) == set(self._robots), set(self._of) ^ set(self._robots)
+        for robot, task in self._robots.items():
+            components = self._factory.tasks[task].components
+            assert set(self._of[robot]) == set(components)
+            for name, route in self._of[robot].items():
+                assert self._hosts[route.server].model == components[name].model and route.task == task
+                assert route.predicted_rate_hz <= route.max_rate_hz * (1 + ROUNDING)
+                if freq_hz := components[name].freq_hz:
+                    assert route.predicted_rate_hz == freq_hz
+
+    def _slos_hold(self, server: str) -> None:
+        load_hz = self._load_hz(server)
+        for route in self._on[server]:
+            self._keeps(route, self._hosts[server], load_hz)
+
+    def _standby_carries(self, route: Route) -> None:
+        standby = self._hosts[route.standby]
+        assert standby.model == self._hosts[route.server].model and route.standby != route.server
+        load_hz = self._load_hz(route.server) + self._load_hz(route.standby)
+        for one in (*self._on[route.server], *self._on[route.standby]):
+            self._keeps(one, standby, load_hz)
+
+    # --- measured figures ---
+
+    def _load_hz(self, server: str) -> float:
+        return sum(route.predicted_rate_hz for route in self._on[server])
+
+    def _latency_s(self, placement: Placement, load_hz: float, column: str) -> float:
+        share = sum(p.gpu == placement.gpu for p in self._hosts.values()) if placement.gpu else 1
+        key = (placement.model, placement.gpu_type, placement.batching, placement.batch_size)
+        most_hz = self._profile.max_rate_hz(*key) / share
+        assert load_hz <= most_hz * (1 + ROUNDING), f"{placement.server}: {load_hz} requests/s, {most_hz} were measured"
+        return share * self._profile.latency_s(*key, min(load_hz, most_hz) * share, column)
+
+    def _keeps(self, route: Route, placement: Placement, load_hz: float) -> None:
+        task = self._factory.tasks[self._robots[route.robot]]
+        component = task.components[route.component]
+        if component.slo_ms:
+            percentile = component.percentile or task.percentile
+            column = next(f"p{p}" for p in (50, 90, 95, 99) if p >= percentile)
+            latency_s = self._latency_s(placement, load_hz, column)
+            assert latency_s <= component.slo_ms / 1e3 * (1 + ROUNDING), f"{route} on {placement.server}: {latency_s}"
+
+    def _reached_hz(self, robot: str) -> float:
+        """By its own closed loop, and what it may send."""
+        task = self._factory.tasks[self._robots[robot]]
+        waits_s = []
+        for name, route in self._of[robot].items():
+            if calls := task.calls_per_action(name) if not task.components[name].freq_hz else 0.0:
+                waits_s.append(calls * self._latency_s(self._hosts[route.server], self._load_hz(route.server), "mean"))
+        overlapped = task.execution.mode is ExecutionMode.ASYNC
+        period_s = max(task.cycle_period_s, *waits_s) if overlapped else task.cycle_period_s + sum(waits_s)
+        return min(1 / period_s, self._of[robot][SYSTEM1].max_rate_hz)

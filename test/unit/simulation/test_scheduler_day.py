@@ -1,0 +1,203 @@
+"""Robots come, go and fall silent for hours, in factories drawn at random: every promise in force holds after every event.
+
+The scheduler is the live node's own (`scheduler/in_force.py`), in virtual time. What is promised is looked at from outside.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory.descriptor import Execution, ExecutionMode, Standby
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler import Fleet, Order, Planned
+from ros2_rfm_serving.simulation.events import Events
+from ros2_rfm_serving.simulation.random_factories import Size, random_factory
+from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
+from ros2_rfm_serving.types import SYSTEM1, Schedule
+from test.unit.simulation.promises import Promises
+
+LEASE_S = 60.0
+
+
+def drawn(seed: int) -> tuple[Factory, Profile]:
+    """With floors, standbys and asynchronous tasks now and then."""
+    rng = random.Random(seed)
+    servers, classes = rng.randint(2, 5), rng.randint(1, 3)
+    size = Size(servers=servers, robots=rng.randint(classes, 6 * servers), classes=classes, models=rng.randint(1, min(servers, 3)))
+    made = random_factory(size, seed)
+    tasks = {}
+    for name, task in made.factory.tasks.items():
+        highest_hz = 1.0 / task.cycle_period_s
+        floor_hz = round(rng.uniform(0.1, 0.6) * highest_hz, 3) if rng.random() < 0.5 else None
+        mode = ExecutionMode.ASYNC if rng.random() < 0.3 else ExecutionMode.SYNC
+        percentile = rng.choice([99.0, 99.0, 95.0, 90.0])
+        tasks[name] = task.model_copy(
+            update={"min_action_rate_hz": floor_hz, "execution": Execution(mode=mode), "percentile": percentile}
+        )
+    reserved = 1 if servers > 2 and rng.random() < 0.4 else 0
+    standby = Standby(num_servers=reserved, peers=rng.random() < 0.7)
+    return made.factory.model_copy(update={"tasks": tasks, "standby": standby}), made.profile
+
+
+@dataclass
+class Told:
+    """The book of a scheduler: plans and changes, before they are published."""
+
+    planned_hz: dict[str, float] = field(default_factory=dict)
+    """Task -> action rate that the last published plan of the whole factory gave."""
+    plans: int = 0
+    changes: int = 0
+
+    def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None:
+        if published:
+            self.plans += 1
+            routes = planned.fleet.schedule.routes
+            self.planned_hz = {r.task: r.predicted_rate_hz for r in routes if r.component == SYSTEM1}
+
+    def changed(self, before: Fleet, after: Fleet, reason: str) -> None:
+        self.changes += 1
+
+    def saw(self, finding: object, after: Fleet) -> None:
+        raise AssertionError("nothing is measured here")
+
+
+class Day:
+    """What people and robots do, and what they are told."""
+
+    def __init__(self, seed: int, unit_s: float) -> None:
+        """unit_s: of planning; the longer, the more plans are of a fleet that has changed."""
+        self.rng, self.events, self.told = random.Random(seed), Events(), Told()
+        self.factory, self.profile = drawn(seed)
+        self.scheduler = SimulatedScheduler(
+            self.factory, self.profile, None, self.events, lease_s=LEASE_S, work=0.0, unit_s=unit_s, book=self.told
+        )
+        self.present = self.declared()
+        """Robot -> task, by what was answered."""
+        self.silent_s: dict[str, float] = {}
+        """Guests that crashed: when."""
+        self.pending: list[Order] = []
+        self.names = self.refused = self.served = 0
+        self.schedules: list[Schedule] = []
+        self.scheduler.published.append(self.hears)
+        self.hears(self.scheduler.schedules[0], 0.0)
+
+    def declared(self) -> dict[str, str]:
+        return {robot.name: robot.task for robot in self.factory.robots}
+
+    def hears(self, schedule: Schedule, now_s: float) -> None:
+        assert all(schedule.epoch > before.epoch for before in self.schedules[-1:]), "epochs rise"
+        self.schedules.append(schedule)
+        served = {route.robot: route.task for route in schedule.routes}
+        Promises(schedule, served, self.scheduler.brain.factory, self.profile).hold(self.told.planned_hz)
+
+    # --- what happens ---
+
+    def comes(self) -> None:
+        self.names += 1
+        self.admit(f"guest_{self.names}", self.rng.choice(sorted(self.factory.tasks)))
+
+    def many(self) -> None:
+        for _ in range(self.rng.randint(5, 30)):
+            self.comes()
+
+    def leaves(self) -> None:
+        if self.present:
+            self.release(self.rng.choice(sorted(self.present)))
+
+    def crashes(self) -> None:
+        if guests := sorted(self.present.keys() - self.declared().keys()):
+            robot = self.rng.choice(guests)
+            self.scheduler.crash(robot)
+            self.silent_s.setdefault(robot, self.events.now_s)
+
+    def returns(self) -> None:
+        """Before its lease has ended."""
+        if self.silent_s:
+            robot = self.rng.choice(sorted(self.silent_s))
+            if self.events.now_s - self.silent_s[robot] < LEASE_S - 5.0:
+                self.silent_s.pop(robot)
+                self.scheduler.comes_back(robot)
+
+    def asks_again(self) -> None:
+        if self.present:
+            robot = self.rng.choice(sorted(self.present))
+            self.admit(robot, self.present[robot])
+
+    def other_task(self) -> None:
+        if guests := sorted(self.present.keys() - self.declared().keys()):
+            self.admit(self.rng.choice(guests), self.rng.choice(sorted(self.factory.tasks)))
+
+    def a_stranger_leaves(self) -> None:
+        with pytest.raises(ConfigurationError, match="'stranger' is not in the factory"):
+            self.scheduler.release("stranger")
+
+    def is_planned_anew(self) -> None:
+        self.take(self.scheduler.replan(), lambda: None)
+
+    # --- what comes of it ---
+
+    def admit(self, robot: str, task: str) -> None:
+        self.silent_s.pop(robot, None)
+        self.take(self.scheduler.admit(robot, task), lambda: self.present.update({robot: task}))
+
+    def release(self, robot: str) -> None:
+        self.silent_s.pop(robot, None)
+        self.take(self.scheduler.release(robot), lambda: self.present.pop(robot, None))
+
+    def take(self, order: Order, done: Callable[[], object]) -> None:
+        def answered() -> None:
+            if isinstance(order.answer, int):
+                self.served += 1
+                done()
+            else:
+                self.refused += 1
+
+        if order.answer is None:
+            order.watchers.append(answered)
+            self.pending.append(order)
+        else:
+            answered()
+
+    def passes(self, seconds: float) -> None:
+        self.events.run(self.events.now_s + seconds)
+        for robot, since_s in list(self.silent_s.items()):
+            if self.events.now_s >= since_s + LEASE_S + 2.0:
+                self.present.pop(robot, None)
+                del self.silent_s[robot]
+        expected = self.present
+        served = {route.robot: route.task for route in self.schedules[-1].routes}
+        unsure = self.silent_s.keys()
+        assert {r: t for r, t in served.items() if r not in unsure} == {r: t for r, t in expected.items() if r not in unsure}
+
+
+EVENTS = [Day.comes, Day.many, Day.leaves, Day.crashes, Day.returns, Day.asks_again, Day.other_task, Day.a_stranger_leaves]
+EVENTS += [Day.comes, Day.comes, Day.leaves, Day.is_planned_anew]
+
+
+@given(
+    seed=st.integers(0, 100_000),
+    unit_s=st.sampled_from([1.0, 1_000.0]),
+    happens=st.lists(st.tuples(st.sampled_from(EVENTS), st.sampled_from([0.0, 1.0, 30.0, 900.0])), min_size=5, max_size=30),
+)
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_promise_holds_after_every_event(
+    seed: int, unit_s: float, happens: list[tuple[Callable[[Day], None], float]]
+) -> None:
+    try:
+        day = Day(seed, unit_s)
+    except ScheduleError:
+        assume(False)
+    for what, then_s in happens:
+        what(day)
+        day.passes(then_s)
+    day.passes(LEASE_S + 3_600.0)
+    assert all(order.answer is not None for order in day.pending) and day.scheduler.brain.wanted is None, "whoever asks is answered"
+    assert not day.silent_s and not day.scheduler.brain.no_room

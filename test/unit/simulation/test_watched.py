@@ -1,0 +1,147 @@
+"""Stories of factories that are not as they were planned for: what they reach with a scheduler that watches, and with one that does
+not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ros2_rfm_serving.factory import Factory, parse_factory
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
+from ros2_rfm_serving.scheduler.seen import AS_DECLARED
+from ros2_rfm_serving.simulation import Conditions, Crash, Network, Report, Stragglers, Unsureness, simulate_watched
+from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
+from test.unit.simulation.simulated import models
+
+CATALOGUE = models(jitter=0.05)
+CHANGE_S, SETTLED_S = 6.0, 20.0
+"""When something happens, and when whoever saw it has long done something about it."""
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    """Of the laws that run."""
+    rows = []
+    for model, entry in CATALOGUE.models.items():
+        service = entry.gpus["GPU"].service
+        assert service is not None
+        for size in service.batch_sizes:
+            subject = subject_of(service.law(), size)
+            key = (model, "GPU", service.batching, size)
+            rows += [measure(subject, key, "fleet", rate_hz, 300) for rate_hz in rates_hz(subject.max_rate_hz)]
+    return Profile.of(rows)
+
+
+def factory(robots: int = 24, standby: int = 0, execution: str = "mode: sync", slo_ms: int = 250) -> Factory:
+    return parse_factory(f"""
+server_cluster: {{num_servers: 4, gpu_type: GPU}}
+standby: {{num_servers: {standby}}}
+robot_fleet: [{{task: pick, num_robots: {robots}}}]
+pick:
+  execution: {{{execution}}}
+  pipeline: {{action_period_ms: 200}}
+  components:
+    system1: {{model: vla, prompt: go, slo_ms: {slo_ms}}}
+""")
+
+
+def told(
+    declared: Factory, profile: Profile, settled_s: float, conditions: Conditions, *, watches: bool, seconds: float = 10.0
+) -> tuple[Report, SimulatedScheduler]:
+    """Measured from `settled_s` on."""
+    return simulate_watched(
+        declared,
+        CATALOGUE,
+        profile,
+        seconds=seconds,
+        seed=1,
+        warm_up_s=settled_s,
+        conditions=conditions,
+        watches=watches,
+        work=0.1,
+    )
+
+
+def both(
+    declared: Factory, profile: Profile, settled_s: float, conditions: Conditions
+) -> tuple[Report, Report, SimulatedScheduler]:
+    """(without a scheduler that watches, with one, and that one)"""
+    blind, _ = told(declared, profile, settled_s, conditions, watches=False)
+    seeing, scheduler = told(declared, profile, settled_s, conditions, watches=True)
+    return blind, seeing, scheduler
+
+
+def slo(report: Report) -> float:
+    return report.components["system1"].slo_attainment
+
+
+def test_where_all_is_as_planned_nothing_happens(profile: Profile) -> None:
+    seeing, scheduler = told(factory(), profile, 5.0, Conditions(), watches=True, seconds=25.0)
+    assert len(scheduler.schedules) == 1 and scheduler.lookout.watch.seen == AS_DECLARED and slo(seeing) == 1.0
+
+
+def test_a_server_that_gets_slower_is_given_less_to_do(profile: Profile) -> None:
+    """60 % slower, with room on the others: what it lost comes back, and every promise is kept all the time."""
+    slow = Stragglers(share=1.0, factor=1.6, from_s=CHANGE_S, servers=frozenset({"server_1"}))
+    blind, seeing, scheduler = both(factory(), profile, SETTLED_S, Conditions(stragglers=slow))
+    assert scheduler.lookout.watch.seen.paces == {"server_1": pytest.approx(1.6, abs=0.05)} and len(scheduler.schedules) == 2
+    assert seeing.goodput > 1.04 * blind.goodput and slo(seeing) > 0.99
+
+
+def test_a_server_that_gets_30_percent_slower_keeps_its_slo(profile: Profile) -> None:
+    """No room to spare: its robots are slowed down until the SLO holds again."""
+    slow = Stragglers(share=1.0, factor=1.3, from_s=CHANGE_S, servers=frozenset({"server_1"}))
+    declared = factory(slo_ms=130)
+    blind, seeing, scheduler = both(declared, profile, SETTLED_S, Conditions(stragglers=slow))
+    assert scheduler.lookout.watch.seen.paces == {"server_1": pytest.approx(1.3, abs=0.05)} and len(scheduler.schedules) == 2
+    missed = 1.0 - slo(blind)
+    assert missed > 0.05 and 1.0 - slo(seeing) < missed / 2
+
+
+def test_two_servers_that_die_one_after_the_other(profile: Profile) -> None:
+    """The standby takes over from the first; for the second there is none left, unless somebody looks for one."""
+    crashes = tuple(
+        Crash(server=f"server_{i + 1}", at_s=CHANGE_S + 9.0 * i, restart_after_s=math.inf if i else 1e9) for i in range(2)
+    )
+    declared = factory(robots=14, standby=1)
+    blind, seeing, scheduler = both(declared, profile, SETTLED_S + 10.0, Conditions(crashes=crashes))
+    assert scheduler.lookout.watch.health.lost == ("server_1", "server_2")
+    assert seeing.goodput > 1.08 * blind.goodput and slo(seeing) > 0.99
+    for schedule in scheduler.schedules[1:]:
+        assert "server_1" not in {route.server for route in schedule.routes}
+
+
+def test_a_server_that_dies_and_returns_is_used_again(profile: Profile) -> None:
+    crash = Crash(server="server_1", at_s=CHANGE_S, restart_after_s=10.0)
+    _, scheduler = told(factory(robots=14, standby=1), profile, CHANGE_S, Conditions(crashes=(crash,)), watches=True, seconds=30.0)
+    assert scheduler.lookout.watch.seen == AS_DECLARED
+    assert "server_1" in {placement.server for placement in scheduler.schedules[-1].placements}
+
+
+def test_a_server_that_flaps_does_not_take_the_factory_along(profile: Profile) -> None:
+    crashes = tuple(Crash(server="server_1", at_s=CHANGE_S + 14.0 * i, restart_after_s=6.0) for i in range(4))
+    declared, conditions = factory(robots=14, standby=1), Conditions(crashes=crashes)
+    blind, _ = told(declared, profile, CHANGE_S, conditions, watches=False, seconds=56.0)
+    seeing, scheduler = told(declared, profile, CHANGE_S, conditions, watches=True, seconds=56.0)
+    assert seeing.goodput > 1.04 * blind.goodput and len(scheduler.schedules) <= 7
+
+
+def test_horizons_that_shrink(profile: Profile) -> None:
+    """Models are unsure of half of what they were sure of: robots have to ask twice as often, and the servers have room for it."""
+    declared = factory(robots=16, execution="mode: async, horizon: {policy: confidence, mean_period_ms: 400}")
+    conditions = Conditions(unsureness=Unsureness(from_s=CHANGE_S, factor=0.5))
+    blind, seeing, scheduler = both(declared, profile, SETTLED_S, conditions)
+    assert scheduler.lookout.watch.seen.cycles_s == {"pick": pytest.approx(0.2, abs=0.02)}
+    assert seeing.goodput > 1.5 * blind.goodput and slo(seeing) > 0.99
+
+
+def test_a_network_that_gets_worse(profile: Profile) -> None:
+    """80 ms longer there and back: what is left of the SLO is what servers are planned with."""
+    network = Network(trace=((0.0, 0.002), (CHANGE_S, 0.042), (1e4, 0.042)))
+    blind, seeing, scheduler = both(
+        factory(robots=16, execution="mode: async", slo_ms=200), profile, SETTLED_S, Conditions(network=network)
+    )
+    assert scheduler.lookout.watch.seen.travels["pick"].mean_s == pytest.approx(0.084, abs=0.01)
+    assert slo(blind) < 0.5 and slo(seeing) > 0.97 and seeing.goodput > 1.5 * blind.goodput
