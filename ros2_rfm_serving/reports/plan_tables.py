@@ -15,7 +15,7 @@ from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.monitoring.plain import PlainTable
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.reports.placement import alike, allocation, components_of, gpu_of, limits_of, names
-from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
+from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream, TaskSolution
 
 NONE = "-"
 SERVER = re.compile(r"server_\w+")
@@ -135,12 +135,18 @@ def _tasks(solution: Solution, factory: Factory) -> PlainTable:
             str(task.num_robots),
             str(task.served),
             f"{factory.tasks[name].value:g}",
-            f"{task.action_rate_hz:.2f}",
+            _mean_and_least(task),
             number(task.closed_loop_rate_hz, ".2f"),
             f"{floor_hz:.2f}" if floor_hz else NONE,
             f"{task.served * task.action_rate_hz:.1f}",
         )
     return table
+
+
+def _mean_and_least(task: TaskSolution) -> str:
+    """Robots on other servers may go at other rates."""
+    mean, least = f"{task.action_rate_hz:.2f}", f"{task.slowest_rate_hz:.2f}"
+    return mean if mean == least else f"{mean}, at least {least}"
 
 
 def comparison(solutions: Mapping[str, Solution], factory: Factory) -> PlainTable:

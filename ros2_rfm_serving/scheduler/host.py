@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Demand
-from ros2_rfm_serving.scheduler.solution import MIN_SESSIONS
+from ros2_rfm_serving.scheduler.routes import MIN_SESSIONS
 from ros2_rfm_serving.types import Placement, Route
 
 

@@ -24,8 +24,9 @@ from ros2_rfm_serving.scheduler.prediction.network import reserved
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, solution_of
 from ros2_rfm_serving.scheduler.prediction.rates import RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
+from ros2_rfm_serving.scheduler.routes import to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
-from ros2_rfm_serving.scheduler.solution import Solution, to_schedule
+from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.standby import with_standbys
 from ros2_rfm_serving.types import Schedule
 

@@ -90,7 +90,7 @@ def demanding(factory: Factory, required: dict[str, Required]) -> Factory:
 
 def reached(solution: Solution, required: dict[str, Required]) -> bool:
     """Every SLO is met and every robot has its rate."""
-    return solution.feasible and all(solution.tasks[name].action_rate_hz >= r.rate_hz * ENOUGH for name, r in required.items())
+    return solution.feasible and all(solution.tasks[name].slowest_rate_hz >= r.rate_hz * ENOUGH for name, r in required.items())
 
 
 @dataclass

@@ -33,9 +33,11 @@ BOUND_NODES, WHOLE_NODES, THOROUGH_NODES = 200, 20, 100
 """Of the search tree, at the most."""
 WHOLE_GAP, THOROUGH_GAP = 2e-2, 5e-3
 """At which the search for a mix of whole servers ends."""
-FINE, COARSE = (0.05, 6), (0.25, 2)
+FINEST, FINE, COARSE = (0.03, 12), (0.05, 6), (0.25, 2)
 """Most that the mean latency rises within one interval of load, and most intervals of one segment of a measured curve: what the
-bound gives away, and what is close enough for a mix of whole servers."""
+bound of many and of few servers gives away, and what is close enough for a mix of whole servers."""
+MANY = 16
+"""Servers beyond which whole numbers hardly matter: a fine program takes little longer than a coarse one."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def upper_bound(
     problem: Problem, curves: Curves, budget: Budget | None = None, *, gap: float = 1e-3, shared_gpus: bool = False
 ) -> Bound:
     """shared_gpus: models may share a GPU in time slices; a slice does no more than its part of a whole server, nor sooner."""
-    columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low), FINE)
+    cuts = FINEST if len(problem.servers) > MANY else FINE
+    columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low), cuts)
     return _Mix(problem, columns, BOUND_NODES, shared_gpus=shared_gpus).solve(gap, budget)
 
 

@@ -51,14 +51,20 @@ class _Before:
         if placement is None or placement.model != host.config.model:
             return 0
         loading = self._problem.load_s.get((placement.model, host.config.gpu_type), 0.0) * self._rates_hz[server]
-        staying = MOVE_S * sum(self._staying_hz(demand, count, server) for demand, count in host.robots)
+        staying = MOVE_S * sum(self._staying_hz(kind, count, server) for kind, count in self._kinds(host).items())
         return SAME_MODEL + SAME_BATCH * (placement.batch_size == host.config.batch_size) + round(GRAIN * (loading + staying))
 
-    def _staying_hz(self, index: int, count: int, server: str) -> float:
-        demand = self._problem.demands[index]
-        robots, task = self._robots[server], self._problem.classes[demand.task].name
-        same = robots[task, demand.component]
-        return min(count, same) / max(robots.total(), 1) * self._rates_hz[server]
+    def _kinds(self, host: Host) -> Counter[tuple[str, str]]:
+        """(task, component) -> robots, whatever parts their classes are in."""
+        kinds: Counter[tuple[str, str]] = Counter()
+        for index, count in host.robots:
+            demand = self._problem.demands[index]
+            kinds[self._problem.classes[demand.task].name, demand.component] += count
+        return kinds
+
+    def _staying_hz(self, kind: tuple[str, str], count: int, server: str) -> float:
+        robots = self._robots[server]
+        return min(count, robots[kind]) / max(robots.total(), 1) * self._rates_hz[server]
 
 
 def _assigned(worths: Sequence[Sequence[int]]) -> list[int]:
