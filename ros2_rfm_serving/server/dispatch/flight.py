@@ -67,8 +67,8 @@ class Flight:
     @property
     def is_full(self) -> bool:
         """Rows of pipelined sessions stay between two frames and wait: of them, memory alone is counted."""
-        alone = sum(not row.is_pipelined for row in self.rows.values())
-        return len(self.rows) >= self.capacity or alone >= self.most
+        num_rows, most = len(self.rows), self.most
+        return num_rows >= self.capacity or (num_rows >= most and sum(not row.is_pipelined for row in self.rows.values()) >= most)
 
     @property
     def num_entering(self) -> int:
