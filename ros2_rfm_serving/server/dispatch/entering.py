@@ -69,11 +69,11 @@ def _pays_later(waiting: Sequence[Waiting], rows: Sequence[Row], flight: Flight,
     if waiting[0].request.pipelining is not None or not flight.step.seconds(len(rows)):
         return False  # rows of its session wait for this frame; or nothing is known yet
     new = waiting[: max(1, flight.most - len(flight.rows))]
-    groups = {row.turns_left for row in rows if not row.is_pipelined}
+    groups = {row.num_turns for row in rows if not row.is_pipelined}
     num_groups = flight.num_groups(len(rows) + len(waiting), len(asks()))
     if len(groups) < num_groups and not _hold_up_more(new, rows, flight, now_s):
         return False
-    wait_s = min(groups, default=0) * flight.step.seconds(len(rows))
+    wait_s = min(row.turns_left for row in rows) * flight.step.seconds(len(rows))
     return not any(_is_late(each, wait_s, len(new), flight, now_s) for each in new)
 
 
