@@ -268,10 +268,11 @@ def check_attributes(kind: type, names: Set[str]) -> None:
 
 def _defaults(kind: type, names: Set[str]) -> dict[str, Any]:
     """Of a value (a frozen dataclass) that was recorded before it had all its fields: those that it lacks and that have a default.
-    What a brain consists of has to be there."""
-    if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    What a brain consists of has to be there, but for what nobody could ask for (`ADDED`)."""
+    if not dataclasses.is_dataclass(kind):
         return {}
-    lacking = [field for field in dataclasses.fields(kind) if field.name not in names]
+    frozen, added = kind.__dataclass_params__.frozen, getattr(kind, "ADDED", ())  # type: ignore[attr-defined]
+    lacking = [field for field in dataclasses.fields(kind) if field.name not in names and (frozen or field.name in added)]
     found = {field.name: field.default for field in lacking if field.default is not dataclasses.MISSING}
     return found | {field.name: field.default_factory() for field in lacking if field.default_factory is not dataclasses.MISSING}
 

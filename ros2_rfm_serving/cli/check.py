@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ros2_rfm_serving.engines.registry import answers_whole
 from ros2_rfm_serving.factory import Component, Factory, Task
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
 from ros2_rfm_serving.factory.settings import settings_of
@@ -11,6 +12,7 @@ from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, 
 from ros2_rfm_serving.server.horizon import check as check_horizon
 from ros2_rfm_serving.shipped import shipped
 
+WHOLE = "say another `batching` than continuous there"
 REMEASURE = "it is planned in fixed batches; `rfm profile --batching continuous` measures it"
 
 
@@ -98,6 +100,8 @@ def _models(inputs: Inputs) -> Iterator[str]:
                 yield f"warning: {model!r} was never measured on {gpu_type}; `rfm plan` needs `rfm profile` there"
             if profiled and unstepped(model, gpu_type, inputs):
                 yield f"warning: {model!r} was never measured on {gpu_type} with `batching: continuous`; {REMEASURE}"
+            if known and gpu_type in inputs.factory.continuous and answers_whole(inputs.catalogue[model], gpu_type):
+                yield f"warning: {model!r} answers whole batches: none of {gpu_type} loads it; {WHOLE}"
             if not inputs.catalogue.fits(model, gpu_type):
                 yield f"warning: {model!r} does not fit into the memory of {gpu_type}"
         if not known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +29,8 @@ from ros2_rfm_serving.operate.inputs import (
 )
 from ros2_rfm_serving.profiles.tuner import Goal, Tried, best_of, frontier_of, grid
 from ros2_rfm_serving.profiles.tuner import tune as search
-from ros2_rfm_serving.types import SYSTEM1
+from ros2_rfm_serving.reports.charts import require_matplotlib
+from ros2_rfm_serving.types import SYSTEM1, Pipelining
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.benchmarks.pipelines.tuning import MeasuredBench
@@ -39,7 +41,7 @@ EPISODES = 52
 
 def tune(
     file: FactoryFile,
-    min_rate: Annotated[float, typer.Option(min=1e-3, metavar="HZ", help="Answers/s that one robot needs")],
+    min_rate: Annotated[float, typer.Option(min=1e-3, max=1e6, metavar="HZ", help="Answers/s that one robot needs")],
     min_success: Annotated[float, typer.Option(min=0, max=1, metavar="SHARE", help="Of episodes")] = 0.95,
     task: Annotated[str, typer.Option(help="Of the descriptor; default: the only one, or else each must be named")] = "",
     max_depth: Annotated[
@@ -48,7 +50,7 @@ def tune(
     episodes: Annotated[int, typer.Option(min=1, help="Per configuration that is run")] = EPISODES,
     seed: Annotated[int, typer.Option(min=0, help="Of the first episode")] = 0,
     slower: Annotated[
-        float, typer.Option(min=0.01, metavar="X", help="The computer that will serve takes X times as long as this one")
+        float, typer.Option(min=0.01, max=1e4, metavar="X", help="The computer that will serve takes X times as long as this one")
     ] = 1.0,
     gpu: Annotated[str, typer.Option(metavar="TYPE", help="Throughput from the model's service law on it, not measured here")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Leave the descriptor as it is")] = False,
@@ -68,6 +70,7 @@ def tune(
     """
     inputs = load_inputs(file, profiles, catalogue)
     name, declared = _task(inputs, task)
+    _rehearse(None if dry_run else file, name, chart)
     goal = Goal(min_rate_hz=min_rate, min_success=min_success, max_depth=max_depth)
     bench = _bench(inputs, name, declared, episodes=episodes, seed=seed, slower=slower, gpu=gpu)
     tried = _search(goal, bench)
@@ -83,7 +86,7 @@ def tune(
             console.print(f"no configuration reaches {min_rate:g}/s and {min_success:.0%}; L is at most {max_depth}")
         raise typer.Exit(1)
     if not dry_run:
-        _write(file, name, best)
+        write_text(file, _edited(file, name, best.pipelining))
         if not json:
             console.print(f"{file}: {name}.execution.pipelining written")
 
@@ -102,6 +105,18 @@ def _task(inputs: Inputs, name: str) -> tuple[str, Task]:
         fix = "declare a `world`, in which success can be measured"
         raise ConfigurationError("is missing", file=file, key=f"{name}.world", fix=fix)
     return name, tasks[name]
+
+
+def _rehearse(file: Path | None, task: str, chart: Path | None) -> None:
+    """What would spoil the end of a long run is said at its beginning. Raises: `ConfigurationError`."""
+    if file is not None:
+        _edited(file, task, Pipelining())
+        if not os.access(file, os.W_OK):
+            raise ConfigurationError("cannot be written", file=str(file), fix="make it writable, or say --dry-run")
+    if chart is not None:
+        require_matplotlib()
+        if not chart.absolute().parent.is_dir():
+            raise ConfigurationError("is in no folder", file=str(chart), key="--chart", fix=f"make {chart.parent} first")
 
 
 def _bench(inputs: Inputs, name: str, task: Task, *, episodes: int, seed: int, slower: float, gpu: str) -> MeasuredBench:
@@ -146,14 +161,15 @@ def _search(goal: Goal, bench: MeasuredBench) -> list[Tried]:
     return tried
 
 
-def _write(file: Path, task: str, best: Tried) -> None:
-    """Raises: `ConfigurationError` when the descriptor cannot say so, and why."""
+def _edited(file: Path, task: str, pipelining: Pipelining) -> str:
+    """The descriptor with it, its line ends as they were. Raises: `ConfigurationError` when it cannot say so, and why."""
     from ros2_rfm_serving.factory.reading import parse_factory
 
-    text = file.read_text(encoding="utf-8")
-    edited = yaml_edit.with_key(text, (task, "execution", "pipelining"), asdict(best.pipelining), str(file))
+    with file.open(encoding="utf-8", newline="") as source:
+        text = source.read()
+    edited = yaml_edit.with_key(text, (task, "execution", "pipelining"), asdict(pipelining), str(file))
     parse_factory(edited, str(file))
-    write_text(file, edited)
+    return edited
 
 
 def _figures(own: Tried) -> dict[str, Any]:

@@ -106,8 +106,11 @@ class Stepping(Protocol):
     def num_turns(self, request: InferenceRequest) -> int:
         """Solver steps from perception to answer of such a request."""
 
-    def require_pipelining(self, pipelining: Pipelining) -> None:
-        """Asked when such a session opens. Raises: `ModelError` that says what of it this model cannot do."""
+    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
+        """Asked when such a session opens; num_steps: that it asks for, 0: the model's own number.
+
+        Raises: `ModelError` that says what of it this model cannot do.
+        """
         raise ModelError("this model serves no pipelined sessions")
 
     @abstractmethod

@@ -56,6 +56,10 @@ Amend = Callable[[InferenceRequest, EngineReply], EngineReply]
 """What becomes of an answer."""
 
 
+MAX_NUM_STEPS = 1000
+"""Solver steps that sessions may ask for. No matter how many: a law knows the time of the model's own number alone."""
+
+
 class EmulatedEngine(Engine):
     """`service` is a law, or gives the seconds of one batch by its size. `wait` spends them, with a sleep or in virtual time."""
 
@@ -85,6 +89,7 @@ class EmulatedEngine(Engine):
             max_inference_delay_steps=spec.chunk_length if acts else 0,
             conditionings=tuple(Conditioning) if acts else (Conditioning.NONE,),
             true_jacobian=acts,
+            max_num_steps=MAX_NUM_STEPS if acts else 0,
             emulated=True,
         )
 
@@ -163,7 +168,7 @@ class EmulatedSteps(EmulatedEngine, Stepping):
     ) -> None:
         super().__init__(spec, service, wait, amend)
         self._contract = replace(self._contract, pipelines=True)
-        self._steps, self._frames = steps, Frames(steps.num_steps)
+        self._steps, self._frames = steps, Frames()
         self._observed: dict[SessionKey, deque[int]] = {}
         """Sequence numbers of a pipelined session's latest frames, while rows of it are in flight."""
         self._rows: dict[int, InferenceRequest] = {}
@@ -177,7 +182,7 @@ class EmulatedSteps(EmulatedEngine, Stepping):
     def num_turns(self, request: InferenceRequest) -> int:
         return self._steps.num_steps
 
-    def require_pipelining(self, pipelining: Pipelining) -> None:
+    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
         steps_of_stages(self._steps.num_steps, pipelining)
 
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
@@ -185,7 +190,7 @@ class EmulatedSteps(EmulatedEngine, Stepping):
         for row, request in rows.items():
             if request.pipelining is not None:
                 session = session_of(request.id)
-                self._frames.begin(row, session, request.pipelining)
+                self._frames.begin(row, session, request.pipelining, self._steps.num_steps)
                 self._observed.setdefault(session, deque(maxlen=MAX_STAGES + 1)).append(request.id.sequence)
         self._rows.update(rows)
         self._left.update(dict.fromkeys(rows, self._steps.num_steps))

@@ -157,6 +157,7 @@ class JaxEngine(FlowEngine):
 
     def __init__(self, bridge: Bridge, config: SamplingConfig) -> None:
         super().__init__(bridge, config)
+        self._contract = replace(self._contract, max_num_steps=0)  # its loop is compiled with its own number of steps
         self._bridge = bridge
         self._run = jax.jit(partial(run, bridge.policy))
 

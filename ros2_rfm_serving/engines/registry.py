@@ -16,6 +16,7 @@ from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.factory.yaml_source import YamlSource, did_you_mean
 from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.types import OutputKind
 
 _HERE = "ros2_rfm_serving.engines"
 ENGINES = {
@@ -40,6 +41,19 @@ EXTRAS = {
     "msgpack": "gateway",
 }
 """Module that may be missing -> extra of this package that has it."""
+
+
+WHOLE = ("lerobot", "jax", "remote")
+"""Whose policies answer whole batches: no request can join a running one."""
+
+
+def answers_whole(entry: CatalogueEntry, gpu_type: str) -> bool:
+    """As far as can be said without loading it. Text models answer side by side, whatever batching is asked for."""
+    if OutputKind(entry.output) is not OutputKind.ACTION_CHUNK:
+        return False
+    footprint = entry.gpus.get(gpu_type)
+    lawless = not (footprint and footprint.service and footprint.service.stepped_law())
+    return entry.engine in WHOLE or (entry.engine == "emulated" and lawless)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,6 +160,9 @@ class Execution(_Section):
     horizon: Horizon = Horizon()
     pipelining: Pipelining | None = None
     """None: one request of a robot in flight."""
+    num_steps: int | None = Field(default=None, ge=1, le=1000)
+    """Solver steps of each of System 1's chunks, as far as its model lets robots choose (docs/engines.md); None: its own number.
+    Plans and virtual time reckon with the model's own number: fewer are sooner done than planned, more later. Ours."""
 
     @model_validator(mode="after")
     def _pipelined_robots_do_not_wait(self) -> Execution:

@@ -171,6 +171,7 @@ def robot_parameters(factory: Factory, task: str, file: Path) -> dict[str, Any]:
         "execution_horizon": horizon_steps,
         **_horizon_parameters(settings.horizon),
         **_pipelining_parameters(settings.pipelining),
+        "num_steps": settings.num_steps,
         "max_task_retries": settings.max_task_retries,
         "on_max_task_retries": settings.on_max_task_retries.value,
         "max_consecutive_safety_replan": settings.max_consecutive_safety_replan,

@@ -17,6 +17,7 @@ DECLARED_BY = {
     "component_fallbacks": "components.<component>.fallback",
     "synchronous": "execution.mode",
     "execution_horizon": "pipeline.action_period_ms",
+    "num_steps": "execution.num_steps",
     "pipelining.pp_perception": "execution.pipelining.pp_perception",
     "pipelining.pp_generation": "execution.pipelining.pp_generation",
     "pipelining.alpha": "execution.pipelining.alpha",

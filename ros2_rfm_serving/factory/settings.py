@@ -38,6 +38,8 @@ class RobotSettings:
     """Without a policy: `action_period_s` of every chunk."""
     pipelining: Pipelining | None
     """None: one request in flight."""
+    num_steps: int
+    """Solver steps of each chunk; 0: the model's own number"""
     max_task_retries: int
     on_max_task_retries: Fallback
     max_consecutive_safety_replan: int
@@ -117,6 +119,7 @@ def robot_settings(task: Task) -> RobotSettings:
         mean_period_s=task.cycle_period_s,
         horizon=_horizon(task),
         pipelining=task.pipelining,
+        num_steps=task.execution.num_steps or 0,
         max_task_retries=task.task_retry.max_task_retries,
         on_max_task_retries=task.task_retry.on_max_task_retries,
         max_consecutive_safety_replan=task.safety_and_slo_violation.max_consecutive_safety_replan,

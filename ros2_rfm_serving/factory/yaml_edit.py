@@ -62,7 +62,7 @@ def _replaced(text: str, node: Any, value: str) -> str:
     while isinstance(last, yaml.MappingNode) and last.value and not last.flow_style:
         last = last.value[-1][1]
     start = node.start_mark.index
-    if last is not node:
+    if last is not node or not text[start : last.end_mark.index]:  # or nothing is there yet
         start, value = text.rindex(":", 0, start) + 1, f" {value}"
     return f"{text[:start]}{value}{text[last.end_mark.index :]}"
 
@@ -76,5 +76,5 @@ def _inserted(text: str, parent: Any, path: list[str], value: str) -> str:
         end = parent.end_mark.index - 1
         return f"{text[:end].rstrip()}{', ' if parent.value else ''}{line}{text[end:]}"
     first = parent.value[0][0].start_mark
-    indentation = " " * first.column
-    return f"{text[: first.index]}{line}\n{indentation}{text[first.index :]}"
+    newline, indentation = "\r\n" if "\r\n" in text else "\n", " " * first.column
+    return f"{text[: first.index]}{line}{newline}{indentation}{text[first.index :]}"

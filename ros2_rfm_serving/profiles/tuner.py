@@ -15,6 +15,8 @@ from typing import Protocol
 from ros2_rfm_serving.types import Pipelining
 
 ALPHAS = (0.5, 1.0)
+ALIKE = 1.05
+"""Rates that differ by less are measured as often the other way round: a staler configuration has to be faster than that."""
 MOST_SKEWED = 3
 """Configurations of the grid whose skew is tried: those that failed least."""
 
@@ -42,7 +44,7 @@ class Verdict(Enum):
     MEETS = "meets both"
     FAILS = "fails too often"
     SLOW = "too slow"
-    BEATEN = "slower than one that meets both"
+    BEATEN = "no faster than one that meets both"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,8 @@ def _share(own: Tried) -> float:
 
 def _try(own: Pipelining, rate_hz: float, goal: Goal, bench: Bench, tried: Sequence[Tried]) -> Tried:
     best, stale_s = best_of(tried), staleness_s(own, rate_hz)
-    if rate_hz < goal.min_rate_hz or (best and rate_hz <= best.rate_hz):
+    beaten = best is not None and rate_hz <= best.rate_hz * (ALIKE if stale_s > best.staleness_s else 1.0)
+    if rate_hz < goal.min_rate_hz or beaten:
         verdict = Verdict.SLOW if rate_hz < goal.min_rate_hz else Verdict.BEATEN
         return Tried(pipelining=own, rate_hz=rate_hz, staleness_s=stale_s, verdict=verdict)
     success = bench.success(own, rate_hz)

@@ -134,6 +134,8 @@ class RobotConfig:
     pipelining: Pipelining | None = None
     """Of System 1: several requests in flight, one per frame of `execution_horizon` steps; a model that cannot refuses the session.
     Of an asynchronous robot that replaces its queue."""
+    num_steps: int = 0
+    """Of System 1: solver steps of each chunk; a model that takes no such number refuses the session. 0: its own."""
     blend_steps: int = 0
     """Steps over which commands ease from the last one into a new chunk; 0: the first action of a chunk is commanded as it is."""
     replace_queue: bool = True

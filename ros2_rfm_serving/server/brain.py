@@ -88,12 +88,18 @@ class ServerBrain:
         rows = self.lanes[0].pipelined_rows if self.config.batching == CONTINUOUS else 0
         grant = self.sessions.open(request, self._figures.load, rows)
         self._forget((request.robot, request.component))
+        self._promise()
         return grant
+
+    def _promise(self) -> None:
+        """Rows to the sessions that are open."""
+        self.lanes[0].promise(self.sessions.pipelined_rows)
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
         session = self.sessions.get((robot, component), epoch)
         if session and self.sessions.close(session.key, epoch):
             self._forget(session.key)
+            self._promise()
             self.mailboxes.task_ended(session.history)
 
     def take_new(self, takes: bool) -> None:
@@ -107,6 +113,7 @@ class ServerBrain:
         gone = self.sessions.collect(absent, now_s)
         for key, _ in gone:
             self._forget(key)
+        self._promise()
         return gone
 
     def _forget(self, key: SessionKey) -> None:
@@ -121,7 +128,7 @@ class ServerBrain:
 
     def resize(self, batch_size: int, max_sessions: int) -> None:
         """`batch_size`: one that the engine runs; 0 sessions: as many as before."""
-        self.lanes[0].resize(batch_size, self.sessions.pipelined_rows)
+        self.lanes[0].resize(batch_size)
         self.sessions.max_sessions = max_sessions or self.sessions.max_sessions
 
     def reconfigure(self, config: ServerConfig) -> None:

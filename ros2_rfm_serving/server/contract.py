@@ -51,6 +51,9 @@ def differences(contract: ModelContract, request: SessionRequest, *, instruction
         found.append(f"guidance_true_jacobian: the robot asks for it, this model is served without; {why}; {fix}")
     if request.pipelining and not contract.pipelines:
         found.append("pipelining: the robot asks for it, this model answers one request of a robot after the other; leave it out")
+    if request.num_steps and not 1 <= request.num_steps <= contract.max_num_steps:
+        can = f"1 to {contract.max_num_steps}" if contract.max_num_steps else "its own number alone"
+        found.append(f"num_steps: the robot asks for {request.num_steps} solver steps, the model takes {can}; 0 is its own number")
     if problem := horizon.check(request.horizon):
         found.append(problem)
     if strict_rate and (other := other_rate(contract, request)):

@@ -27,6 +27,7 @@ def row_of(observation: ObservationRequest, session: Session, contract: ModelCon
         guidance=session.guidance,
         horizon=session.horizon,
         pipelining=session.pipelining,
+        num_steps=session.num_steps,
     )
 
 

@@ -151,7 +151,7 @@ class ModelServer:
         engine = self.engine(0)
         if request.pipelining and not request.pipelining.problem and self.contract.pipelines and isinstance(engine, Stepping):
             try:
-                engine.require_pipelining(request.pipelining)
+                engine.require_pipelining(request.pipelining, request.num_steps)
             except ModelError as error:
                 raise ContractError([f"pipelining: {error}"]) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError, SessionError
 from ros2_rfm_serving.server import contract as contracts
@@ -55,6 +56,9 @@ class SessionRules:
 
 @dataclass
 class Session:
+    ADDED: ClassVar = ("num_steps",)
+    """That nobody could ask for in older recordings: there it has its default."""
+
     key: SessionKey
     epoch: int
     conditioning: Conditioning
@@ -67,6 +71,8 @@ class Session:
     quota: Quota
     pipelining: Pipelining | None = None
     """None: one request of it runs at a time."""
+    num_steps: int = 0
+    """Solver steps of each of its chunks; 0: the model's own number"""
     history: History = field(default_factory=History)
     episode: int = 0
     sequence: int = 0
@@ -183,6 +189,7 @@ class Sessions:
             request.slo_s or math.inf,
             self._quota(key, request.pipelining),
             request.pipelining,
+            request.num_steps,
         )
         self.next_epoch += 1
         warning = contracts.other_rate(self.contract, request)

@@ -69,6 +69,7 @@ class Lane:
         self.batch_size = 0
         self.max_concurrent, self._profile_s = tier.max_concurrent, tier.profile_s
         self._ends_s: dict[Work, float] = {}
+        self._promised = 0
         self.resize(self.prepare(tier.batch_size))
 
     def prepare(self, batch_size: int) -> int:
@@ -78,11 +79,17 @@ class Lane:
             self.engine.prepare(self._rows(batch_size))
         return batch_size
 
-    def resize(self, batch_size: int, pipelined_rows: int = 0) -> None:
-        """To what was prepared. pipelined_rows: that open sessions were promised; with fewer, frames could not enter for which
-        their rows in flight wait."""
+    def resize(self, batch_size: int) -> None:
+        """To what was prepared."""
         self.batch_size, self.view.batch_size = batch_size, self._rows(batch_size)
+        self._make_room()
+
+    def promise(self, pipelined_rows: int) -> None:
+        """To pipelined sessions that are open: with fewer, frames could not enter for which their rows in flight wait."""
         self._promised = pipelined_rows
+        self._make_room()
+
+    def _make_room(self) -> None:
         if self.view.flight is not None:
             self.view.flight.capacity = self._capacity
 
@@ -91,15 +98,15 @@ class Lane:
 
     @property
     def _capacity(self) -> int:
-        """Rows in flight: `batch_size`, or as many as there is memory for where it is as large as can be; never fewer than were
-        promised, and one for all others."""
-        wanted = self.max_rows if self.batch_size == self._max_batch_size else self.batch_size
-        return min(max(wanted, self._promised + 1), self.max_rows)
+        """Rows in flight: those that were promised, and `batch_size` of all others, or as many as there is memory for where
+        that is as large as can be."""
+        wanted = self.max_rows if self.batch_size == self._max_batch_size else self.batch_size + self._promised
+        return min(wanted, self.max_rows)
 
     @property
     def pipelined_rows(self) -> int:
         """That pipelined sessions may have in flight together: theirs stay there between two frames, and others must not starve."""
-        return max(0, self._capacity - 1)
+        return max(0, self.max_rows - 1)
 
     def become(self, *, continuous: bool) -> bool:
         """Rows one by one, or whole batches; only while it is idle. False: something runs that began the other way."""

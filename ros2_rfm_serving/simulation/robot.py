@@ -52,6 +52,7 @@ def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfi
         horizon=replace(settings.horizon, steps=steps),
         synchronous=settings.synchronous,
         pipelining=settings.pipelining,
+        num_steps=settings.num_steps,
         calls_per_action=dict(settings.calls_per_action),
         calls_head_start=source(world.seed, "plans", name).random(),
         max_action_age_s=max(RobotConfig.max_action_age_s, 2.0 * settings.mean_period_s),

@@ -134,6 +134,8 @@ class ModelContract:
     """Guidance through the model's Jacobian is served, which slows its whole batch; else a session that asks for it is refused."""
     pipelines: bool = False
     """It takes `Pipelining` sessions."""
+    max_num_steps: int = 0
+    """Solver steps that a session may ask for; 0: it may not choose."""
     serving: Serving = Serving.SHARED
     action_mean: tuple[float, ...] = ()
     """Of the actions that the model was trained on, per column, in robot space; empty: it does not say."""
@@ -164,6 +166,8 @@ class SessionRequest:
     """Request to reply, as the schedule promises it; 0: no requirement."""
     pipelining: Pipelining | None = None
     """None: one request in flight."""
+    num_steps: int = 0
+    """Solver steps of each of its chunks; 0: the model's own number. Fewer are sooner done, and coarser."""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -84,6 +84,8 @@ class InferenceRequest:
     """For an engine that is a server itself: the session's wish goes on with the request."""
     pipelining: Pipelining | None = None
     """Its session's; None: it reads its own context and no other."""
+    num_steps: int = 0
+    """Solver steps; 0: the model's own number"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -61,7 +61,7 @@ class Chunks:
                 predict = partial(velocity_of, self._model, self._context(seen))
                 held = held_of(seen, self._model.contract, self._config, x)
                 for step in islice(steps, num_steps):
-                    x, _ = stepped(predict, x, held, step, self._solver)
+                    x, _ = stepped(predict, x, held, self._solver.numbers(step), self._solver)
         return self._model.denormalize(x.numpy())
 
     def _context(self, seen: Sequence[InferenceRequest]) -> Tensors:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,17 @@ from ros2_rfm_serving.operate.engines import load_engine
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.server import images
 from ros2_rfm_serving.shipped import shipped
-from ros2_rfm_serving.types import SYSTEM1, Conditioning, EncodedImage, InferenceRequest, ObservationRequest, RequestId
+from ros2_rfm_serving.types import (
+    SYSTEM1,
+    Conditioning,
+    EncodedImage,
+    InferenceRequest,
+    ObservationRequest,
+    Pipelining,
+    Placement,
+    RequestId,
+    Schedule,
+)
 
 from .server_fleet import HEADER, JPEG, Fleet
 
@@ -32,6 +43,8 @@ models:
   whole: {engine: "test.ros.mirror_engine:build"}
 """
 ROBOTS = ("r0", "r1", "r2", "r3")
+STEPS = {"r1": 3, "r3": 9}
+"""Solver steps that a session asks for; the others take the model's own number"""
 SAME = 1e-5
 
 
@@ -44,10 +57,11 @@ class Arms(Fleet):
         self.asked: dict[tuple[str, int], ObservationRequest] = {}
         self._closer = self.create_client(srv.CloseSession, qos.Names().server("s1", "close_session"), qos_profile=qos.CONTROL)
 
-    def arrive(self) -> None:
+    def arrive(self, num_steps: Mapping[str, int] = MappingProxyType({})) -> None:
         names = {"action_names": self.contract.action_names, "cameras": self.contract.cameras}
         for robot in ROBOTS:
-            answer = self.open(robot, state_size=self.contract.state_size, conditioning=Conditioning.PREFIX, **names)
+            asked = {**names, "state_size": self.contract.state_size, "conditioning": Conditioning.PREFIX}
+            answer = self.open(robot, num_steps=num_steps.get(robot, 0), **asked)
             assert answer.success, answer.error_msg
 
     def request(self, robot: str) -> None:
@@ -88,7 +102,7 @@ class Arms(Fleet):
         return [message for chunks in self.chunks.values() for _, message in chunks]
 
 
-def row_of(observation: ObservationRequest) -> InferenceRequest:
+def row_of(observation: ObservationRequest, num_steps: int = 0) -> InferenceRequest:
     """As an engine gets it."""
     return InferenceRequest(
         id=observation.id,
@@ -99,6 +113,7 @@ def row_of(observation: ObservationRequest) -> InferenceRequest:
         prefix_model=observation.prefix_model,
         prefix_robot=observation.prefix_robot,
         conditioning=Conditioning.PREFIX,
+        num_steps=num_steps,
     )
 
 
@@ -141,14 +156,18 @@ def arms(folder: Path, engine: Engine, model: str = "flow", **parameters: object
             rclpy.try_shutdown()
 
 
-def test_robots_with_other_delays_share_steps_and_get_what_they_would_get_alone(
+def test_robots_with_other_delays_and_numbers_of_steps_share_turns_and_get_what_they_would_get_alone(
     ros_domain: int, tmp_path: Path, alone: Engine
 ) -> None:
     with arms(tmp_path, alone) as (fleet, _):
+        with pytest.raises(AssertionError, match="num_steps: the robot asks for 11 solver steps, the model takes 1 to 10"):
+            fleet.arrive({"r0": 11})
+        fleet.arrive(STEPS)
         fleet.ask_until(lambda: len(fleet.received) > 30 and any(chunk.served.batch_size > 1 for chunk in fleet.received))
         received = fleet.received
         for chunk in received:
-            (answer,) = alone.infer([row_of(fleet.asked[chunk.id.robot, chunk.id.sequence])])
+            asked = fleet.asked[chunk.id.robot, chunk.id.sequence]
+            (answer,) = alone.infer([row_of(asked, STEPS.get(chunk.id.robot, 0))])
             assert np.abs(convert.tensor_from(chunk.chunk_model) - answer.chunk_model).max() <= SAME  # type: ignore[union-attr]
             assert chunk.inference_delay_steps == ROBOTS.index(chunk.id.robot)
         assert {chunk.id.robot for chunk in received} == set(ROBOTS)
@@ -192,3 +211,30 @@ def test_what_answers_whole_chunks_only_is_not_served_so_and_the_key_is_named(
             rclpy.try_shutdown()
     said = capfd.readouterr().err
     assert "batching: 'whole' offers whole chunks only" in said and "fixed, saturation, wait" in said
+
+
+def test_batching_is_as_the_schedule_has_planned_it_and_changes_with_it(ros_domain: int, tmp_path: Path, alone: Engine) -> None:
+    """Only servers that batch continuously open pipelined sessions."""
+    with process_of(tmp_path, "''", batching="fixed"):
+        rclpy.init()
+        fleet = Arms(alone)
+        says = fleet.create_publisher(msg.Schedule, qos.Names().schedule, qos.SCHEDULE)
+        names = {"action_names": alone.contract.action_names, "cameras": alone.contract.cameras}
+        asked = {**names, "state_size": alone.contract.state_size, "pipelining": Pipelining(pp_generation=2)}
+        try:
+            for epoch, batching in enumerate(("continuous", "fixed", "continuous"), 1):
+                placed = {"model": "flow", "gpu_type": "CPU", "batching": batching, "batch_size": 1, "max_sessions": 8}
+                placement = Placement(server="s1", components=(SYSTEM1,), predicted_p99_s=0.1, **placed)  # type: ignore[arg-type]
+                schedule = Schedule(epoch=epoch, placements=(placement,), routes=(), predicted_actions_hz=0.0, policy="test")
+                says.publish(convert.schedule_to(schedule, "test"))
+                fleet.wait(lambda epoch=epoch: fleet.status and fleet.status.schedule_epoch == epoch, what=f"epoch {epoch}")
+                fleet.wait(lambda: fleet.status.state == msg.ServerStatus.READY, what="ready")
+                answer = fleet.open("r0", **asked)
+                assert answer.success is (batching == "continuous"), answer.error_msg
+                assert answer.success or "batches that begin and end together" in answer.error_msg
+                if answer.success:
+                    fleet.close("r0")
+        finally:
+            fleet.executor_.shutdown()
+            fleet.destroy_node()
+            rclpy.try_shutdown()

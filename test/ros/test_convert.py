@@ -161,6 +161,7 @@ CONTRACTS = st.builds(
     conditionings=st.lists(st.sampled_from(Conditioning), min_size=1, unique=True).map(tuple),
     emulated=st.booleans(),
     pipelines=st.booleans(),
+    max_num_steps=st.integers(0, 2**16 - 1),
 )
 
 
@@ -193,6 +194,7 @@ def test_a_contract_survives_the_wire(contract: ModelContract) -> None:
             min_steps=st.integers(1, 65535),
             threshold=st.floats(-0.5, 8, width=32).filter(bool),
         ),
+        num_steps=st.integers(0, 2**16 - 1),
         pipelining=st.none()
         | st.builds(
             Pipelining,

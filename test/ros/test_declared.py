@@ -56,6 +56,7 @@ pick:
     mode: async
     horizon: {policy: confidence, threshold: 0.4, min_steps: 2, mean_period_ms: 300}
     pipelining: {pp_perception: 1, pp_generation: 2, alpha: 0.5, fetch_offset: 0}
+    num_steps: 6
   task_retry: {max_task_retries: 1, on_max_task_retries: stop_and_call_human}
   safety_and_slo_violation:
     max_consecutive_safety_replan: 5
@@ -91,6 +92,7 @@ CHANGED: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "task.pipeline.action_period_ms": ((*PICK, "pipeline", "action_period_ms"), 400),
     "task.pipeline.system2_to_system1_call_ratio": ((*PICK, "pipeline", "system2_to_system1_call_ratio"), 0.2),
     "task.execution.mode": ((*PICK, "execution"), {"mode": "sync", "horizon": HORIZON}),
+    "task.execution.num_steps": ((*PICK, "execution", "num_steps"), 4),
     "task.execution.pipelining.pp_perception": ((*PICK, "execution", "pipelining", "pp_perception"), 2),
     "task.execution.pipelining.pp_generation": ((*PICK, "execution", "pipelining", "pp_generation"), 3),
     "task.execution.pipelining.alpha": ((*PICK, "execution", "pipelining", "alpha"), 1.0),

@@ -39,7 +39,7 @@ class FakeStepping(FakeEngine):
     def num_turns(self, request: InferenceRequest) -> int:
         return self.num_steps
 
-    def require_pipelining(self, pipelining: Pipelining) -> None: ...
+    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None: ...
 
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
         assert len(self.in_flight) + len(rows) <= self.max_rows and not self.in_flight.keys() & rows.keys()

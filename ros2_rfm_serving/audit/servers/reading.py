@@ -63,7 +63,8 @@ def _deposited(record: Mapping[str, Any], request: RequestId, brain: ServerBrain
     session = brain.sessions.get((request.robot, request.component), request.session_epoch)
     how = (session.conditioning, session.guidance, session.horizon) if session else (Conditioning.NONE, Guidance(), Horizon())
     delay, rows = record["inference_delay_steps"], record["prefix_rows"]
-    row = bare(request, record["instruction"], delay, rows, *how, session.pipelining if session else None)
+    pipelined = (session.pipelining, session.num_steps) if session else (None, 0)
+    row = bare(request, record["instruction"], delay, rows, *how, *pipelined)
     observation = ObservationRequest(
         id=request,
         stamp_ns=record["stamp_ns"],

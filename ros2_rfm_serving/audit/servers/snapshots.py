@@ -42,6 +42,7 @@ def bare(
     guidance: Guidance,
     horizon: Horizon,
     pipelining: Pipelining | None,
+    num_steps: int,
 ) -> InferenceRequest:
     """As much of a request as decides when it runs."""
     return InferenceRequest(
@@ -55,11 +56,12 @@ def bare(
         guidance=guidance,
         horizon=horizon,
         pipelining=pipelining,
+        num_steps=num_steps,
     )
 
 
 def _of_request(request: InferenceRequest) -> Any:
-    how = (request.conditioning, request.guidance, request.horizon, request.pipelining)
+    how = (request.conditioning, request.guidance, request.horizon, request.pipelining, request.num_steps)
     return bare, (request.id, request.instruction, request.inference_delay_steps, len(request.prefix_model), *how)
 
 

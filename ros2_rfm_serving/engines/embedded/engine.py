@@ -77,7 +77,7 @@ def _paths(config: FlowPolicyConfig) -> tuple[int, ...]:
 
 def _token_sampling(config: TokenPolicyConfig, options: BundleOptions) -> TokenSampling:
     temperature = config.temperature if options.temperature is None else options.temperature
-    return TokenSampling(temperature=temperature, seed=options.seed, device=options.device)
+    return TokenSampling(temperature=temperature, seed=options.seed, device=options.device, max_rows=options.max_rows or 0)
 
 
 class FlowPolicy:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from ros2_rfm_serving.engines.blank import blank_request, guided
 from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.memory import in_halves
 from ros2_rfm_serving.engines.flow.sampling import Sample, filled, offered, padded, sample
-from ros2_rfm_serving.engines.flow.solvers import solver_of
+from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_for
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract
 
@@ -28,7 +28,8 @@ class FlowEngine(Engine):
         solver_of(config)  # refuses what cannot be sampled
         self._model, self._config = model, config
         able = offered(model.contract, config.predicts)
-        self._contract = replace(able, true_jacobian=config.true_jacobian and Conditioning.GUIDED in able.conditionings)
+        jacobian = config.true_jacobian and Conditioning.GUIDED in able.conditionings
+        self._contract = replace(able, true_jacobian=jacobian, max_num_steps=most_steps(config))
         self._warm: set[int] = set()
         self._lock = threading.Lock()
         """`prepare` may come from another thread while a batch runs; nothing may run while a graph is captured."""
@@ -53,9 +54,15 @@ class FlowEngine(Engine):
         super().prepare(batch_size)
         self._warm_up(batch_size)
 
-    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
         with self._lock:
-            return in_halves(self._infer, requests)
+            alike: dict[int, list[int]] = {}
+            for i, request in enumerate(requests):
+                alike.setdefault(request.num_steps, []).append(i)
+            if len(alike) == 1:
+                return in_halves(self._infer, requests)
+            answers = {i: answer for own in alike.values() for i, answer in self._answers({i: requests[i] for i in own}).items()}
+            return [answers[i] for i in range(len(requests))]
 
     def check_parity(self) -> list[Parity]:
         with self._lock:
@@ -63,7 +70,15 @@ class FlowEngine(Engine):
                 return parity.check(self._model, self._config)
             return parity.check_rows(self._model, self._config)
 
-    def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+    def _answers(self, requests: Mapping[int, InferenceRequest]) -> Mapping[int, EngineReply | ModelError]:
+        """Of those with as many solver steps, among others."""
+        try:
+            return dict(zip(requests, in_halves(self._infer, list(requests.values())), strict=True))
+        except ModelError as error:
+            return dict.fromkeys(requests, error)
+
+    def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
+        """With as many solver steps each."""
         rows = len(requests)
         chunks, updates = self._sample(filled(requests, self._config.fixed_shapes))
         if not np.isfinite(chunks[:rows]).all(axis=(1, 2)).any():
@@ -73,7 +88,8 @@ class FlowEngine(Engine):
         return [EngineReply(chunk_model=m, chunk_robot=r, updates=u) for m, r, u in answers]
 
     def _sample(self, requests: Sequence[InferenceRequest]) -> Sample:
-        return sample(self._model, requests, self._config)
+        config = replace(self._config, num_steps=steps_for(requests[0], self._config))
+        return sample(self._model, requests, config)
 
     def _warm_up(self, size: int) -> None:
         size = self.padded(size)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import SamplingConfig, VelocityModel
 from ros2_rfm_serving.engines.flow.graphs import Tensors
-from ros2_rfm_serving.engines.flow.memory import in_halves
+from ros2_rfm_serving.engines.flow.memory import in_batches
 from ros2_rfm_serving.engines.flow.sampling import changed, kept, padded, stepped, velocity_of
 from ros2_rfm_serving.engines.flow.slots import Seen, Slots
-from ros2_rfm_serving.engines.flow.solvers import Step, solver_of
+from ros2_rfm_serving.engines.flow.solvers import Solver, numbers_of, solver_of
 from ros2_rfm_serving.types import Array, InferenceRequest
 
 
@@ -41,28 +40,35 @@ class Flight:
     """One thread. A row is known by the number that its server gave it."""
 
     def __init__(self, model: SteppedModel, config: SamplingConfig, slots: Slots, max_batch_size: int) -> None:
-        self._model, self._config, self._solver = model, config, solver_of(config)
+        self._model, self._config = model, config
         self._slots, self._max_batch_size = slots, max_batch_size
         self._rows: list[int] = []
         """By slot"""
         self._steps: list[int] = []
         """Solver steps that are done, by slot"""
+        self._solvers: list[Solver] = []
+        """Of as many steps as each row asked for, by slot"""
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __contains__(self, row: int) -> bool:
+    def __contains__(self, row: object) -> bool:
         return row in self._rows
+
+    @property
+    def _by_slot(self) -> tuple[list[Any], ...]:
+        return self._rows, self._steps, self._solvers
 
     def steps(self) -> Iterable[tuple[int, int]]:
         """Each row, and how many solver steps it has done."""
         return zip(self._rows, self._steps, strict=True)
 
-    def enter(self, rows: Sequence[int], x: Tensor, seen: Seen | None) -> None:
+    def enter(self, rows: Sequence[int], x: Tensor, seen: Seen | None, num_steps: Sequence[int]) -> None:
         """x: [B, T, W], where their sampling starts from; seen: None where they `read` before their first step."""
         self._slots.enter(len(self._rows), x, seen)
         self._rows += rows
         self._steps += [0] * len(rows)
+        self._solvers += [solver_of(self._config, count) for count in num_steps]
 
     def read(self, rows: Collection[int], seen: Seen) -> None:
         """Another context than they had, [1, ...], from here on."""
@@ -73,9 +79,8 @@ class Flight:
         """By one solver step; those that are done, which have left. Raises: `OutOfMemoryError`."""
         count = len(rows)
         self._to_front(rows)
-        for start in range(0, count, self._max_batch_size):
-            in_halves(self._step, range(start, min(start + self._max_batch_size, count)))
-        done = [slot for slot in range(count) if self._steps[slot] == self._solver.num_steps]
+        in_batches(self._step, range(count), self._max_batch_size)
+        done = [slot for slot in range(count) if self._steps[slot] == self._solvers[slot].num_steps]
         answers = dict(zip((self._rows[slot] for slot in done), self._answers(done), strict=True)) if done else {}
         self.leave(answers)
         return answers
@@ -88,7 +93,7 @@ class Flight:
         left = len(self._rows) - len(holes)
         moving = [slot for slot in range(left, len(self._rows)) if self._rows[slot] not in rows]
         self._slots.leave(moving, holes[: len(moving)], left)
-        for values in (self._rows, self._steps):
+        for values in self._by_slot:
             for source, hole in zip(moving, holes, strict=False):
                 values[hole] = values[source]
             del values[left:]
@@ -102,25 +107,22 @@ class Flight:
         ahead = [slot for slot in range(count) if self._rows[slot] not in rows]
         for one, other in zip(ahead, behind, strict=True):
             self._slots.swap(one, other)
-            for values in (self._rows, self._steps):
+            for values in self._by_slot:
                 values[one], values[other] = values[other], values[one]
 
     def _step(self, slots: Sequence[int]) -> list[None]:
         """One solver step of these, which follow one another, in one batch."""
         start, count = slots[0], len(slots)
         batch = self._slots.batch(start, count, padded(count, self._config.fixed_shapes))
-        steps, predict = self._steps[start : start + count], partial(velocity_of, self._model, batch.context)
-        together = len(set(steps)) == 1
-        step: Step = steps[0] if together else np.array(self._padded(steps, len(batch.x)))
+        steps, solvers = self._steps[start : start + count], self._solvers[start : start + count]
+        places = list(zip(solvers, steps, strict=True))
+        numbers = numbers_of([*places, *places[:1] * (len(batch.x) - count)])
         with torch.no_grad() if self._slots.asks_jacobian else torch.inference_mode():
-            x, updates = stepped(predict, batch.x, batch.held, step, self._solver)
+            x, updates = stepped(partial(velocity_of, self._model, batch.context), batch.x, batch.held, numbers, solvers[0])
             batch.own_x.copy_(x[:count])
-            batch.own_updates[step if together else (steps, range(count))] = updates[:count]
+            batch.own_updates[steps[0] if len(set(steps)) == 1 else (steps, range(count))] = updates[:count]
         self._steps[start : start + count] = [step + 1 for step in steps]
         return [None] * count
-
-    def _padded(self, steps: list[int], size: int) -> list[int]:
-        return [*steps, *[0] * (size - len(steps))]
 
     def _answers(self, done: list[int]) -> list[Done]:
         together = done[-1] - done[0] == len(done) - 1
@@ -128,5 +130,5 @@ class Flight:
         held, columns = self._slots.held(index), len(self._model.contract.action_names)
         with torch.inference_mode():
             chunks = kept(self._slots.x[index], held)[..., :columns].cpu().numpy()
-            updates = changed(self._slots.updates(index), held, self._solver)[..., :columns].cpu().numpy()
-        return [Done(*each) for each in zip(chunks, updates, strict=True)]
+            updates = changed(self._slots.updates(index), held)[..., :columns].cpu().numpy()
+        return [Done(chunk, own[: self._solvers[slot].num_updates]) for slot, chunk, own in zip(done, chunks, updates, strict=True)]

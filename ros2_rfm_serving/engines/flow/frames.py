@@ -33,6 +33,13 @@ def steps_of_stages(num_steps: int, pipelining: Pipelining) -> tuple[int, ...]:
     return tuple(end - start for start, end in pairwise(ends))
 
 
+def require_spread(num_steps: int, pipelining: Pipelining) -> None:
+    """Raises: `ModelError` for a pipeline that these steps, or any, cannot have."""
+    steps_of_stages(num_steps, pipelining)
+    if pipelining.problem:
+        raise ModelError(pipelining.problem)
+
+
 def blocks_of_stages(costs: Sequence[float], stages: int) -> tuple[range, ...]:
     """Blocks of each perception stage, in order; the most expensive stage is as cheap as it can be (§4.3.2).
 
@@ -73,8 +80,7 @@ class _Session:
 class Frames:
     """Rows of pipelined sessions that are in flight."""
 
-    def __init__(self, num_steps: int) -> None:
-        self._num_steps = num_steps
+    def __init__(self) -> None:
         self._sessions: dict[SessionKey, _Session] = {}
         self._session_of: dict[int, SessionKey] = {}
 
@@ -89,21 +95,22 @@ class Frames:
         """Of which rows are in flight."""
         return self._sessions.keys()
 
-    def begin(self, row: int, session: SessionKey, pipelining: Pipelining) -> list[int]:
-        """A frame begins with this row. Those of its robot's former episodes and epochs, which get no more frames.
+    def begin(self, row: int, session: SessionKey, pipelining: Pipelining, num_steps: int) -> list[int]:
+        """A frame begins with this row. Those of its robot's former episodes and epochs, which get no more frames; this row itself
+        where it is late.
 
         Raises: `ModelError` for what cannot be spread so.
         """
         if session not in self._sessions:
-            spread = steps_of_stages(self._num_steps, pipelining)
+            spread = steps_of_stages(num_steps, pipelining)
             self._sessions[session] = _Session(pipelining, (*[0] * pipelining.pp_perception, *accumulate(spread)))
         frames = self._sessions[session].frames
         for other in frames:
             frames[other] += 1
         frames[row] = 0
         self._session_of[row] = session
-        former = [key for key in self._sessions if key[:2] == session[:2] and key != session]
-        return [row for key in former for row in self._sessions[key].frames]
+        own = [key for key in self._sessions if key[:2] == session[:2]]
+        return [row for key in own if key != max(own) for row in self._sessions[key].frames]
 
     def generating(self, session: SessionKey) -> list[int]:
         """Rows that read its public context."""

@@ -1,13 +1,16 @@
-"""When memory does not suffice for a batch: free what is cached, try its halves, once."""
+"""When memory does not suffice for a batch: free what is cached, try its halves, once. And rows that do not enter."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TypeVar
 
 import torch
 
-from ros2_rfm_serving.errors import OutOfMemoryError
+from ros2_rfm_serving.errors import ModelError, OutOfMemoryError
+from ros2_rfm_serving.types import InferenceRequest
+
+Rows = Sequence[tuple[int, InferenceRequest]]
 
 Row = TypeVar("Row")
 Answer = TypeVar("Answer")
@@ -29,6 +32,23 @@ def in_halves(run: Callable[[Sequence[Row]], list[Answer]], rows: Sequence[Row])
     if answers is None:
         raise OutOfMemoryError(f"memory does not suffice for a batch of {len(rows)}; serve this model with a smaller one")
     return answers
+
+
+def in_batches(run: Callable[[Sequence[Row]], list[Answer]], rows: Sequence[Row], largest: int) -> list[Answer]:
+    """In order, no batch larger than this. Raises: `OutOfMemoryError`."""
+    return [answer for start in range(0, len(rows), largest) for answer in in_halves(run, rows[start : start + largest])]
+
+
+def not_entered(run: Callable[[Rows], list[None]], rows: Rows, inside: Container[int]) -> dict[int, ModelError]:
+    """`run`, which lets rows in, of all, or of each alone where that fails; errors of those that are not `inside` then."""
+    try:
+        in_halves(run, rows)
+        return {}
+    except ModelError as error:
+        rows = [row for row in rows if row[0] not in inside]
+        if len(rows) == 1 or isinstance(error, OutOfMemoryError):
+            return {row: error for row, _ in rows}
+    return {row: error for one in rows for row, error in not_entered(run, [one], inside).items()}
 
 
 def _attempt(run: Callable[[Sequence[Row]], list[Answer]], rows: Sequence[Row]) -> list[Answer] | None:

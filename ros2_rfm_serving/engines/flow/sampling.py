@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Anchored, Predicts, SamplingConfig, VelocityModel
 from ros2_rfm_serving.engines.flow.guidance import Target, target_of
-from ros2_rfm_serving.engines.flow.solvers import Solver, Step, solver_of
+from ros2_rfm_serving.engines.flow.solvers import Numbers, Solver, solver_of
 from ros2_rfm_serving.engines.identity import generator_of
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, ModelContract
@@ -88,16 +88,16 @@ def denoise(predict: Predict, x: Tensor, held: Held, solver: Solver) -> tuple[Te
     """From noise `x`, [B, T, W], to actions, and what each step changed, [B, K, T, W]."""
     updates = []
     for step in range(solver.num_steps):
-        x, update = stepped(predict, x, held, step, solver)
+        x, update = stepped(predict, x, held, solver.numbers(step), solver)
         updates.append(update)
-    return kept(x, held), changed(torch.stack(updates, dim=1), held, solver)
+    return kept(x, held), changed(torch.stack(updates, dim=1), held)[:, : solver.num_updates]
 
 
-def stepped(predict: Predict, x: Tensor, held: Held, step: Step, solver: Solver) -> tuple[Tensor, Tensor]:
-    """One solver step of each row: `x`, [B, T, W], after it, and what it changed."""
-    x, time = kept(x, held), solver.time(step)
+def stepped(predict: Predict, x: Tensor, held: Held, numbers: Numbers, solver: Solver) -> tuple[Tensor, Tensor]:
+    """One solver step of each row: `x`, [B, T, W], after it, and what it changed. solver: of this kind are all rows'."""
+    x, time = kept(x, held), numbers[0]
     times = held.free * (time if isinstance(time, float) else torch.from_numpy(time[:, None]).to(held.free))
-    update = solver.update(partial(predict, times), x, step, held.target)
+    update = solver.update(partial(predict, times), x, numbers, held.target)
     return x + update, update
 
 
@@ -105,9 +105,9 @@ def kept(x: Tensor, held: Held) -> Tensor:
     return torch.where(held.fixed, held.prefix, x)
 
 
-def changed(updates: Tensor, held: Held, solver: Solver) -> Tensor:
+def changed(updates: Tensor, held: Held) -> Tensor:
     """[B, K, T, W]; what is given was not changed."""
-    return updates.masked_fill(held.fixed[:, None], 0.0)[:, : solver.num_updates]
+    return updates.masked_fill(held.fixed[:, None], 0.0)
 
 
 Row = TypeVar("Row")

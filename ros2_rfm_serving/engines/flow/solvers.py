@@ -1,15 +1,15 @@
 """What one step of our sampling loop changes, by what a model predicts. Time falls from 1 (noise) to 0 (actions) in equal steps.
 
-B: rows of a batch; T: chunk length; A: number of actions. Rows may be at different steps (`Step`): numbers of all rows are numbers,
-those of each row are columns beside them, with the same result to the last bit where they are the same.
+B: rows of a batch; T: chunk length; A: number of actions. Rows may be at different steps, and of different numbers of steps
+(`Numbers`): numbers of all rows are numbers, those of each row are columns beside them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate
 from operator import mul
 from typing import Protocol
@@ -20,13 +20,16 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig
-from ros2_rfm_serving.engines.flow.guidance import Steps, Target, guided_velocity
+from ros2_rfm_serving.engines.flow.guidance import Target, guided_velocity
 from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.types import InferenceRequest
 
-Step = int | Steps
+Number = float | npt.NDArray[np.float64]
 """Of all rows, or [B] of each."""
-Times = float | npt.NDArray[np.float64]
-"""The same."""
+Numbers = tuple[Number, ...]
+"""What a step calculates with; the first is the time at which it asks the model."""
+MOST = 2
+"""Times as many solver steps as the model has by itself may be asked for."""
 
 
 class Solver(Protocol):
@@ -39,11 +42,11 @@ class Solver(Protocol):
     def num_updates(self) -> int:
         """How many of its steps refine what is there already: all, or none."""
 
-    def time(self, step: Step) -> Times:
-        """At which `step` asks the model."""
+    def numbers(self, step: int) -> tuple[float, ...]:
+        """Of `step`."""
 
-    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: Step, target: Target | None) -> Tensor:
-        """What `step` changes, [B, T, A]. predict(x): the model's answer, [B, T, A]; target: what rows are guided to."""
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: Target | None) -> Tensor:
+        """What a step changes, [B, T, A]. predict(x): the model's answer, [B, T, A]; target: what rows are guided to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +59,13 @@ class Euler:
     def num_updates(self) -> int:
         return self.num_steps
 
-    def time(self, step: Step) -> Times:
-        return 1.0 - step / self.num_steps
+    def numbers(self, step: int) -> tuple[float, ...]:
+        return 1.0 - step / self.num_steps, step / self.num_steps, -float(self.num_steps)
 
-    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: Step, target: Target | None) -> Tensor:
-        tau = step / self.num_steps if isinstance(step, int) else (step / self.num_steps)[:, None, None]
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: Target | None) -> Tensor:
+        tau = numbers[1] if isinstance(numbers[1], float) else numbers[1][:, None, None]
         v = predict(x) if target is None else guided_velocity(predict, x, tau, target)
-        return v / -self.num_steps
+        return v / _column(numbers[2], x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +81,11 @@ class Ddim:
     def num_updates(self) -> int:
         return self.num_steps
 
-    def time(self, step: Step) -> Times:
-        return self._levels[0][step] if isinstance(step, int) else np.array(self._levels[0])[step]
+    def numbers(self, step: int) -> tuple[float, ...]:
+        return self._levels[step]
 
-    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: Step, target: Target | None) -> Tensor:
-        signal, spread, signal_after, spread_after = (_at(step, levels, x) for levels in self._levels[1:])
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: Target | None) -> Tensor:
+        signal, spread, signal_after, spread_after = (_column(number, x) for number in numbers[1:])
         said = predict(x)
         if self.predicts is Predicts.NOISE:
             noise, clean = said, (x - spread * said) / signal
@@ -98,8 +101,8 @@ class Ddim:
         indices = [round(self.train_steps * left / self.num_steps) - 1 for left in range(self.num_steps, 0, -1)]  # halves are exact
         kept = [*(cosine_levels(self.train_steps)[index] for index in indices), 1.0]
         signal, spread = [math.sqrt(level) for level in kept], [math.sqrt(1.0 - level) for level in kept]
-        times = tuple((index + 1) / self.train_steps for index in indices)
-        return times, *map(tuple, (signal[:-1], spread[:-1], signal[1:], spread[1:]))
+        times = [(index + 1) / self.train_steps for index in indices]
+        return tuple(zip(times, signal[:-1], spread[:-1], signal[1:], spread[1:], strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +112,22 @@ class Direct:
     num_steps: int = 1
     num_updates: int = 0
 
-    def time(self, step: Step) -> Times:
-        return 1.0
+    def numbers(self, step: int) -> tuple[float, ...]:
+        return (1.0,)
 
-    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, step: Step, target: Target | None) -> Tensor:
+    def update(self, predict: Callable[[Tensor], Tensor], x: Tensor, numbers: Numbers, target: Target | None) -> Tensor:
         return predict(x) - x
 
 
-def _at(step: Step, values: Sequence[float], like: Tensor) -> float | Tensor:
-    """One of `values` for all rows, or [B, 1, 1], one for each."""
-    return values[step] if isinstance(step, int) else torch.from_numpy(np.array(values)[step, None, None]).to(like)
+def numbers_of(places: Sequence[tuple[Solver, int]]) -> Numbers:
+    """Of rows, each at its own step of its own solver."""
+    each = [solver.numbers(step) for solver, step in places]
+    return each[0] if len(set(each)) == 1 else tuple(np.array(column) for column in zip(*each, strict=True))
+
+
+def _column(number: Number, like: Tensor) -> float | Tensor:
+    """[B, 1, 1], one for each row, unless it is of all."""
+    return number if isinstance(number, float) else torch.from_numpy(number[:, None, None]).to(like)
 
 
 @cache
@@ -132,8 +141,27 @@ def cosine_levels(train_steps: int) -> tuple[float, ...]:
     return tuple(accumulate((1.0 - beta for beta in betas), mul))
 
 
-def solver_of(config: SamplingConfig) -> Solver:
-    """Raises: `ModelError`."""
+def most_steps(config: SamplingConfig) -> int:
+    """That a request may ask for: twice as many as others have, whom it holds up. 0: it may not choose."""
+    if config.predicts is Predicts.CHUNK:
+        return 0
+    most = MOST * config.num_steps
+    return most if config.predicts is Predicts.VELOCITY else min(most, config.train_steps)
+
+
+def steps_for(request: InferenceRequest, config: SamplingConfig) -> int:
+    """Solver steps that it asks for. Raises: `ModelError`."""
+    asked, most = request.num_steps, most_steps(config)
+    if asked and not 1 <= asked <= most:
+        can = f"1 to {most}, or 0 for its own {config.num_steps}" if most else "its own number alone"
+        raise ModelError(f"num_steps is {asked}; this model takes {can}")
+    return asked or config.num_steps
+
+
+@lru_cache(maxsize=256)
+def solver_of(config: SamplingConfig, num_steps: int = 0) -> Solver:
+    """num_steps: instead of the configuration's. Raises: `ModelError`."""
+    config = replace(config, num_steps=num_steps or config.num_steps)
     if config.predicts is Predicts.CHUNK:
         return Direct()
     if config.num_steps < 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,16 +15,14 @@ from ros2_rfm_serving.engines.base import Predicts, SamplingConfig, Stepping
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.flight import Done, Flight, SteppedModel
-from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, session_of, steps_of_stages
-from ros2_rfm_serving.engines.flow.memory import in_halves
+from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, require_spread, session_of
+from ros2_rfm_serving.engines.flow.memory import Rows, not_entered
 from ros2_rfm_serving.engines.flow.perception import Observed, PublicContext, StagedPerception
 from ros2_rfm_serving.engines.flow.sampling import filled, held_of, start_of
 from ros2_rfm_serving.engines.flow.slots import Seen, Slots
-from ros2_rfm_serving.engines.flow.solvers import solver_of
-from ros2_rfm_serving.errors import ModelError, OutOfMemoryError
+from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_for
+from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, Pipelining, empty
-
-Rows = Sequence[tuple[int, InferenceRequest]]
 
 
 class SteppingEngine(FlowEngine, Stepping):
@@ -34,7 +32,8 @@ class SteppingEngine(FlowEngine, Stepping):
         super().__init__(model, config)
         self._contract = replace(self._contract, pipelines=config.predicts is not Predicts.CHUNK)
         self._stepped, self._num_steps = model, solver_of(config).num_steps
-        self._frames, self._staged = Frames(self._num_steps), StagedPerception(model, config.fixed_shapes)
+        self._most_steps = max(most_steps(config), self._num_steps)
+        self._frames, self._staged = Frames(), StagedPerception(model, config.fixed_shapes)
         self._public: dict[SessionKey, PublicContext] = {}
         self._outdated: set[int] = set()
         """Rows of former episodes and epochs"""
@@ -44,16 +43,14 @@ class SteppingEngine(FlowEngine, Stepping):
         return self._config.max_rows or self.max_batch_size
 
     def num_turns(self, request: InferenceRequest) -> int:
-        return self._num_steps
+        return request.num_steps or self._num_steps
 
-    def require_pipelining(self, pipelining: Pipelining) -> None:
+    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
         if not self.contract.pipelines:
             raise ModelError(f"{self.contract.model!r} gives its chunk in one step: there is nothing to spread over frames")
-        steps_of_stages(self._num_steps, pipelining)
+        require_spread(num_steps or self._num_steps, pipelining)
         if pipelining.pp_perception != 1:
             self._staged.require(pipelining)
-        if pipelining.fetch_offset not in (0, -1):
-            raise ModelError(f"fetch_offset is {pipelining.fetch_offset}; it is 0 or -1")
 
     # --- rows come and go ---
 
@@ -107,22 +104,10 @@ class SteppingEngine(FlowEngine, Stepping):
         errors: dict[int, ModelError] = {row: full for row, _ in rows[room:]}
         staged = [row for row in rows[:room] if _stages(row[1]) != 1]
         together = [row for row in rows[:room] if _stages(row[1]) == 1]
-        errors |= self._each(self._perceive, together) if together else {}
+        errors |= not_entered(self._perceive, together, self._flight) if together else {}
         for wave in _one_each(staged):
-            errors |= self._each(self._perceive_staged, wave)
+            errors |= not_entered(self._perceive_staged, wave, self._flight)
         return errors
-
-    def _each(self, run: Callable[[Rows], list[None]], rows: Rows) -> dict[int, ModelError]:
-        """`run` of all, or of each alone where that fails; errors of those that did not enter."""
-        try:
-            in_halves(run, rows)
-            return {}
-        except ModelError as error:
-            rows = [row for row in rows if row[0] not in self._flight]
-            if len(rows) == 1 or isinstance(error, OutOfMemoryError):
-                return {row: error for row, _ in rows}
-        alone = [self._each(run, [row]) for row in rows]
-        return {row: error for errors in alone for row, error in errors.items()}
 
     def _perceive(self, rows: Rows) -> list[None]:
         requests = self._checked(rows)
@@ -131,7 +116,7 @@ class SteppingEngine(FlowEngine, Stepping):
             held = held_of(requests, self.contract, self._config, x)
             context = self._stepped.perceive(filled(requests, self._config.fixed_shapes))
             seen = Seen(held=held, context=tuple(tensor[: len(rows)] for tensor in context))
-            self._flight.enter([row for row, _ in rows], x, seen)
+            self._flight.enter([row for row, _ in rows], x, seen, [request.num_steps for request in requests])
             for i, (row, request) in enumerate(rows):
                 if request.pipelining is not None:
                     self._begin_frame(row, request, request.pipelining, (request.id.sequence, seen.row(i)))
@@ -145,7 +130,7 @@ class SteppingEngine(FlowEngine, Stepping):
             held_of(requests, self.contract, self._config, x)  # refuses what it cannot be held to, before it sets out
             perceived = self._staged.frame(requests)
             try:
-                self._flight.enter([row for row, _ in rows], x, None)
+                self._flight.enter([row for row, _ in rows], x, None, [request.num_steps for request in requests])
                 for (row, request), end in zip(rows, perceived, strict=True):
                     assert request.pipelining is not None
                     self._begin_frame(row, request, request.pipelining, None if end is None else self._seen(end, x[:1]))
@@ -162,13 +147,14 @@ class SteppingEngine(FlowEngine, Stepping):
     def _checked(self, rows: Rows) -> list[InferenceRequest]:
         """Raises: `ModelError`."""
         for _, request in rows:
+            steps_for(request, self._config)
             if request.pipelining is not None:
-                self.require_pipelining(request.pipelining)
+                self.require_pipelining(request.pipelining, request.num_steps)
         return [request for _, request in rows]
 
     def _begin_frame(self, row: int, request: InferenceRequest, pipelining: Pipelining, newest: tuple[int, Seen] | None) -> None:
         session = session_of(request.id)
-        self._outdated.update(self._frames.begin(row, session, pipelining))
+        self._outdated.update(self._frames.begin(row, session, pipelining, self.num_turns(request)))
         public = self._public.setdefault(session, PublicContext(pipelining.fetch_offset))
         if newest is not None and (front := public.put(*newest)) is not None:
             self._flight.read(self._frames.generating(session), front)
@@ -220,7 +206,7 @@ class SteppingEngine(FlowEngine, Stepping):
             context = self._stepped.perceive(filled(blank, self._config.fixed_shapes))
             seen = Seen(held=held_of(blank, self.contract, self._config, x), context=context)
         num_slots = -(-self.max_rows // size) * size  # so that a batch that is filled up ends within them
-        return Flight(self._stepped, self._config, Slots(num_slots, x, seen, self._num_steps), size)
+        return Flight(self._stepped, self._config, Slots(num_slots, x, seen, self._most_steps), size)
 
 
 def _stages(request: InferenceRequest) -> int:

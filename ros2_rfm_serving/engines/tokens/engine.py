@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import torch
 
-from ros2_rfm_serving.engines.base import Engine, Parity, Stepping, TokenModel, TokenSampling
+from ros2_rfm_serving.engines.base import Cache, Engine, Parity, Stepping, TokenModel, TokenSampling
 from ros2_rfm_serving.engines.blank import blank_request
-from ros2_rfm_serving.engines.flow.frames import Frames, blocks_of_stages, session_of, steps_of_stages
-from ros2_rfm_serving.engines.flow.memory import in_halves
+from ros2_rfm_serving.engines.flow.frames import Frames, blocks_of_stages, require_spread, session_of
+from ros2_rfm_serving.engines.flow.memory import Rows, not_entered
 from ros2_rfm_serving.engines.tokens import parity
 from ros2_rfm_serving.engines.tokens.flight import Flight
 from ros2_rfm_serving.engines.tokens.public import PublicContexts
@@ -19,7 +19,6 @@ from ros2_rfm_serving.engines.tokens.sampling import num_tokens, prefix_of
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, Conditioning, EngineReply, InferenceRequest, ModelContract, Pipelining
 
-Rows = Sequence[tuple[int, InferenceRequest]]
 Answer = EngineReply | ModelError
 
 
@@ -33,7 +32,7 @@ class TokenEngine(Engine, Stepping):
         self._num_tokens = num_tokens(model)
         self._flight = Flight(model, sampling, self.max_rows)
         self._public = PublicContexts(model, sampling, self.max_rows)
-        self._frames = Frames(self._num_tokens)
+        self._frames = Frames()
         self._outdated: set[int] = set()
         """Rows of former episodes and epochs"""
         self._lock = threading.Lock()
@@ -64,18 +63,15 @@ class TokenEngine(Engine, Stepping):
             return parity.check(self._model, self._sampling)
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[Answer]:
-        with self._lock:
-            return in_halves(self._infer, requests)
-
-    def _infer(self, requests: Sequence[InferenceRequest]) -> list[Answer]:
         """Rows without a session, from perception to answer."""
         rows = {-1 - i: replace(request, pipelining=None) for i, request in enumerate(requests)}
-        try:
-            answers: dict[int, Answer] = dict(self._enter(list(rows.items())))
-            while going := [row for row in rows if row not in answers]:
-                answers.update(self._turn(going))
-        finally:
-            self._leave(rows)
+        with self._lock:
+            try:
+                answers: dict[int, Answer] = dict(self._enter(list(rows.items())))
+                while going := [row for row in rows if row not in answers]:
+                    answers.update(self._turn(going))
+            finally:
+                self._leave(rows)
         return [answers[row] for row in rows]
 
     # --- one token at a time (`Stepping`) ---
@@ -83,11 +79,9 @@ class TokenEngine(Engine, Stepping):
     def num_turns(self, request: InferenceRequest) -> int:
         return self._num_tokens if request.pipelining else self._num_tokens - prefix_of(request, self.contract).size
 
-    def require_pipelining(self, pipelining: Pipelining) -> None:
-        steps_of_stages(self._num_tokens, pipelining)
+    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
+        require_spread(self._num_tokens, pipelining)
         blocks_of_stages([1.0], pipelining.pp_perception)
-        if pipelining.fetch_offset not in (0, -1):
-            raise ModelError(f"fetch_offset is {pipelining.fetch_offset}; it is 0 or -1")
         if pipelining.depth > self.max_rows:
             raise ModelError(f"{pipelining.depth} requests would be in flight; this model has memory for {self.max_rows}")
 
@@ -120,15 +114,12 @@ class TokenEngine(Engine, Stepping):
         room = self.max_rows - len(self._flight) - len(list(self._public))
         full = ModelError(f"{self.max_rows} rows are in flight, which is as many as there is memory for")
         errors = {row: full for row, _ in rows[room:]}
-        able: list[tuple[int, InferenceRequest, Array]] = []
-        for row, request in rows[:room]:
-            try:
-                able.append((row, request, self._examined(request)))
-            except ModelError as error:
-                errors[row] = error
-        if able:
-            self._perceive([a for a in able if not a[1].pipelining], [a for a in able if a[1].pipelining])
+        for start in range(0, len(rows[:room]), self.max_batch_size):
+            errors |= not_entered(self._perceive, rows[start : min(start + self.max_batch_size, room)], self)
         return errors
+
+    def __contains__(self, row: object) -> bool:
+        return row in self._public or row in self._flight
 
     def _examined(self, request: InferenceRequest) -> Array:
         """Its prefix. Raises: `ModelError`."""
@@ -136,20 +127,25 @@ class TokenEngine(Engine, Stepping):
             self.require_pipelining(request.pipelining)
         return prefix_of(request, self.contract)
 
-    def _perceive(
-        self, alone: Sequence[tuple[int, InferenceRequest, Array]], pipelined: Sequence[tuple[int, InferenceRequest, Array]]
-    ) -> None:
-        """All of them at once, in slots that are free; what is to be public is copied from there."""
+    def _perceive(self, rows: Rows) -> list[None]:
+        """All of them at once, in slots that are free; what is to be public is copied from there. Raises: `ModelError`."""
+        rows = sorted(rows, key=lambda each: each[1].pipelining is not None)
+        prefixes = [self._examined(request) for _, request in rows]
+        num_alone = sum(request.pipelining is None for _, request in rows)
+        numbers, requests = [row for row, _ in rows], [request for _, request in rows]
         with torch.inference_mode():
-            slots = self._flight.free(len(alone) + len(pipelined))
-            self._model.perceive([request for _, request, _ in (*alone, *pipelined)], slots)
-            for i, (row, request, prefix) in enumerate(pipelined, len(alone)):
-                assert request.pipelining is not None
-                self._outdated.update(self._frames.begin(row, session_of(request.id), request.pipelining))
-                self._public.enter(row, request, prefix, tuple(values[i : i + 1] for values in slots))
-            if alone:
-                numbers, requests, prefixes = zip(*alone, strict=True)
-                self._flight.enter(numbers, requests, prefixes)
+            slots = self._flight.free(len(rows))
+            self._model.perceive(requests, slots)
+            if num_alone:
+                self._flight.enter(numbers[:num_alone], requests[:num_alone], prefixes[:num_alone])
+            for i in range(num_alone, len(rows)):
+                self._begin_frame(numbers[i], requests[i], prefixes[i], tuple(values[i : i + 1] for values in slots))
+        return [None] * len(rows)
+
+    def _begin_frame(self, row: int, request: InferenceRequest, prefix: Array, context: Cache) -> None:
+        assert request.pipelining is not None
+        self._outdated.update(self._frames.begin(row, session_of(request.id), request.pipelining, self._num_tokens))
+        self._public.enter(row, request, prefix, context)
 
     def _turn(self, rows: Sequence[int]) -> dict[int, Answer]:
         over = ModelError("its episode is over: a newer one of this robot is in flight")

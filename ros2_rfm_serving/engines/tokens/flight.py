@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Cache, TokenModel, TokenSampling
+from ros2_rfm_serving.engines.flow.memory import in_batches
 from ros2_rfm_serving.engines.tokens.said import Said
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
@@ -28,7 +29,7 @@ class Flight:
     """One thread. A row is known by the number that its server gave it."""
 
     def __init__(self, model: TokenModel, sampling: TokenSampling, num_slots: int) -> None:
-        self._model = model
+        self._model, self._max_batch_size = model, model.max_batch_size
         self._cache, self._said = model.cache(num_slots), Said(model, sampling, num_slots)
         self._memory: tuple[Tensor, ...] = (*self._cache, *self._said.memory)
         self._views: dict[tuple[int, int], Cache] = {}
@@ -38,37 +39,49 @@ class Flight:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __contains__(self, number: object) -> bool:
+        return any(row.number == number for row in self._rows)
+
     def __iter__(self) -> Iterator[int]:
         return (row.number for row in self._rows)
 
     def free(self, count: int) -> Cache:
-        """Slots that the next rows enter into."""
-        return self._cut(len(self._rows), len(self._rows) + count)
+        """Slots that the next rows enter into, without what former rows left: a NaN among keys and values goes through any mask."""
+        slots = self._cut(len(self._rows), len(self._rows) + count)
+        for values in slots:
+            values.zero_()
+        return slots
 
     def enter(self, numbers: Sequence[int], requests: Sequence[InferenceRequest], prefixes: Sequence[Array]) -> None:
         """Whose context is in `free` slots. The tokens of their prefixes are given: one prefill of all of them."""
         start, end = len(self._rows), len(self._rows) + len(numbers)
+        entering = []
         for slot, number, request, prefix in zip(range(start, end), numbers, requests, prefixes, strict=True):
             self._said.begin(slot, request)
-            self._rows.append(_Row(number, self._said.hold(slot, prefix), prefix))
-        if longest := max(row.position for row in self._rows[start:]):
+            entering.append(_Row(number, self._said.hold(slot, prefix), prefix))
+        if longest := max(row.position for row in entering):
             self._model.generate(self._said.before(slice(start, end), range(longest)), [0] * len(numbers), self._cut(start, end))
+        self._rows += entering
 
     def advance(self, numbers: Collection[int]) -> dict[int, EngineReply | ModelError]:
-        """By one token each; replies of those that are complete, which have left."""
-        if not numbers:
-            return {}
+        """By one token each; replies of those that are complete, which have left. Raises: `OutOfMemoryError`."""
         self._to_front(set(numbers))
+        in_batches(self._decode, range(len(numbers)), self._max_batch_size)
         rows = self._rows[: len(numbers)]
-        positions = [row.position for row in rows]
-        logits = self._model.generate(self._said.before_each(positions), positions, self._cut(0, len(rows)))
-        self._said.choose(range(len(rows)), positions, logits[:, 0])
-        for row in rows:
-            row.position += 1
         done = {row.number: (slot, row.prefix) for slot, row in enumerate(rows) if row.position == self._said.length}
         replies = {number: self._said.reply(slot, prefix) for number, (slot, prefix) in done.items()}
         self.leave(replies)
         return replies
+
+    def _decode(self, slots: Sequence[int]) -> list[None]:
+        """One token of each of these, which follow one another, in one batch."""
+        own = slice(slots[0], slots[-1] + 1)
+        rows, positions = self._rows[own], [row.position for row in self._rows[own]]
+        logits = self._model.generate(self._said.before_each(own, positions), positions, self._cut(own.start, own.stop))
+        self._said.choose(slots, positions, logits[:, 0])
+        for row in rows:
+            row.position += 1
+        return [None] * len(rows)
 
     def leave(self, numbers: Collection[int]) -> None:
         """The last row moves into each hole."""

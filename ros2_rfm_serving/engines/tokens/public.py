@@ -7,12 +7,13 @@ requests in flight are one computation (§4.2.3): a prefill of X_A, of which eac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ros2_rfm_serving.engines.base import Cache, TokenModel, TokenSampling
 from ros2_rfm_serving.engines.flow.frames import SessionKey, session_of
+from ros2_rfm_serving.engines.flow.memory import in_batches
 from ros2_rfm_serving.engines.tokens.said import Said
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
@@ -51,7 +52,7 @@ class PublicContexts:
         self._sessions: dict[SessionKey, _Public] = {}
         self._session_of: dict[int, SessionKey] = {}
 
-    def __contains__(self, row: int) -> bool:
+    def __contains__(self, row: object) -> bool:
         return row in self._session_of
 
     def __iter__(self) -> Iterator[int]:
@@ -81,23 +82,30 @@ class PublicContexts:
         self._session_of[row] = key
 
     def advance(self, rows: Collection[int]) -> dict[int, EngineReply | ModelError]:
-        """By one token each, in one prefill for each session, all in one batch; replies of those that are complete."""
-        if not rows:
-            return {}
-        sessions = list(dict.fromkeys(self._session_of[row] for row in rows))
-        known = [self._sessions[key] for key in sessions]
-        which, positions = [sessions.index(self._session_of[row]) for row in rows], [self.position(row) for row in rows]
+        """By one token each, in one prefill for each session, all in one batch; replies of those that are complete.
+
+        Raises: `OutOfMemoryError`.
+        """
+        sessions: dict[SessionKey, list[int]] = {}
+        for row in rows:
+            sessions.setdefault(self._session_of[row], []).append(row)
+        in_batches(self._prefill, list(sessions.items()), self._model.max_batch_size)
+        done = [row for row in rows if self.position(row) == self._said.length]
+        return {row: self._reply(self._sessions[self._session_of[row]]) for row in done}
+
+    def _prefill(self, sessions: Sequence[tuple[SessionKey, Sequence[int]]]) -> list[None]:
+        """One token of each of these rows, in one batch."""
+        known = [self._sessions[key] for key, _ in sessions]
+        going = [(i, known[i].position[row]) for i, (_, rows) in enumerate(sessions) for row in rows]
         slots = [public.slot for public in known]
-        before = self._said.before(slots, range(max(positions) + 1))
+        before = self._said.before(slots, range(max(position for _, position in going) + 1))
         logits = self._model.generate(before, [0] * len(slots), self._fronts(known))
-        said = [i for i, position in enumerate(positions) if position >= known[which[i]].held]
-        if said:
-            at = [which[i] for i in said], [positions[i] for i in said]
-            self._said.choose([slots[i] for i in at[0]], at[1], logits[at])
-        for row, i in zip(rows, which, strict=True):
-            known[i].position[row] += 1
-        done = {row: known[i] for row, i in zip(rows, which, strict=True) if known[i].position[row] == self._said.length}
-        return {row: self._reply(public) for row, public in done.items()}
+        if said := [(i, position) for i, position in going if position >= known[i].held]:
+            which, positions = zip(*said, strict=True)
+            self._said.choose([slots[i] for i in which], positions, logits[list(which), list(positions)])
+        for public, (_, rows) in zip(known, sessions, strict=True):
+            public.position.update({row: public.position[row] + 1 for row in rows})
+        return [None] * len(sessions)
 
     def leave(self, row: int) -> None:
         """With the last row of a session its context is forgotten."""

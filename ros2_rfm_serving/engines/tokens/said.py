@@ -15,6 +15,9 @@ from ros2_rfm_serving.engines.tokens.sampling import confidence_of, noise_of, nu
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest
 
+RULED_OUT = -1e9
+"""Logit of a token that is not the given one; finite, for what is not is an error."""
+
 
 class Said:
     """Tokens and logits of so many rows. One row is that of a request, or of a session whose requests share it."""
@@ -35,9 +38,11 @@ class Said:
         self.noise[row] = noise_of(request, self.length, self._model.num_bins, self._sampling)
 
     def hold(self, row: int, prefix: Array) -> int:
-        """Tokens that are given: those of the prefix."""
-        held = self._model.tokens(prefix).reshape(-1)
-        self.tokens[row, : len(held)] = torch.from_numpy(held)
+        """Tokens that are given, and so sure: those of the prefix."""
+        held = torch.from_numpy(self._model.tokens(prefix).reshape(-1)).to(self.tokens.device)
+        self.tokens[row, : len(held)] = held
+        self.logits[row, : len(held)] = RULED_OUT
+        self.logits[row, : len(held)].scatter_(1, held[:, None], 0.0)
         return len(held)
 
     def before(self, rows: slice | Sequence[int], positions: range) -> Tensor:
@@ -46,12 +51,12 @@ class Said:
             return self.tokens[rows, positions.start - 1 : positions.stop - 1]
         return F.pad(self.tokens[rows, : positions.stop - 1], (1, 0))
 
-    def before_each(self, positions: Sequence[int]) -> Tensor:
-        """[B, 1]: the token that stands before the position of each of the first rows."""
+    def before_each(self, rows: slice, positions: Sequence[int]) -> Tensor:
+        """[B, 1]: the token that stands before the position of each of these rows."""
         if len(set(positions)) == 1:
-            return self.before(slice(0, len(positions)), range(positions[0], positions[0] + 1))
+            return self.before(rows, range(positions[0], positions[0] + 1))
         at = torch.tensor(positions, device=self.tokens.device)[:, None]
-        return self.tokens[: len(positions)].gather(1, (at - 1).clamp(min=0)) * (at > 0)
+        return self.tokens[rows].gather(1, (at - 1).clamp(min=0)) * (at > 0)
 
     def choose(self, rows: Sequence[int], positions: Sequence[int], logits: Tensor) -> None:
         """Of [B, V]: one token for each row, at its position."""
@@ -64,10 +69,9 @@ class Said:
         """Of a row whose tokens are complete: after the actions of the prefix, as they were given."""
         columns, held = prefix.shape[1], len(prefix)
         tokens, logits = self.tokens[row], self.logits[row]
-        if not torch.isfinite(logits[held * columns :]).all():
+        if not torch.isfinite(logits).all():
             return ModelError("the model's output is not finite")
         chunk = self._model.actions(tokens.view(-1, columns).cpu().numpy())
         chunk[:held] = prefix
-        confidence = confidence_of(logits, tokens, columns)
-        confidence[:held] = 1.0
-        return EngineReply(chunk_model=chunk, chunk_robot=chunk.copy(), confidence=np.ascontiguousarray(confidence))
+        confidence = np.ascontiguousarray(confidence_of(logits, tokens, columns))
+        return EngineReply(chunk_model=chunk, chunk_robot=chunk.copy(), confidence=confidence)

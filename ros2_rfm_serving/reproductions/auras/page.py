@@ -110,7 +110,7 @@ def page(results: Measured, claims: Sequence[Claim]) -> str:
 
 def _set_up(results: Measured) -> str:
     machine, load = results.machine.get("processor", "?"), results.machine.get("load", "?")
-    machine += f", {results.machine.get('cores', '?')} cores, load {load} when it was last measured"
+    machine += f", {results.machine.get('cores', '?')} cores, load {load} when it was last timed"
     own = results.parameters
     return SET_UP.format(processor=machine, episodes=own.get("episodes"), noise=own.get("noise"), period=PERIOD_STEPS)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.reproductions.auras.measured import Measured
 
 EPISODES, QUICK_EPISODES = 52, 4
+ANEW = "measure anew, with --anew, or choose another folder"
 
 
 def auras(
@@ -87,11 +88,16 @@ def _remember(results: Measured, episodes: int, noise: float, file: Path) -> Non
     """Raises: `ConfigurationError` when what is there was measured with other parameters."""
     own = {"episodes": str(episodes), "noise": f"{noise:g}"}
     if results.parameters and results.parameters != own:
-        fix = "measure anew, with --anew, or choose another folder"
-        raise ConfigurationError(f"was measured with {results.parameters}, not {own}", file=str(file), fix=fix)
+        raise ConfigurationError(f"was measured with {results.parameters}, not {own}", file=str(file), fix=ANEW)
     results.parameters = own
+
+
+def _machine(results: Measured, file: Path) -> dict[str, str]:
+    """Where, and beside how much else, times are measured. Raises: `ConfigurationError` when others were on another machine."""
+    if results.timings and (theirs := results.machine.get("processor")) != _processor():
+        raise ConfigurationError(f"was timed on {theirs}, not {_processor()}", file=str(file), fix=ANEW)
     load = f"{os.getloadavg()[0]:.0f}"
-    results.machine = {"processor": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version(), "load": load}
+    return {"processor": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version(), "load": load}
 
 
 def _processor() -> str:
@@ -107,6 +113,7 @@ def _measure(points: Iterable[Point], results: Measured, laboratory: Laboratory,
     from ros2_rfm_serving.reproductions.auras.measured import missing, save
 
     timed, run = missing(results, list(points))
+    results.machine = _machine(results, file) if timed else results.machine
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task("", total=len(timed) + len(run))

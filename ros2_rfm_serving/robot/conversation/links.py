@@ -166,6 +166,7 @@ class Links:
             guidance=config.guidance,
             horizon=config.horizon if acts else Horizon(),
             pipelining=config.pipelining if acts else None,
+            num_steps=config.num_steps if acts else 0,
             slo_s=link.slo_s if link.slo_s < math.inf else 0.0,
         )
 

@@ -57,6 +57,7 @@ EXECUTION = {
     "pipelining.pp_generation": Spec(1, "Frames that the solver steps of a request are spread over", 1, MAX_STAGES),
     "pipelining.alpha": Spec(0.0, "Skew of that spread: stage i has a share of e^(i alpha)", -MAX_ALPHA, MAX_ALPHA),
     "pipelining.fetch_offset": Spec(0, "0: a frame generates on its own context; -1: on the one before", -1, 0),
+    "num_steps": Spec(0, "Solver steps of each chunk, where the model lets robots choose; 0: its own number", 0, 1000),
     "synchronous": Spec(False, "Hold while the next chunk is computed"),
     "conditioning": choice(Conditioning.PREFIX, "How a chunk continues the actions executed meanwhile"),
     "guidance_schedule": choice(_GUIDANCE.schedule, "How guidance fades out over the prefix"),

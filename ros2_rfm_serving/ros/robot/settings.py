@@ -106,6 +106,7 @@ def _execution(values: Values) -> dict[str, Any]:
             threshold=values.number("horizon_threshold"),
         ),
         "pipelining": _pipelining(values),
+        "num_steps": values.integer("num_steps"),
         "synchronous": values.flag("synchronous"),
         "conditioning": values.choice("conditioning", Conditioning),
         "guidance": Guidance(

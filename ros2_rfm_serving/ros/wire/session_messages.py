@@ -60,6 +60,7 @@ def session_request_to(request: SessionRequest) -> Any:
         instruction=request.instruction,
         slo_s=request.slo_s,
         **_pipelining_to(request.pipelining),
+        num_steps=request.num_steps,
     )
 
 
@@ -91,6 +92,7 @@ def session_request_from(message: Any) -> SessionRequest:
         instruction=message.instruction,
         slo_s=message.slo_s,
         pipelining=_pipelining_from(message),
+        num_steps=message.num_steps,
     )
 
 
@@ -137,6 +139,7 @@ def contract_to(contract: ModelContract, message: Any) -> Any:
     message.max_inference_delay_steps = contract.max_inference_delay_steps
     message.conditionings = [conditioning.value for conditioning in contract.conditionings]
     message.pipelines = contract.pipelines
+    message.max_num_steps = contract.max_num_steps
     message.serving = contract.serving.value
     message.action_mean = list(contract.action_mean)
     message.action_std = list(contract.action_std)
@@ -163,6 +166,7 @@ def grant_from(message: Any) -> SessionGrant:
             conditionings=tuple(_known("conditionings", Conditioning, word) for word in message.conditionings)
             or (Conditioning.NONE,),
             pipelines=message.pipelines,
+            max_num_steps=message.max_num_steps,
             serving=_known("serving", Serving, message.serving or Serving.SHARED.value),
             action_mean=tuple(message.action_mean),
             action_std=tuple(message.action_std),

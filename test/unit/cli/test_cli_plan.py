@@ -59,6 +59,26 @@ def edited(tmp_path: Path, *changes: tuple[str, str]) -> str:
 class TestContinuous:
     """`batching: continuous`, of GPUs on which an action model was measured in both ways."""
 
+    @pytest.mark.parametrize(
+        ("entry", "warns"),
+        [
+            ("{engine: lerobot}", True),
+            ("{engine: jax}", True),
+            ("{engine: remote}", True),
+            ("{engine: emulated}", True),
+            ("{engine: bundle, bundle: metaworld_flow}", False),
+            ("{engine: remote, output: judgement}", False),
+            ('{engine: "somebody.elses:build"}', False),
+        ],
+    )
+    def test_models_that_answer_whole_batches_are_named(self, tmp_path: Path, entry: str, warns: bool) -> None:
+        (tmp_path / "models.yaml").write_text(f"models:\n  nvidia/GR00T-N1.6-3B: {entry}\n")
+        model = "nvidia/GR00T-N1.6-3B"
+        for batching in ("continuous", "wait"):
+            file = edited(tmp_path, ("dispatch: fifo", f"batching: {batching}"))
+            said = rfm("check", file, "--catalogue", str(tmp_path / "models.yaml")).stdout
+            assert (f"{model!r} answers whole batches" in said) is (warns and batching == "continuous"), said
+
     def test_the_plan_batches_continuously_only_where_the_descriptor_says_so(self, tmp_path: Path) -> None:
         asked = edited(tmp_path, ("dispatch: fifo", "batching: continuous"))
         for file, batching in ((P4, "fixed"), (asked, "continuous")):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from ros2_rfm_serving.cli.main import app
@@ -80,12 +80,34 @@ def test_no_service_law_is_said(factory: Path) -> None:
     assert "--gpu" in str(result.exception)
 
 
-def test_a_descriptor_that_cannot_pipeline_stays_as_it_is(factory: Path) -> None:
-    text = FACTORY.replace(", batching: continuous", "")
-    factory.write_text(text)
-    result = CliRunner().invoke(
-        app, ["tune", str(factory), "--min-rate", "0.5", "--min-success", "0", "--max-depth", "2", "--episodes", "1"]
-    )
-    assert isinstance(result.exception, ConfigurationError)
-    assert "batching: continuous" in str(result.exception)
-    assert yaml.safe_load(factory.read_text()) == yaml.safe_load(text)
+def refused(factory: Path, *options: str, text: str = FACTORY) -> str:
+    """What is said before anything is run, of a goal that nothing would reach."""
+    factory.write_bytes(text.encode())
+    result = CliRunner().invoke(app, ["tune", str(factory), "--min-rate", "1e6", *FEW, *options])
+    assert factory.read_bytes() == text.encode()
+    return str(result.exception) if isinstance(result.exception, ConfigurationError) else f"ran: {result.output}"
+
+
+def test_what_would_spoil_the_end_of_the_run_is_said_at_its_beginning(factory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "batching: continuous" in refused(factory, text=FACTORY.replace(", batching: continuous", ""))
+    assert "mode: async" in refused(factory, text=FACTORY.replace("mode: async", "mode: sync"))
+    assert "--chart" in refused(factory, "--chart", str(factory.parent / "nowhere" / "a.png"))
+    shared = FACTORY.replace("execution: {mode: async}", "execution: &own {mode: async}") + "other: *own\n"
+    assert not refused(factory, text=shared).startswith("ran")
+    assert "too slow" in refused(factory, "--dry-run", text=FACTORY.replace(", batching: continuous", ""))
+    plain = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode, **how: mode != os.W_OK and plain(path, mode, **how))
+    assert "cannot be written" in refused(factory)
+
+
+@pytest.mark.parametrize("option", [("--slower", "inf"), ("--slower", "nan"), ("--min-success", "nan"), ("--min-success", "1.1")])
+def test_numbers_that_mean_nothing_are_refused(factory: Path, option: tuple[str, str]) -> None:
+    assert CliRunner().invoke(app, ["tune", str(factory), "--min-rate", "1", *FEW, *option]).exit_code == 2
+
+
+def test_line_ends_stay(factory: Path) -> None:
+    factory.write_bytes(FACTORY.replace("\n", "\r\n").encode())
+    asked = ("--min-rate", "0.1", "--min-success", "0", "--max-depth", "2", "--episodes", "1")
+    assert CliRunner().invoke(app, ["tune", str(factory), *asked]).exit_code == 0
+    text = factory.read_bytes().decode()
+    assert "pipelining: {" in text and text.count("\r\n") == text.count("\n") == FACTORY.count("\n")

@@ -63,13 +63,14 @@ def test_a_perception_of_too_few_blocks_is_refused() -> None:
 
 
 HERE = SessionKey("r", "system1", 1, 0)
+NUM = 10
 
 
 def test_each_frame_grants_a_stage_and_a_frame_that_comes_early_adds_up() -> None:
-    frames, pipelining = Frames(10), Pipelining(pp_perception=2, pp_generation=3, alpha=0.5)
+    frames, pipelining = Frames(), Pipelining(pp_perception=2, pp_generation=3, alpha=0.5)
     granted = []
     for row in range(6):
-        assert frames.begin(row, HERE, pipelining) == []
+        assert frames.begin(row, HERE, pipelining, NUM) == []
         granted.append([frames.limit(other) for other in range(row + 1)])
     first, second = (steps_of_stages(10, pipelining)[0], sum(steps_of_stages(10, pipelining)[:2]))
     assert [row[0] for row in granted] == [0, 0, first, second, 10, 10]
@@ -77,11 +78,11 @@ def test_each_frame_grants_a_stage_and_a_frame_that_comes_early_adds_up() -> Non
 
 
 def test_a_session_is_forgotten_with_its_last_row_and_a_newer_episode_names_the_rows_of_former_ones() -> None:
-    frames, pipelining = Frames(4), Pipelining()
-    frames.begin(1, HERE, pipelining)
-    frames.begin(2, HERE, pipelining)
-    frames.begin(3, HERE._replace(robot="other"), pipelining)
-    assert frames.begin(4, HERE._replace(episode=1), pipelining) == [1, 2]
-    assert frames.begin(5, HERE._replace(epoch=2), pipelining) == [1, 2, 4]
+    frames, pipelining = Frames(), Pipelining()
+    frames.begin(1, HERE, pipelining, NUM)
+    frames.begin(2, HERE, pipelining, NUM)
+    frames.begin(3, HERE._replace(robot="other"), pipelining, NUM)
+    assert frames.begin(4, HERE._replace(episode=1), pipelining, NUM) == [1, 2]
+    assert frames.begin(5, HERE._replace(epoch=2), pipelining, NUM) == [1, 2, 4]
     assert frames.leave(1) is None and frames.leave(2) == HERE and 2 not in frames and 3 in frames
-    assert frames.begin(6, HERE._replace(epoch=2), pipelining) == [4]
+    assert frames.begin(6, HERE._replace(epoch=2), pipelining, NUM) == [4]

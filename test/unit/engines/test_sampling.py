@@ -127,9 +127,9 @@ def test_a_diffusion_that_knows_the_answer_arrives_there(predicts: Predicts, num
     kept = cosine_levels(50)[49]
     x = math.sqrt(kept) * clean + math.sqrt(1 - kept) * noise
     for step in range(num_steps):
-        level = cosine_levels(50)[round(50 * ddim.time(step)) - 1]
+        level = cosine_levels(50)[round(50 * ddim.numbers(step)[0]) - 1]
         np.testing.assert_allclose(x, math.sqrt(level) * clean + math.sqrt(1 - level) * noise, atol=1e-9)
-        x = x + ddim.update(lambda x: noise if predicts is Predicts.NOISE else clean, x, step, None)
+        x = x + ddim.update(lambda x: noise if predicts is Predicts.NOISE else clean, x, ddim.numbers(step), None)
     np.testing.assert_allclose(x, clean, atol=1e-9)
 
 
@@ -137,7 +137,7 @@ def test_a_step_between_two_noise_levels_takes_the_even_one() -> None:
     """As the trailing steps of other samplers, which round halves to even: exactly, or it is another level by machine."""
     ddim = Ddim(predicts=Predicts.CLEAN, num_steps=40, train_steps=100, clean_limit=None)
     exact = [Fraction(100 * left, 40) for left in range(40, 0, -1)]
-    assert [round(100 * ddim.time(step)) for step in range(40)] == [round(time) for time in exact]
+    assert [round(100 * ddim.numbers(step)[0]) for step in range(40)] == [round(time) for time in exact]
 
 
 def test_the_noise_levels_are_those_of_the_cosine_schedule() -> None:
@@ -150,7 +150,7 @@ def test_the_noise_levels_are_those_of_the_cosine_schedule() -> None:
 def test_estimates_are_cut_where_the_diffusion_was_trained_so() -> None:
     ddim = Ddim(predicts=Predicts.CLEAN, num_steps=1, train_steps=10, clean_limit=1.0)
     x = torch.zeros(1, 2, 1)
-    assert (x + ddim.update(lambda x: torch.tensor([[[3.0], [-0.5]]]), x, 0, None)).flatten().tolist() == [1.0, -0.5]
+    assert (x + ddim.update(lambda x: torch.tensor([[[3.0], [-0.5]]]), x, ddim.numbers(0), None)).flatten().tolist() == [1.0, -0.5]
 
 
 @pytest.mark.parametrize("predicts", DIFFUSIONS)

@@ -38,10 +38,13 @@ PULLED = [
     replace(request(9, 2, 5, GUIDED), guidance=Guidance(true_jacobian=True)),
     request(10, 0, 0, GUIDED),
 ]
+MOST_STEPS = 2 * NUM_STEPS
+OTHERWISE = [replace(FREE[0], num_steps=1), replace(FREE[1], num_steps=MOST_STEPS), replace(CONTINUING[0], num_steps=7)]
+"""With another number of steps than the model's own"""
 ASKED = {
-    Predicts.VELOCITY: [*FREE, *CONTINUING, *PULLED],
-    Predicts.NOISE: [*FREE, *CONTINUING],
-    Predicts.CLEAN: [*FREE, *CONTINUING],
+    Predicts.VELOCITY: [*FREE, *CONTINUING, *PULLED, *OTHERWISE, replace(PULLED[0], num_steps=3)],
+    Predicts.NOISE: [*FREE, *CONTINUING, *OTHERWISE],
+    Predicts.CLEAN: [*FREE, *CONTINUING, *OTHERWISE],
     Predicts.CHUNK: FREE,
 }
 
@@ -105,6 +108,48 @@ def test_a_row_alone_is_that_of_infer_bit_by_bit(predicts: Predicts, sizes: tupl
         np.testing.assert_array_equal(reply.updates, expected.updates)
 
 
+@pytest.mark.parametrize("predicts", [Predicts.VELOCITY, Predicts.NOISE])
+@pytest.mark.parametrize("num_steps", [1, 3, MOST_STEPS])
+def test_a_row_with_steps_of_its_own_is_that_of_a_model_with_so_many(predicts: Predicts, num_steps: int) -> None:
+    asked = replace(CONTINUING[0], num_steps=num_steps)
+    (expected,) = engine(predicts, num_steps=num_steps).infer([CONTINUING[0]])
+    used = engine(predicts)
+    batch = used.infer([CONTINUING[0], asked, FREE[0]])
+    for reply in (used.infer([asked])[0], batch[1]):
+        assert isinstance(reply, EngineReply) and isinstance(expected, EngineReply)
+        np.testing.assert_array_equal(reply.chunk_robot, expected.chunk_robot)
+        np.testing.assert_array_equal(reply.updates, expected.updates)
+    same(batch[0].chunk_model, alone(predicts, (), ASKED[predicts].index(CONTINUING[0])).chunk_model)  # type: ignore[union-attr]
+
+
+def test_steps_that_a_model_does_not_take_are_refused_and_the_others_go_on() -> None:
+    used = engine(Predicts.VELOCITY)
+    wrong = replace(FREE[0], num_steps=MOST_STEPS + 1)
+    errors = used.enter({1: wrong, 2: FREE[1], 3: replace(FREE[2], num_steps=2)})
+    assert set(errors) == {1} and f"num_steps is {MOST_STEPS + 1}; this model takes 1 to {MOST_STEPS}" in str(errors[1])
+    assert set(finish(used)) == {2, 3}
+    refused, answered = used.infer([wrong, FREE[1]])
+    assert isinstance(refused, ModelError) and isinstance(answered, EngineReply)
+    assert used.contract.max_num_steps == MOST_STEPS and engine(Predicts.CHUNK).contract.max_num_steps == 0
+    assert SteppingEngine(small_policy(), SamplingConfig(num_steps=60, predicts=Predicts.NOISE)).contract.max_num_steps == 100
+    with pytest.raises(ModelError, match="its own number alone"):
+        engine(Predicts.CHUNK).infer([replace(FREE[0], num_steps=2)])
+
+
+def test_frames_spread_as_many_steps_as_the_session_asked_for() -> None:
+    used, pipelining = engine(Predicts.VELOCITY), Pipelining(pp_generation=6)
+    used.require_pipelining(pipelining, MOST_STEPS)
+    with pytest.raises(ModelError, match="pp_generation is 6"):
+        used.require_pipelining(pipelining)
+    answers: dict[int, Any] = {}
+    for number in range(9):
+        asked = replace(FREE[0], id=replace(FREE[0].id, sequence=number), pipelining=pipelining, num_steps=MOST_STEPS)
+        assert not used.enter({number: asked})
+        answers |= finish(used)
+    assert set(answers) == {0, 1, 2} and all(len(reply.updates) == MOST_STEPS for reply in answers.values())
+    used.leave(range(9))
+
+
 EVENT = st.one_of(
     st.tuples(st.just("enter"), st.lists(st.integers(0, 99), min_size=1, max_size=4)),
     st.tuples(st.just("turn"), st.lists(st.integers(0, 99), max_size=3)),
@@ -126,7 +171,7 @@ def test_company_that_comes_and_goes_changes_nothing(
     inside: dict[int, int] = {}
     turns: dict[int, int] = {}
     number = 0
-    for kind, chosen in [*events, *[("turn", [])] * NUM_STEPS]:
+    for kind, chosen in [*events, *[("turn", [])] * MOST_STEPS]:
         if kind == "enter":
             new = {number + i: which % len(asked) for i, which in enumerate(chosen[: used.max_rows - len(inside)])}
             number += len(chosen)

@@ -28,7 +28,7 @@ from ros2_rfm_serving.engines.embedded.training import TrainingConfig
 from ros2_rfm_serving.engines.flow.frames import steps_of_stages
 from ros2_rfm_serving.engines.tokens.engine import TokenEngine
 from ros2_rfm_serving.engines.tokens.sampling import confidence_of, noise_of
-from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.errors import ModelError, OutOfMemoryError
 from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, Pipelining
 
 from .test_engines import SMALL, request
@@ -231,6 +231,90 @@ def test_a_row_that_is_not_finite_fails_alone() -> None:
     np.testing.assert_array_equal(chunk(answers[0]), chunk(used.infer([ASKED[0]])[0]))
 
 
+def broken(asked: InferenceRequest) -> InferenceRequest:
+    return replace(asked, state=np.full(6, np.nan, np.float32))
+
+
+def test_a_row_that_is_not_finite_leaves_nothing_in_the_slots_that_it_had() -> None:
+    """Rows at positions of their own mask what comes later in their slots; a NaN there would go through the mask."""
+    used = engine()
+    assert all(isinstance(answer, ModelError) for answer in stepped(used, {0: broken(ASKED[0]), 1: broken(ASKED[1])}).values())
+    assert not used.enter({2: ASKED[0]})
+    for _ in range(3):
+        used.turn(used.ready())
+    answers = stepped(used, {3: ASKED[1]})
+    for row, asked in ((2, 0), (3, 1)):
+        np.testing.assert_array_equal(chunk(answers[row]), chunk(alone(0.0)[asked]))
+
+
+class Narrow(TokenPolicy):
+    """Has memory for so many rows at once."""
+
+    fits = 2
+    largest = 0
+
+    def _alloc(self, rows: int) -> None:
+        self.largest = max(self.largest, rows)
+        if rows > self.fits:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def perceive(self, requests: Any, cache: Any) -> None:
+        self._alloc(len(requests))
+        super().perceive(requests, cache)
+
+    def generate(self, before: Tensor, first: Any, cache: Any) -> Tensor:
+        self._alloc(len(first))
+        return super().generate(before, first, cache)
+
+
+def test_when_memory_runs_short_halves_are_tried_and_rows_answer_as_ever() -> None:
+    used = TokenEngine(Narrow("small", copy.deepcopy(network()), "hash"), TokenSampling(seed=3))
+    USED.append(used)
+    asked = {row: ASKED[row] for row in range(4)}
+    pipelined = {10 + i: frame(f"r{i}", 0, Pipelining()) for i in range(4)}
+    answers = stepped(used, asked)
+    for row, answer in answers.items():
+        np.testing.assert_array_equal(chunk(answer), chunk(alone(0.0)[row]))
+    np.testing.assert_array_equal(chunk(used.infer(list(asked.values()))[3]), chunk(alone(0.0)[3]))
+    assert not stepped(used, pipelined)
+    assert len(stepped(used, {20 + i: frame(f"r{i}", 1, Pipelining()) for i in range(4)})) == 4
+    used.leave(range(30))
+
+
+def test_rows_for_which_memory_never_suffices_are_told_and_the_others_go_on() -> None:
+    model = Narrow("small", copy.deepcopy(network()), "hash")
+    used = TokenEngine(model, TokenSampling(seed=3))
+    USED.append(used)
+    errors = used.enter(dict(enumerate([*ASKED, *ASKED])))
+    assert errors and all(isinstance(error, OutOfMemoryError) for error in errors.values())
+    left = set(range(2 * len(ASKED))) - set(errors)
+    assert set(used.ready()) == left
+    used.leave(left)
+    assert not used.enter({20: ASKED[0]})
+    model.fits = 0
+    with pytest.raises(OutOfMemoryError):
+        used.turn([20])
+    model.fits = 2
+    np.testing.assert_array_equal(chunk(stepped(used, {21: ASKED[0]})[21]), chunk(alone(0.0)[0]))
+
+
+def test_no_batch_is_larger_than_the_model_says() -> None:
+    model = Narrow("small", copy.deepcopy(network()), "hash")
+    model.fits = model.max_batch_size
+    used = TokenEngine(model, TokenSampling(max_rows=3 * model.max_batch_size))
+    rows = {row: ASKED[row % 3] for row in range(2 * model.max_batch_size + 5)}
+    assert not used.enter(rows)
+    used.turn(used.ready())
+    used.leave(rows)
+    assert model.largest == model.max_batch_size
+
+
+def test_the_catalogue_says_how_many_rows_may_be_in_flight(tmp_path: Path) -> None:
+    bundle.save(tmp_path / "b", network())
+    served = load_embedded("small", tmp_path / "b", BundleOptions(device="cpu", max_rows=80))
+    assert isinstance(served, TokenEngine) and served.max_rows == 80
+
+
 # --- public contexts ---
 
 
@@ -362,6 +446,84 @@ def test_rows_of_a_former_episode_are_told_and_the_new_one_begins_anew() -> None
     answers = stepped(used, {2: frame("r", 0, pipelining, episode=1)})
     assert set(answers) == {0, 1} and all("episode is over" in str(answer) for answer in answers.values())
     used.leave([2])
+
+
+def test_a_late_request_of_a_former_epoch_is_told_and_the_newer_one_goes_on() -> None:
+    used, pipelining = engine(), Pipelining(pp_generation=1, fetch_offset=0)
+    newer, late = (
+        replace(asked, id=replace(asked.id, session_epoch=epoch))
+        for epoch, asked in ((5, frame("r", 0, pipelining)), (4, frame("r", 9, pipelining)))
+    )
+    assert not stepped(used, {0: newer})
+    answers = stepped(used, {1: late})
+    assert set(answers) == {1} and "episode is over" in str(answers[1])
+    newest = frame("r", 1, pipelining)
+    assert set(stepped(used, {2: replace(newest, id=replace(newest.id, session_epoch=5))})) == {0}
+    used.leave([2])
+
+
+def test_nothing_of_a_former_session_is_in_an_answer() -> None:
+    """Not where its tokens were given in an earlier frame, so that nobody said them; its memory was another session's."""
+    pipelining = Pipelining(pp_generation=2, fetch_offset=0)
+    held: dict[str, Any] = {
+        "conditioning": Conditioning.PREFIX,
+        "inference_delay_steps": 3,
+        "prefix_model": np.zeros((3, 2), np.float32),
+    }
+    asked = [frame("r", number, pipelining, **(held if number == 1 else {})) for number in range(3)]
+    replies = []
+    for before in ([], [broken(frame("other", number, pipelining)) for number in range(4)]):
+        used = engine()
+        for row, each in enumerate(before, 100):
+            stepped(used, {row: each})
+        used.leave(range(100, 104))
+        assert not stepped(used, {0: asked[0]}) and not stepped(used, {1: asked[1]})
+        used.leave([1])
+        replies.append(stepped(used, {2: asked[2]})[0])
+        used.leave([2])
+    np.testing.assert_array_equal(chunk(replies[0]), chunk(replies[1]))
+    np.testing.assert_array_equal(confidence(replies[0]), confidence(replies[1]))
+    assert confidence(replies[0])[:2].tolist() == [1.0, 1.0]  # given
+
+
+@settings(max_examples=6, deadline=None)
+@given(data=st.data(), offset=st.sampled_from([0, -1]), stages=st.integers(1, NUM_TOKENS))
+def test_whatever_comes_leaves_and_fails_merged_is_separate_and_nothing_is_left(
+    data: st.DataObject, offset: int, stages: int
+) -> None:
+    """§4.2.3 with rows that leave, episodes and epochs that change, observations that are NaN and a network that fails."""
+    used = TokenEngine(model := Apart("small", copy.deepcopy(network()), "hash"), TokenSampling(max_rows=20))
+    pipelining = Pipelining(pp_generation=stages, fetch_offset=offset)
+    rows, plain = 0, model.generate
+    for number in range(data.draw(st.integers(3, 6))):
+        entering = {}
+        for robot in data.draw(st.lists(st.integers(0, 2), max_size=3)):
+            asked = frame(f"r{robot}", number, pipelining, episode=data.draw(st.integers(0, 1)))
+            asked = replace(asked, id=replace(asked.id, session_epoch=data.draw(st.integers(1, 2))))
+            entering[rows] = broken(asked) if data.draw(st.integers(0, 5)) == 0 else asked
+            rows += 1
+        if data.draw(st.booleans()):
+            entering[rows], rows = ASKED[number % len(ASKED)], rows + 1
+        errors = used.enter(entering)
+        used.leave(data.draw(st.lists(st.integers(0, rows), max_size=2)))
+        for _turn in range(40):
+            if not (ready := used.ready()):
+                break
+            if data.draw(st.integers(0, 19)) == 0:
+                model.generate = lambda *_: 1 // 0  # type: ignore[method-assign]
+                with pytest.raises(ZeroDivisionError):
+                    used.turn(ready)
+                model.generate = plain  # type: ignore[method-assign]
+                assert not set(ready) & set(used.ready())
+            else:
+                used.turn(ready)
+        else:
+            raise AssertionError("a row goes on for ever")
+        assert len(used._flight) + len(list(used._public)) <= used.max_rows
+        assert all("memory" in str(error) for error in errors.values())
+    used.leave(range(rows))
+    assert model.worst < 1e-5 and not used.ready() and not used._outdated and not used._public._sessions
+    np.testing.assert_array_equal(chunk(used.infer([ASKED[0]])[0]), chunk(alone(0.0)[0]))
 
 
 def test_pipelines_that_it_cannot_serve_are_refused() -> None:

@@ -59,3 +59,12 @@ def test_in_every_shipped_descriptor() -> None:
             if isinstance(data, dict) and "components" in data:
                 edited = with_key(text, (task, "execution", "pipelining"), VALUE, str(file))
                 assert edited.count("#") == text.count("#")
+
+
+def test_a_key_without_a_value_gets_one() -> None:
+    for text, want in (("a:\n  b:\n  c: 1\n", "a:\n  b: {x: 1}\n  c: 1\n"), ("a: {b: , c: 1}\n", "a: {b: {x: 1} , c: 1}\n")):
+        assert with_key(text, ("a", "b"), {"x": 1}, "f.yaml") == want
+
+
+def test_line_ends_are_the_files() -> None:
+    assert with_key("a:\r\n  c: 1\r\n", ("a", "b"), {"x": 1}, "f.yaml") == "a:\r\n  b: {x: 1}\r\n  c: 1\r\n"

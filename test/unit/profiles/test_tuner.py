@@ -90,3 +90,18 @@ def test_the_frontier() -> None:
 def test_staleness_counts_from_the_observation_of_the_last_steps() -> None:
     assert staleness_s(Pipelining(pp_generation=7), 10.0) == pytest.approx(0.1)
     assert staleness_s(Pipelining(pp_perception=2, fetch_offset=-1), 10.0) == pytest.approx(0.3)
+
+
+def test_a_staler_one_is_not_chosen_by_chance() -> None:
+    """Both offsets cost the same: what one is measured to be faster is noise, and what it is staler is not."""
+
+    @dataclass
+    class Noisy(Formulae):
+        gain: float = 1.0
+
+        def rate_hz(self, own: Pipelining) -> float:
+            return super().rate_hz(own) * (self.gain if own.fetch_offset else 1.0)
+
+    for gain, offset in ((1.03, 0), (1.2, -1)):
+        best = best_of(list(tune(Goal(min_rate_hz=1, min_success=0.1, max_depth=4), Noisy(gain=gain))))
+        assert best is not None and best.pipelining.fetch_offset == offset

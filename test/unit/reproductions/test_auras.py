@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from ros2_rfm_serving.benchmarks.pipelines.modes import SEQ, Kind, Timing, auras, par
 from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.reproductions.auras import data, plots
+from ros2_rfm_serving.reproductions.auras import data, plots, run
 from ros2_rfm_serving.reproductions.auras.claims import claims_of
 from ros2_rfm_serving.reproductions.auras.measured import Measured, Success, load, load_framed, missing, save
 from ros2_rfm_serving.reproductions.auras.page import page
@@ -126,3 +126,28 @@ def test_figures_and_measurements_that_do_not_fit_are_refused(tmp_path: Path) ->
     said = CliRunner().invoke(app, ["reproduce", "auras", "--episodes", "4", "--out", str(tmp_path)])
     assert isinstance(said.exception, ConfigurationError)
     assert "--anew" in str(said.exception)
+
+
+SHIPPED = Path(__file__).parents[3] / "docs" / "reproductions" / "auras"
+
+
+def test_the_page_and_its_claims_are_of_the_measurements_beside_them(tmp_path: Path) -> None:
+    results = load(SHIPPED / "measured.json")
+    results.framed = load_framed(SHIPPED / "frames.json")
+    data.write_page(results, claims_of(results), tmp_path)
+    for figure in FIGURES:
+        data.write(figure, results, tmp_path)
+    for file in tmp_path.iterdir():
+        assert file.read_text() == (SHIPPED / file.name).read_text(), f"{file.name}: rfm reproduce auras --out {SHIPPED}"
+
+
+def test_the_machine_is_that_of_the_times(tmp_path: Path) -> None:
+    """Who draws the page anew, or runs episodes, on another machine, has timed nothing there; nor are times of two mixed."""
+    results = everything()
+    results.machine = {"processor": "a fast one", "load": "0"}
+    file = tmp_path / "measured.json"
+    run._measure([], results, None, file)  # type: ignore[arg-type]
+    assert results.machine == {"processor": "a fast one", "load": "0"}
+    del results.timings[str(Point(policy=DIFFUSION40, mode=par(2)))]
+    with pytest.raises(ConfigurationError, match="timed on a fast one"):
+        run._measure(POINTS, results, None, file)  # type: ignore[arg-type]

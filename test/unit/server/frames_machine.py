@@ -27,7 +27,7 @@ class InFrames(Unreliable):
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
-        self._frames = Frames(NUM_STEPS)
+        self._frames = Frames()
         self._outdated: set[int] = set()
 
     @staticmethod
@@ -38,7 +38,7 @@ class InFrames(Unreliable):
         given = super().enter(rows)
         for number, request in rows.items():
             if request.pipelining is not None and number in self.in_flight:
-                self._outdated.update(self._frames.begin(number, session_of(request.id), request.pipelining))
+                self._outdated.update(self._frames.begin(number, session_of(request.id), request.pipelining, NUM_STEPS))
         return given
 
     def ready(self) -> Collection[int]:

@@ -85,6 +85,23 @@ def test_a_rate_of_its_own_is_a_warning_or_strictly_a_refusal() -> None:
         server(Trained(), strict_rate=True).open_session(session_request(control_rate_hz=30.0))
 
 
+def test_a_session_may_choose_its_solver_steps_as_far_as_the_model_lets_it() -> None:
+    class Solves(FakeEngine):
+        contract = replace(CONTRACT, max_num_steps=20)
+
+    target = server(engine := Solves())
+    for asked, why in ((21, "21 solver steps, the model takes 1 to 20"), (-1, "1 to 20")):
+        with pytest.raises(ContractError, match=f"num_steps: .*{why}"):
+            target.open_session(session_request(num_steps=asked))
+    with pytest.raises(ContractError, match="its own number alone"):
+        server().open_session(session_request(num_steps=1))
+    for robot, num_steps in (("r1", 0), ("r2", 7)):
+        grant = target.open_session(session_request(robot, num_steps=num_steps))
+        submit(target, observation(robot=robot, epoch=grant.session_epoch))
+        target.step(lambda: 0.0)
+    assert [[request.num_steps for request in batch] for batch in engine.batches] == [[0], [7]]
+
+
 def test_a_pinned_instruction_is_the_only_one() -> None:
     target = server(instruction="fold")
     with pytest.raises(ContractError, match="instruction: the robot has 'cut', the model 'fold'"):
