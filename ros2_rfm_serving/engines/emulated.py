@@ -183,6 +183,8 @@ class EmulatedSteps(EmulatedEngine, Stepping):
         self._rows: dict[int, InferenceRequest] = {}
         self._left: Counter[int] = Counter()
         """Steps that a row still needs."""
+        self._steps_on = False
+        """Rows have gone on one solver step at a time."""
 
     @property
     def max_rows(self) -> int:
@@ -194,7 +196,15 @@ class EmulatedSteps(EmulatedEngine, Stepping):
     def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
         steps_of_stages(self._steps.num_steps, pipelining)
 
+    def _spend(self, num_requests: int) -> None:
+        """A batch of a server that lets rows go on one by one: by the same law, unlike what has one compiled size."""
+        if self._steps_on:
+            self._wait(self._steps.draw_s(num_requests, self._rng))
+        else:
+            super()._spend(num_requests)
+
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
+        self._steps_on = True
         self._wait(self._steps.draw_perception_s(len(rows), self._rng))
         for row, request in rows.items():
             if request.pipelining is not None:

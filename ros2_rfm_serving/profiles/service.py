@@ -137,6 +137,11 @@ class SteppedService:
     def draw_step_s(self, num_rows: int, rng: np.random.Generator) -> float:
         return self.step_s(num_rows) * unit_mean_factor(self.jitter, rng)
 
+    def draw_s(self, num_rows: int, rng: np.random.Generator) -> float:
+        """Of such rows, in one call."""
+        steps_s = (self.draw_step_s(num_rows, rng) for _ in range(self.num_steps))
+        return self.draw_perception_s(num_rows, rng) + sum(steps_s)
+
     def capacity_hz(self) -> float:
         """Requests/s of a server whose rows all enter and leave together; no way of entering exceeds it."""
         return self.max_rows / self.mean_s(self.max_rows)

@@ -207,7 +207,7 @@ class ServerBrain:
         if all(lane.rests for lane in self.lanes):
             self._figures.begun(now_s)
         self._begun += 1
-        work = Work(tuple(selection.batch), now_s, tier, self._begun)
+        work = Work(tuple(selection.batch), now_s, tier, self._begun, selection.whole)
         self.lanes[tier].begun(work)
         self._moved_s = now_s
         return work

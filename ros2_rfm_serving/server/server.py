@@ -2,7 +2,7 @@
 
 A body that does not spend time but computes it calls the parts of `step` itself: `begin`, `run`, `complete`; of an engine whose
 rows go on one solver step at a time (`batching: continuous`): `begin` until None, `enter`, `entered`, `advancing`, `turn` and
-`complete`.
+`complete`; or `run` what is to run as a whole.
 
 Threads: `submit`, `open_session` and the like may be called from any thread; `step` and its parts from one thread per tier, but
 `run` from as many as its engine takes calls at once. One lock guards the `ServerBrain`, which decides, and is never held while an
@@ -358,10 +358,13 @@ class ModelServer:
         return len(self._lanes[tier].works) if self.steps(tier) else 0
 
     def round(self, first: Work | None, clock: Callable[[], float]) -> tuple[bool, list[Ended]]:
-        """What begins enters, and rows in flight go on by one step. Whether anything moved, and works that ended, for `complete`.
+        """What begins enters, and rows in flight go on by one step; or a whole batch runs. Whether anything moved, and works that
+        ended, for `complete`.
 
-        first: what `begin` gave; more may follow.
+        first: what `begin` gave; more may follow, but after a whole batch.
         """
+        if first and first.whole:
+            return True, [(first, self.run(first))]
         ended: list[Ended] = []
         if works := [first, *iter(lambda: self.begin(clock()), None)] if first else []:
             turns = self.enter(works)

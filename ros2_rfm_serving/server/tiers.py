@@ -43,6 +43,8 @@ class Work:
     tier: int = 0
     number: int = 0
     """Of all that began here."""
+    whole: bool = False
+    """In one call, on an engine whose rows could go on step by step."""
 
 
 class Drift(NamedTuple):
@@ -91,7 +93,7 @@ class Lane:
 
     def _make_room(self) -> None:
         if self.view.flight is not None:
-            self.view.flight.capacity = self._capacity
+            self.view.flight.capacity, self.view.flight.promised = self._capacity, self._promised
 
     def _rows(self, batch_size: int) -> int:
         return 1 if self.max_concurrent > 1 else batch_size
@@ -114,7 +116,7 @@ class Lane:
         if continuous == (self.view.flight is not None):
             return True
         if self.is_idle:
-            self.view.flight = Flight(self._capacity) if continuous else None
+            self.view.flight = Flight(self._capacity, promised=self._promised) if continuous else None
         return self.is_idle
 
     @property
@@ -124,7 +126,16 @@ class Lane:
     @property
     def rests(self) -> bool:
         """Nothing runs, but for rows that wait for their robots' next frames."""
-        return self.is_idle or (self.view.flight is not None and all(row.paused for row in self.view.flight.rows.values()))
+        return self.is_idle or (self._goes_by_rows and all(row.paused for row in self._flight_rows))
+
+    @property
+    def _goes_by_rows(self) -> bool:
+        """What runs, if anything does."""
+        return self.view.flight is not None and not self.view.flight.num_whole
+
+    @property
+    def _flight_rows(self) -> tuple[Row, ...]:
+        return () if self.view.flight is None else tuple(self.view.flight.rows.values())
 
     @property
     def is_full(self) -> bool:
@@ -176,15 +187,15 @@ class Lane:
     @property
     def since_s(self) -> float:
         """When what has not moved for longest began, or went on by a solver step; inf: nothing runs. Takes no lock."""
-        flight = self.view.flight
-        if flight is not None:
-            rows = tuple(flight.rows.values())
-            return min((row.moved_s for row in rows if not (row.paused and row.is_pipelined)), default=math.inf)
+        if self._goes_by_rows:
+            return min((row.moved_s for row in self._flight_rows if not (row.paused and row.is_pipelined)), default=math.inf)
         return min((work.begun_s for work in tuple(self._ends_s)), default=math.inf)
 
     def begun(self, work: Work) -> None:
         self._ends_s[work] = work.begun_s + self.view.latency_s(len(work.batch))
-        if self.view.flight is not None:
+        if work.whole and self.view.flight is not None:
+            self.view.flight.begun_whole(len(work.batch))
+        elif self.view.flight is not None:
             self.view.flight.begun(work.number, work.batch[0], work.begun_s)
         self._expect()
 
@@ -205,7 +216,12 @@ class Lane:
     def left(self, work: Work) -> Row | None:
         """It is no business of the engine any more. What it was as a row in flight; None: it was none."""
         del self._ends_s[work]
-        return None if self.view.flight is None else self.view.flight.rows.pop(work.number)
+        if self.view.flight is None:
+            return None
+        if work.whole:
+            self.view.flight.num_whole = 0
+            return None
+        return self.view.flight.rows.pop(work.number)
 
     def _expect(self) -> None:
         self.view.free_s = min(self._ends_s.values()) if self.is_full else -math.inf

@@ -22,7 +22,8 @@ class Body(Protocol):
 
 
 class Rounds:
-    """Of one life of a server. As in `ModelServer.round`: what begins is perceived, then rows in flight go on by one step."""
+    """Of one life of a server. As in `ModelServer.round`: what begins is perceived, then rows in flight go on by one step; or a
+    whole batch runs."""
 
     def __init__(self, server: ModelServer, events: Events, engine_s: Callable[[], float], body: Body) -> None:
         """engine_s: what the engine's calls have taken until now; or any clock, for a real one."""
@@ -38,7 +39,9 @@ class Rounds:
         works = list(iter(lambda: self._server.begin(self._events.now_s), None))
         for work in works:
             self._body.begun(work)
-        if works:
+        if works and works[0].whole:
+            self._then(self._answered, lambda: [(works[0], self._server.run(works[0]))])
+        elif works:
             self._then(self._entered, lambda: self._server.enter(works))
         else:
             self._advance()
@@ -62,6 +65,9 @@ class Rounds:
 
     def _turned(self, ended: Sequence[tuple[Work, Answers]], took_s: float) -> None:
         self._turn_s = took_s
+        self._answered(ended, took_s)
+
+    def _answered(self, ended: Sequence[tuple[Work, Answers]], took_s: float) -> None:
         for work, answers in ended:
             self._body.ended(work, answers)
         self._busy = False

@@ -36,10 +36,10 @@ class LawEngine(EmulatedSteps):
 
     def __init__(self, law: SteppedService, rng: np.random.Generator) -> None:
         spec = EmulatedSpec(model="", chunk_length=1, batch_sizes=law.sizes, seed=int(rng.integers(1 << 32)))
-        super().__init__(spec, law.mean_s, self._spend, law)
+        super().__init__(spec, law.mean_s, self._note, law)
         self.spent_s = 0.0
 
-    def _spend(self, seconds: float) -> None:
+    def _note(self, seconds: float) -> None:
         self.spent_s += seconds
 
 
@@ -130,10 +130,13 @@ class _UnderLoad:
     def ended(self, work: Work, answers: Answers) -> None:
         now_s = self._events.now_s
         self._server.complete(work, answers, now_s)
-        robot = work.batch[0].request.id.robot
+        for waiting, answer in zip(work.batch, answers, strict=True):
+            if answer is None:
+                raise ModelError(f"a request was not answered: {'; '.join(self._server.problems.values())}")
+            self._answered(waiting.request.id.robot, now_s)
+
+    def _answered(self, robot: str, now_s: float) -> None:
         sent = self._sent.pop(robot)
-        if answers[0] is None:
-            raise ModelError(f"a request was not answered: {'; '.join(self._server.problems.values())}")
         self._latencies_s.append(now_s - sent.at_s)
         self._load.answered(sent.source, now_s)
         if not isinstance(self._load, Fleet):

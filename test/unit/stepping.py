@@ -36,6 +36,11 @@ class FakeStepping(FakeEngine):
         """From now on; perception however many rows."""
         self._perceive_s, self._step_s = (lambda rows: perceive_s), step_s
 
+    def spends(self, spend: Callable[[float], object], perceive_s: float, step_s: float) -> None:
+        """From now on, however many rows."""
+        self._spend = spend
+        self.costs(perceive_s, lambda rows: step_s)
+
     def num_turns(self, request: InferenceRequest) -> int:
         return self.num_steps
 
@@ -57,6 +62,12 @@ class FakeStepping(FakeEngine):
         self._spend(self._step_s(len(rows)))
         self.in_flight |= {number: (request, left - 1) for number, (request, left) in self._of(rows)}
         return {number: answer(self.in_flight.pop(number)[0]) for number, (_, left) in self._of(rows) if not left}
+
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        self._spend(self._perceive_s(len(requests)))
+        for _ in range(self.num_steps):
+            self._spend(self._step_s(len(requests)))
+        return super().infer(requests)
 
     def _of(self, rows: Collection[int]) -> Sequence[tuple[int, tuple[InferenceRequest, int]]]:
         return [(number, self.in_flight[number]) for number in rows]

@@ -176,7 +176,7 @@ class Inference:
         known = [row for row in rows if row is not None]
         if self._running is None or work.tier:
             self.result.skipped += 1
-        elif self._rows is not None:
+        elif self._rows is not None and not work.whole:
             self._rows.begun(work.number, rows[0])
             self._batches[work.number] = work, known
         elif len(known) < len(rows):
@@ -204,13 +204,13 @@ class Inference:
         replies.append(record)
         if len(replies) == len(work.batch):
             del self._batches[work.number], self._replies[work.number]
-            self._end(work.number, rows, replies)
+            self._end(work, rows, replies)
 
-    def _end(self, number: int, rows: Sequence[InferenceRequest], replies: Sequence[Mapping[str, Any]]) -> None:
+    def _end(self, work: Work, rows: Sequence[InferenceRequest], replies: Sequence[Mapping[str, Any]]) -> None:
         assert self._running is not None
-        if self._rows is None:
+        if self._rows is None or work.whole:
             self._compare(rows, self._running.run(rows, 0), replies)
-        elif (answered := self._rows.answered(number)) is None:
+        elif (answered := self._rows.answered(work.number)) is None:
             self.result.unrecorded += 1
         else:
             self._compare([answered[0]], [answered[1]], replies)

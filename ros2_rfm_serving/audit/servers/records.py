@@ -164,6 +164,7 @@ def _batch(note: Note, padded: Callable[[int, int], int]) -> dict[str, Any]:
     (tier, now_s), work = note.args, note.gave
     ids = [codec.plain(waiting.request.id) for waiting in work.batch] if work else []
     body = {"batch": work.number if work else 0, "tier": tier, "now_s": now_s, "ids": ids}
+    body |= {"whole": True} if work and work.whole else {}
     return body | {"padded": padded(tier, len(ids)) if ids else 0, "look_again_s": codec.plain(note.look_again_s)}
 
 

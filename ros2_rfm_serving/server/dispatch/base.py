@@ -38,7 +38,7 @@ class EngineView:
 
     def begins_s(self, position: int, now_s: float) -> float:
         """When it gets to the request at this place of the queue, from `now_s` on; batches are as large as pays."""
-        if self.flight is not None:
+        if self.flight is not None and not self.flight.num_whole:
             return self.flight.begins_in_s(position)
         rows = self.times.saturation(self.batch_size)
         return max(0.0, self.free_s - now_s) + position // rows * self.latency_s(rows)
@@ -49,6 +49,8 @@ class Selection(NamedTuple):
 
     batch: Sequence[Waiting]
     look_again_s: float = math.inf
+    whole: bool = False
+    """In one call, on an engine whose rows could go on step by step."""
 
 
 NOTHING = Selection(())

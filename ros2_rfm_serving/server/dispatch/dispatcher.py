@@ -72,7 +72,7 @@ class Dispatcher:
     ) -> Selection:
         """`ranked`: those of `waiting` who may run on this engine, most urgent first."""
         selection = self._batch(ranked, engine, now_s, asks) if ranked else NOTHING
-        if selection.batch and len(selection.batch) < len(waiting) and not _more_follow(engine):
+        if selection.batch and len(selection.batch) < len(waiting) and (selection.whole or not _more_follow(engine)):
             count_skips(waiting, selection.batch)
         return selection
 

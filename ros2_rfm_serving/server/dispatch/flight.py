@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
+from ros2_rfm_serving.server.dispatch.service_times import WORTHWHILE, ServiceTimes
 from ros2_rfm_serving.server.dispatch.waiting import Waiting
+
+MOST_ALIKE = 50
+"""Batches in a row that run as a whole, or none does where that seemed slower: what each takes may change."""
 
 
 @dataclass(eq=False, slots=True)
@@ -46,6 +50,8 @@ class Row:
 class Flight:
     """What enters, goes on and leaves. Instants are seconds on the server's clock."""
 
+    ADDED: ClassVar = ("num_steps", "promised", "num_whole", "was_whole", "num_alike")
+
     capacity: int
     """Rows for which the engine has room."""
     perceive: ServiceTimes = field(default_factory=ServiceTimes)
@@ -58,6 +64,16 @@ class Flight:
     """By number of their works, in the order in which they began."""
     advanced: tuple[int, ...] = ()
     """In the last turn."""
+    num_steps: int = 0
+    """That the row asked for that entered last."""
+    promised: int = 0
+    """Rows, to pipelined sessions that are open."""
+    num_whole: int = 0
+    """Rows of the batch that runs as a whole; 0: none does."""
+    was_whole: bool = False
+    """The last batch that began on an empty engine."""
+    num_alike: int = 0
+    """Batches in a row that were, or were not."""
 
     @property
     def most(self) -> int:
@@ -67,8 +83,10 @@ class Flight:
     @property
     def is_full(self) -> bool:
         """Rows of pipelined sessions stay between two frames and wait: of them, memory alone is counted."""
-        alone = sum(not row.is_pipelined for row in self.rows.values())
-        return len(self.rows) >= self.capacity or alone >= self.most
+        if self.num_whole:
+            return True
+        num_rows, most = len(self.rows), self.most
+        return num_rows >= self.capacity or (num_rows >= most and sum(not row.is_pipelined for row in self.rows.values()) >= most)
 
     @property
     def num_entering(self) -> int:
@@ -95,14 +113,35 @@ class Flight:
         (Harris 1913). m rows are answered in the time of one perception and 1/c of the turns, while c m are in flight and m/2 wait
         (Little), or fewer where most sessions are here already.
         """
+        return max(self._groups(num_here), key=lambda groups: self._rate_hz(groups, num_here, num_sessions))
+
+    def is_best_whole(self, num_here: int, num_sessions: int, whole: ServiceTimes) -> bool:
+        """One group, or batches that run as a whole and take so long, serve about as much as any number of groups."""
+        rows, least_hz = self._rows_of_group(1, num_here, num_sessions), self._rate_hz(1, num_here, num_sessions)
+        if rows <= whole.most_rows:  # a size that was measured once, and badly, does not decide
+            least_hz = max(least_hz, rows / max(whole.between(rows), 1e-9))
+        others = [groups for groups in self._groups(num_here) if groups > 1]
+        return all(self._rate_hz(groups, num_here, num_sessions) <= (1 + WORTHWHILE) * least_hz for groups in others)
+
+    def _groups(self, num_here: int) -> range:
+        return range(1, max(1, min(self.turns_of_one, num_here)) + 1)
+
+    def _rate_hz(self, groups: int, num_here: int, num_sessions: int) -> float:
+        rows = self._rows_of_group(groups, num_here, num_sessions)
+        took_s = self.perceive.between(rows) + self.turns_of_one / groups * self.step.between(groups * rows)
+        return rows / max(took_s, 1e-9)
+
+    def _rows_of_group(self, groups: int, num_here: int, num_sessions: int) -> float:
         waiting = max(0.0, min(0.5, 1.0 - num_here / max(1, num_sessions)))
+        return min(num_here / (groups + waiting), self.most / groups)
 
-        def rate_hz(groups: int) -> float:
-            rows = min(num_here / (groups + waiting), self.most / groups)
-            took_s = self.perceive.between(rows) + self.turns_of_one / groups * self.step.between(groups * rows)
-            return rows / max(took_s, 1e-9)
+    def knows(self, num_rows: int, num_steps: int) -> bool:
+        """What perception and steps take of so many rows that ask for so many steps."""
+        return num_rows <= min(self.perceive.most_rows, self.step.most_rows) and num_steps == self.num_steps
 
-        return max(range(1, max(1, min(self.turns_of_one, num_here)) + 1), key=rate_hz)
+    def is_due(self, *, whole: bool) -> bool:
+        """The other way has been gone for long enough."""
+        return self.was_whole != whole and self.num_alike >= MOST_ALIKE
 
     def begins_in_s(self, position: int) -> float:
         """When the request at this place of the queue may enter: now, or when as many rows have left as it takes."""
@@ -117,7 +156,17 @@ class Flight:
     # --- what happens ---
 
     def begun(self, number: int, waiting: Waiting, now_s: float) -> None:
+        if not self.rows:
+            self._begun_alike(whole=False)
         self.rows[number] = Row(waiting, now_s)
+
+    def begun_whole(self, num_rows: int) -> None:
+        self._begun_alike(whole=True)
+        self.num_whole = num_rows
+
+    def _begun_alike(self, *, whole: bool) -> None:
+        self.num_alike = self.num_alike + 1 if whole == self.was_whole else 1
+        self.was_whole = whole
 
     def entered(self, turns: Sequence[tuple[int, int]], now_s: float) -> list[int]:
         """`turns`: (number, turns that it will take) of those that have been perceived. Those that did not enter."""
@@ -127,7 +176,9 @@ class Flight:
         for row in new.values():
             row.together, row.moved_s = len(new), now_s
         for number, num_turns in turns:
-            new.pop(number).turns_left = self.turns_of_one = num_turns
+            row = new.pop(number)
+            row.turns_left = self.turns_of_one = num_turns
+            self.num_steps = row.waiting.request.num_steps
         return list(new)
 
     def had_turn(self, took_s: float) -> None:

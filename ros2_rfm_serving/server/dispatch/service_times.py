@@ -26,6 +26,11 @@ class ServiceTimes:
         if mean is None or abs(new - self._table[num_rows]) > 0.02 * new:
             self._redraw()
 
+    @property
+    def most_rows(self) -> int:
+        """The largest that has run; beyond it nothing is known. 0: nothing has."""
+        return len(self._table) - 1
+
     def seconds(self, num_rows: int) -> float:
         """0: nothing has run yet."""
         return self._table[min(num_rows, len(self._table) - 1)]

@@ -114,9 +114,9 @@ def test_every_policy_decides_again(policy: str, batching: str) -> None:
     assert result.difference is None and not result.refused and result.decisions > 300, result
 
 
-def of_rows(seed: int, operations: int = 400) -> list[dict[str, Any]]:
+def of_rows(seed: int, operations: int = 400, *, joins: bool = True) -> list[dict[str, Any]]:
     """Rows that join, leave, are overtaken and lost; a server that goes over to batches and back."""
-    machine = Machine(seed)
+    machine = Machine(seed, joins=joins)
     kept = Kept(machine.server, lambda: machine.now_s)
     for number in range(operations):
         machine.happen()
@@ -130,6 +130,14 @@ def test_who_joined_went_on_and_left_is_decided_again(seed: int) -> None:
     kept = of_rows(seed)
     turns = [record["result"] for record in kept if record.get("do") == "turn"]
     assert sum(bool(turn["advance"]) for turn in turns) > 20 and any(turn["leave"] for turn in turns)
+    result = again(kept)
+    assert result.difference is None and not result.refused and result.decisions > 150, result
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_ran_as_a_whole_is_decided_again(seed: int) -> None:
+    kept = of_rows(seed, joins=False)
+    assert sum(record.get("whole", False) for record in kept) > 5
     result = again(kept)
     assert result.difference is None and not result.refused and result.decisions > 150, result
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
-from ros2_rfm_serving.types import Chunk, InferenceRequest, RequestId
+from ros2_rfm_serving.types import Chunk, EngineReply, InferenceRequest, RequestId
 from test.unit.fakes import observation, session_request
 from test.unit.stepping import FakeStepping
 
@@ -26,6 +26,8 @@ class Unreliable(FakeStepping):
 
     max_batch_size = max_rows = 4
     fault = ""
+    fills_up_s = 0.0
+    """That whole batches take longer."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -50,6 +52,12 @@ class Unreliable(FakeStepping):
         self.leave(refused)
         return {number: ModelError("no") for number in refused}
 
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        if self.fault == "raises":
+            raise RuntimeError("no memory")
+        self._spend(self.fills_up_s)
+        return super().infer(requests)
+
     def turn(self, rows: Collection[int]) -> Any:
         done = dict(super().turn(rows))
         if self.fault in ("raises", "nothing", "a stranger"):
@@ -66,9 +74,12 @@ class Unreliable(FakeStepping):
 class Machine:
     """Robots with one request in flight each, that change their minds."""
 
-    def __init__(self, seed: int, engine: type[Unreliable] = Unreliable, **config: Any) -> None:
+    def __init__(self, seed: int, engine: type[Unreliable] = Unreliable, *, joins: bool = True, **config: Any) -> None:
+        """joins: rows go on one by one, since whole batches take longer; else whole batches run where nobody is in flight."""
         self.rng = random.Random(seed)
         self.engine, self.now_s = engine(self.rng), 0.0
+        self.engine.spends(self.spend, 1e-5 if joins else 0.03, 0.01 if joins else 1e-4)
+        self.engine.fills_up_s = 1.0 if joins else 0.0
         made = {"name": "s", "batch_size": 4, "batching": "continuous", "max_sessions": 16, "dispatch": "balanced", **config}
         self.server = ModelServer(ServerConfig(**made), self.engine)  # type: ignore[arg-type]
         self.epochs: dict[str, int] = {}
@@ -79,6 +90,9 @@ class Machine:
     def clock(self) -> float:
         self.now_s += 0.001
         return self.now_s
+
+    def spend(self, seconds: float) -> None:
+        self.now_s += seconds
 
     # --- what happens ---
 

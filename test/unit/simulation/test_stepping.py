@@ -196,16 +196,19 @@ def test_a_real_engine_and_the_law_of_its_costs_have_the_same_latencies(load: st
 # --- planned ---------------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_scheduler_predicts_with_such_a_profile_is_what_the_factory_does() -> None:
+@pytest.mark.parametrize(("num_robots", "most"), [(20, 1.05), (24, 1.2)])
+def test_what_the_scheduler_predicts_with_such_a_profile_is_what_the_factory_does(num_robots: int, most: float) -> None:
+    """`most`: twelve robots of a server, which takes eight rows, fall into step: those answered together ask together, and batches
+    are fuller than those of robots at random phases, by which a profile is measured."""
     subject = law_subject(law(0.05))
     key = ("vla", "GPU", "continuous", 1)
     points = [measure(subject, key, "fleet", rate, 500) for rate in rates_hz(subject.max_rate_hz)[:9]]
-    plant = factory(24, slo_ms=250, servers=CONTINUOUS)
+    plant = factory(num_robots, slo_ms=250, servers=CONTINUOUS)
     plant = plant.model_copy(update={"server_cluster": (plant.server_cluster[0].model_copy(update={"num_servers": 2}),)})
     solution = plan_factory(plant, Profile.of(points), models(0.05))
     assert solution.feasible and {(s.batching, s.batch_size) for s in solution.servers} == {("continuous", 1)}
     report = simulate(to_schedule(solution, plant.robots, epoch=1), plant, models(0.05), seconds=40, seed=1)
-    assert report.goodput == pytest.approx(solution.expected, rel=0.05)
+    assert 0.95 * solution.expected <= report.goodput <= most * solution.expected
     assert report.components["system1"].slo_attainment >= 0.99
 
 
