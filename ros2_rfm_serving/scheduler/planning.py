@@ -69,7 +69,7 @@ def plan_factory(
 
     rate_control: None takes the policy's own way: the baselines send without a limit (ROSA §4.1), the others cap every robot.
     num_robots: of each task, if not the descriptor's.
-    work: that the solver may do (see `budget`); None: a tenth of a unit per server; 0: any schedule will do.
+    work: that the solver may do (see `budget`); None: 0.04 units per server; 0: any schedule will do.
     arrivals: of the curves that the policy plans with (`poisson`: as ROSA does); None, for all policies alike: those nearest to a
         factory, which every policy's schedule is judged by.
 
@@ -125,12 +125,13 @@ def start_fleet(
     previous: Schedule | None = None,
     policy: str = "best",
     seen: Seen = AS_DECLARED,
+    effort: int = 1,
 ) -> Fleet:
     """Plans a factory for these robots, ready to be adapted. Robots stay where they were in `previous` as far as they can.
 
     Raises: `ScheduleError` with the reasons and remedies when it cannot be served; `ProfileError`.
     """
-    order = PlanOrder(factory=factory, robots=tuple(robots), policy=policy, previous=previous, seen=seen)
+    order = PlanOrder(factory=factory, robots=tuple(robots), policy=policy, previous=previous, seen=seen, effort=effort)
     solution = _served(order, profile, catalogue, None, True)
     return fleet_of(factory, solution, robots, profile, catalogue, epoch=epoch, previous=previous, seen=seen)
 
@@ -143,11 +144,13 @@ def plan(
     fleet = fleet_of(
         order.factory, solution, order.robots, profile, catalogue, epoch=order.epoch, previous=order.previous, seen=order.seen
     )
-    return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen)
+    return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen, solution.complete, order.effort)
 
 
 def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, work: float | None, explained: bool) -> Solution:
     counts = Counter(robot.task for robot in order.robots)
+    if order.effort > 1:
+        work = order.effort * (WORK_PER_SERVER * len(order.factory.gpu_types) if work is None else work)
     solution = plan_factory(
         order.factory,
         profile,
