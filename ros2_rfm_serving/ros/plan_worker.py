@@ -33,6 +33,7 @@ class Job(NamedTuple):
 class Made(NamedTuple):
     schedule: Schedule
     work: float
+    complete: bool
 
 
 class Refused(NamedTuple):
@@ -61,4 +62,4 @@ def _done(job: Job) -> Made | Refused:
         return Refused(error.code, str(error))
     except Exception:
         return Refused(0, traceback.format_exc())
-    return Made(planned.fleet.schedule, planned.work)
+    return Made(planned.fleet.schedule, planned.work, planned.complete)

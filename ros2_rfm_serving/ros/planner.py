@@ -111,7 +111,7 @@ class Planner:
 
     def _planned(self, order: PlanOrder, made: Made) -> Planned | RfmError:
         fleet = rebuilt(order.factory, made.schedule, order.robots, self._profile, self._catalogue, order.seen)
-        return Planned(fleet, order.factory, order.previous, order.policy, made.work, order.seen)
+        return Planned(fleet, order.factory, order.previous, order.policy, made.work, order.seen, made.complete, order.effort)
 
     def _refused(self, answer: Refused) -> RfmError:
         known = CODES.get(answer.code)

@@ -6,7 +6,8 @@ from ros2_rfm_serving.scheduler.lookout import Lookout
 from ros2_rfm_serving.scheduler.migration import Migration
 from ros2_rfm_serving.scheduler.orders import Order
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
-from ros2_rfm_serving.scheduler.planning import POLICIES, fleet_of, plan, plan_factory, rebuilt, start_fleet
+from ros2_rfm_serving.scheduler.planning import fleet_of, plan, plan_factory, rebuilt, start_fleet
+from ros2_rfm_serving.scheduler.policies.schedules import POLICIES
 from ros2_rfm_serving.scheduler.roster import DEFAULT_LEASE_S, LOOK_PERIOD_S, Roster, Word, newcomers, settled
 from ros2_rfm_serving.scheduler.routes import to_schedule
 from ros2_rfm_serving.scheduler.solution import Solution

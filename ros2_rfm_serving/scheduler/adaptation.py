@@ -9,9 +9,11 @@ while models move.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from statistics import fmean
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Robot
@@ -47,8 +49,8 @@ class Fleet:
         self._hosts = {p.server: _host(p, problem.seen) for p in schedule.placements}
         self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
         self._seat(schedule.routes)
-        self._planned_hz = self._rates_hz()
-        """Task -> action rate that the plan gives to its robots."""
+        self._planned_hz = {task: fmean(rates_hz) for task, rates_hz in self._rates_of().items()}
+        """Task -> action rate that the plan gives to its robots, on average: those on quick servers go faster."""
         self._no_room: dict[str, str] = {}
         """Task -> why another robot of it does not fit: as the next one of a whole fleet will ask."""
 
@@ -160,12 +162,17 @@ class Fleet:
         return tuple(name for name, host in self._hosts.items() if host.sessions and not host.standby)
 
     def reached_hz(self) -> float:
-        """The same, where robots do not become slower than was expected: nor faster, which only another schedule lets them."""
-        paces = {name: rate_hz for name, (rate_hz, _) in self.paces_hz().items()}
+        """The same, where robots become slower than expected by their own servers: not faster, which another schedule lets them."""
+        means_s = {name: host.mean_s(0.0, self._curves) for name, host in self._hosts.items()}
+        waits_s: dict[str, dict[int, float]] = defaultdict(dict)
+        for route in self.schedule.routes:
+            if (demand := self._demands[self._task_of[route.robot], route.component]).goal_coupled:
+                waits_s[route.robot][demand.index] = means_s[route.server]
         return sum(
-            self._classes[task].value * min(route.predicted_rate_hz, paces.get(task, math.inf))
+            task.value * min(route.predicted_rate_hz, task.closed_loop_hz(waits_s[route.robot]))
             for route in self.schedule.routes
-            if route.component == SYSTEM1 and (task := self._task_of[route.robot])
+            for task in [self._classes[self._task_of[route.robot]]]
+            if route.component == SYSTEM1
         )
 
     def actions_hz(self) -> float:
@@ -228,13 +235,16 @@ class Fleet:
         return replace(placement, batch_size=sizes.get(placement.server, placement.batch_size))
 
     def _rates_hz(self) -> dict[str, float]:
-        """Task -> the highest action rate of its robots."""
-        rates_hz: dict[str, float] = {}
+        """Task -> the highest action rate of its robots: no server has more of it to carry."""
+        return {task: max(rates_hz) for task, rates_hz in self._rates_of().items()}
+
+    def _rates_of(self) -> dict[str, list[float]]:
+        """Task -> action rates of its robots, by each of their goal-coupled routes."""
+        rates_hz: dict[str, list[float]] = defaultdict(list)
         for route in self.schedule.routes:
             task = self._task_of[route.robot]
-            demand = self._demands[task, route.component]
-            if demand.goal_coupled:
-                rates_hz[task] = max(route.predicted_rate_hz / demand.calls, rates_hz.get(task, 0.0))
+            if (demand := self._demands[task, route.component]).goal_coupled:
+                rates_hz[task].append(route.predicted_rate_hz / demand.calls)
         return rates_hz
 
     def _seat(self, routes: Iterable[Route]) -> None:

@@ -24,6 +24,8 @@ class PlanOrder:
     """Some of these robots are not served without, or somebody waits; False: it might be better than what there is."""
     seen: Seen = AS_DECLARED
     """Where the running factory is not as declared."""
+    effort: int = 1
+    """Times the work of one plan (see `budget`): more where the last one was cut short and there is time."""
 
     @property
     def epoch(self) -> int:
@@ -40,3 +42,7 @@ class Planned(NamedTuple):
     work: float = 0.0
     """Done to find it (see `budget`)."""
     seen: Seen = AS_DECLARED
+    complete: bool = True
+    """False: the work that was allowed ended the search, and more of it may find a better one."""
+    effort: int = 1
+    """It was made with (see `PlanOrder`)."""

@@ -14,15 +14,10 @@ from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
-from ros2_rfm_serving.scheduler.policies import baselines, best
-from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement, TooFewServersError
-from ros2_rfm_serving.scheduler.policies.rosa import Rosa
-from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
-from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
+from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, infeasible, run
+from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.network import reserved
-from ros2_rfm_serving.scheduler.prediction.predict import Operation, solution_of
-from ros2_rfm_serving.scheduler.prediction.rates import RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
 from ros2_rfm_serving.scheduler.routes import to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
@@ -30,17 +25,6 @@ from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.standby import with_standbys
 from ros2_rfm_serving.types import Schedule
 
-POLICIES = {
-    "best": "ours: never worse than the others on the predicted objective, with its distance from the best possible",
-    "rosa": "the paper's scheduler (ROSA §3.4.2-3.4.3)",
-    **baselines.POLICIES,
-}
-STATIC: dict[str, Callable[[Problem, Curves], StaticPlacement]] = {
-    "baseline1": baselines.per_robot,
-    "baseline2": baselines.per_model,
-    "baseline3": baselines.equal,
-    "baseline4": baselines.weighted,
-}
 WORK_PER_SERVER = 0.04
 """Default budget of a solver (see `budget`)."""
 BOUND_GAP, ROUGH_GAP = 3e-3, 0.5
@@ -69,7 +53,7 @@ def plan_factory(
 
     rate_control: None takes the policy's own way: the baselines send without a limit (ROSA §4.1), the others cap every robot.
     num_robots: of each task, if not the descriptor's.
-    work: that the solver may do (see `budget`); None: a tenth of a unit per server; 0: any schedule will do.
+    work: that the solver may do (see `budget`); None: 0.04 units per server; 0: any schedule will do.
     arrivals: of the curves that the policy plans with (`poisson`: as ROSA does); None, for all policies alike: those nearest to a
         factory, which every policy's schedule is judged by.
 
@@ -85,17 +69,17 @@ def plan_factory(
     budget = Budget(WORK_PER_SERVER * len(problem.servers) if work is None else work)
     curves = curves_of(problem, profile)
     if problems := explain.hopeless(problem, curves):
-        return _infeasible(policy, math.nan, problems)
+        return infeasible(policy, math.nan, problems)
     bound = upper_bound(problem, curves, budget, gap=BOUND_GAP if budget.work else ROUGH_GAP)
     budget.set_aside()
     capped = rate_control if rate_control is not None else policy not in STATIC
     planned = curves if arrivals is None else curves_of(problem, profile.under(arrivals))
-    solution = _run(policy, problem, curves, planned, bound, capped, budget)
+    solution = run(policy, problem, curves, planned, bound, capped, budget)
     if solution.policy and not solution.servers:
         problems = solution.problems
         if explained:
             problems = (*problems, *explain.remedies(factory, counts, _feasible(profile, catalogue, seen)))
-        return _infeasible(policy, bound.objective, problems)
+        return infeasible(policy, bound.objective, problems)
     if policy not in STATIC:
         types = seen.types(factory.gpu_types)
         used = {server.gpu or server.server for server in solution.servers}
@@ -125,12 +109,13 @@ def start_fleet(
     previous: Schedule | None = None,
     policy: str = "best",
     seen: Seen = AS_DECLARED,
+    effort: int = 1,
 ) -> Fleet:
     """Plans a factory for these robots, ready to be adapted. Robots stay where they were in `previous` as far as they can.
 
     Raises: `ScheduleError` with the reasons and remedies when it cannot be served; `ProfileError`.
     """
-    order = PlanOrder(factory=factory, robots=tuple(robots), policy=policy, previous=previous, seen=seen)
+    order = PlanOrder(factory=factory, robots=tuple(robots), policy=policy, previous=previous, seen=seen, effort=effort)
     solution = _served(order, profile, catalogue, None, True)
     return fleet_of(factory, solution, robots, profile, catalogue, epoch=epoch, previous=previous, seen=seen)
 
@@ -143,11 +128,14 @@ def plan(
     fleet = fleet_of(
         order.factory, solution, order.robots, profile, catalogue, epoch=order.epoch, previous=order.previous, seen=order.seen
     )
-    return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen)
+    complete = solution.complete or work == 0.0  # twice nothing finds no more
+    return Planned(fleet, order.factory, order.previous, order.policy, solution.work, order.seen, complete, order.effort)
 
 
 def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, work: float | None, explained: bool) -> Solution:
     counts = Counter(robot.task for robot in order.robots)
+    if order.effort > 1:
+        work = order.effort * (WORK_PER_SERVER * len(order.factory.gpu_types) if work is None else work)
     solution = plan_factory(
         order.factory,
         profile,
@@ -254,67 +242,3 @@ def curves_of(problem: Problem, profile: Profile, gpu_types: Iterable[str] = ())
     """gpu_types: more than those of the normal servers."""
     seen = problem.seen.profile(profile.batched(problem.continuous), problem.declared)
     return Curves(seen, problem.models, dict.fromkeys([*problem.gpus, *gpu_types]), problem.memory_gb)
-
-
-def _run(
-    policy: str,
-    problem: Problem,
-    curves: Curves,
-    planned: Curves,
-    bound: Bound,
-    capped: bool,
-    budget: Budget,
-) -> Solution:
-    """planned: the curves that the policy believes; `curves`: those that its schedule is judged by."""
-    if policy in STATIC:
-        return _static(policy, problem, curves, planned, bound, capped)
-    if policy == "rosa":
-        rosa = Rosa(problem, planned, budget).solve()
-        if rosa is None:
-            return _none_found(policy, problem, curves, bound)
-        caps = rosa.rates if capped else None
-        operation = Operation(hosts=rosa.hosts, caps=caps, complete=not rosa.cut_short)
-        return solution_of(policy, problem, curves, operation, bound)
-    found = best.solve(problem, planned, bound if planned is curves else upper_bound(problem, planned), budget)
-    if found is None:
-        return _none_found(policy, problem, curves, bound)
-    parts, search = found.problem, RateSearch(found.problem, planned, found.hosts)
-    paces = self_paced(parts, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
-    lifted = search.caps(found.rates)
-    caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in zip(lifted, paces, parts.classes, strict=True))
-    operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, complete=found.complete)
-    if capped:
-        operation = replace(operation, caps=caps, rates=found.rates, paces=paces)
-    return solution_of(policy, parts, curves, operation, _bound_of(found.gpus, problem, curves, bound))
-
-
-def _none_found(policy: str, problem: Problem, curves: Curves, bound: Bound) -> Solution:
-    """That there is none is claimed only where the bound proves it."""
-    doubt = () if bound.objective == -math.inf else ("the bound does not rule a schedule out: none was found, there may be one",)
-    return _infeasible(policy, bound.objective, (*explain.reasons(problem, curves), *doubt))
-
-
-def _bound_of(gpus: Sequence[str], problem: Problem, curves: Curves, bound: Bound) -> Bound:
-    """Of schedules of this kind: one where models share GPUs is held against all of those too."""
-    return upper_bound(problem, curves, shared_gpus=True) if gpus else bound
-
-
-def _static(policy: str, problem: Problem, curves: Curves, planned: Curves, bound: Bound, capped: bool) -> Solution:
-    """Rate control of a baseline is ROSA's (ROSA §4.3, Fig. 11 and 12): the highest rates by the curves that it plans with."""
-    try:
-        placement = STATIC[policy](problem, curves)
-    except TooFewServersError as error:
-        return _infeasible(policy, bound.objective, (str(error),))
-    classes = tuple(replace(t, num_robots=n) for t, n in zip(problem.classes, placement.served, strict=True))
-    served = replace(problem, classes=classes)
-    caps = RateSearch(served, planned, placement.hosts).best() if capped else None
-    if capped and caps is None:
-        return _infeasible(policy, bound.objective, (f"{policy} cannot meet every SLO at any action rate",))
-    operation = Operation(hosts=placement.hosts, caps=caps, gpus=placement.gpus)
-    declared = tuple(task.num_robots for task in problem.classes)
-    held_against = _bound_of(placement.gpus, problem, curves, bound)
-    return solution_of(policy, served, curves, operation, held_against, declared=declared)
-
-
-def _infeasible(policy: str, bound: float, problems: Sequence[str]) -> Solution:
-    return Solution(policy=policy, feasible=False, objective=0.0, bound=bound, problems=tuple(problems))

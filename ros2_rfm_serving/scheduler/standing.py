@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, ScheduleError
@@ -23,6 +24,8 @@ from ros2_rfm_serving.scheduler.standby import uncovered
 from ros2_rfm_serving.scheduler.watch import Finding
 from ros2_rfm_serving.types import Schedule
 
+MOST_EFFORT = 16
+"""Times the work of one plan that the last attempt at a better one may take."""
 REMEMBERED = 64
 """Kinds of fleets without a plan."""
 
@@ -65,6 +68,7 @@ class Standing:
         self._run(first.factory)
         book.planned(first, "the scheduler began")
         self._publish(first.fleet)
+        self._look_further(first)
 
     @property
     def epoch(self) -> int:
@@ -124,6 +128,15 @@ class Standing:
         self._book.planned(made, told, background=True, published=published)
         if published:
             self._publish(made.fleet)
+        if order.needed or order.effort == 1 or migration.gained_actions:
+            self._look_further(made)
+
+    def _look_further(self, made: Planned) -> None:
+        """Of a search that was cut short twice the work may find more, when nobody wants anything else; one that found nothing
+        better than what is in force was the last."""
+        if not made.complete and made.effort < MOST_EFFORT:
+            order = self._order(self.factory, self._fleet.robots, needed=False)
+            self._background = replace(order, effort=2 * made.effort)
 
     def _note_impossible(self, order: PlanOrder, why: RfmError) -> None:
         """The same input gives the same answer, unless the planner failed."""
@@ -188,6 +201,7 @@ class Standing:
         self._roster.limit_to(planned.factory, once_declared)
         self._book.planned(planned, why)
         self._publish(planned.fleet)
+        self._look_further(planned)
 
     def _publish(self, fleet: Fleet) -> None:
         self._fleet = fleet

@@ -58,6 +58,7 @@ class SimulatedScheduler:
         self.roster = Roster(IDENTITY, lease_s)
         first = plan(PlanOrder(factory=factory, robots=tuple(factory.robots), policy=policy), profile, catalogue, work=work)
         self.brain = InForce(first, self.roster, self._publish, logging.getLogger(__name__), book or NoBook())
+        self._drive()
 
     # --- what happens to it ---
 

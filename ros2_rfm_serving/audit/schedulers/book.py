@@ -111,6 +111,7 @@ def _inputs(planned: Planned, factory: str, profiles: str) -> dict[str, Any]:
         "previous": previous.epoch if previous else 0,
         "policy": planned.policy,
         "seen": seen.to_json(planned.seen),
+        "effort": planned.effort,
     }
 
 

@@ -101,6 +101,7 @@ class SchedulerReplay:
             previous=previous,
             policy=inputs["policy"],
             seen=seen.from_json(inputs.get("seen", {})),
+            effort=inputs.get("effort", 1),
         )
 
     def _as_planned(self, inputs: Mapping[str, Any], schedule: Any) -> Fleet:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, hosts_of, tidy
+from ros2_rfm_serving.scheduler.policies.recombination import Recombination
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.parts import Parted, parted, undivided
 from ros2_rfm_serving.scheduler.prediction.rates import Rates, RateSearch
@@ -23,6 +24,10 @@ EQUAL = 1e-6
 """Relative difference of scores that means nothing."""
 SUFFICIENT = 1e-4
 """Relative gain below which a move is not worth another round."""
+
+
+RECOMBINED = 25
+"""Small moves, after which the servers seen until then are put together anew."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Search:
         self._repairs = REPAIR_WORK * len(problem.servers)
         """Work that is left for them."""
         self._known: dict[Placement, Candidate] = {}
+        self._recombination = Recombination(problem, budget)
         self._worth = 0.0
         self._near: Rates | None = None
 
@@ -52,12 +58,15 @@ class Search:
         groups = tidy(placement)
         if groups not in self._known:
             large = len(self._problem.servers) >= LARGE
-            parts = (undivided if large else parted)(self._problem, hosts_of(groups, self._problem))
+            hosts = hosts_of(groups, self._problem)
+            parts = (undivided if large else parted)(self._problem, hosts)
             search = RateSearch(parts.problem, self._curves, parts.hosts)
             rates = search.best(self._worth, self._near if large else None)
             self._budget.spend(search.work + PLACEMENT_WORK * len(self._problem.servers))
             score = parts.problem.objective(rates) if rates is not None else -search.distance()
             self._known[groups] = Candidate(groups, parts, rates, score)
+            if rates is not None and not large:
+                self._recombination.add(hosts, parts, rates)
             if score > self._worth:
                 self._worth, self._near = score, rates
         return self._known[groups]
@@ -87,12 +96,21 @@ class Search:
         best = found[0]
         for start in found:
             if best.score >= good_enough or (self._expired() and best.rates is not None):
-                return best
+                return self._recombined(best)
             best = max(best, self._climb(start, good_enough), key=lambda c: c.score)
         for _ in range(rounds):
             if best.score >= good_enough or self._expired():
                 break
             best = max(best, self._climb(self._shaken(best), good_enough), key=lambda c: c.score)
+        return self._recombined(best)
+
+    def _recombined(self, best: Candidate) -> Candidate:
+        """The last word, as long as it is a better one."""
+        while placement := self._recombination.best(best.score):
+            other = self.evaluate(placement)
+            if other.score <= best.score:
+                break
+            best = other
         return best
 
     def _repaired(self, candidate: Candidate) -> Candidate:
@@ -115,7 +133,7 @@ class Search:
         improved = True
         while improved and candidate.score < good_enough:
             improved = False
-            for move in self._shuffled_moves(candidate.placement):
+            for move in self._steps(candidate):
                 if self._expired():
                     return candidate
                 other = self.evaluate(move)
@@ -123,6 +141,12 @@ class Search:
                     candidate, improved = other, True
                     break
         return candidate
+
+    def _steps(self, candidate: Candidate) -> Iterator[Placement]:
+        for i, move in enumerate(self._shuffled_moves(candidate.placement)):
+            if i % RECOMBINED == 0 and (recombined := self._recombination.best(candidate.score)):
+                yield recombined
+            yield move
 
     def _expired(self) -> bool:
         return self._budget.expired(self._share)

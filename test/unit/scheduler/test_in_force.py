@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -282,3 +284,70 @@ def test_a_better_plan_waits_for_those_who_wait_for_one(running: Running) -> Non
     assert running.fleet.wanted is asked and running.fleet.epoch == 2
     running.plan_what_is_wanted()
     assert isinstance(waits.answer, int) and not isinstance(waits.answer, ScheduleError)
+
+
+def cut_short(made: Planned | RfmError, *, actions_hz: float | None = None) -> Planned:
+    """A plan as it would be, had more work been of use; and worth so many actions/s."""
+    assert isinstance(made, Planned)
+    fleet = made.fleet
+    if actions_hz is not None:
+        more = actions_hz / fleet.actions_hz()
+        routes = tuple(replace(route, predicted_rate_hz=more * route.predicted_rate_hz) for route in fleet.schedule.routes)
+        fleet = copy(fleet)
+        fleet.schedule = replace(fleet.schedule, routes=routes)
+    return made._replace(fleet=fleet, complete=False)
+
+
+def test_a_plan_that_was_cut_short_is_improved_while_nobody_wants_anything(running: Running) -> None:
+    running.plan_what_is_wanted()
+    replan = running.replan()
+    asked = running.fleet.wanted
+    assert asked is not None and asked.effort == 1
+    running.fleet.planned(asked, cut_short(running.plan(asked)))
+    assert replan.answer == 2
+    efforts = []
+    while (order := running.fleet.wanted) is not None:
+        assert not order.needed and order.previous is running.schedules[-1], "whoever asks takes its place"
+        efforts.append(order.effort)
+        before = running.fleet.fleet.actions_hz()
+        made = cut_short(running.plan(order), actions_hz=1.1 * before)
+        running.fleet.planned(order, made)
+        assert running.fleet.fleet is made.fleet, "it is worth it"
+    assert efforts == [2, 4, 8, 16]
+
+
+def test_looking_for_a_better_plan_ends_where_more_work_found_none(running: Running) -> None:
+    running.plan_what_is_wanted()
+    running.replan()
+    for effort in (1, 2):
+        order = running.fleet.wanted
+        assert order is not None and order.effort == effort
+        running.fleet.planned(order, cut_short(running.plan(order)))
+    assert running.fleet.wanted is None and running.fleet.epoch == 2
+
+
+def test_looking_for_a_better_plan_gives_way(running: Running) -> None:
+    running.plan_what_is_wanted()
+    running.replan()
+    order = running.fleet.wanted
+    assert order is not None
+    running.fleet.planned(order, cut_short(running.plan(order)))
+    better = running.fleet.wanted
+    assert better is not None and better.effort == 2
+    waits = running.fleet.admit("late", "wrist")
+    assert running.fleet.wanted is not better
+    running.fleet.planned(better, cut_short(running.plan(better)))
+    assert running.fleet.epoch == 2 and waits.answer is None, "nobody wants it any more"
+    running.plan_what_is_wanted()
+    assert isinstance(waits.answer, int)
+    running.fleet.planned(better, cut_short(running.plan(better)))
+    assert running.fleet.epoch == waits.answer
+
+
+def test_more_work_is_what_a_better_plan_is_made_with(running: Running) -> None:
+    factory = running.fleet.factory
+    once = PlanOrder(factory=factory, robots=tuple(factory.robots), policy="best")
+    made, better = running.plan(once), running.plan(replace(once, effort=4))
+    assert isinstance(made, Planned) and isinstance(better, Planned)
+    assert (made.effort, better.effort) == (1, 4) and better.work >= made.work
+    assert better.fleet.actions_hz() >= made.fleet.actions_hz()

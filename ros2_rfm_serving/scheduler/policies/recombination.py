@@ -1,0 +1,71 @@
+"""The best placement that can be put together from servers of placements that were looked at before.
+
+What a server with these robots is worth hardly depends on the others, so long as its robots wait mostly for it. Then choosing
+servers such that every robot is served once, on no more GPUs than there are, is an integer program with a column for every server
+that was ever tried: set partitioning, as vehicles are routed from a pool of known tours. Small moves change two servers at a time
+and each must pay at once; this changes all of them. Where System 2 ties servers together their worth is an estimate, and the
+placement has to be looked at like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ortools.linear_solver import pywraplp
+
+from ros2_rfm_serving.scheduler import programs
+from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of
+from ros2_rfm_serving.scheduler.prediction.parts import Parted
+from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
+from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.types import SYSTEM1
+
+NODES = 20
+"""Of the search tree, at the most."""
+
+
+class Recombination:
+    """Servers that were seen, with the most that each was worth."""
+
+    def __init__(self, problem: Problem, budget: Budget) -> None:
+        self._problem, self._budget = problem, budget
+        self._worth: dict[Host, float] = {}
+        """Weighted actions/s of the robots whose System 1 is there."""
+        self._news = False
+
+    def add(self, hosts: Iterable[Host], parts: Parted, rates: Rates) -> None:
+        """A placement with its rates; `hosts` with the demands of the problem, those of `parts` with its own."""
+        for host, parted in zip(hosts, parts.hosts, strict=True):
+            worth = _worth(parts.problem, parted, rates)
+            if worth > self._worth.get(host, -1.0):
+                self._worth[host], self._news = worth, True
+
+    def best(self, least: float) -> Placement:
+        """Empty: none that would be worth more than `least`, or nothing is new since it was asked last."""
+        if not self._news:
+            return ()
+        self._news = False
+        solver, hosts = programs.integer(NODES), list(self._worth)
+        chosen = [solver.IntVar(0, self._problem.gpus[host.config.gpu_type], "") for host in hosts]
+        self._constrain(solver, hosts, chosen)
+        solver.Maximize(sum(self._worth[host] * number for host, number in zip(hosts, chosen, strict=True)))
+        status = solver.Solve()
+        self._budget.spend(programs.work_of(solver))
+        if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE) or solver.Objective().Value() <= least:
+            return ()
+        return groups_of(host for host, number in zip(hosts, chosen, strict=True) for _ in range(round(number.solution_value())))
+
+    def _constrain(self, solver: pywraplp.Solver, hosts: Sequence[Host], chosen: Sequence[pywraplp.Variable]) -> None:
+        gpus = {gpu_type: solver.Constraint(0, number) for gpu_type, number in self._problem.gpus.items()}
+        counts = [self._problem.robots_of(demand) for demand in self._problem.demands]
+        served = [solver.Constraint(count, count) for count in counts]
+        for host, number in zip(hosts, chosen, strict=True):
+            gpus[host.config.gpu_type].SetCoefficient(number, 1)
+            for demand, robots in host.robots:
+                served[demand].SetCoefficient(number, robots)
+
+
+def _worth(problem: Problem, host: Host, rates: Rates) -> float:
+    served = ((problem.demands[index], robots) for index, robots in host.robots)
+    return sum(robots * problem.classes[d.task].value * rates[d.task] for d, robots in served if d.component == SYSTEM1)
