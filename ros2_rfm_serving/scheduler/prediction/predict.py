@@ -65,11 +65,7 @@ def solution_of(
         servers=servers,
         problems=tuple(problems),
         complete=operation.complete,
-        notes=(
-            *_beyond(servers),
-            *_doubtful(servers),
-            *(() if bound.proven else ("the bound is loose: its search was cut short",)),
-        ),
+        notes=tuple(_notes(servers, bound)),
     )
 
 
