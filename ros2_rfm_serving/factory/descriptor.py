@@ -31,6 +31,7 @@ SIMULATED_IMAGE_SIZE_PX = (96, 96)
 """Of a simulated robot, unless it is declared."""
 SLO_MARGIN = 0.0
 """Unless it is declared."""
+MOST_NETWORK_MS = 60_000.0
 CLUSTER, FLEET, STANDBY, PLANNING = "server_cluster", "robot_fleet", "standby", "planning"
 """Sections of the file; every other one is a task."""
 SIMULATED_TASKS = ("reach", "push", "pick-place", "door-open", "visit-then-push")
@@ -80,16 +81,16 @@ class Planning(_Section):
     """How cautious a plan is. Ours."""
 
     slo_margin: float = Field(default=SLO_MARGIN, ge=0, le=0.5)
-    """Share of what an SLO leaves for the server (the network's part taken off) that no prediction may use up. The default is the
-    measured scatter of simulations about predictions (docs/scheduler.md)."""
+    """Share of every SLO that no prediction may use up: taken off first, before the network's part. Why none is the default:
+    docs/scheduler.md."""
 
 
 class Network(_Section):
     """Between a group of robots and the servers, there and back. Ours."""
 
-    round_trip_ms: float = Field(default=0.0, ge=0)
+    round_trip_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
     """At best."""
-    jitter_ms: float = Field(default=0.0, ge=0)
+    jitter_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
     """Mean of what is added to it: half of it each way, exponentially distributed."""
 
     @property

@@ -56,7 +56,7 @@ def alike(servers: Iterable[ServerSolution]) -> list[list[ServerSolution]]:
 def names(servers: Iterable[str]) -> str:
     """["server_1", "server_2", "server_3", "server_7"] -> server_1-3,7"""
     numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for name in servers:
+    for name in dict.fromkeys(servers):
         parts = re.fullmatch(r"(\D*)(\d+)(.*)", name)
         assert parts, "servers are numbered (factory/descriptor.py)"
         numbers[parts[1], parts[3]].append(int(parts[2]))

@@ -15,7 +15,7 @@ from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.monitoring.plain import PlainTable
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.reports.placement import alike, allocation, components_of, gpu_of, limits_of, names
-from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream, TaskSolution
+from ros2_rfm_serving.scheduler.solution import SLO_SLACK, ServerSolution, Solution, Stream, TaskSolution
 
 NONE = "-"
 SERVER = re.compile(r"server_\w+")
@@ -40,11 +40,21 @@ def summary(solution: Solution) -> Text:
     else:
         head = Text.assemble(("feasible", "bold green"), f" with policy {solution.policy}; ")
     cut = "" if solution.complete else "; the work that was allowed is done: this is the best schedule found until then"
-    bound = f", no schedule is above {solution.bound:.2f} (gap {percent(solution.gap)})" if math.isfinite(solution.bound) else ""
-    by_curves = f"objective {solution.objective:.2f} actions/s (weighted){bound}, both by the profile's curves"
+    by_curves = f"objective {solution.objective:.2f} actions/s (weighted){_bound(solution)}"
     more = solution.expected > solution.objective * (1 + 1e-6)
     expected = f"; {solution.expected:.2f} expected of robots that keep pace by themselves, which no curve counts" if more else ""
     return head.append(f"{by_curves}{expected}; work {solution.work:.2f}{cut}")
+
+
+def _bound(solution: Solution) -> str:
+    """Robots without caps are judged by their own queue, which may keep an SLO that the curves do not: such a schedule is none of
+    those that the bound is of."""
+    if not math.isfinite(solution.bound):
+        return ", by the profile's curves"
+    if solution.objective > solution.bound * SLO_SLACK:
+        least = f"; no schedule that keeps its SLOs by the profile's curves is above {solution.bound:.2f}"
+        return f"{least}, this one keeps them by its robots' own queue"
+    return f", no schedule is above {solution.bound:.2f} (gap {percent(solution.gap)}), both by the profile's curves"
 
 
 def problem_lines(problems: Iterable[str]) -> list[Text]:

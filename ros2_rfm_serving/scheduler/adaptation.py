@@ -9,7 +9,7 @@ while models move.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -46,7 +46,7 @@ class Fleet:
         self._problem, self._curves = problem, curves
         self._classes = {task.name: task for task in problem.classes}
         self._task_of = {robot.name: robot.task for robot in robots}
-        self._hosts = {p.server: _host(p, problem.seen) for p in schedule.placements}
+        self._hosts = _hosts(schedule.placements, problem.seen)
         self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
         self._seat(schedule.routes)
         self._planned_hz = {task: fmean(rates_hz) for task, rates_hz in self._rates_of().items()}
@@ -215,9 +215,8 @@ class Fleet:
         mine = [_route(robot, d, seats[d.index], rate_hz, rate_hz) for d in task.demands]
         routes = (*(self._at(route, found.rates_hz, now_hz) for route in self.schedule.routes), *mine)
         changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
-        changed._hosts = {
-            name: _host(self._batched(host.placement, found.batch_sizes), self._problem.seen) for name, host in self._hosts.items()
-        }
+        placements = [self._batched(host.placement, found.batch_sizes) for host in self._hosts.values()]
+        changed._hosts = _hosts(placements, self._problem.seen)
         changed._seat(routes)
         gained_hz = sum(r.predicted_rate_hz for r in routes if r.component == SYSTEM1)
         gained_hz -= sum(r.predicted_rate_hz for r in self.schedule.routes if r.component == SYSTEM1)
@@ -282,9 +281,15 @@ class Fleet:
         return self
 
 
-def _host(placement: Placement, seen: Seen) -> Host:
+def _hosts(placements: Sequence[Placement], seen: Seen) -> dict[str, Host]:
+    """Those that share a GPU take turns."""
+    on_gpu = Counter(placement.gpu or placement.server for placement in placements)
+    return {p.server: _host(p, seen, on_gpu[p.gpu or p.server]) for p in placements}
+
+
+def _host(placement: Placement, seen: Seen, slices: int) -> Host:
     gpu = placement.gpu or placement.server
-    return Host(placement, seen.gpu_type(gpu, placement.gpu_type), lives=gpu not in seen.lost)
+    return Host(placement, seen.gpu_type(gpu, placement.gpu_type), slices=slices, lives=gpu not in seen.lost)
 
 
 def _route(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: float) -> Route:

@@ -95,8 +95,10 @@ class _Why:
         host = self._hosts[route.server]
         others = [name for name, other in self._hosts.items() if name != route.server and self._takes(other, demand)]
         where = f"one of {len(others) + 1} servers with" if others else "the only server with"
+        fixed, size = host.config.batching == "fixed", host.config.batch_size
+        batches = f"in batches of {size}" if fixed else "batching continuously"
         standby = f"; {route.standby} takes over if it is lost" if route.standby else "; nobody takes over if it is lost"
-        return f"{where} {demand.model!r}, in batches of {host.config.batch_size}: {self._load(host, demand)}{standby}"
+        return f"{where} {demand.model!r}, {batches}: {self._load(host, demand)}{standby}"
 
     def _load(self, host: Host, demand: Demand) -> str:
         most_hz = host.capacity_hz(host.slos, self._curves)
@@ -109,24 +111,23 @@ class _Why:
         if not demand.goal_coupled:
             return f"declared: {demand.fixed_hz:g} Hz"
         rate_hz = route.predicted_rate_hz / demand.calls
-        waits = {d.index: self._slowest_s(d) for d in task.coupled}
+        mine = {r.component: self._hosts[r.server] for r in self._fleet.schedule.routes if r.robot == route.robot}
+        waits = {d.index: mine[d.component].mean_s(0.0, self._curves) for d in task.coupled}
         loop_hz = task.closed_loop_hz(waits)
         if rate_hz >= BINDS * loop_hz:
             waited = " + ".join(f"{d.calls:.3g} x {1e3 * waits[d.index]:.0f} ms for {d.component}" for d in task.coupled)
             parts = f"the longer of {1e3 * task.cycle_s:.0f} ms and {waited}" if task.overlapped else ""
             cycle = parts or f"{1e3 * task.cycle_s:.0f} ms of execution + {waited}"
             return f"its own cycle: {cycle}, {loop_hz:.2f} actions/s"
-        full = [name for name, host in self._hosts.items() if self._holds_back(host, task)]
+        if math.isinf(route.max_rate_hz):
+            return "it has no limit, and more is asked of its servers than they can answer"
+        full = sorted({mine[d.component].placement.server for d in task.coupled if self._is_full(mine[d.component])})
         if full:
             return f"the SLO on {', '.join(full)}, which others share: without it the cycle would allow {loop_hz:.2f} actions/s"
         return f"what other classes are worth: its own cycle would allow {loop_hz:.2f} actions/s"
 
-    def _holds_back(self, host: Host, task: TaskClass) -> bool:
-        mine = any(host.demands[d.index] for d in task.coupled)
-        return mine and host.load_hz >= BINDS * host.capacity_hz(host.slos, self._curves)
-
-    def _slowest_s(self, demand: Demand) -> float:
-        return max((h.mean_s(0.0, self._curves) for h in self._hosts.values() if h.demands[demand.index]), default=0.0)
+    def _is_full(self, host: Host) -> bool:
+        return host.load_hz >= BINDS * host.capacity_hz(host.slos, self._curves)
 
     # --- what else ---
 

@@ -51,7 +51,8 @@ def _left(demand: Demand) -> str:
     network = f"the network ({1e3 * demand.network_s:.0f} ms)" if demand.network_s else ""
     margin = f"a margin of {demand.margin:.0%}" if demand.margin else ""
     takers = " and ".join(text for text in (network, margin) if text)
-    return f": {takers} leave {1e3 * max(demand.slo_s, 0.0):.0f} ms for the server" if takers else ""
+    leave = "leave" if network and margin else "leaves"
+    return f": {takers} {leave} {1e3 * max(demand.slo_s, 0.0):.0f} ms for the server" if takers else ""
 
 
 def _floors(problem: Problem, curves: Curves) -> Iterator[str]:

@@ -14,11 +14,11 @@ from ros2_rfm_serving.types import Placement, Route
 
 
 class Host:
-    def __init__(self, placement: Placement, gpu_type: str, *, lives: bool = True) -> None:
-        """gpu_type: of the curves that hold for it."""
+    def __init__(self, placement: Placement, gpu_type: str, *, slices: int = 1, lives: bool = True) -> None:
+        """gpu_type: of the curves that hold for it. slices: models that share its GPU."""
         self._lives = lives
         self.placement = placement
-        self.config = Config(placement.model, gpu_type, placement.batching, placement.batch_size)
+        self.config = Config(placement.model, gpu_type, placement.batching, placement.batch_size, slices)
         self.load_hz = 0.0
         self.sessions = 0
         self.demands: Counter[int] = Counter()

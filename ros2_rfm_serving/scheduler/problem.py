@@ -13,6 +13,10 @@ from ros2_rfm_serving.factory.descriptor import ExecutionMode, Network
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.types import Schedule
 
+LEAST_SHARE, LEAST_HZ = 0.01, 0.01
+"""Of f_max, and at most: the action rate below which a robot is not served. No plan lets some stand still for others, which may be
+worth more; how slow is too slow for a task is its `min_action_rate_hz`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
@@ -68,7 +72,7 @@ class TaskClass:
     them."""
     value: float
     floor_hz: float
-    """Of one robot."""
+    """Of one robot: what was declared, or next to nothing, but never nothing."""
     overlapped: bool
     """Asynchronous execution: a cycle lasts the longer of execution and inference instead of their sum."""
     demands: tuple[Demand, ...]
@@ -157,13 +161,14 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
     """seen_s: execution time of what is executed of a chunk, where it is not as declared."""
     task, round_trip_s = factory.tasks[name], factory.network_of(name).mean_s
     overlapped = task.execution.mode is ExecutionMode.ASYNC
+    cycle_s = (seen_s or task.cycle_period_s) + (0.0 if overlapped else round_trip_s * sum(d.calls for d in demands))
     return TaskClass(
         name=name,
         num_robots=count,
-        cycle_s=(seen_s or task.cycle_period_s) + (0.0 if overlapped else round_trip_s * sum(d.calls for d in demands)),
+        cycle_s=cycle_s,
         round_trip_s=round_trip_s if overlapped else 0.0,
         value=task.value,
-        floor_hz=task.floor_hz(count),
+        floor_hz=task.floor_hz(count) or min(LEAST_SHARE / cycle_s, LEAST_HZ),
         overlapped=overlapped,
         demands=demands,
     )

@@ -111,8 +111,10 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """Share of the bound that is missing; NaN without a bound."""
-        return 1.0 - self.objective / self.bound if self.bound > 0 and math.isfinite(self.bound) else math.nan
+        """Share of the bound that is missing; NaN without a bound, and for a schedule that it is not of: one whose robots have no
+        caps and keep by their own queue an SLO that the curves do not."""
+        known = self.bound > 0 and math.isfinite(self.bound) and self.objective <= self.bound * SLO_SLACK
+        return 1.0 - self.objective / self.bound if known else math.nan
 
     def to_json(self) -> dict[str, Any]:
         """The shape of `rfm plan --json`; infinite numbers become None."""

@@ -186,8 +186,9 @@ def raw_tasks(factory: Factory) -> tuple[list[RawTask], list[RawDemand]]:
             calls = {"system1": 1.0, "system2": ratio}.get(name, 0.0)
             slo_s = component.slo_ms / 1e3 if component.slo_ms else math.inf
             demands.append(RawDemand(len(tasks), name, component.model, calls, component.freq_hz or 0.0, slo_s))
-        overlapped = task.execution.mode.value == "async"
-        tasks.append(RawTask(entry.num_robots, task.pipeline.action_period_ms / 1e3, task.value, floor or 0.0, overlapped))
+        overlapped, cycle_s = task.execution.mode.value == "async", task.pipeline.action_period_ms / 1e3
+        least_hz = min(0.01, 0.01 / cycle_s)  # who has no floor does not stand still either
+        tasks.append(RawTask(entry.num_robots, cycle_s, task.value, floor or least_hz, overlapped))
     return tasks, demands
 
 

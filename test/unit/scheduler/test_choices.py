@@ -51,6 +51,36 @@ def test_an_obligation_has_the_rate_that_it_declares() -> None:
     assert found.why_rate == "declared: 10 Hz" and found.rate_hz == 10.0 and found.to_json()["component"] == "monitor"
 
 
+def test_servers_that_batch_continuously_have_no_batch_size() -> None:
+    running = fleet(factory(robots=6))
+    assert "batching continuously:" in of(running, "monitor").why_server
+    assert "in batches of " in of(running, "system1").why_server
+
+
+def test_a_robot_s_rate_is_explained_by_its_own_servers() -> None:
+    """Those of its class that sit elsewhere go at another rate (`parts`)."""
+    declared = factory(robots=6)
+    running = crowded(declared)
+    alone = next(name for name, host in running.hosts.items() if host.config.model == "policy" and not host.sessions)
+    first = ("carry_1", "system1")
+    routes = tuple(replace(r, server=alone) if (r.robot, r.component) == first else r for r in running.schedule.routes)
+    moved = rebuilt(declared, replace(running.schedule, routes=routes), declared.robots, PROFILE, None)
+    why = [choices(moved, robot)[-1].why_rate for robot in ("carry_1", "carry_2")]
+    quick_hz, slow_hz = (float(text.split()[-2]) for text in why)
+    assert quick_hz > slow_hz and alone not in why[1]
+
+
+def test_models_that_share_a_gpu_have_their_part_of_it() -> None:
+    """`best` too lets models share where only that serves everybody."""
+    declared = factory(robots=1, servers=1, slo_ms=200, watch_hz=1)
+    shared = fleet(declared)
+    assert {p.gpu for p in shared.schedule.placements} == {"server_1"}
+    found = of(shared, "system1")
+    host, curves = shared.hosts[found.server], shared.curves
+    assert host.config.slices == 2 and host.mean_s(0.0, curves) >= 2 * curves.mean(replace(host.config, slices=1)).y[0]
+    assert f"of the {curves.capacity_hz(host.config, 0.2, 99.0):.1f} requests/s" in found.why_server
+
+
 def test_a_robot_that_is_not_served_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="no robot 'carry_7' is served"):
         choices(fleet(factory()), "carry_7")

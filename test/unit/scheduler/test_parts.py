@@ -43,6 +43,18 @@ def test_who_sits_on_a_quick_server_does_not_wait_for_those_on_a_slow_one() -> N
     assert sum(route.predicted_rate_hz for route in routes) == pytest.approx(solution.objective)
 
 
+def test_nobody_stands_still_for_others_that_are_worth_more() -> None:
+    """Without a floor a robot may be slow, but it is served: a route of 0 Hz is none."""
+    text = TEXT.replace("num_robots: 6}", "num_robots: 6}, {task: sort, num_robots: 2}").replace("slo_ms: 1000", "slo_ms: 72")
+    cheap = text[text.index("carry:") :].replace("carry:", "sort:").replace("pipeline", "value: 0.01\n  pipeline")
+    two = SmallFactory(parse_factory(text + cheap), ROWS)
+    for policy in ("best", "rosa"):
+        solution = plan_factory(two.factory, two.profile, policy=policy)
+        assert solution.feasible and solution.bound >= solution.objective * (1 - 1e-9)
+        assert 0 < solution.tasks["sort"].slowest_rate_hz < solution.tasks["carry"].slowest_rate_hz
+        assert all(route.max_rate_hz > 0 for route in to_schedule(solution, two.factory.robots, epoch=1).routes)
+
+
 def _planned(seed: int) -> Solution:
     case = random_factory(Size(servers=8, robots=64, classes=4, models=3), seed)
     return plan_factory(case.factory, case.profile, explained=False)

@@ -20,6 +20,7 @@ from rich.console import Console
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_factory
 from ros2_rfm_serving.profiles import COLUMNS, Profile, load_profiles, parse_profiles
+from ros2_rfm_serving.reports.placement import names
 from ros2_rfm_serving.reports.plan_tables import plan_report
 from ros2_rfm_serving.scheduler import POLICIES, Solution, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.prediction.curves import Line
@@ -345,6 +346,21 @@ def test_the_report_says_what_the_bound_is_of(repository: Path, shipped: tuple[P
     declared = rosa_factory(repository, "p4", 32)
     text = _printed(plan_factory(declared, *shipped), declared, shipped[0])
     assert "by the profile's curves" in text and "robots that keep pace by themselves" in text
+
+
+def test_a_schedule_that_the_bound_is_not_of_is_said_to_be_none_of_its_kind() -> None:
+    """Robots without caps may keep by their own queue an SLO that the curves, measured under others, do not."""
+    declared = factory()
+    planned = plan_factory(declared, PROFILE)
+    above = replace(planned, objective=1.5 * planned.bound)
+    assert math.isnan(above.gap) and planned.gap >= 0
+    text = " ".join(_printed(above, declared).split())
+    assert f"no schedule that keeps its SLOs by the profile's curves is above {planned.bound:.2f}" in text and "gap" not in text
+    assert "both" not in _printed(plan_factory(factory(servers=1), PROFILE), declared), "there is no bound to speak of"
+
+
+def test_a_server_is_named_once_however_many_parts_it_serves() -> None:
+    assert names(["server_1", "server_1", "server_2", "server_3"]) == "server_1-3"
 
 
 def _printed(solution: Solution, declared: Factory, profile: Profile = PROFILE) -> str:
