@@ -16,9 +16,12 @@ from typing import Any, NamedTuple
 from ros2_rfm_serving.errors import PlannerError, ProfileError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.plan_worker import Job, Made, Refused, main
 from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, plan, rebuilt
 
+LONGEST_PLAN_S = 900.0
+"""Thirty times what 256 GPUs take on a core of their own: a process that needs longer is stopped, or waits for what never comes."""
 CODES: dict[int, type[RfmError]] = {error.code: error for error in (ScheduleError, ProfileError)}
 
 
@@ -52,6 +55,7 @@ class Planner:
         self._profile, self._catalogue, self._log = load_profiles(profiles), Catalogue.load(profiles / "models.yaml"), log
         self._worker: _Worker | None = None
         self._running: PlanOrder | None = None
+        self._began_s = 0.0
         self._made: queue.SimpleQueue[tuple[PlanOrder, Planned | RfmError]] = queue.SimpleQueue()
 
     def lookout(self, fleet: InForce) -> Lookout:
@@ -72,6 +76,9 @@ class Planner:
                     self._log.error(str(made))
                     self.end()
                 fleet.planned(order, made)
+        if self._running is not None and clock() - self._began_s > LONGEST_PLAN_S:
+            self._made.put((self._running, PlannerError(f"no plan after {LONGEST_PLAN_S:g} s: ask again")))
+            return
         wanted = fleet.wanted
         if wanted is None or wanted is self._running:
             return
@@ -89,7 +96,7 @@ class Planner:
     # --- parts ---
 
     def _begin(self, order: PlanOrder) -> None:
-        self._running = order
+        self._running, self._began_s = order, clock()
         try:
             self._worker = self._worker or _Worker.started()
         except OSError as error:

@@ -77,7 +77,7 @@ class SchedulerNode(Node):
         first = self._planner.at_once(PlanOrder(factory=factory, robots=tuple(factory.robots), policy=values.text("policy")))
         self._fleet = InForce(first, self._roster, self._publish, self.get_logger(), self._book)
         self._attendance = Attendance(self, names, self._roster, self._fleet)
-        self._watching = Watching(self, names, self._fleet, self._planner.lookout(self._fleet))
+        self._watching = Watching(self, names, self._fleet, self._planner.lookout(self._fleet), self._identity)
         told = (self._followers.diagnosis, self._attendance.diagnosis, self._watching.diagnosis)
         self._diagnostics = Diagnostics(self, lambda: told)
         self.create_service(srv.AdmitRobot, names.admit_robot, self._admit, qos_profile=qos.CONTROL)

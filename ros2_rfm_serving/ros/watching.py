@@ -29,8 +29,8 @@ NAMED = 3
 class Watching:
     """All servers of the descriptor, and a sample of the robots of each task. Looks twice a second."""
 
-    def __init__(self, node: Node, names: qos.Names, fleet: InForce, lookout: Lookout) -> None:
-        self._node, self._names, self._fleet, self._lookout = node, names, fleet, lookout
+    def __init__(self, node: Node, names: qos.Names, fleet: InForce, lookout: Lookout, identity: int) -> None:
+        self._node, self._names, self._fleet, self._lookout, self._identity = node, names, fleet, lookout, identity
         self._servers: dict[str, Any] = {}
         self._robots: dict[str, Any] = {}
         """Name -> the subscription to its status."""
@@ -43,7 +43,9 @@ class Watching:
         """`scheduler: servers`: WARN as long as one is lost, or a promise of the schedule does not hold by what was measured."""
         lookout, watch = self._lookout, self._lookout.watch
         level, message = DiagnosticStatus.OK, f"{len(self._servers)} servers are as planned"
-        if lookout.broken:
+        if watch.health.is_deaf:
+            level, message = DiagnosticStatus.WARN, "no server is heard: what the schedule says of them may not be so"
+        elif lookout.broken:
             level, message = DiagnosticStatus.WARN, "; ".join(lookout.broken[:NAMED])
         elif lost := watch.health.lost:
             level, message = DiagnosticStatus.WARN, f"planned without {', '.join(lost)}"
@@ -120,7 +122,7 @@ class Watching:
         if status.header.frame_id != server or status.state not in ServerState._value2member_map_:
             self._refuse()
         else:
-            self._lookout.hear_server(server_word(server, status), clock())
+            self._lookout.hear_server(server_word(server, status, self._identity), clock())
 
     def _on_robot(self, robot: str, status: Any) -> None:
         if status.header.frame_id != robot:
@@ -129,7 +131,8 @@ class Watching:
             self._lookout.hear_robot(robot_word(robot, task, status), clock())
 
 
-def server_word(server: str, status: Any) -> ServerWord:
+def server_word(server: str, status: Any, scheduler: int) -> ServerWord:
+    """scheduler: that hears it."""
     told = {histogram.name: histogram for histogram in status.histograms}
     inference, wait = told.get("inference_s"), told.get("queue_wait_s")
     return ServerWord(
@@ -142,6 +145,8 @@ def server_word(server: str, status: Any) -> ServerWord:
         replies=sum(int(count) for count in inference.counts) if inference else 0,
         inference_s=inference.sum if inference else 0.0,
         queue_wait_s=wait.sum if wait else 0.0,
+        follows=status.schedule_epoch if status.scheduler == scheduler else 0,
+        follows_another=status.scheduler not in (0, scheduler),
     )
 
 

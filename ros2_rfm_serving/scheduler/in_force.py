@@ -15,6 +15,7 @@ from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.orders import Admit, Order, Release, Replan
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.roster import Roster
+from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.standing import Book, Log, Standing
 from ros2_rfm_serving.types import Schedule
 
@@ -170,7 +171,7 @@ class InForce(Standing):
     # --- plans that were made ---
 
     def _conclude(self, order: Order, asked: PlanOrder, made: Planned | RfmError) -> None:
-        if asked.epoch != self.epoch + 1 or asked.seen != self.seen:
+        if asked.epoch != self.epoch + 1 or self._out_of_date(asked.seen, order):
             order.in_vain += 1
             self._log.info(f"the fleet changed while it was planned ({asked.epoch} would follow {self.epoch}): planning it again")
             return
@@ -180,6 +181,12 @@ class InForce(Standing):
             order.close(made)
             return
         self._go_over(made, order.why)
+        if asked.seen != self.seen:
+            self._background = self._order(self.factory, made.fleet.robots)
         if isinstance(order, Admit):
             self._enrol(order.robot, order.task)
         order.close(self.epoch)
+
+    def _out_of_date(self, seen: Seen, order: Order) -> bool:
+        """Figures of a large factory may change more often than it is planned: whoever has waited long does not wait for them."""
+        return seen.lost != self.seen.lost if order.in_vain >= PATIENT else seen != self.seen

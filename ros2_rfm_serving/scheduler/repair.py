@@ -49,7 +49,8 @@ def adapted(
 def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bool) -> tuple[Fleet, dict[str, str]]:
     """The next epoch without these; and who finds no room on the servers as they are: robot -> why.
 
-    A schedule that nothing would remain of is left as it is. peers: those of the normal routes may stand by.
+    A schedule that nothing would remain of is left as it is: only a plan of the whole factory helps.
+    peers: those of the normal routes may stand by.
     """
     before = fleet.schedule
     if not any(_gpu(p) in lost for p in before.placements):
@@ -59,7 +60,7 @@ def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bo
     stranded = dict.fromkeys(route.robot for route in turned if route.server not in kept)
     routes = tuple(route for route in turned if route.robot not in stranded)
     if not routes:
-        return fleet, {}
+        return fleet, dict.fromkeys(stranded, f"nobody could be served without {', '.join(sorted(lost))} as the others are")
     used = {route.server for route in routes}
     placements = tuple(replace(p, standby=p.standby and p.server not in used) for p in kept.values())
     schedule = replace(before, epoch=before.epoch + 1, placements=_with_components(placements, routes), routes=routes)

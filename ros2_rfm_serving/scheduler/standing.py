@@ -28,6 +28,8 @@ MOST_EFFORT = 16
 """Times the work of one plan that the last attempt at a better one may take."""
 REMEMBERED = 64
 """Kinds of fleets without a plan."""
+ATTEMPTS = 3
+"""At a plan that is needed, where the planner fails."""
 
 
 class Log(Protocol):
@@ -59,6 +61,8 @@ class Standing:
         """What plans are made with, beside the descriptor and the profiles."""
         self._background: PlanOrder | None = None
         """To be planned when nobody waits for another plan."""
+        self._failures = 0
+        """Of the planner, one after the other."""
         self._tried: tuple[object, ...] = ()
         """Beside which schedule, and for whom, room was to be made last."""
         self._impossible: dict[object, str] = {}
@@ -111,6 +115,9 @@ class Standing:
 
     def _consider(self, order: PlanOrder, made: Planned | RfmError) -> None:
         """Goes over to a plan that nobody asked for if it is worth it."""
+        self._failures = self._failures + 1 if isinstance(made, PlannerError) else 0
+        if order.needed and 0 < self._failures < ATTEMPTS:
+            self._background = order
         if isinstance(made, RfmError):
             self._note_impossible(order, made)
             self._log.warning(f"the factory could not be planned anew: {made}")

@@ -356,6 +356,16 @@ def test_a_planner_that_is_killed_is_an_answer_and_the_next_one_plans(running: R
     assert planner(running) != killed
 
 
+def test_a_planner_that_is_stopped_is_an_answer_after_a_while(running: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ros2_rfm_serving.ros.planner.LONGEST_PLAN_S", 3.0)
+    waits = running.begin(srv.Replan)
+    stopped = planner(running)
+    os.kill(stopped, signal.SIGSTOP)
+    running.wait(waits.done)
+    assert (waits.result().success, waits.result().error_code) == (False, 121) and "no plan after 3 s" in waits.result().error_msg
+    running.wait(lambda: not Path(f"/proc/{stopped}").exists())
+
+
 def test_what_the_planner_does_not_expect_is_an_answer(running: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Profiles that cannot be: the planner raises what nobody raises on purpose."""
     monkeypatch.setattr(running.scheduler._planner, "_profile", None)

@@ -27,7 +27,7 @@ standby: {num_servers: 1}
 robot_fleet:
   - {task: arm, num_robots: 4}
 arm:
-  pipeline: {action_period_ms: 400}
+  pipeline: {action_period_ms: 300}
   components:
     system1: {model: emulated/arm-policy, prompt: stay, slo_ms: 60}
 """
@@ -139,3 +139,5 @@ def test_statuses_become_schedules(rig: Rig) -> None:
     rig.silent = set()
     rig.wait(lambda: not rig.value("lost"))
     rig.wait(lambda: lost in {placement.server for placement in rig.schedules[-1].placements})
+    rig.silent = {f"server_{i}" for i in range(1, 5)}
+    rig.wait(lambda: "no server is heard" in rig.told.message and rig.told.level == DiagnosticStatus.WARN)

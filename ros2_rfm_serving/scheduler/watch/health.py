@@ -16,14 +16,21 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ros2_rfm_serving.scheduler.watch.words import ServerWord
-from ros2_rfm_serving.types import ServerState
+from ros2_rfm_serving.types import Placement, ServerState
 
 LOST_AFTER_S = 3.0
 """Without being able to serve: six status messages."""
 FIRST_WORD_S = 60.0
 """For a process to start, and be heard for the first time."""
-LOADING_S, LOADING_SHARE = 60.0, 2.0
-"""For a model that was placed anew: at least so long, or this many times what the catalogue says."""
+LATE_WORD_S = 2 * LOST_AFTER_S
+"""The same, where others follow a former scheduler: the factory runs already, and whoever lives is heard soon."""
+LOADING_S, LOADING_SHARE = 300.0, 3.0
+"""For what was placed anew, as long as the server says that it gets there: at least so long, or this many times what the catalogue
+says. Weights may come from a disk or a network that is ten times as slow as the one the catalogue was measured with."""
+BUSY_LOADING_S = 10.0
+"""Without a word: whoever loads has little time left to speak."""
+GETTING_THERE = (ServerState.LOADING, ServerState.DRAINING)
+"""A server that turns to another model answers first what it has."""
 BACK_AFTER_S, LONGEST_BACK_S = 5.0, 600.0
 FORGIVEN_S = 300.0
 """A loss weighs half as much after so long."""
@@ -32,7 +39,14 @@ LOOK_PERIOD_S = 0.5
 
 @dataclass(slots=True)
 class _Server:
-    patience_s: float = FIRST_WORD_S
+    model: str = ""
+    """That it is to host; empty: none."""
+    setup: tuple[object, ...] = ()
+    """How."""
+    epoch: int = 0
+    """Of the schedule that said so first."""
+    patience_s: float = LOADING_S
+    """For it to get ready."""
     unfit_s: float = 0.0
     """For how long it could not serve what it should."""
     fit_s: float = 0.0
@@ -49,14 +63,29 @@ class _Server:
     def back_after_s(self) -> float:
         return min(BACK_AFTER_S * math.exp2(max(self.penalty - 1.0, 0.0)), LONGEST_BACK_S)
 
+    @property
+    def fits(self) -> bool:
+        """It could serve what is asked of it; one that hosts nothing is fit when it says anything but that it is broken."""
+        if self.word is None or self.quiet_s > 2 * LOOK_PERIOD_S:
+            return False
+        return self.word.state is ServerState.READY or (not self.model and self.word.state is ServerState.LOADING)
+
+    @property
+    def serves_as_placed(self) -> bool:
+        """By a word that is newer than the schedule that placed it."""
+        word = self.word
+        return (
+            word is not None and word.state is ServerState.READY and (word.model, True) == (self.model, word.follows >= self.epoch)
+        )
+
 
 class Health:
     """Of declared servers; a word of any other one says nothing."""
 
     def __init__(self) -> None:
         self._servers: dict[str, _Server] = {}
-        self._models: dict[str, str] = {}
         self._looked_s = math.nan
+        self._first_word_s = FIRST_WORD_S
         self.unknown = 0
         """Words of servers that nobody declared."""
 
@@ -69,6 +98,11 @@ class Health:
         """Server that lives again -> s until it is used."""
         return {name: s.back_after_s - s.fit_s for name, s in self._servers.items() if s.lost and s.fit_s > 0.0}
 
+    @property
+    def is_deaf(self) -> bool:
+        """Nobody at all is heard."""
+        return all(server.word is None or server.quiet_s >= LOST_AFTER_S / 2 for server in self._servers.values())
+
     def declare(self, servers: Collection[str]) -> None:
         """Those of the descriptor."""
         for name in self._servers.keys() - set(servers):
@@ -76,15 +110,18 @@ class Health:
         for name in servers:
             self._servers.setdefault(name, _Server())
 
-    def place(self, server: str, model: str, load_s: float) -> None:
-        """A schedule says what it hosts; another model than before takes its time. Empty: nothing."""
-        if (found := self._servers.get(server)) and self._models.get(server, "") != model:
-            self._models[server] = model
-            found.patience_s = max(found.patience_s, LOADING_S, LOADING_SHARE * load_s) if model else found.patience_s
+    def place(self, server: str, placement: Placement | None, load_s: float, epoch: int) -> None:
+        """A schedule says what it hosts, None: nothing; another model or other batches than before take their time."""
+        model, setup = (placement.model, _setup(placement)) if placement else ("", ())
+        if (found := self._servers.get(server)) and (model, setup) != (found.model, found.setup):
+            found.model, found.setup, found.epoch = model, setup, epoch
+            found.patience_s = max(LOADING_S, LOADING_SHARE * load_s)
 
     def hear(self, word: ServerWord) -> None:
-        if word.server in self._servers:
-            self._servers[word.server].word, self._servers[word.server].fresh = word, True
+        if found := self._servers.get(word.server):
+            found.word, found.fresh = word, True
+            if word.follows_another:
+                self._first_word_s = LATE_WORD_S
         else:
             self.unknown += 1
 
@@ -95,33 +132,35 @@ class Health:
         for server in self._servers.values():
             server.quiet_s = 0.0 if server.fresh else server.quiet_s + passed_s
             server.fresh = False
-        if all(server.quiet_s >= LOST_AFTER_S / 2 for server in self._servers.values()):
+        if self.is_deaf:
             return (), ()
         before = self.lost
-        for name, server in self._servers.items():
-            self._judge(server, self._fits(name, server), passed_s)
+        for server in self._servers.values():
+            self._judge(server, passed_s)
         now = self.lost
         return tuple(name for name in now if name not in before), tuple(name for name in before if name not in now)
 
-    def _fits(self, name: str, server: _Server) -> bool:
-        """It could serve what is asked of it; one that hosts nothing is fit when it says anything but that it is broken."""
-        if server.word is None or server.quiet_s > 2 * LOOK_PERIOD_S:
-            return False
-        idle = not self._models.get(name) or server.lost
-        return server.word.state is ServerState.READY or (idle and server.word.state is ServerState.LOADING)
-
-    @staticmethod
-    def _judge(server: _Server, fits: bool, passed_s: float) -> None:
+    def _judge(self, server: _Server, passed_s: float) -> None:
         server.penalty *= 0.5 ** (passed_s / FORGIVEN_S)
-        if fits:
+        if server.fits:
             server.fit_s, server.unfit_s = server.fit_s + passed_s, 0.0
-            if not server.lost:
+            if server.serves_as_placed:
                 server.patience_s = LOST_AFTER_S
-            elif server.fit_s >= server.back_after_s:
-                server.lost, server.patience_s = False, LOST_AFTER_S
+            server.lost &= server.fit_s < server.back_after_s
             return
         server.fit_s, server.unfit_s = 0.0, server.unfit_s + passed_s
-        loads = server.word is not None and server.word.state is ServerState.LOADING and not server.quiet_s
-        patience_s = server.patience_s if server.word is None or loads else LOST_AFTER_S
-        if server.unfit_s >= patience_s and not server.lost:
+        if not server.lost and self._is_over(server):
             server.lost, server.penalty = True, server.penalty + 1.0
+
+    def _is_over(self, server: _Server) -> bool:
+        """A word that is late says nothing yet: statuses and looks are as often as each other."""
+        if server.word is None:
+            return server.unfit_s >= self._first_word_s
+        if server.word.state in GETTING_THERE:
+            return server.quiet_s >= BUSY_LOADING_S or server.unfit_s >= server.patience_s
+        return server.unfit_s >= LOST_AFTER_S
+
+
+def _setup(placement: Placement) -> tuple[object, ...]:
+    """A server that is to run other batches prepares them first (CUDA graphs, compiled shapes)."""
+    return placement.gpu_type, placement.batching, placement.batch_size, placement.max_sessions

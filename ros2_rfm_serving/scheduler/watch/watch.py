@@ -63,7 +63,7 @@ class Watch:
         for server in self._servers:
             placement = placements.get(server)
             footprint = self._catalogue.footprint(placement.model, placement.gpu_type) if placement and self._catalogue else None
-            self.health.place(server, placement.model if placement else "", footprint.load_s if footprint else 0.0)
+            self.health.place(server, placement, footprint.load_s if footprint else 0.0, schedule.epoch)
 
     def hear_server(self, word: ServerWord, now_s: float) -> None:
         if not word.is_sane:

@@ -38,6 +38,10 @@ class ServerWord:
     """Since its start, as are the sums."""
     inference_s: float = 0.0
     queue_wait_s: float = 0.0
+    follows: int = MOST
+    """Epoch of this scheduler's schedule that it has; 0: none of them."""
+    follows_another: bool = False
+    """Scheduler, such as the one before this."""
 
     @property
     def is_sane(self) -> bool:

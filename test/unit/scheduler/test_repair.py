@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.errors import PlannerError, ScheduleError
 from ros2_rfm_serving.factory import Factory, Robot, parse_factory
 from ros2_rfm_serving.scheduler import Fleet, InForce, Lookout, Planned, PlanOrder, Roster, plan, rebuilt
 from ros2_rfm_serving.scheduler.planning import refit_by
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
+from ros2_rfm_serving.scheduler.standing import ATTEMPTS
 from ros2_rfm_serving.scheduler.watch import Finding, ServerWord
 from ros2_rfm_serving.simulation.scheduler import NoBook
 from ros2_rfm_serving.types import Schedule, ServerState
@@ -177,6 +178,7 @@ class Watched:
             for p in first.fleet.schedule.placements
         }
         self.now_s = 0.0
+        self.plans = True
 
     def run(self, seconds: float, *silent: str) -> None:
         for _ in range(int(2 * seconds)):
@@ -186,7 +188,7 @@ class Watched:
                     self.lookout.hear_server(word, self.now_s)
             self.lookout.look(self.now_s)
             self.fleet.settle()
-            if order := self.fleet.wanted:
+            if self.plans and (order := self.fleet.wanted):
                 self.fleet.planned(order, plan(order, PROFILE, None, work=0.02))
 
 
@@ -221,3 +223,42 @@ def test_a_plan_made_with_other_eyes_is_not_taken() -> None:
     watched.fleet.see(Finding(Seen(paces={"server_1": 1.5}), (), (), "server_1 is slower"), REFIT)
     watched.fleet.planned(asked, stale)
     assert order.answer is None and watched.fleet.wanted is not asked, "it is planned again"
+
+
+def test_whoever_waits_is_answered_however_often_figures_change() -> None:
+    """In a factory that takes longer to plan than its servers' paces last. What was planned with older figures is planned again."""
+    watched = Watched(factory())
+    order = watched.fleet.replan(watched.fleet.factory, declared_anew=False)
+    for number in range(3):
+        asked = watched.fleet.wanted
+        assert order.answer is None and asked is not None
+        made = plan(asked, PROFILE, None, work=0.02)
+        watched.fleet.see(Finding(Seen(paces={"server_1": 1.2 + 0.1 * number}), (), (), "server_1 is slower"), REFIT)
+        watched.fleet.planned(asked, made)
+    assert isinstance(order.answer, int)
+    again = watched.fleet.wanted
+    assert again is not None and again.seen == watched.fleet.seen
+
+
+def test_one_that_everybody_needs_is_replaced_by_another() -> None:
+    """The only one with the monitor's model: no robot could stay, so no local change helps; one of the others takes its place."""
+    watched = Watched(factory("{peers: false}", robots=9, servers=4))
+    (lost,) = {route.server for route in watched.schedules[0].routes if route.component == "monitor"}
+    watched.run(1.0)
+    watched.run(10.0, lost)
+    routes = watched.schedules[-1].routes
+    assert lost not in {route.server for route in routes} and {r.robot for r in routes} == {f"carry_{i + 1}" for i in range(9)}
+
+
+def test_a_plan_that_is_needed_is_tried_again_when_its_planner_fails() -> None:
+    """A few times: as long as the lost server's robots stand still nobody asks for them."""
+    watched = Watched(factory("{peers: false}", robots=9, servers=2))
+    lost = next(r.server for r in watched.schedules[0].routes if r.component == "system1")
+    watched.run(1.0)
+    watched.plans = False
+    watched.run(5.0, lost)
+    asked = []
+    while order := watched.fleet.wanted:
+        asked.append(order)
+        watched.fleet.planned(order, PlannerError("killed"))
+    assert len(asked) == ATTEMPTS and asked[0].needed

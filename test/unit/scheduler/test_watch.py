@@ -13,7 +13,7 @@ from ros2_rfm_serving.factory import Factory, parse_factory
 from ros2_rfm_serving.profiles import COLUMNS, Profile, parse_profiles
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, Travel, from_json, to_json
 from ros2_rfm_serving.scheduler.watch import SAMPLE, Asked, Finding, RobotWord, ServerWord, Watch
-from ros2_rfm_serving.scheduler.watch.health import BACK_AFTER_S, FIRST_WORD_S, LOADING_S, LOST_AFTER_S
+from ros2_rfm_serving.scheduler.watch.health import BACK_AFTER_S, FIRST_WORD_S, LATE_WORD_S, LOADING_S, LOST_AFTER_S
 from ros2_rfm_serving.scheduler.watch.means import MOST_LOTS, Means
 from ros2_rfm_serving.types import Placement, Route, Schedule, ServerState
 
@@ -71,16 +71,16 @@ class Floor:
         self.found: list[Finding] = []
         self.follow()
 
-    def follow(self, **models: str) -> None:
+    def follow(self, epoch: int = 1, **anew: Placement) -> None:
         placements = [placed("server_1"), placed("server_2"), placed("server_3"), placed("server_4", "judge", 1)]
-        placements = [placed(p.server, models[p.server], 1) if p.server in models else p for p in placements]
+        placements = [anew.get(p.server, p) for p in placements]
         routes = tuple(
             Route(robot=f"carry_{i}", component="system1", server="server_1", max_rate_hz=2.0, slo_s=0.15, task="carry")
             for i in range(9)
         )
         self.watch.follow(
             Schedule(
-                epoch=1, placements=tuple(p for p in placements if p.model), routes=routes, predicted_actions_hz=1.0, policy=""
+                epoch=epoch, placements=tuple(p for p in placements if p.model), routes=routes, predicted_actions_hz=1.0, policy=""
             )
         )
 
@@ -150,10 +150,46 @@ def test_one_that_says_that_it_serves_nothing_is_lost_too(floor: Floor, state: S
 
 
 def test_loading_another_model_is_no_loss_for_as_long_as_that_takes(floor: Floor) -> None:
-    floor.follow(server_1="judge")
+    floor.follow(server_1=placed("server_1", "judge", 1))
     floor.words["server_1"] = replace(floor.words["server_1"], state=ServerState.LOADING, model="judge")
     assert floor.run(LOADING_S - 2.0).lost == ()
     assert floor.run(4.0).lost == ("server_1",)
+
+
+@pytest.mark.parametrize("anew", [placed("server_1", "judge", 1), placed("server_1", size=8)], ids=["model", "batches"])
+def test_one_that_turns_to_what_is_placed_anew_is_no_loss(floor: Floor, anew: Placement) -> None:
+    """It says that it is ready until it has heard of it, then answers what it has; other batches are prepared, too."""
+    floor.words["server_1"] = replace(floor.words["server_1"], follows=1)
+    floor.follow(epoch=2, server_1=anew)
+    floor.run(1.0)
+    for state in (ServerState.DRAINING, ServerState.LOADING):
+        floor.words["server_1"] = replace(floor.words["server_1"], state=state, follows=2)
+        assert floor.run(LOST_AFTER_S + 2.0).lost == ()
+    floor.words["server_1"] = replace(floor.words["server_1"], state=ServerState.READY, model=anew.model)
+    floor.run(2.0)
+    floor.words["server_1"] = replace(floor.words["server_1"], state=ServerState.LOADING)
+    assert floor.run(LOST_AFTER_S + 1.0).lost == ("server_1",), "it was ready: its process was started anew"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_factory_that_starts_loads_in_peace(seed: int) -> None:
+    """Words that come just before or just after a look, and pauses while imports keep an interpreter to themselves."""
+    rng = random.Random(seed)
+    floor = Floor()
+    floor.words = {name: replace(word, state=ServerState.LOADING, model="") for name, word in floor.words.items()}
+    for _ in range(80):
+        floor.silent = {name for name in floor.words if rng.random() < 0.3}
+        floor.run(PERIOD_S)
+    floor.silent = {"server_1"}
+    floor.run(6.0)
+    assert not floor.found, [found.words for found in floor.found]
+    assert floor.run(10.0).lost == ("server_1",)
+
+
+def test_one_that_loads_and_is_lost_is_not_back_before_it_is_ready(floor: Floor) -> None:
+    """Where no schedule remains without it."""
+    floor.words["server_1"] = replace(floor.words["server_1"], state=ServerState.LOADING)
+    assert floor.run(60.0).lost == ("server_1",) and len(floor.found) == 1
 
 
 def test_who_comes_and_goes_is_kept_out_for_longer_each_time(floor: Floor) -> None:
@@ -189,6 +225,14 @@ def test_one_that_is_never_heard_has_time_to_start() -> None:
     floor = Floor()
     floor.silent = {"server_2"}
     assert floor.run(FIRST_WORD_S - 2.0).lost == () and floor.run(4.0).lost == ("server_2",)
+
+
+def test_a_scheduler_that_is_started_again_does_not_wait_long_for_one_that_is_dead() -> None:
+    """The others follow its predecessor: the factory runs."""
+    floor = Floor()
+    floor.silent = {"server_2"}
+    floor.words["server_1"] = replace(floor.words["server_1"], follows=0, follows_another=True)
+    assert floor.run(LATE_WORD_S - 2.0).lost == () and floor.run(4.0).lost == ("server_2",)
 
 
 def test_a_server_that_nobody_declared_is_counted_and_no_more(floor: Floor) -> None:
