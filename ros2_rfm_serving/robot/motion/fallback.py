@@ -191,8 +191,6 @@ class FallbackLadder:
         if self._to_pose is None:
             return
         if self._kind is CommandType.POSITION:
-            if command is None:
-                self._step = NO_STEP  # it stood meanwhile: a motion that has ended is not taken up again
             self._now = self._now if command is None else command
             self._before, self._last = self._last, self._now
         elif command is not None or self._now is not None:

@@ -80,7 +80,7 @@ def test_what_has_become_usual_moves_nothing_any_more() -> None:
     phase = Phase()
     moved_s = [phase.shift_s(waited_s, 0.5) for waited_s in [0.1] * 50 + [3.0] * 50 + [0.1] * 50]
     assert sum(moved_s[:50]) == 0.0 and sum(moved_s[50:100]) == pytest.approx(0.5) and sum(moved_s) >= -0.5
-    assert not any(moved_s[140:])
+    assert not any(moved_s[140:]) and phase.usual_s == pytest.approx(0.1, rel=0.1)
 
 
 @settings(max_examples=300, deadline=None)
