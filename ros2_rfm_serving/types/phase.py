@@ -3,7 +3,8 @@
 Robots that keep a pace by the clock keep their phases: those that once meet at a server meet for ever, and which robots do is
 drawn when they start. So the phase gives way: an answer that took longer than usual moves the next request by as much later, one
 that was quicker by as much earlier. On average nothing moves and the cap is reached as before, but who had to wait for another
-comes after it the next time: within a few cycles requests are spread as far as the server's load allows.
+comes after it the next time: within a few cycles requests are spread as far as the server's load allows. In all it moves by a
+period at most, either way: one answer that takes ten seconds must not be made up for by dozens of requests beyond the cap.
 """
 
 from __future__ import annotations
@@ -20,10 +21,18 @@ class Phase:
 
     usual_s: float = 0.0
     num_answers: int = 0
+    moved_s: float = 0.0
+    """In all."""
 
     def shift_s(self, waited_s: float, period_s: float) -> float:
-        """By how much the next request moves after an answer that took `waited_s`; never by more than a period."""
-        shift_s = max(-period_s, min(period_s, waited_s - self.usual_s)) if self.num_answers else 0.0
+        """By how much the next request moves after an answer that took `waited_s`."""
+        unusual_s = waited_s - self.usual_s if self.num_answers else 0.0
         self.num_answers = min(self.num_answers + 1, WINDOW)
         self.usual_s += (waited_s - self.usual_s) / self.num_answers
-        return shift_s
+        before_s = _within(period_s, self.moved_s)  # the period may have been longer
+        self.moved_s = _within(period_s, before_s + unusual_s)
+        return self.moved_s - before_s
+
+
+def _within(most: float, value: float) -> float:
+    return max(-most, min(most, value))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 ROBOT, SERVER = ("test/unit/robot",), ("test/unit/server",)
 MACHINE = ("test/unit/robot/test_robot_machine.py",)
+PACE, FALLBACK, FAILSAFE = (f"test/unit/robot/test_{name}.py" for name in ("pace", "fallback", "failsafe"))
 PIPELINED = ("test/unit/robot/test_robot_pipelined.py", *MACHINE)
 
 
@@ -24,8 +25,8 @@ MUTANTS = (
     Mutant(
         name="a reply of another session is executed",
         file="robot/conversation/link.py",
-        old="if self.state is not LinkState.OPEN or reply.id.session_epoch != self.epoch:",
-        new="if self.state is not LinkState.OPEN:",
+        old="if self.state is not OPEN or reply.id.session_epoch != self.epoch:",
+        new="if self.state is not OPEN:",
         tests=ROBOT,
     ),
     Mutant(
@@ -107,9 +108,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a request waits for an answer, and another one goes out",
-        file="robot/conversation/conversation.py",
-        old="if link.next_send_s > now_s or link.is_full or link.state is not LinkState.OPEN:",
-        new="if link.next_send_s > now_s or link.state is not LinkState.OPEN:",
+        file="robot/conversation/link.py",
+        old="may_ask = self.state is OPEN and len(self._flight.waited) < self.depth",
+        new="may_ask = self.state is OPEN",
         tests=MACHINE,
     ),
     Mutant(
@@ -164,8 +165,8 @@ MUTANTS = (
     Mutant(
         name="a chunk of NaN leaves the server",
         file="server/running.py",
-        old='for name in ("chunk_model", "chunk_robot"):',
-        new='for name in ("chunk_model",):',
+        old='(("chunk_model", answer.chunk_model), ("chunk_robot", answer.chunk_robot)):',
+        new='(("chunk_model", answer.chunk_model),):',
         tests=SERVER,
     ),
     Mutant(
@@ -173,6 +174,111 @@ MUTANTS = (
         file="server/brain.py",
         old="return self.mailboxes.discard((robot, component), before_episode=episode)",
         new="return self.mailboxes.discard((robot, component), before_episode=0)",
+        tests=SERVER,
+    ),
+    Mutant(
+        name="at another pace it keeps waiting for the former one",
+        file="robot/conversation/link.py",
+        old="        self._period_s = period_s\n        self._allow()\n",
+        new="        self._period_s = period_s\n",
+        tests=(PACE,),
+    ),
+    Mutant(
+        name="another pace lets two requests into one frame",
+        file="robot/conversation/link.py",
+        old="max(now_s + wait_s / self._period_s * period_s, self._frame_ends_s)",
+        new="now_s + wait_s / self._period_s * period_s",
+        tests=(PACE,),
+    ),
+    Mutant(
+        name="a phase gives way one request late",
+        file="robot/conversation/link.py",
+        old="        self._first_reply = False\n        self._expect()\n        return answered",
+        new="        self._first_reply = False\n        return answered",
+        tests=(PACE,),
+    ),
+    Mutant(
+        name="a phase moves without end",
+        file="types/phase.py",
+        old="self.moved_s = _within(period_s, before_s + unusual_s)",
+        new="self.moved_s = before_s + _within(period_s, unusual_s)",
+        tests=(PACE,),
+    ),
+    Mutant(
+        name="a phase moves by what was before a shorter period",
+        file="types/phase.py",
+        old="before_s = _within(period_s, self.moved_s)",
+        new="before_s = self.moved_s",
+        tests=(PACE,),
+    ),
+    Mutant(
+        name="what is usual never changes",
+        file="types/phase.py",
+        old="self.usual_s += (waited_s - self.usual_s) / self.num_answers",
+        new="self.usual_s = self.usual_s or waited_s",
+        tests=(PACE,),
+    ),
+    Mutant(
+        name="a robot that streams is not judged although it stalls",
+        file="robot/brain.py",
+        old="        if now_s - self._needs_chunk_since_s >= self._stalls_after_s:\n            return False\n        return not",
+        new="        return not",
+        tests=(FAILSAFE,),
+    ),
+    Mutant(
+        name="a robot that streams is not judged although nobody answers",
+        file="robot/brain.py",
+        old="        if now_s - link.unanswered_s >= self.config.failsafe.degraded_after_s:\n            return False\n",
+        new="",
+        tests=ROBOT,
+    ),
+    Mutant(
+        name="a robot that streams is not judged although it cannot bridge the delay",
+        file="robot/brain.py",
+        old="return not (due.too_slow or self._links.mismatch",
+        new="return not (self._links.mismatch",
+        tests=ROBOT,
+    ),
+    Mutant(
+        name="a displacement is repeated after its computer stood still",
+        file="robot/motion/fallback.py",
+        old="            self._now = self._last = self._still\n",
+        new="            pass\n",
+        tests=(FALLBACK,),
+    ),
+    Mutant(
+        name="a ladder goes on with the motion from before its computer stood still",
+        file="robot/motion/motion.py",
+        old="            self.ladder.stood()\n",
+        new="            pass\n",
+        tests=MACHINE,
+    ),
+    Mutant(
+        name="the rest of a step is executed after its computer stood still",
+        file="robot/motion/motion.py",
+        old=" or self._was_told_long_ago(now_s):\n            self._interpolator.clear()",
+        new=":\n            self._interpolator.clear()",
+        tests=(FALLBACK,),
+    ),
+    Mutant(
+        name="pipelined sessions' rows take the places of others",
+        file="server/tiers.py",
+        old="else self.batch_size + self._promised",
+        new="else self.batch_size",
+        tests=SERVER,
+    ),
+    Mutant(
+        name="a row has the model's own solver steps, whatever its session asked for",
+        file="server/intake.py",
+        old="        num_steps=session.num_steps,\n",
+        new="",
+        tests=(*SERVER, "test/unit/engines"),
+    ),
+    Mutant(
+        name="a session asks for more solver steps than its model takes",
+        file="server/contract.py",
+        old="not 1 <= request.num_steps <= contract.max_num_steps:",
+        new="not 1 <= request.num_steps:",
         tests=SERVER,
     ),
 )

@@ -105,6 +105,8 @@ class Link:
     _backoff_s: float = 0.0
     _phase: Phase = field(default_factory=Phase)
     _period_s: float = 0.0
+    _frame_ends_s: float = -math.inf
+    """Of the last request of a pipelined session: whatever the pace becomes, there is one per frame."""
     _limit_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -131,8 +133,9 @@ class Link:
         in it as they were, and do not crowd into a part of it for ever after."""
         wait_s = self.next_send_s - now_s
         if 0.0 < wait_s < math.inf and self._period_s > 0.0:
-            self.next_send_s = now_s + wait_s / self._period_s * period_s
+            self.next_send_s = max(now_s + wait_s / self._period_s * period_s, self._frame_ends_s)
         self._period_s = period_s
+        self._allow()
 
     def reconfigure(self, config: LinkConfig) -> None:
         """From the next request on."""
@@ -304,7 +307,8 @@ class Link:
             earliest_s = now_s - self._period_s - self.allowance_s
             self.next_send_s = (now_s if first else max(self.next_send_s, earliest_s)) + self._period_s
         if self.depth > 1:
-            self.next_send_s = max(self.next_send_s, now_s + self.frame_s)
+            self._frame_ends_s = now_s + self.frame_s
+            self.next_send_s = max(self.next_send_s, self._frame_ends_s)
         self._allow()
         return request
 
@@ -359,13 +363,13 @@ class Link:
         answered = Answered(asked, seen)
         self._flight.answered(answered)
         self._answered()
-        self._expect()
         self.timeouts, self.last_reply_s = 0, now_s
         if not self._first_reply or self.config.counts_first_latency:  # it may include warm-up
             self.latencies.append(now_s - seen.sent_s)
+            if self.gives_way:
+                self.next_send_s += self._phase.shift_s(now_s - asked.sent_s, self._period_s)
         self._first_reply = False
-        if self.gives_way:
-            self.next_send_s += self._phase.shift_s(now_s - asked.sent_s, self._period_s)
+        self._expect()
         return answered
 
     def delay_steps(self, step_rate_hz: float) -> int:

@@ -100,6 +100,7 @@ class FallbackLadder:
         self._pose_rungs = (Rung(Motion.SAFE_POSE),) if self.has_pose else self._rungs
         self._pose = np.array(config.safe_pose, np.float32)
         self._still = np.zeros(len(config.action_names), np.float32)
+        self._still.flags.writeable = False  # it is handed out as a command again and again
         self._stop = self._still if self._kind is CommandType.VELOCITY else None
         self._now: Array | None = None
         """[A] what the robot was last told; None: it stands"""
@@ -153,6 +154,16 @@ class FallbackLadder:
         """It sets out anew: how it moved before says nothing about how it runs on."""
         self._before, self._will_set_out = None, True
 
+    def stood(self) -> None:
+        """Nothing was said for so long that it stands where it was told to be: a motion that has ended is not taken up again.
+        A velocity lasts until the next word."""
+        if self._kind is CommandType.VELOCITY:
+            return
+        self._step = NO_STEP
+        self.forget_motion()
+        if self._kind is CommandType.DELTA and self._now is not None:
+            self._now = self._last = self._still
+
     def rest(self) -> None:
         """The robot stands: nothing more is to be said."""
         self._before = self._last = self._now = self._to_pose = self._rung = None
@@ -180,8 +191,6 @@ class FallbackLadder:
         if self._to_pose is None:
             return
         if self._kind is CommandType.POSITION:
-            if command is None:
-                self._step = np.zeros(1, np.float32)  # it stood meanwhile: a motion that has ended is not taken up again
             self._now = self._now if command is None else command
             self._before, self._last = self._last, self._now
         elif command is not None or self._now is not None:

@@ -177,8 +177,10 @@ class Motor:
         )
 
     def drop_stale_step(self, now_s: float) -> None:
-        """Nor is the rest of one."""
-        if self._interpolator.pending and self._observed_s < now_s - self._config.max_action_age_s:
+        """Nor is the rest of one, nor that of one that stood still on its way."""
+        if not self._interpolator.pending:
+            return
+        if self._observed_s < now_s - self._config.max_action_age_s or self._was_told_long_ago(now_s):
             self._interpolator.clear()
             self._refused["stale_action"] += 1
 
@@ -292,6 +294,8 @@ class Motor:
     def fall_back(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
         """[A] what the ladder says for this period; None: nothing."""
         self._interpolator.clear()
+        if self._was_told_long_ago(now_s):
+            self.ladder.stood()
         command = self.ladder.command(self._known(positions), now_s, to_pose=to_pose)
         self.by = By.RUNG if self.ladder.motion else By.STAND if command is not None else NOTHING
         if command is not None and not self._set_out(positions, now_s):
@@ -351,6 +355,10 @@ class Motor:
             self._shaper.start(None)
         self._at_rest = True
 
+    def _was_told_long_ago(self, now_s: float) -> bool:
+        """Whatever it was told is over: longer than any step, or than its computer may stand still unnoticed."""
+        return self.pace.since_s(now_s) > max(self._config.max_observation_age_s, 2.0 * self._step_s)
+
     def _set_out(self, positions: Array | None, now_s: float, *, anew: bool = False) -> bool:
         """A robot that stands, or whose last command is long ago, sets out from where it is measured to be, whatever it was told
         before. False: it must not, because nobody knows where that is, or because its limits are out of reach from there."""
@@ -358,7 +366,7 @@ class Motor:
         silent_s, stands_s = self.pace.since_s(now_s), STANDS_AFTER_PERIODS * self._period_s
         if self._shaper and self._shaper.moves and silent_s <= stands_s:
             anew = False  # on its way down the ladder: nobody's hands are on it, and its speed must not end at once
-        anew = moves and (anew or silent_s > max(self._config.max_observation_age_s, 2.0 * self._step_s))
+        anew = moves and (anew or self._was_told_long_ago(now_s))
         if self._held and silent_s > stands_s:
             self._stand()
         if not (self._at_rest or anew):

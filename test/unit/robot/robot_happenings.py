@@ -24,13 +24,19 @@ class Happenings:
     def __init__(self, world: World, shadow: Shadow, counts: Counter[str]) -> None:
         self._world, self._brain, self._shadow, self._counts = world, world.brain, shadow, counts
         self.length = 1.0
-        """Of the next control period."""
+        """Of the next control periods."""
+        self._once = 0.0
 
     def happen(self, code: int) -> bool:
         name, act = TABLE[code]
         took_place = bool(name) and act(self) is not False
         self._counts[name] += took_place
         return took_place
+
+    def takes_periods(self) -> float:
+        """How long the next control period lasts."""
+        once, self._once = self._once, 0.0
+        return once or self.length
 
     # --- conditions ---
 
@@ -57,6 +63,15 @@ class Happenings:
         before = getattr(self._world.conditions, name)
         setattr(self._world.conditions, name, value)
         return value != before
+
+    def stands_still(self, *, pushed: bool = False, reads: str = "") -> None:
+        """Its computer, for a moment or a minute; people may move an arm that is told nothing for so long. Then it goes on, with
+        such readings."""
+        self._once = self._world.rng.choice((12.0, 14.0, 18.0, 30.0, 1200.0))
+        if pushed:
+            self._world.arm = np.array([self._world.rng.uniform(-1.0, 1.0) for _ in range(2)], np.float32)
+        if reads:
+            self.reads(reads)
 
     # --- the wire ---
 
@@ -141,6 +156,15 @@ class Happenings:
     def is_scheduled(self, *, newer: bool) -> None:
         self._brain.follow(self._world.schedule(newer=newer), self._world.now_s)
 
+    def has_another_cap(self) -> bool:
+        """System 1, in the middle of a period."""
+        world = self._world
+        before_hz, slo_s = world.routes["system1"]
+        rate_hz = world.rng.choice((100.0, 20.0, 5.0, 2.0))
+        world.routes["system1"] = (rate_hz, slo_s)
+        self._brain.follow(world.schedule(), world.now_s)
+        return rate_hz != before_hz
+
     # --- people and tasks ---
 
     def is_pushed(self) -> bool:
@@ -184,15 +208,18 @@ class Happenings:
 EVENTS: tuple[tuple[str, int, Callable[[Happenings], bool | None]], ...] = (
     ("answers at once", 10, lambda on: on.answers_take(0.0)),
     ("quick answers", 10, lambda on: on.answers_take(0.03)),
-    ("answers of a period", 14, lambda on: on.answers_take(0.06)),
+    ("answers of a period", 12, lambda on: on.answers_take(0.06)),
     ("answers of two periods", 12, lambda on: on.answers_take(0.1)),
     ("slow answers", 2, lambda on: on.answers_take(0.5)),
     ("a period of its length", 14, lambda on: on.period_lasts(1.0)),
     ("a period that is too early", 8, lambda on: on.period_lasts(0.4)),
-    ("an early period", 14, lambda on: on.period_lasts(0.7)),
-    ("a period a little late", 14, lambda on: on.period_lasts(1.1)),
+    ("an early period", 11, lambda on: on.period_lasts(0.7)),
+    ("a period a little late", 11, lambda on: on.period_lasts(1.1)),
     ("a late period", 10, lambda on: on.period_lasts(1.6)),
     ("a gap", 1, lambda on: on.period_lasts(6.0)),
+    ("its computer stands still", 2, Happenings.stands_still),
+    ("it stands still and is pushed", 2, lambda on: on.stands_still(pushed=True)),
+    ("it stands still and hears no joints", 1, lambda on: on.stands_still(reads="nan")),
     ("safety passes", 10, lambda on: on.says("safety", "safe")),
     ("safety objects", 1, lambda on: on.says("safety", "Unsafe")),
     ("the task goes on", 5, lambda on: on.says("monitor", "ongoing")),
@@ -223,6 +250,7 @@ EVENTS: tuple[tuple[str, int, Callable[[Happenings], bool | None]], ...] = (
     ("spare is back", 4, lambda on: on.comes_back(SPARE)),
     ("the schedule again", 6, lambda on: on.is_scheduled(newer=False)),
     ("another model", 2, Happenings.serves_another_model),
+    ("another cap", 3, Happenings.has_another_cap),
     ("a newer schedule", 2, lambda on: on.is_scheduled(newer=True)),
     ("a push", 4, Happenings.is_pushed),
     ("a pause", 1, Happenings.is_paused),

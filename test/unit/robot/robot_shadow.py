@@ -67,6 +67,8 @@ class Shadow:
         self._step: Step | None = None
         self._ladder_since_s, self._ladder_brakes_s = math.inf, 0.0
         self._passed, self._pass_ends_s = False, -math.inf
+        self._asked_rate_hz, self._asked_s, self._asked_beyond = 0.0, -math.inf, 0.0
+        """Requests of System 1 beyond its cap."""
 
     @property
     def supervised(self) -> bool:
@@ -87,7 +89,7 @@ class Shadow:
     def notice_episode(self) -> None:
         """A task, or another attempt at it."""
         if self.brain.episode != self._episode:
-            self._episode = self.brain.episode
+            self._episode, self._asked_beyond = self.brain.episode, 0.0
             self.forgets()
             self._stopped_s, self._was_stopped = self.world.now_s, True
 
@@ -122,6 +124,7 @@ class Shadow:
         return run is not None
 
     def asked_again(self, sent: Sent) -> None:
+        self._asked_beyond -= sent.request.id.component == "system1"
         self._flight.asked_again(sent)
 
     def told_to_stand(self, command: Array | None) -> None:
@@ -193,16 +196,32 @@ class Shadow:
         assert session is not None, "a request without a session"
         sent = Sent(server, request, now_s, observed_s, session.model_hash, self.world.mark)
         self._flight.goes_out(sent)
+        if identity.component == "system1":
+            self._check_cap()
         if len(request.prefix_robot):
             for row in request.prefix_robot[:, TAGS]:
                 self._check_origin(self._origin(row), stale=True)
         self.world.send(sent)
+
+    def _check_cap(self) -> None:
+        """In any span of time, three more at most: the first, one that was late, and a phase that moves by a period either way.
+        What is asked anew because its answer was late, or because a plan took time, is beyond it on purpose."""
+        rate_hz, slo_s = self.world.routes["system1"]
+        if slo_s or self.config.calls_per_action:
+            return
+        if rate_hz != self._asked_rate_hz:
+            self._asked_rate_hz, self._asked_beyond = rate_hz, 0.0
+        passed_s, self._asked_s = self.world.now_s - self._asked_s, self.world.now_s
+        self._asked_beyond = max(0.0, self._asked_beyond - passed_s * rate_hz) + 1.0
+        assert self._asked_beyond <= 4.0 + EPS, f"{self._asked_beyond:.2f} requests beyond {rate_hz:g} per second"
 
     # --- a control period ---
 
     def ticked(self, tick: Tick, *, may_act: bool) -> None:
         brain, now_s, command = self.brain, self.world.now_s, tick.command
         task = brain.task
+        if self._was_told_long_ago and self.kind is not CommandType.VELOCITY:  # it stood, whatever its computer was doing
+            self._motion, self._step, self._share = self._zero, None, 0.0
         self._perhaps_stopped |= self._flight.look()
         for server, component, epoch in brain.sessions:
             if component == "system1":

@@ -37,6 +37,11 @@ def unschedule(made: World) -> None:
     made.brain.follow(made.schedule(), made.now_s)
 
 
+def skew(made: World) -> None:
+    """Its cameras and its state are of different times: it may not ask, and nobody owes it an answer."""
+    made.conditions.readings = "skewed"
+
+
 def pause(made: World) -> None:
     made.brain.pause(made.now_s)
 
@@ -70,6 +75,7 @@ STORIES: dict[str, tuple[list[Callable[[World], None] | float], str]] = {
     "a task begins while it hangs": ([1.0, cancel, HANG, begin, 0.5], "CONNECTING STREAMING STALLED"),
     "dropped while all is well": ([1.0, unschedule, 0.1], "CONNECTING STREAMING CONNECTING"),
     "dropped while it hangs": ([1.0, HANG, 0.5, unschedule, 0.1], "CONNECTING STREAMING DEGRADED CONNECTING"),
+    "nothing to ask with": ([1.0, skew, 2.0], "CONNECTING STREAMING STALLED"),
     "dropped while stalled": ([1.0, HANG, 1.0, unschedule, 0.1], "CONNECTING STREAMING DEGRADED STALLED CONNECTING"),
     "dropped while offline": ([1.0, lose, 0.5, unschedule, 0.1], "CONNECTING STREAMING RECONNECTING CONNECTING"),
     "dropped for good": ([1.0, unschedule, 3.0], "CONNECTING STREAMING CONNECTING DEAD"),

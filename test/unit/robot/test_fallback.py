@@ -133,6 +133,36 @@ def test_a_motion_that_nobody_could_command_for_a_while_is_not_taken_up_again() 
     assert made.fall_back(at, back_s + 2 * PERIOD_S) == pytest.approx(at)
 
 
+@pytest.mark.parametrize("kind", [POSITION, DELTA])
+@pytest.mark.parametrize("ladder", ["ramp_down:5 hold", "repeat_last:5 hold"])
+@pytest.mark.parametrize("within_ladder", [False, True])
+def test_a_motion_is_not_taken_up_again_after_its_computer_stood_still(kind: CommandType, ladder: str, within_ladder: bool) -> None:
+    """With joints that are heard at once: before the ladder's first word, or between two of them."""
+    made = Motor(config(kind, ladder), Counter())
+    made.take(chunk(observation(1), np.array([[0.2, 0.2], [0.5, 0.5]], np.float32)), 0, 0.0, real_delay=0)
+    told = [made.step(np.zeros(2, np.float32), now_s) for now_s in (0.0, PERIOD_S)]
+    now_s = 2 * PERIOD_S
+    if within_ladder:
+        told.append(made.fall_back(told[-1], now_s))
+    for _ in range(3):
+        back = made.fall_back(told[-1], now_s + 2.0)
+        assert back == pytest.approx(told[-1] if kind is POSITION else np.zeros(2))
+        now_s += PERIOD_S
+
+
+def test_the_rest_of_a_step_is_not_executed_after_its_computer_stood_still() -> None:
+    """Somebody has moved the arm meanwhile: it sets out from where it is, with an action of its own."""
+    made = Motor(config(POSITION, "hold", limits=Limits(max_velocity=(9.0, 9.0)), interpolation=4, max_action_age_s=3.0), Counter())
+    made.take(chunk(observation(1), np.full((2, 2), 0.2, np.float32)), 0, 0.0, real_delay=0)
+    made.step(np.zeros(2, np.float32), 0.0)
+    back_s, arm = 2.0, np.full(2, -0.8, np.float32)
+    made.drop_stale_step(back_s)
+    assert made.is_between_steps(back_s)
+    made.measured(arm, back_s)
+    at = made.step(arm, back_s)
+    assert at is not None and (np.abs(at - arm) < 0.5).all()
+
+
 @pytest.mark.parametrize(
     ("kind", "ladder", "said"),
     [(VELOCITY, "safe_pose:1 zero", 0.0), (DELTA, "safe_pose", None), (POSITION, "safe_pose", None)],

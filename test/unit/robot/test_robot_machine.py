@@ -225,7 +225,7 @@ class RobotMachine(RuleBasedStateMachine):
         for number, code in enumerate(events):
             self.happenings.happen(code)
             if number % 2:
-                self.period(dt_s=PERIOD_S * self.happenings.length)
+                self.period(dt_s=PERIOD_S * self.happenings.takes_periods())
 
     @rule(events=STORMS)
     def storm_again(self, events: bytes) -> None:
@@ -244,7 +244,7 @@ class RobotMachine(RuleBasedStateMachine):
             self.end()
         self.run(ticks, 0.03, "safe", "ongoing", 0.0, 1.0)
 
-    @rule(dt_s=st.sampled_from([0.3, 1.0, 3.0, 61.0]))
+    @rule(dt_s=st.sampled_from([0.3, 0.7, 0.9, 1.5, 3.0, 61.0]))
     def freeze(self, dt_s: float) -> None:
         self.period(1, dt_s)
 

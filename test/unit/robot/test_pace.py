@@ -1,0 +1,128 @@
+"""How often one link is asked, whatever happens to it: its cap, its place in the period, and that it goes on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ros2_rfm_serving.robot.config import LinkConfig
+from ros2_rfm_serving.robot.conversation.link import Link, LinkState
+from ros2_rfm_serving.types import RequestId, Route
+from ros2_rfm_serving.types.phase import Phase
+from test.unit.fakes import chunk, grant, observation, schedule
+
+EPS = 1e-6
+EVENTS = ("answer", "answer", "answer", "answer", "time", "time", "give up", "rate", "schedule again", "session", "freeze")
+
+
+def route(rate_hz: float) -> Route:
+    return replace(schedule().routes[0], max_rate_hz=rate_hz, slo_s=0.0)
+
+
+def linked(rate_hz: float) -> Link:
+    link = Link("r1", "system1", LinkConfig(request_timeout_s=math.inf, counts_first_latency=True), gives_way=True)
+    link.follow(route(rate_hz), "s1", 0.0)
+    link.opened(grant())
+    return link
+
+
+def answer(link: Link, identity: RequestId, now_s: float) -> None:
+    reply = chunk(replace(observation(identity.session_epoch), id=identity))
+    assert not isinstance(link.accept(reply, now_s), str)
+
+
+def asked(link: Link, now_s: float, takes_s: float) -> None:
+    answer(link, link.sent(1, now_s, 0, now_s), now_s + takes_s)
+
+
+def test_the_very_next_request_gives_way() -> None:
+    link = linked(2.0)
+    asked(link, 0.0, 0.1)
+    assert link.ready_s == pytest.approx(0.5)
+    asked(link, 0.5, 0.3)  # it met another robot's
+    assert link.ready_s == link.next_send_s == pytest.approx(1.2)
+
+
+def test_at_another_pace_it_may_be_asked_when_its_place_in_the_period_comes() -> None:
+    link = linked(0.1)
+    asked(link, 0.0, 0.1)
+    link.follow(route(10.0), "s1", 5.0)
+    assert link.ready_s == link.next_send_s == pytest.approx(5.05)
+    link.follow(route(0.1), "s1", 5.025)
+    assert link.ready_s == link.next_send_s == pytest.approx(7.525), "no earlier than the new cap allows"
+
+
+def test_at_another_pace_a_pipelined_session_still_has_one_request_per_frame() -> None:
+    link = linked(2.0)
+    link.pipeline(3, 0.2)
+    link.sent(1, 0.0, 0, 0.0)
+    link.follow(route(100.0), "s1", 0.05)
+    assert link.ready_s == pytest.approx(0.2)
+
+
+def test_one_answer_that_takes_long_is_made_up_for_by_one_period_of_requests() -> None:
+    """Not by dozens beyond the cap, while what is usual comes back to what it was."""
+    link, now_s, sent_s = linked(10.0), 0.0, []
+    for number in range(100):
+        now_s = max(now_s, link.ready_s)
+        sent_s.append(now_s)
+        takes_s = 10.0 if number in (0, 20) else 0.01
+        asked(link, now_s, takes_s)
+        now_s += takes_s
+    assert most_beyond(sent_s, 0.1) <= 3.0 + EPS
+
+
+def test_what_has_become_usual_moves_nothing_any_more() -> None:
+    phase = Phase()
+    moved_s = [phase.shift_s(waited_s, 0.5) for waited_s in [0.1] * 50 + [3.0] * 50 + [0.1] * 50]
+    assert sum(moved_s[:50]) == 0.0 and sum(moved_s[50:100]) == pytest.approx(0.5) and sum(moved_s) >= -0.5
+    assert not any(moved_s[140:]) and phase.usual_s == pytest.approx(0.1, rel=0.1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(EVENTS), st.floats(0.0, 1.0)), min_size=10, max_size=60))
+def test_it_keeps_its_cap_and_goes_on_whatever_happens(events: list[tuple[str, float]]) -> None:
+    """Of a robot that asks whenever it may. Not more in any span of time than the cap says, and three: one that was late, and a
+    phase that moves by a period either way; never longer than three periods without one."""
+    link, now_s, period_s, waited = linked(5.0), 0.0, 0.2, None
+    sent_s: list[float] = []
+    for event, share in events:
+        if waited is not None and event == "answer":
+            now_s += 3.0 * share**3
+            answer(link, waited, now_s)
+            waited = None
+        elif event == "give up":
+            link.forget()
+            waited = None
+        elif event == "session":
+            link.close("lost")
+            assert link.ready_s == math.inf
+            link.opened(grant())
+            waited = None
+        elif event == "rate":
+            assert most_beyond(sent_s, period_s) <= 3.0 + EPS
+            sent_s, period_s = [], [0.05, 0.2, 1.0][int(2.99 * share)]
+            link.follow(route(1.0 / period_s), "s1", now_s)
+        elif event == "schedule again":
+            link.follow(route(1.0 / period_s), "s1", now_s)
+        elif event in ("time", "freeze"):
+            now_s += share * (period_s if event == "time" else 60.0)
+        assert link.ready_s == (link.next_send_s if waited is None and link.state is LinkState.OPEN else math.inf)
+        assert link.next_send_s <= now_s + 3.0 * period_s + EPS, "it starves"
+        if waited is None and event != "rate" and link.ready_s <= now_s:
+            waited = link.sent(1, now_s, 0, now_s)
+            sent_s.append(now_s)
+    assert most_beyond(sent_s, period_s) <= 3.0 + EPS
+
+
+def most_beyond(sent_s: list[float], period_s: float) -> float:
+    """Requests in any span of time, less those that the cap allows in it and the first one of it."""
+    level = most = 0.0
+    for before_s, at_s in zip([-math.inf, *sent_s], sent_s, strict=False):
+        level = max(0.0, level - (at_s - before_s) / period_s) + 1.0
+        most = max(most, level - 1.0)
+    return most
