@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ros2_rfm_serving.server.dispatch.service_times import WORTHWHILE, ServiceTimes
+from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.server.dispatch.waiting import Waiting
 
 MOST_ALIKE = 50
@@ -116,12 +116,12 @@ class Flight:
         return max(self._groups(num_here), key=lambda groups: self._rate_hz(groups, num_here, num_sessions))
 
     def is_best_whole(self, num_here: int, num_sessions: int, whole: ServiceTimes) -> bool:
-        """One group, or batches that run as a whole and take so long, serve about as much as any number of groups."""
+        """One group, or batches that run as a whole and take so long, serve as much as any number of groups."""
         rows, least_hz = self._rows_of_group(1, num_here, num_sessions), self._rate_hz(1, num_here, num_sessions)
         if rows <= whole.most_rows:  # a size that was measured once, and badly, does not decide
             least_hz = max(least_hz, rows / max(whole.between(rows), 1e-9))
         others = [groups for groups in self._groups(num_here) if groups > 1]
-        return all(self._rate_hz(groups, num_here, num_sessions) <= (1 + WORTHWHILE) * least_hz for groups in others)
+        return all(self._rate_hz(groups, num_here, num_sessions) <= least_hz for groups in others)
 
     def _groups(self, num_here: int) -> range:
         return range(1, max(1, min(self.turns_of_one, num_here)) + 1)
