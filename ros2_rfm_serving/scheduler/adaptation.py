@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from statistics import fmean
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Robot
@@ -49,8 +48,8 @@ class Fleet:
         self._hosts = _hosts(schedule.placements, problem.seen)
         self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
         self._seat(schedule.routes)
-        self._planned_hz = {task: fmean(rates_hz) for task, rates_hz in self._rates_of().items()}
-        """Task -> action rate that the plan gives to its robots, on average: those on quick servers go faster."""
+        self._planned_hz = self._rates_hz()
+        """Task -> action rate that the plan gives to its robots."""
         self._no_room: dict[str, str] = {}
         """Task -> why another robot of it does not fit: as the next one of a whole fleet will ask."""
 
@@ -234,16 +233,12 @@ class Fleet:
         return replace(placement, batch_size=sizes.get(placement.server, placement.batch_size))
 
     def _rates_hz(self) -> dict[str, float]:
-        """Task -> the highest action rate of its robots: no server has more of it to carry."""
-        return {task: max(rates_hz) for task, rates_hz in self._rates_of().items()}
-
-    def _rates_of(self) -> dict[str, list[float]]:
-        """Task -> action rates of its robots, by each of their goal-coupled routes."""
-        rates_hz: dict[str, list[float]] = defaultdict(list)
+        """Task -> the highest action rate of its robots."""
+        rates_hz: dict[str, float] = {}
         for route in self.schedule.routes:
             task = self._task_of[route.robot]
             if (demand := self._demands[task, route.component]).goal_coupled:
-                rates_hz[task].append(route.predicted_rate_hz / demand.calls)
+                rates_hz[task] = max(route.predicted_rate_hz / demand.calls, rates_hz.get(task, 0.0))
         return rates_hz
 
     def _seat(self, routes: Iterable[Route]) -> None:
