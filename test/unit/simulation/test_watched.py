@@ -137,10 +137,11 @@ def test_horizons_that_shrink(profile: Profile) -> None:
 
 
 def test_a_network_that_gets_worse(profile: Profile) -> None:
-    """80 ms longer there and back: what is left of the SLO is what servers are planned with."""
+    """80 ms longer there and back: what is left of the SLO is what servers are planned with. Half of those who do not see it are
+    on small batches, and still in time."""
     network = Network(trace=((0.0, 0.002), (CHANGE_S, 0.042), (1e4, 0.042)))
     blind, seeing, scheduler = both(
         factory(robots=16, execution="mode: async", slo_ms=200), profile, SETTLED_S, Conditions(network=network)
     )
     assert scheduler.lookout.watch.seen.travels["pick"].mean_s == pytest.approx(0.084, abs=0.01)
-    assert slo(blind) < 0.5 and slo(seeing) > 0.97 and seeing.goodput > 1.5 * blind.goodput
+    assert slo(blind) < 0.5 and slo(seeing) > 0.97 and seeing.goodput > 1.3 * blind.goodput
