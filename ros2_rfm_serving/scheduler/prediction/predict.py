@@ -17,7 +17,6 @@ from ros2_rfm_serving.scheduler.prediction.responses import Latency, Responses
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream, TaskSolution
 
-
 NEGLECTED = 0.05
 """Share of its closed loop below which a robot counts as one that hardly acts."""
 

@@ -52,7 +52,7 @@ def test_a_round_trips_percentile_is_that_of_two_exponential_delays() -> None:
 def test_a_plan_that_knows_the_network_keeps_the_slo_and_one_that_does_not_misses_it(
     repository: Path, shipped: tuple[Profile, Catalogue]
 ) -> None:
-    """The SLO is from request to reply; a plan goes as far as it allows, so that the share in time scatters about the percentile."""
+    """The SLO is from request to reply; a plan goes as far as it allows, so that the share in time scatters about p99."""
     far = p4(repository, 64, FAR)
     for planned, keeps in ((far, True), (p4(repository, 64), False)):
         solution = plan_factory(planned, *shipped, work=0.2, explained=False)
