@@ -1,10 +1,11 @@
-"""How synchronous robots with a cap fall out of each other's way.
+"""How robots with a cap fall out of each other's way.
 
 Robots that keep a pace by the clock keep their phases: those that once meet at a server meet for ever, and which robots do is
 drawn when they start. So the phase gives way: an answer that took longer than usual moves the next request by as much later, one
 that was quicker by as much earlier. On average nothing moves and the cap is reached as before, but who had to wait for another
 comes after it the next time: within a few cycles requests are spread as far as the server's load allows. In all it moves by a
 period at most, either way: one answer that takes ten seconds must not be made up for by dozens of requests beyond the cap.
+Asynchronous robots, who execute meanwhile, do so where their cap leaves room for it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,13 @@ from dataclasses import dataclass
 
 WINDOW = 8
 """Answers that `usual` looks back on, roughly."""
+ROOM = 1.05
+"""Periods of an asynchronous robot's cap, in executions of what it asks for, from which on a request may come later."""
+
+
+def has_room(period_s: float, execution_s: float) -> bool:
+    """Of an asynchronous robot."""
+    return period_s > ROOM * execution_s
 
 
 @dataclass(slots=True)

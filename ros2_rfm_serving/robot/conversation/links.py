@@ -8,6 +8,7 @@ from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState, ModelIdentity, Overdue
 from ros2_rfm_serving.robot.conversation.presence import Presence
 from ros2_rfm_serving.types import SYSTEM1, Conditioning, Horizon, Schedule, SessionGrant, SessionRequest
+from ros2_rfm_serving.types.phase import has_room
 
 CLOSED = LinkState.CLOSED
 
@@ -61,7 +62,14 @@ class Links:
         self.system1 = self._links.get(SYSTEM1)
         for link in self.all:
             link.goal_coupled = link is self.system1 or link in self.coupled
-            link.gives_way = link is self.system1 and self._config.synchronous
+            link.gives_way = link is self.system1 and self._may_wait(link.period_s)
+
+    def _may_wait(self, period_s: float) -> bool:
+        """Whether a request may come later without a gap in the motion. Who executes meanwhile must have a cap that leaves room."""
+        config = self._config
+        return config.synchronous or (
+            config.pipelining is None and has_room(period_s, config.execution_horizon / config.step_rate_hz)
+        )
 
     def _pipeline(self, link: Link) -> None:
         """A frame lasts as long as what is executed of a chunk. Ticks that are steps jitter: half of one is no matter; others are

@@ -41,7 +41,7 @@ class Member:
     overlapped: bool = False
     """They execute while they wait: `think_s` counts from the request."""
     gives_way: bool = False
-    """Their phase does (`types/phase.py`): synchronous robots' System 1."""
+    """Their phase does (`types/phase.py`): System 1 of those who may wait."""
     calls: tuple[tuple[float, float, float], ...] = ()
     """(calls per request, mean and standard deviation in s): waits elsewhere before some of the next requests."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.prediction import stable
@@ -16,6 +16,9 @@ from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.responses import Latency, Responses
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream, TaskSolution
+
+NEGLECTED = 0.05
+"""Share of its closed loop below which a robot counts as one that hardly acts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,21 +58,23 @@ def solution_of(
     ]
     problems += sorted({text for texts in missed.values() for text in texts})
     expected = tuple(max(rate, pace or 0.0) for rate, pace in zip(rates, operation.paces or rates, strict=True))
+    tasks = _tasks(problem, RateSearch(problem, curves, operation.hosts), rates, expected, declared)
     return Solution(
         policy=policy,
         feasible=not problems,
         objective=_qualified(problem, rates, missed),
         bound=bound.objective,
         expected=_qualified(problem, expected, missed),
-        tasks=_tasks(problem, RateSearch(problem, curves, operation.hosts), rates, expected, declared),
+        tasks=tasks,
         servers=servers,
         problems=tuple(problems),
         complete=operation.complete,
-        notes=tuple(_notes(servers, bound)),
+        notes=tuple(_notes(tasks, servers, bound)),
     )
 
 
-def _notes(servers: Sequence[ServerSolution], bound: Bound) -> Iterator[str]:
+def _notes(tasks: Mapping[str, TaskSolution], servers: Sequence[ServerSolution], bound: Bound) -> Iterator[str]:
+    yield from _neglected(tasks)
     yield from _beyond(servers)
     yield from _doubtful(servers)
     if not bound.proven:
@@ -193,6 +198,16 @@ def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
 
 def _share(stream: Stream) -> str:
     return f", of which network and margin leave {1e3 * stream.server_slo_s:.0f} for the server" if stream.reserve_s else ""
+
+
+def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
+    """Who hardly acts because others' actions are worth more, in words."""
+    for name, task in tasks.items():
+        if task.served and task.slowest_rate_hz < NEGLECTED * task.closed_loop_rate_hz:
+            yield (
+                f"robots of {name!r} go at {task.slowest_rate_hz:.2g} actions/s, for others' actions are worth more or cost less; "
+                "declare min_action_rate_hz if that is too slow"
+            )
 
 
 def _doubtful(servers: Sequence[ServerSolution]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.types.phase import has_room
 
 PADDED = 0.1
 """Relative difference between a full batch and one that is not, up to which they count as equally long."""
@@ -68,12 +69,13 @@ class Responses:
     def _member(self, demand: Demand, count: int) -> Member:
         task = self._problem.classes[demand.task]
         cap_hz = self._caps[demand.task] if self._caps else math.inf
+        period_s = 1.0 / cap_hz if cap_hz > 0 else 0.0
         return Member(
             num_robots=count,
-            period_s=1.0 / cap_hz if cap_hz > 0 else 0.0,
+            period_s=period_s,
             think_s=task.cycle_s,
             overlapped=task.overlapped,
-            gives_way=not task.overlapped,
+            gives_way=not task.overlapped or has_room(period_s, task.cycle_s),
             calls=() if task.overlapped else tuple(self._call(d) for d in task.coupled if d.index != demand.index),
         )
 

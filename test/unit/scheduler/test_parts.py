@@ -52,6 +52,7 @@ def test_nobody_stands_still_for_others_that_are_worth_more() -> None:
         solution = plan_factory(two.factory, two.profile, policy=policy)
         assert solution.feasible and solution.bound >= solution.objective * (1 - 1e-9)
         assert 0 < solution.tasks["sort"].slowest_rate_hz < solution.tasks["carry"].slowest_rate_hz
+        assert any("robots of 'sort' go at 0.01 actions/s" in note for note in solution.notes)
         assert all(route.max_rate_hz > 0 for route in to_schedule(solution, two.factory.robots, epoch=1).routes)
 
 

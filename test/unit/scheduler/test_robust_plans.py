@@ -52,12 +52,14 @@ def test_a_round_trips_percentile_is_that_of_two_exponential_delays() -> None:
 def test_a_plan_that_knows_the_network_keeps_the_slo_and_one_that_does_not_misses_it(
     repository: Path, shipped: tuple[Profile, Catalogue]
 ) -> None:
-    """The SLO is from request to reply."""
+    """The SLO is from request to reply; a plan goes as far as it allows, so that the share in time scatters about p99."""
     far = p4(repository, 64, FAR)
     for planned, keeps in ((far, True), (p4(repository, 64), False)):
         solution = plan_factory(planned, *shipped, work=0.2, explained=False)
         report = simulate(to_schedule(solution, far.robots, epoch=1), far, shipped[1], seconds=8, seed=0)
-        assert solution.feasible and (report.components["system1"].slo_attainment >= 0.99) == keeps
+        system1 = report.components["system1"]
+        least = 0.99 - 3 * math.sqrt(0.99 * 0.01 / system1.count)
+        assert solution.feasible and (system1.slo_attainment >= least) == keeps
 
 
 def test_network_and_margin_leave_less_of_an_slo_for_the_server(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:

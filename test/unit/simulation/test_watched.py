@@ -8,10 +8,12 @@ import math
 import pytest
 
 from ros2_rfm_serving.factory import Factory, parse_factory
+from ros2_rfm_serving.factory.descriptor import Network as Declared
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.profiles.measure import measure, rates_hz, subject_of
+from ros2_rfm_serving.scheduler import plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED
-from ros2_rfm_serving.simulation import Conditions, Crash, Network, Report, Stragglers, Unsureness, simulate_watched
+from ros2_rfm_serving.simulation import Conditions, Crash, Network, Report, Stragglers, Unsureness, simulate, simulate_watched
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from test.unit.simulation.simulated import models
 
@@ -137,10 +139,23 @@ def test_horizons_that_shrink(profile: Profile) -> None:
 
 
 def test_a_network_that_gets_worse(profile: Profile) -> None:
-    """80 ms longer there and back: what is left of the SLO is what servers are planned with."""
+    """80 ms longer there and back: what is left of the SLO is what servers are planned with. Half of those who do not see it are
+    on small batches, and still in time."""
     network = Network(trace=((0.0, 0.002), (CHANGE_S, 0.042), (1e4, 0.042)))
     blind, seeing, scheduler = both(
         factory(robots=16, execution="mode: async", slo_ms=200), profile, SETTLED_S, Conditions(network=network)
     )
     assert scheduler.lookout.watch.seen.travels["pick"].mean_s == pytest.approx(0.084, abs=0.01)
-    assert slo(blind) < 0.5 and slo(seeing) > 0.97 and seeing.goodput > 1.5 * blind.goodput
+    assert slo(blind) < 0.5 and slo(seeing) > 0.97 and seeing.goodput > 1.3 * blind.goodput
+
+
+def test_asynchronous_robots_fall_out_of_each_other_s_way(profile: Profile) -> None:
+    """Paced by the clock alone, who once meets at a server meets for ever: of this plan 82 % were in time, by a bad start."""
+    declared = factory(robots=16, execution="mode: async", slo_ms=200)
+    (entry,) = declared.robot_fleet
+    fleet = (entry.model_copy(update={"network": Declared(round_trip_ms=84)}),)
+    far = declared.model_copy(update={"robot_fleet": fleet})
+    solution = plan_factory(far, profile, CATALOGUE, explained=False)
+    assert solution.feasible and not solution.notes[1:]
+    report = simulate(to_schedule(solution, far.robots, epoch=1), far, CATALOGUE, profile, seconds=10, seed=0)
+    assert slo(report) > 0.98 and report.raw > 0.99 * solution.objective
