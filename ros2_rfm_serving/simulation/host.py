@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from ros2_rfm_serving.errors import BadMessageError, RfmError, SessionError
 from ros2_rfm_serving.factory.descriptor import CONTINUOUS
 from ros2_rfm_serving.factory.settings import ServerSettings
-from ros2_rfm_serving.faults import Delivery, Direction, corrupt
+from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
 from ros2_rfm_serving.server.figures import ServerSnapshot
+from ros2_rfm_serving.simulation.client import Client
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.gpu import Gpu, SteppedGpu
 from ros2_rfm_serving.simulation.rounds import Answers, Rounds
 from ros2_rfm_serving.simulation.world import World
-from ros2_rfm_serving.types import ObservationRequest, Placement, Reply, RequestId, SessionGrant, SessionRequest
+from ros2_rfm_serving.types import ObservationRequest, Placement, SessionGrant, SessionRequest
 
 STATUS_PERIOD_S = 0.5
 """Of a server's status messages, as in the live body."""
@@ -28,27 +28,6 @@ UNLIMITED = 65_535
 """Rows of a batch, where the engine alone says how many."""
 EPOCHS = 1_000_000
 """More than the sessions that a server opens in one life: an epoch never comes back."""
-
-
-class Connection(Protocol):
-    """Between a robot and its servers, simulated (`wire.py`) or recorded (`audit/whatif/network.py`)."""
-
-    def connected(self, direction: Direction, now_s: float) -> bool: ...
-    def deliveries(self, direction: Direction, now_s: float, *, reliable: bool = False) -> tuple[Delivery, ...]: ...
-
-
-class Client(Protocol):
-    """A robot, as a host sees it."""
-
-    name: str
-
-    @property
-    def wire(self) -> Connection: ...
-    def receive(self, reply: Reply) -> None: ...
-    def server_seen(self, server: str) -> None: ...
-    def session_answered(self, component: str, server: str, answer: SessionGrant | RfmError) -> None: ...
-    def episode_reset(self, reset: EpisodeReset, ok: bool) -> None: ...
-    def ask_again(self, request: RequestId) -> None: ...
 
 
 @dataclass(slots=True)

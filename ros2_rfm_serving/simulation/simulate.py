@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory
-from ros2_rfm_serving.factory.settings import Settings, settings_of
+from ros2_rfm_serving.factory.settings import settings_of
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
+from ros2_rfm_serving.simulation.build import Build, hosts_of
 from ros2_rfm_serving.simulation.conditions import Conditions, Network
 from ros2_rfm_serving.simulation.events import rarely_collecting
 from ros2_rfm_serving.simulation.goodput import ActionTally, Ledger, Tally
-from ros2_rfm_serving.simulation.gpu import Gpu
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.report import (
     Counters,
@@ -26,14 +26,12 @@ from ros2_rfm_serving.simulation.report import (
     component_report,
     latency_figures,
 )
-from ros2_rfm_serving.simulation.robot import ASYNC_STEPS, SimulatedRobot, mean_rows, num_steps
+from ros2_rfm_serving.simulation.robot import SimulatedRobot
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
-from ros2_rfm_serving.simulation.timing import Timing, build_gpu
+from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
-from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule, ServerState
+from ros2_rfm_serving.types import SYSTEM1, Route, Schedule, ServerState
 
-BRIDGED = 3
-"""Rows of a chunk, as a multiple of what is executed of it: enough for an inference twice as long as the execution."""
 Tallies = Mapping[str, Mapping[str, Tally]]
 """task -> component -> its requests"""
 
@@ -100,7 +98,7 @@ class _Simulation:
         self._actions = {name: ActionTally() for name in factory.tasks}
         self._settings = settings_of(factory)
         self._build = Build(factory, self._settings, timing, world)
-        self._hosts = _hosts(schedule, self._build)
+        self._hosts = hosts_of(schedule, self._build)
         self._robots = self._connected()
         self._served = Counter(robot.task for robot in factory.robots if robot.name in self._robots)
         _plan(self._hosts, self._robots, factory, timing.catalogue, world)
@@ -222,44 +220,6 @@ class _Simulation:
             timeouts=sum(brain.refused["request_timeout"] for brain in brains),
             failovers=sum(brain.failovers for brain in brains),
         )
-
-
-class Build:
-    """Hosts of one simulated factory."""
-
-    def __init__(self, factory: Factory, settings: Settings, timing: Timing, world: World) -> None:
-        self._settings, self._timing, self._world = settings, timing, world
-        robots = settings.robots
-        self._rows = {r.name: mean_rows(robots[r.task]) for r in factory.robots if robots[r.task].horizon.policy}
-        self._chunk_length = BRIDGED * max(ASYNC_STEPS, *self._rows.values(), *map(num_steps, robots.values()))
-
-    def host(self, placement: Placement, share: int = 1) -> Host:
-        gpus, profile_s = self.machine(placement, share)
-        return Host(placement, self._settings.of(placement), gpus, self._world, profile_s)
-
-    def machine(self, placement: Placement, share: int = 1) -> tuple[list[Gpu], tuple[float, ...]]:
-        """Its own GPU, or a share of one, and what its requests overflow to, if anything; and what it knows of itself."""
-        given = (placement, self._timing, self._world)
-        gpus = [build_gpu(*given, share, self._chunk_length, self._rows)]
-        if self._settings.of(placement).overflow:
-            gpus.append(build_gpu(*given, 1, self._chunk_length, self._rows, name=f"{placement.server} overflow"))
-        of = (placement.model, placement.gpu_type, placement.batching, placement.batch_size)
-        return gpus, self._timing.profile.batches_s(*of)
-
-    def load_s(self, placement: Placement) -> float:
-        """inf: nobody has said."""
-        footprint = self._timing.catalogue.footprint(placement.model, placement.gpu_type)
-        return footprint.load_s if footprint else math.inf
-
-
-def _hosts(schedule: Schedule, build: Build) -> dict[str, Host]:
-    on_gpu = Counter(placement.gpu for placement in schedule.placements if placement.gpu)
-    hosts = {p.server: build.host(p, on_gpu[p.gpu] if p.gpu else 1) for p in schedule.placements}
-    for route in schedule.routes:
-        for server in (route.server, route.standby):
-            if server and server not in hosts:
-                raise ConfigurationError(f"{route.robot}/{route.component} is routed to {server!r}, which has no placement")
-    return hosts
 
 
 def _plan(

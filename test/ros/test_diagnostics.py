@@ -21,7 +21,15 @@ from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 
 from .test_scheduler_node import FACTORY
 
-EXPECTED = {"scheduler: schedule", "scheduler: robots", "server_1: server", "server_1: name", "arm_1: robot", "arm_1: name"}
+EXPECTED = {
+    "scheduler: schedule",
+    "scheduler: robots",
+    "scheduler: servers",
+    "server_1: server",
+    "server_1: name",
+    "arm_1: robot",
+    "arm_1: name",
+}
 ROBOT = ("robot:=arm_1",)
 
 
@@ -73,6 +81,7 @@ def test_every_status_has_its_place_and_says_whose_it_is(repository: Path, statu
     assert places == {
         "scheduler: schedule": ["Fleet"],
         "scheduler: robots": ["Fleet"],
+        "scheduler: servers": ["Fleet"],
         "server_1: server": ["Servers"],
         "arm_1: robot": ["Robots"],
         "server_1: name": ["Names"],

@@ -43,7 +43,7 @@ def bodiless(config: RobotConfig) -> RobotConfig:
 
 
 class ReplayedRobot:
-    """A `simulation.host.Client`."""
+    """A `simulation.client.Client`."""
 
     def __init__(
         self, case: RobotCase, wire: RecordedWire, hosts: Mapping[str, Host], log: Log, events: Events, traffic: Traffic

@@ -19,11 +19,12 @@ from ros2_rfm_serving.scheduler.watch.words import ServerWord
 from ros2_rfm_serving.types import Placement, ServerState
 
 LOST_AFTER_S = 3.0
-"""Without being able to serve: six status messages."""
+"""Without being able to serve. A late word is nothing: one that falls silent may still serve for another second or so."""
 FIRST_WORD_S = 60.0
 """For a process to start, and be heard for the first time."""
-LATE_WORD_S = 2 * LOST_AFTER_S
-"""The same, where others follow a former scheduler: the factory runs already, and whoever lives is heard soon."""
+LATE_WORD_S = 10.0
+"""The same, where the factory runs already, as others say that have a former scheduler or have answered: whoever lives is heard
+soon."""
 LOADING_S, LOADING_SHARE = 300.0, 3.0
 """For what was placed anew, as long as the server says that it gets there: at least so long, or this many times what the catalogue
 says. Weights may come from a disk or a network that is ten times as slow as the one the catalogue was measured with."""
@@ -119,9 +120,9 @@ class Health:
 
     def hear(self, word: ServerWord) -> None:
         if found := self._servers.get(word.server):
-            found.word, found.fresh = word, True
-            if word.follows_another:
+            if word.follows_another or (found.word is None and word.replies):
                 self._first_word_s = LATE_WORD_S
+            found.word, found.fresh = word, True
         else:
             self.unknown += 1
 

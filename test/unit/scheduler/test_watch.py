@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,12 @@ class Floor:
                 epoch=epoch, placements=tuple(p for p in placements if p.model), routes=routes, predicted_actions_hz=1.0, policy=""
             )
         )
+
+    def begins(self, **words: ServerWord) -> None:
+        """First words of all but server_2."""
+        for word in {**self.words, **words}.values():
+            if word.server != "server_2":
+                self.watch.hear_server(word, self.now_s)
 
     @staticmethod
     def ready(server: str) -> ServerWord:
@@ -223,15 +230,17 @@ def test_a_scheduler_that_was_stopped_calls_nobody_lost(floor: Floor) -> None:
 
 def test_one_that_is_never_heard_has_time_to_start() -> None:
     floor = Floor()
+    floor.begins()
     floor.silent = {"server_2"}
     assert floor.run(FIRST_WORD_S - 2.0).lost == () and floor.run(4.0).lost == ("server_2",)
 
 
-def test_a_scheduler_that_is_started_again_does_not_wait_long_for_one_that_is_dead() -> None:
-    """The others follow its predecessor: the factory runs."""
+@pytest.mark.parametrize("said", [{"follows": 0, "follows_another": True}, {"replies": 1000}], ids=["follows", "served"])
+def test_a_scheduler_that_is_started_again_does_not_wait_long_for_one_that_is_dead(said: dict[str, Any]) -> None:
+    """What the others say of the time before: they follow its predecessor, or have answered somebody."""
     floor = Floor()
+    floor.begins(server_1=replace(floor.words["server_1"], **said))
     floor.silent = {"server_2"}
-    floor.words["server_1"] = replace(floor.words["server_1"], follows=0, follows_another=True)
     assert floor.run(LATE_WORD_S - 2.0).lost == () and floor.run(4.0).lost == ("server_2",)
 
 

@@ -1,0 +1,57 @@
+"""The servers of a simulated factory, as its schedule places them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory.settings import Settings
+from ros2_rfm_serving.simulation.gpu import Gpu
+from ros2_rfm_serving.simulation.host import Host
+from ros2_rfm_serving.simulation.robot import ASYNC_STEPS, mean_rows, num_steps
+from ros2_rfm_serving.simulation.timing import Timing, build_gpu
+from ros2_rfm_serving.simulation.world import World
+from ros2_rfm_serving.types import Placement, Schedule
+
+BRIDGED = 3
+"""Rows of a chunk, as a multiple of what is executed of it: enough for an inference twice as long as the execution."""
+
+
+class Build:
+    """Hosts of one simulated factory."""
+
+    def __init__(self, factory: Factory, settings: Settings, timing: Timing, world: World) -> None:
+        self._settings, self._timing, self._world = settings, timing, world
+        robots = settings.robots
+        self._rows = {r.name: mean_rows(robots[r.task]) for r in factory.robots if robots[r.task].horizon.policy}
+        self._chunk_length = BRIDGED * max(ASYNC_STEPS, *self._rows.values(), *map(num_steps, robots.values()))
+
+    def host(self, placement: Placement, share: int = 1) -> Host:
+        gpus, profile_s = self.machine(placement, share)
+        return Host(placement, self._settings.of(placement), gpus, self._world, profile_s)
+
+    def machine(self, placement: Placement, share: int = 1) -> tuple[list[Gpu], tuple[float, ...]]:
+        """Its own GPU, or a share of one, and what its requests overflow to, if anything; and what it knows of itself."""
+        given = (placement, self._timing, self._world)
+        gpus = [build_gpu(*given, share, self._chunk_length, self._rows)]
+        if self._settings.of(placement).overflow:
+            gpus.append(build_gpu(*given, 1, self._chunk_length, self._rows, name=f"{placement.server} overflow"))
+        of = (placement.model, placement.gpu_type, placement.batching, placement.batch_size)
+        return gpus, self._timing.profile.batches_s(*of)
+
+    def load_s(self, placement: Placement) -> float:
+        """inf: nobody has said."""
+        footprint = self._timing.catalogue.footprint(placement.model, placement.gpu_type)
+        return footprint.load_s if footprint else math.inf
+
+
+def hosts_of(schedule: Schedule, build: Build) -> dict[str, Host]:
+    on_gpu = Counter(placement.gpu for placement in schedule.placements if placement.gpu)
+    hosts = {p.server: build.host(p, on_gpu[p.gpu] if p.gpu else 1) for p in schedule.placements}
+    for route in schedule.routes:
+        for server in (route.server, route.standby):
+            if server and server not in hosts:
+                raise ConfigurationError(f"{route.robot}/{route.component} is routed to {server!r}, which has no placement")
+    return hosts
