@@ -86,6 +86,7 @@ class EmulatedEngine(Engine):
         self._rng = np.random.default_rng(spec.seed)
         acts = spec.output is OutputKind.ACTION_CHUNK
         still = np.zeros((spec.chunk_length, len(spec.action_names)), np.float32)
+        still.flags.writeable = False  # every request is answered with it
         self._still = EngineReply(chunk_model=still, chunk_robot=still)
         self._contract = ModelContract(
             model=f"emulated {spec.model}",

@@ -261,6 +261,13 @@ MUTANTS = (
         tests=(FALLBACK,),
     ),
     Mutant(
+        name="a horizon beyond the chunk is planned with",
+        file="robot/motion/motion.py",
+        old="max(self.queue.horizon - moved, 1)",
+        new="max(horizon - moved, 1)",
+        tests=(PACE,),
+    ),
+    Mutant(
         name="pipelined sessions' rows take the places of others",
         file="server/tiers.py",
         old="else self.batch_size + self._promised",

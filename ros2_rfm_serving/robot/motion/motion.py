@@ -145,7 +145,7 @@ class Motor:
         horizon = chunk.execution_horizon
         self.queue.merge(model, robot, mark, observed_s, real_delay=real_delay, horizon=horizon, origin=origin)
         if horizon:
-            self.horizons.add(max(horizon - moved, 1) * self._step_s)
+            self.horizons.add(max(self.queue.horizon - moved, 1) * self._step_s)
         self._at_seam = True
         if self._shaper:
             self.queue.refuse(self._shaper.unfit(self.queue.rows))

@@ -319,3 +319,12 @@ def test_from_far_outside_of_its_limits_no_command_is_no_jump() -> None:
     made.take(chunk(observation(1), np.full((4, 2), 4.0, np.float32)), 40, 1.0, real_delay=0)
     assert made.step(np.full(2, 12.0, np.float32), 0.1) is None, "9 is 3 away"
     assert made.step(np.full(2, 9.4, np.float32), 0.1) is not None, "9 is one period away"
+
+
+def test_nobody_can_write_into_the_stop_that_is_handed_out_again_and_again() -> None:
+    ladder = FallbackLadder(config(VELOCITY, "zero"))
+    ladder.commanded(np.ones(2, np.float32))
+    for stop in (ladder.stop_command(), ladder.command(HERE, 0.0)):
+        assert stop is not None and not stop.any()
+        with pytest.raises(ValueError, match="read-only"):
+            stop[0] = 1.0

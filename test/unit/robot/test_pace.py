@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 
 from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState
+from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.types import RequestId, Route
 from ros2_rfm_serving.types.phase import Phase
 from test.unit.fakes import chunk, grant, observation, schedule
+from test.unit.robot.robots import CONFIG, PERIOD_S
 
 EPS = 1e-6
 EVENTS = ("answer", "answer", "answer", "answer", "time", "time", "give up", "rate", "schedule again", "session", "freeze")
@@ -81,6 +84,15 @@ def test_what_has_become_usual_moves_nothing_any_more() -> None:
     moved_s = [phase.shift_s(waited_s, 0.5) for waited_s in [0.1] * 50 + [3.0] * 50 + [0.1] * 50]
     assert sum(moved_s[:50]) == 0.0 and sum(moved_s[50:100]) == pytest.approx(0.5) and sum(moved_s) >= -0.5
     assert not any(moved_s[140:]) and phase.usual_s == pytest.approx(0.1, rel=0.1)
+
+
+def test_a_horizon_beyond_the_chunk_is_the_chunk() -> None:
+    """What the scheduler plans with: no server makes a robot seem to act for an hour on four rows."""
+    motor = Motor(CONFIG, Counter())
+    for horizon in (65_535, 2, 0):
+        answered = replace(chunk(observation(1)), execution_horizon=horizon)
+        assert motor.take(answered, motor.queue.mark, 0.0, real_delay=0) == ""
+    assert motor.horizons.sum == pytest.approx((4 + 2) * PERIOD_S) and sum(motor.horizons.counts) == 2
 
 
 @settings(max_examples=300, deadline=None)

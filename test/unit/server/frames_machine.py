@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ros2_rfm_serving.engines.flow.frames import Frames, session_of
+from ros2_rfm_serving.engines.flow.frames import Frames, require_spread, session_of
 from ros2_rfm_serving.errors import CapacityError, ContractError, ModelError
-from ros2_rfm_serving.types import InferenceRequest, Pipelining, RequestId
+from ros2_rfm_serving.types import InferenceRequest, Pipelining
 from test.unit.fakes import CONTRACT, session_request
 
 from .rows_machine import ROBOTS, Machine, Unreliable
@@ -21,7 +21,7 @@ NUM_STEPS = 3
 class InFrames(Unreliable):
     """Rows of pipelined sessions go on with their frames, as those of our engines."""
 
-    contract = replace(CONTRACT, pipelines=True)
+    contract = replace(CONTRACT, pipelines=True, max_num_steps=2 * NUM_STEPS)
     max_batch_size = max_rows = 8
     num_steps = NUM_STEPS
 
@@ -30,19 +30,23 @@ class InFrames(Unreliable):
         self._frames = Frames()
         self._outdated: set[int] = set()
 
-    @staticmethod
-    def steps_of(request: RequestId) -> int:
-        return NUM_STEPS
+    def num_turns(self, request: InferenceRequest) -> int:
+        return request.num_steps or NUM_STEPS
+
+    def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None:
+        require_spread(num_steps or NUM_STEPS, pipelining)
 
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Any:
         given = super().enter(rows)
         for number, request in rows.items():
             if request.pipelining is not None and number in self.in_flight:
-                self._outdated.update(self._frames.begin(number, session_of(request.id), request.pipelining, NUM_STEPS))
+                turns = self.num_turns(request)
+                self._outdated.update(self._frames.begin(number, session_of(request.id), request.pipelining, turns))
         return given
 
     def ready(self) -> Collection[int]:
-        return [number for number, (_, left) in self.in_flight.items() if self._may_go_on(number, NUM_STEPS - left)]
+        rows = self.in_flight.items()
+        return [number for number, (request, left) in rows if self._may_go_on(number, self.num_turns(request) - left)]
 
     def _may_go_on(self, number: int, step: int) -> bool:
         return number not in self._frames or number in self._outdated or step < self._frames.limit(number)
@@ -70,13 +74,15 @@ class InFrames(Unreliable):
 
 
 class FramesMachine(Machine):
-    """Some robots have pipelined sessions, others have not, and both change their minds."""
+    """Some robots have pipelined sessions, others have not, each of as many solver steps as it asked for, and all change their
+    minds."""
 
     def __init__(self, seed: int, **config: Any) -> None:
         super().__init__(seed, InFrames, **{"batch_size": 8, **config})
 
     def open(self, robot: str) -> None:
-        request = session_request(robot, slo_s=self.rng.choice([0.0, 0.01, 1.0]), pipelining=self.rng.choice(PIPELININGS))
+        slo_s, num_steps = self.rng.choice([0.0, 0.01, 1.0]), self.rng.choice([0, 0, 1, 2, 2 * NUM_STEPS])
+        request = session_request(robot, slo_s=slo_s, pipelining=self.rng.choice(PIPELININGS), num_steps=num_steps)
         try:
             self.epochs[robot] = self.server.open_session(request).session_epoch
         except (CapacityError, ContractError):
