@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.descriptor import ExecutionMode
@@ -26,8 +26,8 @@ class Promises:
             assert route.component not in self._of[route.robot], "asked of one server alone"
             self._of[route.robot][route.component] = route
 
-    def hold(self, planned_hz: Mapping[str, float]) -> None:
-        """planned_hz: task -> action rate that the last plan of the whole factory gave."""
+    def hold(self, owed_hz: Callable[[str, str], float]) -> None:
+        """owed_hz: by robot and task, the action rate that the last plan of the whole factory lets it count on."""
         self._servers_are_the_factorys()
         self._everybody_is_served()
         for server in self._on:
@@ -38,7 +38,8 @@ class Promises:
             assert isinstance(floor_hz, float)
             assert rate_hz >= floor_hz * (1 - ROUNDING), f"{robot}: {rate_hz} of {floor_hz} actions/s"
             given_hz = self._of[robot][SYSTEM1].predicted_rate_hz
-            assert given_hz >= 0.5 * planned_hz.get(task, 0.0) * (1 - ROUNDING), f"{robot}: {given_hz}, the plan had {planned_hz}"
+            owed = owed_hz(robot, task)
+            assert given_hz >= owed * (1 - ROUNDING), f"{robot}: {given_hz}, it counts on {owed}"
         for route in self._schedule.routes:
             if route.standby:
                 self._standby_carries(route)

@@ -54,15 +54,22 @@ class Told:
     """The book of a scheduler: plans and changes, before they are published."""
 
     planned_hz: dict[str, float] = field(default_factory=dict)
-    """Task -> action rate that the last published plan of the whole factory gave."""
+    """Robot -> action rate that the last published plan of the whole factory gave."""
+    highest_hz: dict[str, float] = field(default_factory=dict)
+    """Task -> the highest of them."""
     plans: int = 0
     changes: int = 0
 
     def planned(self, planned: Planned, reason: str, *, background: bool = False, published: bool = True) -> None:
         if published:
             self.plans += 1
-            routes = planned.fleet.schedule.routes
-            self.planned_hz = {r.task: r.predicted_rate_hz for r in routes if r.component == SYSTEM1}
+            routes = [route for route in planned.fleet.schedule.routes if route.component == SYSTEM1]
+            self.planned_hz = {route.robot: route.predicted_rate_hz for route in routes}
+            self.highest_hz = {task: max(r.predicted_rate_hz for r in routes if r.task == task) for task in {r.task for r in routes}}
+
+    def owed_hz(self, robot: str, task: str) -> float:
+        """Half of what the plan gave it, whose robots go at the rates of their own servers; of the class's best to a newcomer."""
+        return 0.5 * self.planned_hz.get(robot, self.highest_hz.get(task, 0.0))
 
     def changed(self, before: Fleet, after: Fleet, reason: str) -> None:
         self.changes += 1
@@ -98,7 +105,7 @@ class Day:
         assert all(schedule.epoch > before.epoch for before in self.schedules[-1:]), "epochs rise"
         self.schedules.append(schedule)
         served = {route.robot: route.task for route in schedule.routes}
-        Promises(schedule, served, self.scheduler.brain.factory, self.profile).hold(self.told.planned_hz)
+        Promises(schedule, served, self.scheduler.brain.factory, self.profile).hold(self.told.owed_hz)
 
     # --- what happens ---
 
