@@ -135,11 +135,11 @@ class TestPlan:
         assert "feasible with policy rosa; objective" in rfm("plan", P4, "--policy", "rosa").stdout
 
     def test_one_robot_is_explained(self) -> None:
-        found = rfm_json("plan", P4, "--robots", "16", "--budget", "0.1", "--explain", "assemble_kit_1")["choices"]
+        found = rfm_json("plan", P4, "--robots", "18", "--budget", "0.1", "--explain", "assemble_kit_1")["choices"]
         assert [choice["component"] for choice in found] == ["monitor", "safety", "system1", "system2"]
         assert all(choice["why_server"] and choice["why_rate"] for choice in found)
         assert any(other["cost_actions_hz"] > 0.1 for choice in found for other in choice["alternatives"])
-        told = rfm("plan", P4, "--robots", "16", "--budget", "0.1", "--explain", "assemble_kit_1").stdout
+        told = rfm("plan", P4, "--robots", "18", "--budget", "0.1", "--explain", "assemble_kit_1").stdout
         assert "why that rate: its own cycle: 200 ms of execution" in told and "the factory would lose" in told
 
     def test_compare_has_a_line_per_policy_and_its_allocation(self) -> None:
