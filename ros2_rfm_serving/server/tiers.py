@@ -65,7 +65,7 @@ class Lane:
         self.running = running_of(tier.engine, mishap)
         self.max_rows = tier.engine.max_rows if isinstance(tier.engine, Stepping) else 0
         """Of an engine whose rows can go on step by step; 0: it cannot."""
-        self._max_batch_size = tier.engine.max_batch_size
+        self._max_batch_size, self._max_num_steps = tier.engine.max_batch_size, tier.engine.contract.max_num_steps
         self.rests_until_s = -math.inf
         """An engine elsewhere that gives no answers is not asked before: it would seem quick, and be asked the more."""
         self.batch_size = 0
@@ -150,6 +150,8 @@ class Lane:
         """Of a pipelined session, only rows that go on step by step, and no more of them at once than it has agreed upon; of
         another one, none while it is owed the answer to one in flight."""
         request, flight = waiting.request, self.view.flight
+        if request.num_steps > self._max_num_steps:
+            return False  # elsewhere a model may have its own number alone
         if flight is None:
             return request.pipelining is None
         if request.pipelining is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.types.arrays import SCHEMA_VERSION
 
@@ -143,6 +143,11 @@ class ModelContract:
     """Standard deviation of the same."""
     emulated: bool = False
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def over_a_connection(self) -> ModelContract:
+        """As a server elsewhere serves it: one answer after the other, each with the model's own number of solver steps."""
+        return replace(self, pipelines=False, max_num_steps=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,7 +153,7 @@ def test_a_door_that_fails_keeps_no_other_from_its_replies(call: tuple[str, str]
     rig.threads.stop()
 
 
-@pytest.mark.parametrize("method", ["begin", "run", "complete"])
+@pytest.mark.parametrize("method", ["begin", "run", "complete_all"])
 @pytest.mark.parametrize("error", ERRORS, ids=["error", "exit"])
 def test_an_error_that_nobody_foresaw_is_logged_a_few_times_and_the_thread_lives(
     method: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
@@ -169,7 +169,7 @@ def test_an_error_that_nobody_foresaw_is_logged_a_few_times_and_the_thread_lives
         assert rig.server.refused["worker_error"] < 10
     if method != "begin":
         assert {"goal", "r1", "ws"} <= set(rig.doors.told), "nobody waits for what will not come"
-    if method == "complete":
+    if method == "complete_all":
         rig.server._lanes[0]._ends_s.clear()
     rig._sequence = 1
     rig.ask()

@@ -226,7 +226,7 @@ def row(value: float, **changes: Any) -> InferenceRequest:
 def test_a_remote_server_of_ours_is_an_engine_with_all_it_can_do(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = remote(rig.url, connections=4)
     try:
-        assert engine.contract == rig.server.contract and engine.max_batch_size == 4 and engine.takes_encoded
+        assert engine.contract == rig.server.contract.over_a_connection and engine.max_batch_size == 4 and engine.takes_encoded
         engine.warm_up()
         guided = {
             "conditioning": Conditioning.GUIDED,

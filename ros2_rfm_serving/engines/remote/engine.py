@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -192,7 +191,7 @@ def _contract(metadata: Mapping[str, Any]) -> ModelContract:
         raise ModelError("the remote server's metadata cannot be read: is it of another version?") from error
     if contract.schema_version != SCHEMA_VERSION:
         raise ModelError(f"the remote server speaks schema version {contract.schema_version}, this one {SCHEMA_VERSION}")
-    return replace(contract, pipelines=False, max_num_steps=0)  # one answer after the other comes over a connection
+    return contract.over_a_connection
 
 
 def _declared(model: str, options: RemoteOptions) -> ModelContract:

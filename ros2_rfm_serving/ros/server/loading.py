@@ -142,7 +142,7 @@ def _overflow(params: ServerParams, placement: Placement, contract: ModelContrac
         if engine is not None:
             closed(engine, log)
         return ()
-    if engine.contract != contract:
+    if engine.contract != contract.over_a_connection:
         closed(engine, log)
         raise ModelError(f"{params.overflow_url} serves {engine.contract.model!r}, or not as this server does {contract.model!r}")
     return (Tier(engine=engine, batch_size=engine.max_batch_size, round_trip_s=params.overflow_round_trip_s),)

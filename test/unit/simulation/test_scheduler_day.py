@@ -65,7 +65,9 @@ class Told:
             self.plans += 1
             routes = [route for route in planned.fleet.schedule.routes if route.component == SYSTEM1]
             self.planned_hz = {route.robot: route.predicted_rate_hz for route in routes}
-            self.highest_hz = {task: max(r.predicted_rate_hz for r in routes if r.task == task) for task in {r.task for r in routes}}
+            self.highest_hz = {
+                task: max(r.predicted_rate_hz for r in routes if r.task == task) for task in {r.task for r in routes}
+            }
 
     def owed_hz(self, robot: str, task: str) -> float:
         """Half of what the plan gave it, whose robots go at the rates of their own servers; of the class's best to a newcomer."""
