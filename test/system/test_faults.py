@@ -234,7 +234,7 @@ def test_a_robot_works_with_faults_on_its_wire(repository: Path, tmp_path: Path,
     faults = "drop=0.1 duplicate=0.2 reorder=0.1 corrupt=0.1 delay_ms=10 jitter_ms=5"
     with factory(repository, tmp_path, faults=faults, faults_seed=7) as (_, witness):
         begin_task(witness)
-        witness.wait(lambda: len(witness.server.refused) >= 2)
+        witness.wait(lambda: witness.server and len(witness.server.refused) >= 2)
         witness.more_chunks(20)
         witness.wait(witness.at_work)
         assert "faults on purpose: drop=0.1" in (tmp_path / "robot_node.log").read_text()
