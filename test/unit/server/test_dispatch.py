@@ -262,6 +262,20 @@ def test_two_tiers_run_at_once_each_on_its_engine() -> None:
     assert (len(edge.batches), len(cloud.batches)) == (1, 1) and target.snapshot(1.0).waiting == 1
 
 
+def test_who_has_steps_of_its_own_is_served_where_these_can_be_had() -> None:
+    edge, cloud = FakeEngine(), FakeEngine()
+    edge.contract = replace(CONTRACT, pipelines=True, max_num_steps=8)
+    assert edge.contract.over_a_connection == cloud.contract
+    config = ServerConfig(name="s1", batch_size=1, dispatch="wait_ratio", profile_s=(1.0,))
+    target = ModelServer(config, edge, Tier(engine=cloud, batch_size=4, round_trip_s=0.1, profile_s=(0.1,) * 4))
+    for robot, num_steps in (("r1", 0), ("r2", 3), ("r3", 3), ("r4", 0), ("r5", 0)):
+        session = target.open_session(session_request(robot, num_steps=num_steps))
+        target.submit(observation(session.session_epoch, robot=robot), 0.0)
+    assert target.begin(0.0) is not None
+    away = target.begin(0.0, tier=1)
+    assert away is not None and all(waiting.request.num_steps == 0 for waiting in away.batch)
+
+
 # --- newer observations ---------------------------------------------------------------------------------------------------------
 
 
