@@ -149,8 +149,10 @@ def plant(ros_domain: int) -> Iterator[Plant]:
 
 
 def heard(client: Client) -> Any:
+    """What the page shows, once it has heard all three."""
     fleet = client.fleet()
-    return fleet if fleet["robots"].get("arm_1", {}).get("state") and fleet["servers"].get("s1", {}).get("state") else None
+    rows = fleet["robots"].get("arm_1", {}), fleet["servers"].get("s1", {})
+    return fleet if [row.get("state") for row in rows] == ["STREAMING", "ready"] and fleet["schedule"].get("factory") else None
 
 
 def test_figures_are_the_graphs_and_a_server_that_goes_is_lost_at_once(client: Client, plant: Plant, ros_domain: int) -> None:

@@ -110,7 +110,7 @@ class Dashboard:
     async def _stream(self, request: Request) -> Response:
         if self.feed.is_full:
             return _problem(503, "too many pages are open")
-        return StreamingResponse(self.feed.frames(self._now()), media_type="text/event-stream")
+        return StreamingResponse(self.feed.frames(self._now(), time.time()), media_type="text/event-stream")
 
     async def _schedule(self, request: Request) -> Response:
         now_s = self._now()

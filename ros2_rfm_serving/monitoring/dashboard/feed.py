@@ -78,9 +78,10 @@ class Feed:
     def is_full(self) -> bool:
         return len(self._pages) >= MAX_PAGES or self._over
 
-    async def frames(self, now_s: float) -> AsyncIterator[bytes]:
-        """For one page, until it leaves or all is over."""
+    async def frames(self, now_s: float, time_s: float) -> AsyncIterator[bytes]:
+        """For one page, until it leaves or all is over. Whoever is on a page was looked at: its going is an event."""
         if not self._view:
+            self.events.look(self.board, now_s, time_s)
             self._view, self._told, self._sent_s = views.fleet(self.board, now_s), self.events.last, now_s
         page = Page()
         self._pages.add(page)

@@ -291,7 +291,7 @@ def test_a_slow_page_misses_frames_and_costs_no_memory() -> None:
     feed = Feed(made)
 
     async def run() -> list[bytes]:
-        frames = feed.frames(100.0)
+        frames = feed.frames(100.0, 0.0)
         first = await anext(frames)
         assert first.startswith(b"event: full\n")
         for i in range(500):
@@ -319,7 +319,7 @@ def test_pages_that_keep_up_are_told_what_changed_alone() -> None:
     feed = Feed(made)
 
     async def run() -> Any:
-        frames = feed.frames(100.0)
+        frames = feed.frames(100.0, 0.0)
         await anext(frames)
         feed.tick(100.1, 0.0)
         made.robots["arm_1"].queue_depth = 9
@@ -333,10 +333,26 @@ def test_pages_that_keep_up_are_told_what_changed_alone() -> None:
     assert asyncio.run(run()) == {"robots": {"arm_1": {"queue": 9}}, "events": []}
 
 
+def test_the_going_of_whoever_a_page_has_shown_is_an_event() -> None:
+    made = board()
+    feed = Feed(made)
+
+    async def run() -> None:
+        frames = feed.frames(100.0, 0.0)
+        shown = json.loads((await anext(frames)).partition(b"data: ")[2])["servers"]
+        assert not shown["s1"]["lost"]
+        await frames.aclose()
+
+    asyncio.run(run())
+    made.servers["s1"].lost = True  # before the next tick
+    feed.tick(100.1, 0.0)
+    assert ("s1", "lost") in [(event.name, event.what) for event in feed.events.since(0)]
+
+
 def test_more_pages_than_there_is_room_for_are_refused(page: Page) -> None:
     async def run() -> None:
         feed = page.dashboard.feed
-        open_pages = [feed.frames(0.0) for _ in range(MAX_PAGES)]
+        open_pages = [feed.frames(0.0, 0.0) for _ in range(MAX_PAGES)]
         for frames in open_pages:
             await anext(frames)
         assert feed.is_full
