@@ -106,7 +106,7 @@ def test_a_second_server_of_a_name_refuses_to_start_and_both_say_so(floor: Floor
     floor.wait(lambda: floor.states and floor.states[-1] == msg.ServerStatus.READY, "the first")
     assert not all(second_offers(floor) for _ in range(3)), "something was offered under the name, each time"
     assert first.poll() is None
-    assert floor.count_publishers("/rfm/servers/s1/status") == 1
+    floor.wait(lambda: floor.count_publishers("/rfm/servers/s1/status") == 1, "the graph without the second's topics")
 
 
 def second_offers(floor: Floor) -> bool:

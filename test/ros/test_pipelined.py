@@ -93,8 +93,8 @@ def test_a_pipelined_session_gets_a_chunk_per_frame(serve: Serve) -> None:
         if sequence >= THREE.depth:
             client.wait(lambda expected=sequence - THREE.depth + 1: len(client.chunks) >= expected, 30.0)
         else:
-            until_s = time.monotonic() + 2.0  # it enters: a newer one would take the place of one that waits
-            client.wait(lambda until_s=until_s: time.monotonic() > until_s)
+            arrived_s = time.monotonic() + 2.0  # it enters: a newer one would take the place of one that waits
+            client.wait(lambda arrived_s=arrived_s: time.monotonic() > arrived_s and client.status.waiting == 0)
     told = [(chunk.id.sequence, chunk.ended_with) for chunk in client.chunks]
     assert told == [(sequence, sequence + 2) for sequence in range(1, 9)]
     assert all(np.isfinite(chunk.chunk_robot.data).all() and len(chunk.chunk_robot.data) for chunk in client.chunks)

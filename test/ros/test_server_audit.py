@@ -105,7 +105,7 @@ def serving() -> Iterator[tuple[Listener, subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def test_what_a_server_decided_is_decided_again_and_its_batches_give_the_same_bytes(tmp_path: Path) -> None:
+def test_what_a_server_decided_is_decided_again_and_its_batches_give_the_same_bytes(ros_domain: int, tmp_path: Path) -> None:
     from ros2_rfm_serving.engines.embedded.engine import load_embedded
     from ros2_rfm_serving.shipped import shipped
 
