@@ -11,6 +11,8 @@ import pytest
 
 os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 os.environ.setdefault("ROS_LOG_DIR", "/tmp/rfm_serving_test_logs")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side on few cores: PyTorch's threads would wait for one another,
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # and, in the processes that tests start too, take a core for it
 
 _DOMAINS = itertools.cycle(range(1, 101))  # what domain_coordinator hands out, in turns
 REPOSITORY = Path(__file__).resolve().parents[1]

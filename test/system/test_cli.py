@@ -108,9 +108,21 @@ def test_help_has_examples(repository: Path, command: str) -> None:
     assert command in ("", "bench") or "Example" in done.stdout
 
 
-@pytest.mark.alone
 def test_train_makes_bundles_from_nothing(repository: Path, tmp_path: Path) -> None:
-    few = ("--episodes", "2", "--steps", "100", "--judge-steps", "100", "--small-steps", "5", "--stage-episodes", "10")
+    few = (
+        "--threads",
+        "1",
+        "--episodes",
+        "2",
+        "--stage-episodes",
+        "10",
+        "--steps",
+        "5",
+        "--judge-steps",
+        "5",
+        "--small-steps",
+        "5",
+    )
     few += ("--staged-steps", "5", "--staged-episodes", "2", "--diffusion-steps", "5", "--autoregressive-steps", "5")
     done = rfm("train", "all", "--out", str(tmp_path), *few, cwd=repository)
     assert done.returncode == 0, done.stderr
