@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit ros system colcon engines operate shift fuzz mutants optimum doctor bench clean
+.PHONY: run test one-core install lint unit thorough ros system colcon engines wheel wheel-test operate shift fuzz mutants optimum doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -33,12 +33,18 @@ lint: install
 unit: install
 	$(BIN)/python -m pytest test/unit -q -n 2
 
+# What `unit` draws or tries some of, as often as the documents say: some three minutes of one core.
+thorough: install
+	RFM_TRIED_FACTORIES=200 $(BIN)/python -m pytest test/unit/scheduler/test_scheduler.py -q -k optimum
+	RFM_PIPELINED_EVENTS=100000 $(BIN)/python -m pytest test/unit/robot/test_robot_machine.py -q -k pipelined
+
+# Most of a test is waiting: for discovery, leases, timeouts. Each has a ROS domain of its own.
 ros: install
-	$(BIN)/python -m pytest test/ros -q -n 2
+	$(BIN)/python -m pytest test/ros -q -n 4 --dist worksteal --durations 5
 
 # Side by side, each test in a ROS domain of its own; then, one after the other, those that would starve beside another.
 system: install
-	$(BIN)/python -m pytest test/system -q -n 2 --dist worksteal -m "not alone" --durations 5
+	$(BIN)/python -m pytest test/system -q -n 3 --dist worksteal -m "not alone" --durations 5
 	$(BIN)/python -m pytest test/system -q -m alone --durations 5
 
 colcon: install
@@ -51,6 +57,20 @@ engines: $(ENGINES)/.installed
 # After `install`: two pips at once would see each other half done.
 $(ENGINES)/.installed: $(VENV)/.dependencies scripts/engines_venv scripts/requirements.py test/engines/requirements.txt | install
 	scripts/engines_venv $(ENGINES) $(VENV)
+	touch $@
+
+# What was installed, for other computers, in dist/: named after the systems that it runs on.
+wheel: install $(VENV)/.wheel_tools
+	rm -rf dist
+	scripts/wheel $(BIN)/python $(VENV)/wheel/*.whl dist
+
+# On a computer without a compiler and without anything of this project.
+wheel-test: wheel
+	$(BIN)/python scripts/wheel_test dist/*.whl constraints.txt
+
+$(VENV)/.wheel_tools: $(VENV)/.dependencies
+	$(BIN)/python scripts/requirements.py pyproject.toml wheel > $(VENV)/requirements_wheel.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements_wheel.txt
 	touch $@
 
 # A running factory as Debian's Prometheus and Chromium see it, which lie in build/ if none is installed.
@@ -97,11 +117,16 @@ $(VENV)/.dependencies: pyproject.toml constraints.txt scripts/system_packages
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps openpi-client==0.1.2  # pins numpy<2, and works with 2
 	touch $@
 
-# A plain `pip install .`, isolated build and all: what a user without make types.
-$(VENV)/.installed: $(VENV)/.dependencies $(SOURCES)
-	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall .
+# Both halves of a plain `pip install .`, isolated build and all: what a user without make types.
+$(VENV)/.wheel: $(VENV)/.dependencies $(SOURCES)
+	rm -rf $(VENV)/wheel
+	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir $(VENV)/wheel .
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.wheel
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(ENGINES) build install log logs .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(ENGINES) build dist install log logs .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
