@@ -22,9 +22,10 @@ from ros2_rfm_serving.benchmarks.scheduler import scheduler
 from ros2_rfm_serving.benchmarks.serving.report import serving
 from ros2_rfm_serving.benchmarks.simulation import simulation
 from ros2_rfm_serving.benchmarks.stages import stages
+from ros2_rfm_serving.benchmarks.steps import steps
 from ros2_rfm_serving.benchmarks.whatif import whatif
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
 COMMANDS = (path, policy, engine, robot, robots, record, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch)
-for command in (*COMMANDS, continuous, frames, whatif, dashboard, simulation):
+for command in (*COMMANDS, continuous, frames, steps, whatif, dashboard, simulation):
     app.command()(command)

@@ -197,7 +197,7 @@ class ServerBrain:
 
     def begin(self, tier: int, now_s: float) -> Work | None:
         """What a tier runs next; None: nothing now (`look_again_s`)."""
-        if not tier and not self.lanes[0].become(continuous=self.config.batching == CONTINUOUS):
+        if not tier and not self.lanes[0].become(continuous=self.config.batching == CONTINUOUS, costs=self.config.costs):
             return None  # what runs ends first
         selection = self.mailboxes.take(self.lanes, tier, now_s)
         if not tier:

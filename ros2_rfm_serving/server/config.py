@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from ros2_rfm_serving.server.dispatch import StepCosts
 from ros2_rfm_serving.server.sessions import SessionRules
 
 
@@ -25,6 +26,8 @@ class ServerConfig:
     """A newer observation is asked for in place of one that will be older than this when its batch begins; inf: never."""
     profile_s: tuple[float, ...] = ()
     """Seconds of a batch of 1, 2, ... rows, to begin with; they are measured in any case."""
+    costs: StepCosts = field(default_factory=StepCosts)
+    """With `continuous`: what its engine took before it served (`rehearsal.py`); empty: it learns that while it serves."""
     max_engine_errors: int = 0
     """Batches without an answer in a row after which the engine is given up, unless it answers a blank request; 0: never."""
     num_updates: int | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ros2_rfm_serving.engines.base import Engine, Stepping
-from ros2_rfm_serving.server.dispatch import EngineView, Flight, Row, ServiceTimes, Waiting
+from ros2_rfm_serving.server.dispatch import EngineView, Flight, Row, ServiceTimes, StepCosts, Waiting
 from ros2_rfm_serving.server.running import Mishap
 from ros2_rfm_serving.server.stepping import running_of
 from ros2_rfm_serving.types import InferenceRequest, RequestId
@@ -110,13 +110,13 @@ class Lane:
         """That pipelined sessions may have in flight together: theirs stay there between two frames, and others must not starve."""
         return max(0, self.max_rows - 1)
 
-    def become(self, *, continuous: bool) -> bool:
-        """Rows one by one, or whole batches; only while it is idle. False: something runs that began the other way."""
+    def become(self, *, continuous: bool, costs: StepCosts) -> bool:
+        """Rows one by one, which take so long, or whole batches; only while it is idle. False: something runs the other way."""
         continuous = continuous and self.max_rows > 0
         if continuous == (self.view.flight is not None):
             return True
         if self.is_idle:
-            self.view.flight = Flight(self._capacity, promised=self._promised) if continuous else None
+            self.view.flight = Flight.knowing(self._capacity, self._promised, costs) if continuous else None
         return self.is_idle
 
     @property

@@ -19,6 +19,7 @@ from ros2_rfm_serving.profiles import (
     SteppedService,
 )
 from ros2_rfm_serving.server import Work
+from ros2_rfm_serving.server.dispatch import StepCosts
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.rounds import Answers
 from ros2_rfm_serving.simulation.world import World
@@ -141,6 +142,17 @@ class SharedGpu:
         self._sleep()
 
 
+def costs_of(law: SteppedService) -> StepCosts:
+    """As a live server measures them before it serves."""
+    rows = range(1, law.max_rows + 1)
+    return StepCosts(
+        perceive_s=tuple(map(law.perception_s, rows)),
+        step_s=tuple(map(law.step_s, rows)),
+        whole_s=tuple(map(law.mean_s, rows)),
+        num_turns=law.num_steps,
+    )
+
+
 class SteppedGpu:
     """Continuous batching of an action model: `Rounds` call the engine, which writes down how long the law says that it takes."""
 
@@ -149,6 +161,7 @@ class SteppedGpu:
     def __init__(self, stragglers: Stragglers, spec: EmulatedSpec, law: SteppedService, unsure: Amend) -> None:
         self.engine = EmulatedSteps(spec, law.mean_s, self._wait, law, unsure)
         self._stragglers, self.spent_s = stragglers, 0.0
+        self.costs = costs_of(law)
 
     def _wait(self, seconds: float) -> None:
         self.spent_s += seconds * self._stragglers.factor()

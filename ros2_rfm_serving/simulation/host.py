@@ -12,6 +12,7 @@ from ros2_rfm_serving.factory.settings import ServerSettings
 from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
+from ros2_rfm_serving.server.dispatch import StepCosts
 from ros2_rfm_serving.server.figures import ServerSnapshot
 from ros2_rfm_serving.simulation.client import Client
 from ros2_rfm_serving.simulation.events import source
@@ -39,20 +40,19 @@ class ServerTally:
     """Arrival to reply"""
 
 
-def server_config(
-    placement: Placement, settings: ServerSettings, max_concurrent: int, profile_s: tuple[float, ...], *, stepped: bool
-) -> ServerConfig:
+def server_config(placement: Placement, settings: ServerSettings, profile_s: tuple[float, ...], gpu: Gpu) -> ServerConfig:
     """As the live body's: what batches continuously takes whatever waits."""
     continuous = placement.batching == CONTINUOUS
     return ServerConfig(
         name=placement.server,
         batch_size=UNLIMITED if continuous else placement.batch_size,
-        max_concurrent=max_concurrent,
+        max_concurrent=gpu.max_concurrent,
         max_sessions=placement.max_sessions,
         dispatch=settings.dispatch,
-        batching=CONTINUOUS if stepped else settings.batching,
+        batching=CONTINUOUS if isinstance(gpu, SteppedGpu) else settings.batching,
         refetch_after_s=settings.refetch_after_s,
         profile_s=profile_s,
+        costs=gpu.costs if isinstance(gpu, SteppedGpu) else StepCosts(),
     )
 
 
@@ -69,8 +69,7 @@ class Host:
         self.listeners: list[Client] = []
         self._gpus, self._events, self._traffic, self._warm_up_s = gpus, world.events, world.traffic, world.warm_up_s
         self._faults_rng = source(world.seed, "faults", self.name)
-        stepped = isinstance(gpus[0], SteppedGpu)
-        self._config = server_config(placement, settings, gpus[0].max_concurrent, profile_s, stepped=stepped)
+        self._config = server_config(placement, settings, profile_s, gpus[0])
         self._round_trips_s = [0.0, *(s.round_trip_ms / 1e3 for s in (settings.overflow,) if s)]
         self._server = self._started(self._config)
         self._up = True
@@ -174,9 +173,8 @@ class Host:
         """Another model, once it is loaded; robots that are still here find nobody meanwhile."""
         crashed = not self._up and not self.loads
         self.crash(math.inf)
-        stepped = isinstance(gpus[0], SteppedGpu)
         self.placement, self._gpus = placement, gpus
-        self._config = server_config(placement, self._settings, gpus[0].max_concurrent, profile_s, stepped=stepped)
+        self._config = server_config(placement, self._settings, profile_s, gpus[0])
         if not crashed:
             self.load(load_s)
 

@@ -19,9 +19,11 @@ from ros2_rfm_serving.factory.descriptor import CONTINUOUS
 from ros2_rfm_serving.profiles import SteppedService
 from ros2_rfm_serving.profiles.arrivals import Fleet, Load, Sent
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Work
+from ros2_rfm_serving.server.dispatch import StepCosts
+from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.simulation.rounds import Answers, Rounds
-from ros2_rfm_serving.types import SYSTEM1, ObservationRequest, RequestId, SessionRequest
+from ros2_rfm_serving.types import SYSTEM1, InferenceRequest, ObservationRequest, RequestId, SessionRequest
 
 Clock = Callable[[], float]
 """Seconds"""
@@ -61,7 +63,7 @@ class Ready:
 
 
 class SteppedSubject:
-    """`profiles.measure.Subject`. The server learns anew in each run how long its engine takes, as a live one does.
+    """`profiles.measure.Subject`. What the engine takes is measured once, as a live server does before it serves.
 
     As the latency of a fixed batch is that of a full one, the unloaded latency here is that of half as many rows as there may be:
     by it the fleet is as large as for a fixed batch of that size.
@@ -69,9 +71,12 @@ class SteppedSubject:
 
     def __init__(self, start: Callable[[np.random.Generator], tuple[Engine, Clock]], size_px: tuple[int, int]) -> None:
         """start: the engine, and what its calls have taken until now; or any clock, for a real one."""
-        self._start, self._size_px = start, size_px
+        self._start = start
         rng = np.random.default_rng(0)
-        most = stepping(start(rng)[0]).max_rows
+        engine, clock = start(rng)
+        self._blank = blank_request(engine.contract, size_px, encoded=engine.takes_encoded)
+        self._costs = step_costs(engine, UNLIMITED, self._blank, clock)
+        most = stepping(engine).max_rows
         self.unloaded_s = float(np.median(self.latencies_s(Ready(max(1, most // 2)), ALONE, rng)))
         crowd = Ready(CROWD * most)
         self.latencies_s(crowd, FULL, rng)
@@ -80,7 +85,7 @@ class SteppedSubject:
 
     def latencies_s(self, load: Load, num_requests: int, rng: np.random.Generator) -> list[float]:
         engine, clock = self._start(rng)
-        return _UnderLoad(engine, clock, load, self._size_px).latencies_s(num_requests)
+        return _UnderLoad(engine, clock, load, self._blank, self._costs).latencies_s(num_requests)
 
 
 def law_subject(law: SteppedService) -> SteppedSubject:
@@ -99,12 +104,12 @@ def engine_subject(engine: Engine, size_px: tuple[int, int]) -> SteppedSubject:
 class _UnderLoad:
     """A server and its load, in time that passes as far as the next request while the engine has nothing to do."""
 
-    def __init__(self, engine: Engine, clock: Clock, load: Load, size_px: tuple[int, int]) -> None:
-        config = ServerConfig(name="profiled", batch_size=UNLIMITED, batching=CONTINUOUS, max_sessions=UNLIMITED)
+    def __init__(self, engine: Engine, clock: Clock, load: Load, blank: InferenceRequest, costs: StepCosts) -> None:
+        config = ServerConfig(name="profiled", batch_size=UNLIMITED, batching=CONTINUOUS, max_sessions=UNLIMITED, costs=costs)
         self._server, self._events, self._load = ModelServer(config, engine), Events(), load
         self._engine = stepping(engine)
         self._rounds = Rounds(self._server, self._events, clock, self)
-        self._blank = blank_request(engine.contract, size_px, encoded=engine.takes_encoded)
+        self._blank = blank
         self._sent: dict[str, Sent] = {}
         self._epochs: dict[str, int] = {}
         self._sequences: Counter[str] = Counter()

@@ -50,7 +50,7 @@ class StageFrames:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedFrames:
-    """What a judge is trained on (`engines.embedded.training.Frames`)."""
+    """What a judge is trained on (`engines.embedded.demonstrated.Frames`)."""
 
     images: Images
     verdict: npt.NDArray[np.int32]

@@ -19,6 +19,8 @@ from rfm_serving import msg, srv
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.operate.engines import load_engine
+from ros2_rfm_serving.ros.server.loading import Loaded, Loading
+from ros2_rfm_serving.ros.server.settings import SPECS, ServerParams
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.server import images
 from ros2_rfm_serving.shipped import shipped
@@ -238,3 +240,19 @@ def test_batching_is_as_the_schedule_has_planned_it_and_changes_with_it(ros_doma
             fleet.executor_.shutdown()
             fleet.destroy_node()
             rclpy.try_shutdown()
+
+
+def test_its_costs_are_measured_before_it_is_ready(tmp_path: Path) -> None:
+    """A perception, a solver step and a whole batch of every size: who comes first is served as who comes last."""
+    (tmp_path / "models.yaml").write_text(CATALOGUE)
+    (tmp_path / "none.csv").write_text(HEADER)
+    given = {name: spec.default for name, spec in SPECS.items()}
+    given |= {"profiles_folder": tmp_path, "models_folder": shipped("models"), "model": "flow", "batching": "continuous"}
+    params = ServerParams(**{**given, "batch_size": 4, "max_sessions": 8})  # type: ignore[arg-type]
+    placement = params.placed(None)
+    assert placement is not None
+    loading = Loading(params, placement, print)
+    assert loading.wait(120) and isinstance(loading.outcome, Loaded)
+    costs = loading.outcome.server.config.costs
+    assert len(costs.perceive_s) == len(costs.step_s) == len(costs.whole_s) == 4 and min(costs.step_s) > 0
+    assert costs.whole_s[3] < 4 * costs.whole_s[0] and loading.outcome.server.is_idle

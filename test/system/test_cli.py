@@ -84,6 +84,7 @@ COMMANDS = [
     "bench policy",
     "bench engine",
     "bench frames",
+    "bench steps",
     "bench scheduler",
     "robot",
     "status",

@@ -22,6 +22,8 @@ import numpy as np
 from ros2_rfm_serving.engines.base import Stepping
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server.dispatch import StepCosts
+from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.types import SYSTEM1, ExecutionReport, InferenceRequest, ObservationRequest, Reply, RequestId, SessionRequest
 
 if TYPE_CHECKING:
@@ -164,6 +166,7 @@ class Bench:
         blank = blank_request(engine.contract, setting.size_px)
         rng = np.random.default_rng(setting.seed)
         images = {camera: rng.integers(0, 255, (*setting.size_px[::-1], 3), np.uint8) for camera in engine.contract.cameras}
+        self._costs = StepCosts()
         self._request = replace(blank, images=images, state=rng.random(engine.contract.state_size, np.float32))
 
     def rows(self, robots: Sequence[int], told: Callable[[str], None] = lambda text: None) -> Iterator[Row]:
@@ -171,6 +174,7 @@ class Bench:
             row = Row(number, 0.0, {name: [] for name in BATCHINGS}, {name: [] for name in BATCHINGS})
             told(f"{number} robots: the engine warms up")
             self._warm_up(number)
+            self._costs = step_costs(self._engine, self._engine.max_batch_size, self._request, time.thread_time)
             for turn in range(self._setting.rounds):
                 for batching in self._order(turn):
                     told(f"{number} robots, round {turn + 1}: highest throughput, {batching}")
@@ -195,6 +199,7 @@ class Bench:
             batching=batching,
             dispatch=self._setting.dispatch,
             window_s=1.0,
+            costs=self._costs if batching == "continuous" else StepCosts(),
         )
         server, clock = ModelServer(config, self._engine), EngineClock()
         return server, Robots(server, number, self._request, clock), clock

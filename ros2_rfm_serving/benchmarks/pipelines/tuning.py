@@ -15,6 +15,7 @@ from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy, sampling_of
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
+from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyNetwork
 from ros2_rfm_serving.engines.flow.frames import steps_of_stages
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.errors import ConfigurationError, ModelError
@@ -74,7 +75,9 @@ class MeasuredBench:
         self._place, self._episodes, self._seed = place, episodes, seed
         network, content_hash = bundle.load(place.folder)
         if not isinstance(network, FlowPolicyNetwork):
-            raise ModelError(f"{place.model!r} has no solver steps that could be spread over frames")
+            other = "compare its frames of tokens by `rfm bench frames`, and write `execution.pipelining` by hand"
+            why = f"{place.model!r} has no solver steps that could be spread over frames"
+            raise ModelError(f"{why}; {other}" if isinstance(network, TokenPolicyNetwork) else why)
         config = sampling_of(network.config, place.options)
         model = FlowPolicy(place.model, network, content_hash, place.options)
         engine = SteppingEngine(model, config)

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ros2_rfm_serving.engines.embedded import instructions
+from ros2_rfm_serving.engines.embedded.optimizing import Report, TrainingConfig, optimized
 from ros2_rfm_serving.engines.embedded.planner_network import END, PlannerConfig, PlannerNetwork
-from ros2_rfm_serving.engines.embedded.training import Report, TrainingConfig, make_optimizer, update_average
 
 
 class Lesson(NamedTuple):
@@ -31,23 +31,12 @@ def train_planner(
     network = PlannerNetwork(config)
     words, plans = _tensors(config, lessons)
     average = copy.deepcopy(network)
-    optimizer, rate = make_optimizer(network, training)
-    loss_sum = 0.0
-    for step in range(1, training.steps + 1):
+
+    def figures() -> dict[str, Tensor]:
         rows = torch.from_numpy(rng.choice(len(lessons), training.batch_size))
-        loss = F.cross_entropy(network(words[rows]).flatten(0, 1), plans[rows].flatten())
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-        update_average(average, network, min(training.ema_decay, step / (step + 10)))
-        loss_sum += loss.item()
-        if step % training.log_every == 0:
-            right = plan_accuracy(average.eval(), held_out)
-            report({"step": float(step), "loss": loss_sum / training.log_every, "plans_right": right})
-            loss_sum = 0.0
-    return average.eval()
+        return {"loss": F.cross_entropy(network(words[rows]).flatten(0, 1), plans[rows].flatten())}
+
+    return optimized(network, average, training, figures, report, lambda: {"plans_right": plan_accuracy(average, held_out)})
 
 
 @torch.no_grad()

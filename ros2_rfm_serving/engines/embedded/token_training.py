@@ -2,7 +2,7 @@
 
 Given are not only the right ones. In frames that share one public context, the tokens before a token may be those of requests
 that began earlier (AURAS §4.2.2): so half of the examples are given a chunk that the expert would have begun some steps ago, and
-learn to take from the observation what those cannot know. Prefixes are always right, and without loss, as in `training.py`.
+learn to take from the observation what those cannot know. Prefixes are always right, and without loss, as in `demonstrated.py`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,9 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.embedded.context import ContextEncoder
+from ros2_rfm_serving.engines.embedded.demonstrated import Batch, Dataset, PolicyBatches, set_statistics
+from ros2_rfm_serving.engines.embedded.optimizing import Report, TrainingConfig, optimized
 from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig, TokenPolicyNetwork
-from ros2_rfm_serving.engines.embedded.training import (
-    Batch,
-    Dataset,
-    PolicyBatches,
-    Report,
-    TrainingConfig,
-    make_optimizer,
-    set_statistics,
-    update_average,
-)
 
 STALE_SHARE = 0.5
 """Of the examples, given the tokens of an earlier chunk."""
@@ -51,23 +43,12 @@ def train_token_policy(
     if start is not None:
         _take_over(network, start)
     average = copy.deepcopy(network)
-    optimizer, rate = make_optimizer(network, training)
-    loss_sum = right_sum = 0.0
-    for step in range(1, training.steps + 1):
+
+    def figures() -> dict[str, Tensor]:
         batch = batches.draw()
-        loss, right = _loss(network, batch, _given(batch, batches, rng))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        rate.step()
-        update_average(average, network, min(training.ema_decay, step / (step + 10)))
-        loss_sum, right_sum = loss_sum + loss.item(), right_sum + right.item()
-        if step % training.log_every == 0:
-            means = {"loss": loss_sum / training.log_every, "within_a_bin": right_sum / training.log_every}
-            report({"step": step, **means, "learning_rate": float(rate.get_last_lr()[0])})
-            loss_sum = right_sum = 0.0
-    return average.eval()
+        return _figures(network, batch, _given(batch, batches, rng))
+
+    return optimized(network, average, training, figures, report)
 
 
 def _take_over(network: TokenPolicyNetwork, start: ContextEncoder) -> None:
@@ -94,8 +75,8 @@ def _given(batch: Batch, batches: PolicyBatches, rng: np.random.Generator) -> Te
     return torch.where(is_right[..., None], batch.action, stale)
 
 
-def _loss(network: TokenPolicyNetwork, batch: Batch, given: Tensor) -> tuple[Tensor, Tensor]:
-    """And the share of tokens whose likeliest bin is at most one away from the right one."""
+def _figures(network: TokenPolicyNetwork, batch: Batch, given: Tensor) -> dict[str, Tensor]:
+    """The loss, and the share of tokens whose likeliest bin is at most one away from the right one."""
     context = network.encode(batch.state, batch.images, batch.words, batch.keep_images)
     logits = network.prefill(network.nearest(given).flatten(1), context).view(*batch.action.shape, -1)
     place = network.place(batch.action)
@@ -103,4 +84,5 @@ def _loss(network: TokenPolicyNetwork, batch: Batch, given: Tensor) -> tuple[Ten
     distance = (torch.arange(network.config.num_bins) - place[..., None]) / SPREAD_BINS
     log_likelihood = ((-0.5 * distance.square()).softmax(-1) * logits.log_softmax(-1)).sum(-1).mean(-1)
     near = ((logits.argmax(-1) - place).abs() <= 1).float().mean(-1)
-    return -(log_likelihood * counted).sum() / counted.sum(), (near * counted).sum() / counted.sum()
+    loss = -(log_likelihood * counted).sum() / counted.sum()
+    return {"loss": loss, "within_a_bin": (near * counted).sum() / counted.sum()}

@@ -136,7 +136,8 @@ class Slots:
         self._guided.difference_update(rows)
         self._jacobian.difference_update(rows)
         if target is None:
-            self._target.weights[index] = 0.0
+            for values in (self._target.actions, self._target.weights, self._target.max_weight):
+                values[index] = 0.0  # all of them: a former row's NaN times 0 would be NaN
             return
         through = target.through_model
         self._guided.update(rows)

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from ros2_rfm_serving.engines.embedded import instructions
+from ros2_rfm_serving.engines.embedded.judge_training import train_judge
 from ros2_rfm_serving.engines.embedded.networks import JudgeConfig, JudgeNetwork
+from ros2_rfm_serving.engines.embedded.optimizing import TrainingConfig
 from ros2_rfm_serving.engines.embedded.planner_network import PlannerConfig
 from ros2_rfm_serving.engines.embedded.planner_training import Lesson, train_planner
-from ros2_rfm_serving.engines.embedded.training import TrainingConfig, train_judge
 from ros2_rfm_serving.operate.training.workshop import TEXTS, Workshop, shipped_network
 from ros2_rfm_serving.worlds.lessons import SUBGOALS, draw_lesson, draw_monitor_prompt, staged_task
 from ros2_rfm_serving.worlds.metaworld import CAMERAS

@@ -9,9 +9,10 @@ from pathlib import Path
 from ros2_rfm_serving.engines.base import Predicts
 from ros2_rfm_serving.engines.embedded import bundle, instructions
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
+from ros2_rfm_serving.engines.embedded.optimizing import TrainingConfig
+from ros2_rfm_serving.engines.embedded.policy_training import train_policy
 from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig
 from ros2_rfm_serving.engines.embedded.token_training import train_token_policy
-from ros2_rfm_serving.engines.embedded.training import TrainingConfig, train_policy
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.training.workshop import TEXTS, TrainingLog, Workshop, console, shipped_network

@@ -72,11 +72,12 @@ of which most run in a batch of one.""",
     ),
     "traced": (
         "the same with traced graphs, as these policies are served",
-        """Not in the paper, whose modes all run as CUDA graphs. Between a single row's small kernels PyTorch spends about a third
-of its time; a traced graph spends next to none, and so SEQ gains most of what a batch would have gained it. What is left is
-arithmetic, which no batch saves on one core: of a step of 20 rows (5.1 ms) matrices take about 40 %, attention 30 %, GELU,
-norms and modulation 25 %; a row costs 0.25 ms in it, and 0.6 ms alone, or 0.45 ms traced. On a GPU, whose single rows leave it
-idle (34.9 % occupied in the paper), the same batch costs little more than one row.""",
+        """Not in the paper, whose modes all run as CUDA graphs. Between a single row's small kernels PyTorch has as much
+to do as in a batch; a traced graph has less, and so SEQ gains some of what a batch would have gained it. What is left is
+arithmetic, which no batch saves on one core: a step of 20 rows takes 6.6 ms of CPU time, 0.33 ms a row, and of one row 1.2 ms, or
+0.9 ms traced; of the 20 rows' operators matrices take 62 %, attention 10 %, GELU, norms and modulation 10 % (`rfm bench steps`,
+medians of five rounds, load of the machine 10). On a GPU, whose single rows leave it idle (34.9 % occupied in the paper), the
+same batch costs little more than one row.""",
     ),
 }
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ros2_rfm_serving.engines.base import Engine, require_parity
+from ros2_rfm_serving.engines.base import Engine, Stepping, require_parity
 from ros2_rfm_serving.engines.blank import blank_request, rehearse
 from ros2_rfm_serving.engines.registry import build_engine
 from ros2_rfm_serving.errors import ModelError, RfmError
@@ -17,6 +17,8 @@ from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.settings import ServerParams
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.capacity import max_sessions
+from ros2_rfm_serving.server.dispatch import CONTINUOUS
+from ros2_rfm_serving.server.rehearsal import step_costs
 from ros2_rfm_serving.server.tiers import Tier
 from ros2_rfm_serving.types import EngineReply, ModelContract, Placement
 
@@ -162,6 +164,9 @@ def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow:
     )
     config = params.server_config(placement, sessions)
     config = replace(config, num_updates=_num_updates(answer), max_concurrent=engine.max_concurrent)
+    if config.batching == CONTINUOUS and isinstance(engine, Stepping):
+        blank = blank_request(engine.contract, size_px, encoded=engine.takes_encoded)
+        config = replace(config, costs=step_costs(engine, batch_size, blank, clock))
     return ModelServer(config, engine, *overflow)
 
 

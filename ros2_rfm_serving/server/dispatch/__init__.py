@@ -3,7 +3,7 @@
 from ros2_rfm_serving.server.dispatch.base import DispatchPolicy, EngineView, Selection
 from ros2_rfm_serving.server.dispatch.batching import CONTINUOUS
 from ros2_rfm_serving.server.dispatch.dispatcher import DISPATCH_POLICIES, Dispatcher, count_skips, policy
-from ros2_rfm_serving.server.dispatch.flight import Flight, Row
+from ros2_rfm_serving.server.dispatch.flight import Flight, Row, StepCosts
 from ros2_rfm_serving.server.dispatch.guarded import Guarded
 from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.server.dispatch.waiting import Waiting
@@ -19,6 +19,7 @@ __all__ = [
     "Row",
     "Selection",
     "ServiceTimes",
+    "StepCosts",
     "Waiting",
     "count_skips",
     "policy",

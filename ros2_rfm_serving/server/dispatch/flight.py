@@ -13,6 +13,20 @@ MOST_ALIKE = 50
 """Batches in a row that run as a whole, or none does where that seemed slower: what each takes may change."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepCosts:
+    """What was measured before anybody asked. Seconds by number of rows, from one row on."""
+
+    perceive_s: tuple[float, ...] = ()
+    step_s: tuple[float, ...] = ()
+    whole_s: tuple[float, ...] = ()
+    """In one call."""
+    num_turns: int = 1
+    """Solver steps of a request that asks for no number of its own."""
+    scatter: float = 0.0
+    """By how much what was measured twice differed, relatively."""
+
+
 @dataclass(eq=False, slots=True)
 class Row:
     """One request between `begin` and its answer."""
@@ -50,7 +64,7 @@ class Row:
 class Flight:
     """What enters, goes on and leaves. Instants are seconds on the server's clock."""
 
-    ADDED: ClassVar = ("num_steps", "promised", "num_whole", "was_whole", "num_alike")
+    ADDED: ClassVar = ("num_steps", "promised", "num_whole", "was_whole", "num_alike", "scatter")
 
     capacity: int
     """Rows for which the engine has room."""
@@ -74,6 +88,14 @@ class Flight:
     """The last batch that began on an empty engine."""
     num_alike: int = 0
     """Batches in a row that were, or were not."""
+    scatter: float = 0.0
+    """More groups than one have to serve more by so much, relatively: less would be chance."""
+
+    @classmethod
+    def knowing(cls, capacity: int, promised: int, costs: StepCosts) -> Flight:
+        """What was measured, to begin with."""
+        perceive, step = ServiceTimes(costs.perceive_s), ServiceTimes(costs.step_s)
+        return cls(capacity, perceive, step, turns_of_one=costs.num_turns, promised=promised, scatter=costs.scatter)
 
     @property
     def most(self) -> int:
@@ -113,7 +135,9 @@ class Flight:
         (Harris 1913). m rows are answered in the time of one perception and 1/c of the turns, while c m are in flight and m/2 wait
         (Little), or fewer where most sessions are here already.
         """
-        return max(self._groups(num_here), key=lambda groups: self._rate_hz(groups, num_here, num_sessions))
+        rates_hz = {groups: self._rate_hz(groups, num_here, num_sessions) for groups in self._groups(num_here)}
+        best = max(rates_hz, key=rates_hz.__getitem__)
+        return best if rates_hz[best] > (1.0 + self.scatter) * rates_hz[1] else 1
 
     def is_best_whole(self, num_here: int, num_sessions: int, whole: ServiceTimes) -> bool:
         """One group, or batches that run as a whole and take so long, serve as much as any number of groups."""
@@ -121,7 +145,7 @@ class Flight:
         if rows <= whole.most_rows:  # a size that was measured once, and badly, does not decide
             least_hz = max(least_hz, rows / max(whole.between(rows), 1e-9))
         others = [groups for groups in self._groups(num_here) if groups > 1]
-        return all(self._rate_hz(groups, num_here, num_sessions) <= least_hz for groups in others)
+        return all(self._rate_hz(groups, num_here, num_sessions) <= (1.0 + self.scatter) * least_hz for groups in others)
 
     def _groups(self, num_here: int) -> range:
         return range(1, max(1, min(self.turns_of_one, num_here)) + 1)

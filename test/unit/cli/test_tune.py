@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ros2_rfm_serving.cli.main import app
-from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.errors import ConfigurationError, ModelError
 from ros2_rfm_serving.factory import load_factory
 
 FACTORY = """# mine
@@ -72,6 +72,12 @@ def test_what_cannot_be_tuned_is_said(factory: Path, change: tuple[str, str], sa
     result = CliRunner().invoke(app, ["tune", str(factory), "--min-rate", "1", *FEW])
     assert isinstance(result.exception, ConfigurationError)
     assert said in str(result.exception)
+
+
+def test_a_policy_of_tokens_is_refused_with_what_compares_its_frames(factory: Path) -> None:
+    factory.write_text(FACTORY.replace("rfm/metaworld-flow", "rfm/metaworld-autoregressive"))
+    result = CliRunner().invoke(app, ["tune", str(factory), "--min-rate", "1", *FEW])
+    assert isinstance(result.exception, ModelError) and "rfm bench frames" in str(result.exception)
 
 
 def test_no_service_law_is_said(factory: Path) -> None:

@@ -12,10 +12,10 @@ import torch
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.engines.embedded.engine import load_embedded
+from ros2_rfm_serving.engines.embedded.optimizing import TrainingConfig
 from ros2_rfm_serving.engines.embedded.planner import Planner
 from ros2_rfm_serving.engines.embedded.planner_network import END, PlannerConfig, PlannerNetwork
 from ros2_rfm_serving.engines.embedded.planner_training import Lesson, train_planner
-from ros2_rfm_serving.engines.embedded.training import TrainingConfig
 from ros2_rfm_serving.robot.history import ExecutionHistory
 from ros2_rfm_serving.robot.task import SPENT
 from ros2_rfm_serving.types import OutputKind

@@ -241,6 +241,30 @@ def test_what_is_wrong_with_a_row_costs_that_row_alone() -> None:
     np.testing.assert_allclose(answers[1].chunk_model, alone(Predicts.VELOCITY, (), 0).chunk_model, atol=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [(), FIXED])
+@pytest.mark.parametrize("how", ["is done", "leaves", "leaves and another one takes its place"])
+def test_guidance_of_a_former_row_reaches_nobody(how: str, sizes: tuple[int, ...]) -> None:
+    """Its buffers hold NaN. Who comes next is not guided, and somebody beside it is: guidance is computed for both."""
+    used = engine(Predicts.VELOCITY, sizes)
+    spoilt = replace(PULLED[2], prefix_model=np.full_like(PULLED[2].prefix_model, np.nan))
+    spoilt = replace(spoilt, guidance=replace(spoilt.guidance, max_weight=np.nan))
+    used.enter({0: spoilt})
+    if how == "leaves and another one takes its place":
+        used.enter({1: FREE[1]})
+    used.turn(used.ready())
+    if how == "is done":
+        assert isinstance(finish(used)[0], ModelError)
+    else:
+        used.leave([0])
+    used.enter({2: FREE[0]})
+    used.enter({3: PULLED[0]})
+    answers = finish(used)
+    expected = {1: 1, 2: 0, 3: len(FREE) + len(CONTINUING)}
+    for row, answer in answers.items():
+        assert isinstance(answer, EngineReply), (row, answer)
+        same(answer.chunk_model, alone(Predicts.VELOCITY, sizes, expected[row]).chunk_model)
+
+
 def test_no_more_rows_enter_than_there_is_memory_for() -> None:
     used = engine(fixed_shapes=FIXED)
     errors = used.enter(dict.fromkeys(range(8), FREE[0]))

@@ -1,0 +1,79 @@
+"""Training of the embedded policies that act by flow matching, diffusion or regression."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ros2_rfm_serving.engines.base import Predicts
+from ros2_rfm_serving.engines.embedded.demonstrated import Batch, Dataset, PolicyBatches, set_statistics
+from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
+from ros2_rfm_serving.engines.embedded.optimizing import Report, TrainingConfig, optimized
+from ros2_rfm_serving.engines.flow.solvers import cosine_levels
+
+
+def train_policy(
+    config: FlowPolicyConfig,
+    data: Dataset,
+    texts: Sequence[Sequence[str]],
+    training: TrainingConfig,
+    report: Report,
+    start: FlowPolicyNetwork | None = None,
+) -> FlowPolicyNetwork:
+    """Flow matching: x_t = t * noise + (1 - t) * action, target velocity noise - action. Returns the averaged weights.
+
+    texts: instructions per task index; one is drawn for every example. start: weights and statistics to go on from.
+    """
+    torch.manual_seed(training.seed)
+    rng = np.random.default_rng(training.seed)
+    network = FlowPolicyNetwork(config)
+    batches = PolicyBatches(config, data, texts, training, rng)
+    if start is not None:
+        network.load_state_dict(start.state_dict())
+    else:
+        set_statistics(network, data, batches.rows)
+    average = copy.deepcopy(network)
+    if training.compiled:
+        network.velocity = torch.compile(network.velocity)  # type: ignore[method-assign]
+        for block in network.encoder:
+            block.compile()
+    return optimized(network, average, training, lambda: {"loss": _loss(network, batches.draw())}, report)
+
+
+def _loss(network: FlowPolicyNetwork, batch: Batch) -> Tensor:
+    clean = (batch.action - network.action_mean) / network.action_std
+    noise = torch.randn_like(clean)
+    prefix = torch.arange(clean.shape[1]) < batch.delay[:, None]
+    if Predicts(network.config.predicts) is Predicts.CHUNK:
+        prefix = torch.zeros_like(prefix)
+    time = _times(network.config, len(clean)).expand(clean.shape[:2]).masked_fill(prefix, 0.0)
+    x, target = _noised(network.config, clean, noise, time)
+    context = network.encode(batch.state, batch.images, batch.words, batch.keep_images)
+    error = (network.velocity(x, time, context) - target).square().mean(-1)
+    counted = batch.valid & ~prefix
+    return (error * counted).sum() / counted.sum()
+
+
+def _times(config: FlowPolicyConfig, size: int) -> Tensor:
+    """[size, 1] in (0, 1]; a diffusion's are those of its noise levels."""
+    if Predicts(config.predicts) is Predicts.CHUNK:
+        return torch.ones(size, 1)
+    if Predicts(config.predicts) is Predicts.VELOCITY:
+        return torch.rand(size, 1)
+    return torch.randint(1, config.train_steps + 1, (size, 1)) / config.train_steps
+
+
+def _noised(config: FlowPolicyConfig, clean: Tensor, noise: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions, [B, T, A], at `time`, [B, T], and what the network is to say about them."""
+    predicts = Predicts(config.predicts)
+    if predicts is Predicts.CHUNK:
+        return torch.zeros_like(clean), clean
+    if predicts is Predicts.VELOCITY:
+        return time[..., None] * noise + (1 - time[..., None]) * clean, noise - clean
+    levels = torch.tensor([1.0, *cosine_levels(config.train_steps)])
+    kept = levels[(time * config.train_steps).round().long()][..., None]
+    return kept.sqrt() * clean + (1 - kept).sqrt() * noise, noise if predicts is Predicts.NOISE else clean

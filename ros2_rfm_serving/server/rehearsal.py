@@ -1,0 +1,111 @@
+"""What a model's perceptions, solver steps and whole batches take, measured before a server is ready: a continuous server knows
+from its first request on whether it pays that others join."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from ros2_rfm_serving.engines.answers import answers_of
+from ros2_rfm_serving.engines.base import Engine, Stepping, stepping
+from ros2_rfm_serving.errors import EngineError
+from ros2_rfm_serving.server.dispatch import ServiceTimes, StepCosts
+from ros2_rfm_serving.types import InferenceRequest
+
+REPEATS = 3
+"""Of each size, as long as there is time; the median counts."""
+BUDGET_S = 2.0
+"""After which nothing more begins, but one run of one row and one of the largest batch, which are made in any case."""
+
+Clock = Callable[[], float]
+"""Seconds"""
+
+
+class _Run(NamedTuple):
+    perceive_s: float
+    step_s: float
+    whole_s: float
+
+
+def step_costs(engine: Engine, batch_size: int, request: InferenceRequest, clock: Clock) -> StepCosts:
+    """By number of rows, of copies of `request`; straight lines between the sizes for which there was time. Nothing else may run.
+
+    Raises: `ModelError`, and whatever else a foreign engine does; nothing is left in flight.
+    """
+    steps = stepping(engine)
+    most = min(batch_size, steps.max_rows, engine.max_batch_size)
+    runs: dict[int, list[_Run]] = {}
+    ends_s = clock() + BUDGET_S
+    for rows in _sizes(most):
+        if len(runs) >= 2 and clock() > ends_s:
+            break
+        runs[rows] = _runs(engine, steps, [request] * rows, clock, ends_s)
+    return StepCosts(
+        perceive_s=_table(runs, lambda run: run.perceive_s),
+        step_s=_table(runs, lambda run: run.step_s),
+        whole_s=_table(runs, lambda run: run.whole_s),
+        num_turns=_num_turns(steps, request),
+        scatter=median(_scatter([run.whole_s for run in same]) for same in runs.values()),
+    )
+
+
+def _sizes(most: int) -> Iterator[int]:
+    """What matters most comes first."""
+    powers = itertools.takewhile(lambda rows: rows < most, (2**i for i in itertools.count(1)))
+    yield from dict.fromkeys([most, 1, *powers, *range(1, most)])
+
+
+def _num_turns(steps: Stepping, request: InferenceRequest) -> int:
+    return max(1, int(steps.num_turns(request)))
+
+
+def _runs(engine: Engine, steps: Stepping, requests: Sequence[InferenceRequest], clock: Clock, ends_s: float) -> list[_Run]:
+    """At least one. Raises: as `step_costs`."""
+    runs = [_run(engine, steps, requests, clock)]
+    while len(runs) < REPEATS and clock() < ends_s:
+        runs.append(_run(engine, steps, requests, clock))
+    return runs
+
+
+def _run(engine: Engine, steps: Stepping, requests: Sequence[InferenceRequest], clock: Clock) -> _Run:
+    """Raises: as `step_costs`."""
+    began_s = clock()
+    answers_of(engine, requests)
+    whole_s = clock() - began_s
+    rows = dict(enumerate(requests, start=-len(requests)))  # no request of others has a number below 0
+    try:
+        return _Run(*_stepped(steps, rows, clock), whole_s)
+    finally:
+        steps.leave(list(rows))
+
+
+def _stepped(steps: Stepping, rows: Mapping[int, InferenceRequest], clock: Clock) -> tuple[float, float]:
+    """All of its turns: what a GPU computes is waited for in the last one. Raises: as `step_costs`."""
+    num_turns = _num_turns(steps, next(iter(rows.values())))
+    began_s = clock()
+    for error in steps.enter(rows).values():
+        raise error
+    entered_s, answered = clock(), 0
+    for _ in range(num_turns):
+        answered += len(steps.turn(list(rows)))
+    if answered != len(rows):
+        raise EngineError(f"{answered} of {len(rows)} rows are done after the {num_turns} turns that they take")
+    return entered_s - began_s, (clock() - entered_s) / num_turns
+
+
+def _table(runs: Mapping[int, Sequence[_Run]], part_s: Callable[[_Run], float]) -> tuple[float, ...]:
+    """Of 1, 2, ... rows."""
+    times = ServiceTimes()
+    for rows, same in runs.items():
+        times.observe(rows, median(map(part_s, same)))
+    return tuple(times.seconds(rows) for rows in range(1, max(runs) + 1))
+
+
+def _scatter(same_s: Sequence[float]) -> float:
+    """Twice the difference of the two that are quickest: the first one of a size may have paid for what others find done."""
+    if len(same_s) < 2:
+        return 0.0
+    first_s, second_s = sorted(same_s)[:2]
+    return 2.0 * (second_s - first_s) / max(first_s, 1e-9)
