@@ -179,6 +179,14 @@ def test_whom_the_processes_of_a_host_hear(factory: Factory) -> None:
     assert discovery_environment(two, "floor")["ROS_DISCOVERY_SERVER"] == "10.0.0.2:11811;10.0.0.1:11811"
 
 
+def test_a_plan_reckons_with_the_longest_round_trip_to_a_host_that_serves() -> None:
+    text = TEXT.replace("num_robots: 2}", "num_robots: 2, network: {round_trip_ms: 5, jitter_ms: 2}}")
+    text = text.replace("{H200: 2}", "{H200: 2}, round_trip_ms: 20").replace("robots: [arm]", "robots: [arm], round_trip_ms: 500")
+    declared = parse_factory(text)  # nobody serves on `floor`
+    assert declared.network_of("arm").mean_s == pytest.approx(0.027)
+    assert declared.network_of("belt").mean_s == pytest.approx(0.020)
+
+
 TYPES = ("A", "B")
 NAMES = ("h1", "h2", "h3")
 HOSTS = st.fixed_dictionaries({name: st.dictionaries(st.sampled_from(TYPES), st.integers(1, 2)) for name in NAMES})
