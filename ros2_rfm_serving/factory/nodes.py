@@ -33,6 +33,12 @@ class NodeSpec:
     """ROS parameters that `parameters` adds to or overrides; empty: none."""
     simulated: bool = False
     """Stands in for hardware: left out where real robots are."""
+    host: str = ""
+    """Of the descriptor, on which it runs; empty: there are none."""
+    device: str = ""
+    """The GPU of a model server (see `factory.hosts`); empty: whichever it takes."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Of its process, besides what it inherits."""
 
 
 def node_list(

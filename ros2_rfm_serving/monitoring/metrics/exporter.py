@@ -1,4 +1,4 @@
-"""`/metrics`, `/healthz`, `/livez` and `/readyz` of a board, over HTTP; `/livez/<server>`, `/readyz/<server>` of one of its servers."""
+"""`/metrics`, `/healthz`, `/livez` and `/readyz` of a board, over HTTP; `/livez/<server>` and `/readyz/<server>` of one server."""
 
 from __future__ import annotations
 
