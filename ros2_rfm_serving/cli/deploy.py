@@ -28,6 +28,7 @@ def deploy(
     door: Annotated[
         int, typer.Option(min=0, max=65535, metavar="PORT", help="Open the servers' websocket doors, with a token; 0: closed")
     ] = 0,
+    metrics: Annotated[int, typer.Option(min=1, max=65000, metavar="PORT", help="Of `rfm metrics`, which probes ask")] = 9464,
     image: Annotated[str, typer.Option(metavar="NAME", help="Of the images: NAME/robot, NAME/server")] = "rfm_serving",
     tag: Annotated[str, typer.Option(help="Of the images")] = "latest",
     etc: Annotated[str, typer.Option(metavar="DIR", help="systemd: where the files will be on the machine")] = "/etc/rfm_serving",
@@ -66,6 +67,7 @@ def deploy(
         profiles=profiles,
         host_network=host_network,
         door=door,
+        metrics=metrics,
         image=image,
         tag=tag,
         etc=etc.rstrip("/"),

@@ -7,7 +7,7 @@ from typing import Any
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.deploy.files import Document, dump, slug
 from ros2_rfm_serving.operate.deploy.needs import NEEDS, PROBE_NEED, SHARED_MEMORY_MIB, TEMPORARY_MIB, Need, image
-from ros2_rfm_serving.operate.deploy.options import ETC, PREFIX, PROBE_PORT, USER_ID
+from ros2_rfm_serving.operate.deploy.options import ETC, PREFIX, USER_ID
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
 
 SECRETS = "secrets.env"
@@ -21,7 +21,7 @@ def manifests(plan: Plan) -> dict[str, str]:
     if any(plan.hosts) and not plan.options.host_network:
         problem = "the descriptor's hosts reach each other under their own addresses, and a network of Compose's own has others"
         raise ConfigurationError(problem, file=plan.factory.file, key="hosts", fix="--host-network")
-    about = f"Of {plan.factory.name}, written by `rfm deploy --compose`: change the descriptor, and write it anew."
+    about = f"Of {plan.title}, written by `rfm deploy --compose`: change the descriptor, and write it anew."
     files: dict[str, str] = {}
     for host in plan.hosts:
         folder, here = f"{host}/" if host else "", plan.on(host)
@@ -60,11 +60,12 @@ def _service(plan: Plan, process: Process) -> Document:
 def _metrics(plan: Plan, beside: Process) -> Document:
     """It has what any process of its host has but for secrets."""
     address = "127.0.0.1" if plan.options.host_network else "0.0.0.0"
-    command = plan.metrics(address, PROBE_PORT, "/tmp")
+    command = plan.metrics(address, plan.options.metrics, "/tmp")
     service = _container(plan, beside, command, PROBE_NEED)
     service["image"] = f"{plan.options.image}/robot:{plan.options.tag}"
     service["healthcheck"] = _health(plan, "healthz")
-    return service if plan.options.host_network else {**service, "ports": [f"127.0.0.1:{PROBE_PORT}:{PROBE_PORT}"]}
+    port = plan.options.metrics
+    return service if plan.options.host_network else {**service, "ports": [f"127.0.0.1:{port}:{port}"]}
 
 
 def _container(plan: Plan, process: Process, command: list[str], need: Need) -> Document:
@@ -89,7 +90,7 @@ def _container(plan: Plan, process: Process, command: list[str], need: Need) -> 
 
 
 def _health(plan: Plan, path: str) -> dict[str, Any]:
-    url = f"http://{'127.0.0.1' if plan.options.host_network else METRICS}:{PROBE_PORT}/{path}"
+    url = f"http://{'127.0.0.1' if plan.options.host_network else METRICS}:{plan.options.metrics}/{path}"
     ask = f"import urllib.request; urllib.request.urlopen('{url}', timeout=4)"
     period = {"interval": f"{PROBE_PERIOD_S}s", "timeout": "10s", "retries": 3, "start_period": f"{STARTS_WITHIN_S}s"}
     return {"test": ["CMD", f"{PREFIX}/bin/python", "-c", ask], **period}

@@ -26,7 +26,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    plain = text.replace("\n", "").replace("\t", "").isprintable()
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if not plain else "|" if "\n" in text else None)
 
 
 _Dumper.add_representer(str, _text)

@@ -20,7 +20,7 @@ def manifests(plan: Plan) -> dict[str, str]:
     if sum(len(text.encode()) for text in plan.files.values()) > MAX_FILES_BYTES:
         fix = "leave out of --profiles what the factory does not need"
         raise ConfigurationError("descriptor and profiles are too much for a ConfigMap", file=str(plan.options.profiles), fix=fix)
-    about = f"Of {plan.factory.name}, written by `rfm deploy --kubernetes`: change the descriptor, and write it anew."
+    about = f"Of {plan.title}, written by `rfm deploy --kubernetes`: change the descriptor, and write it anew."
     common = [_config_map(plan, FILES, {key_of(name): text for name, text in plan.files.items()})]
     common += [] if plan.options.host_network else [_policy(plan)]
     files = {"manifests/common.yaml": dump(common, about)}

@@ -43,6 +43,8 @@ class Options:
     host_network: bool = False
     door: int = 0
     """Port of the servers' websocket doors, rising where they share addresses; 0: none."""
+    metrics: int = PROBE_PORT
+    """Port of `rfm metrics`; with several that share addresses, the first of them."""
     image: str = "rfm_serving"
     """Images are named <image>/robot, <image>/server, <image>/simulator."""
     tag: str = "latest"

@@ -7,7 +7,7 @@ from typing import Any
 
 from ros2_rfm_serving.operate.deploy.files import Document, slug
 from ros2_rfm_serving.operate.deploy.needs import NEEDS, PROBE_NEED, SHARED_MEMORY_MIB, TEMPORARY_MIB, Need, image
-from ros2_rfm_serving.operate.deploy.options import ETC, PROBE_PORT, USER_ID
+from ros2_rfm_serving.operate.deploy.options import ETC, USER_ID
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
 
 FILES, SECRETS = "rfm-files", "rfm-secrets"
@@ -22,7 +22,7 @@ PROBED = (Role.SCHEDULER, Role.SERVER)
 
 def pod(plan: Plan, process: Process, number: int) -> Document:
     options = plan.options
-    probe_port = PROBE_PORT + (number if options.host_network else 0)
+    probe_port = options.metrics + (number if options.host_network else 0)
     volumes: list[Document] = [
         {"name": "etc", "projected": {"sources": _sources(plan, process)}},
         {"name": "tmp", "emptyDir": {"sizeLimit": f"{TEMPORARY_MIB}Mi"}},

@@ -81,6 +81,11 @@ class Plan:
     engines: frozenset[str]
 
     @property
+    def title(self) -> str:
+        """The factory's name, in one line."""
+        return "".join(letter if letter.isprintable() else " " for letter in self.factory.name)
+
+    @property
     def hosts(self) -> tuple[str, ...]:
         """Those that run anything; one without a name: the descriptor has none."""
         return tuple(dict.fromkeys(process.host for process in self.processes))

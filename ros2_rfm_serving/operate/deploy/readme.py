@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from ros2_rfm_serving.operate.deploy import compose, pods, systemd
 from ros2_rfm_serving.operate.deploy.files import slug
 from ros2_rfm_serving.operate.deploy.images import targets
-from ros2_rfm_serving.operate.deploy.options import ACCOUNT, PROBE_PORT, Kind
+from ros2_rfm_serving.operate.deploy.options import ACCOUNT, Kind
 from ros2_rfm_serving.operate.deploy.processes import Plan, Role
 
 
 def readme(plan: Plan) -> str:
     kind = plan.options.kind
     body = {Kind.KUBERNETES: _kubernetes, Kind.COMPOSE: _compose, Kind.SYSTEMD: _systemd}[kind]
-    title = f"# {plan.factory.name}: {len(plan.factory.robots)} robots, {len(plan.factory.servers)} servers\n"
-    about = f"Written by `rfm deploy --{kind.value}` from the descriptor, a copy of which is in here. Change that one, and write it all anew.\n"
+    title = f"# {plan.title}: {len(plan.factory.robots)} robots, {len(plan.factory.servers)} servers\n"
+    about = (
+        f"Written by `rfm deploy --{kind.value}` from the descriptor, which is in here, too. Change that, and write it all anew.\n"
+    )
     images = _images(plan) if plan.options.in_containers else ()
     return "\n".join([title, about, *images, *body(plan)])
 
@@ -42,11 +44,12 @@ def _kubernetes(plan: Plan) -> Iterator[str]:
         yield from _commands(*labels)
     if any(process.gpu for process in plan.processes):
         yield f"NVIDIA's device plugin, which makes `{pods.GPU}` of a node's GPUs. It chooses among them.\n"
+    port = plan.options.metrics
     yield "## Start, look, end\n"
     yield from _commands(
         "kubectl apply -R -f manifests/",
         "kubectl rollout status deployment/rfm-scheduler      # done when every server of the schedule is ready",
-        f"kubectl port-forward deployment/rfm-scheduler {PROBE_PORT}   # then: curl localhost:{PROBE_PORT}/readyz, /metrics",
+        f"kubectl port-forward deployment/rfm-scheduler {port}   # then: curl localhost:{port}/readyz, /metrics",
         "kubectl delete -R -f manifests/",
     )
     yield _discovery(plan)
@@ -64,8 +67,8 @@ def _discovery(plan: Plan) -> str:
     if plan.options.host_network:
         return "Pods have their nodes' addresses, and find each other as processes without containers do.\n"
     return (
-        "Pods find each other by multicast unless the descriptor says `discovery:`. Many pod networks let none through: then declare\n"
-        "`discovery: {mode: server}`, or write this with `--host-network`, which robots outside the cluster need anyway.\n"
+        "Pods find each other by multicast unless the descriptor says `discovery:`. Many pod networks let none through: then\n"
+        "declare `discovery: {mode: server}`, or write this with `--host-network`, which robots outside the cluster need anyway.\n"
     )
 
 
@@ -81,7 +84,7 @@ def _compose(plan: Plan) -> Iterator[str]:
         yield f"On {host}:\n" if host else ""
         yield from _commands(
             f"docker compose -f {file} up --detach --wait",
-            f"curl localhost:{PROBE_PORT}/readyz",
+            f"curl localhost:{plan.options.metrics}/readyz",
             f"docker compose -f {file} down",
         )
     yield "Draining before the end (`pre_stop`) needs Compose 2.30; older ones drain on SIGTERM alone, within the same time.\n"
@@ -91,7 +94,7 @@ def _systemd(plan: Plan) -> Iterator[str]:
     prefix, etc = plan.options.prefix, plan.options.etc
     if prefix:
         engines = ",".join(("metrics", *(["metaworld"] if plan.has(Role.WORLD) else [])))
-        yield f"rfm_serving is expected at `{prefix}` on each machine, on those with servers with what their engines need (docs/engines.md):\n"
+        yield f"rfm_serving is expected at `{prefix}` on each machine, and beside servers what their engines need:\n"
         yield from _commands(f"python3 -m venv {prefix}", f"{prefix}/bin/pip install 'ros2-rfm-serving[{engines}]'")
     for host in plan.hosts:
         here = f"{host}/" if host else ""
@@ -107,7 +110,7 @@ def _systemd(plan: Plan) -> Iterator[str]:
         units = " ".join(f"rfm-{process.name}" for process in plan.on(host))
         yield from _commands(
             f"sudo systemctl enable --now {systemd.TARGET} rfm-metrics {units}",
-            f"curl localhost:{PROBE_PORT}/readyz",
+            f"curl localhost:{plan.options.metrics}/readyz",
             "journalctl -u 'rfm-*' --follow",
             f"sudo systemctl stop {systemd.TARGET}      # servers finish what they have",
         )

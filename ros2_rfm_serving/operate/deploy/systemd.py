@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.operate.deploy.options import ACCOUNT, PROBE_PORT
+from ros2_rfm_serving.operate.deploy.options import ACCOUNT
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process
 from ros2_rfm_serving.operate.executables import is_installed
 from ros2_rfm_serving.operate.supervisor import MAX_BACKOFF_S, MAX_RESTARTS_IN_A_ROW
@@ -40,7 +40,7 @@ def manifests(plan: Plan) -> dict[str, str]:
     if not (plan.options.prefix or is_installed()):
         fix = "--prefix, of the installation on that machine"
         raise ConfigurationError("units start what is installed, and this is a checkout", key="--systemd", fix=fix)
-    about = f"# Of {plan.factory.name}, written by `rfm deploy --systemd`: change the descriptor, and write it anew.\n"
+    about = f"# Of {plan.title}, written by `rfm deploy --systemd`: change the descriptor, and write it anew.\n"
     files: dict[str, str] = {}
     for host in plan.hosts:
         folder, here = f"{host}/" if host else "", plan.on(host)
@@ -63,14 +63,14 @@ def _unit(plan: Plan, process: Process) -> str:
 
 def _metrics(plan: Plan, beside: Process) -> str:
     """What probes and Prometheus ask, on this machine."""
-    command = plan.metrics("127.0.0.1", PROBE_PORT, LOGS)
+    command = plan.metrics("127.0.0.1", plan.options.metrics, LOGS)
     return _service(plan, "metrics", [("ExecStart", _line(command)), *_environment(beside), ("TimeoutStopSec", "15")])
 
 
 def _service(plan: Plan, name: str, lines: Iterable[tuple[str, str]]) -> str:
     """With the restarts of `rfm up`: who says that it cannot run as it is configured is not started again."""
     unit = [
-        ("Description", f"rfm_serving: {name} of {plan.factory.name}".replace("%", "%%")),
+        ("Description", f"rfm_serving: {name} of {plan.title}".replace("%", "%%")),
         ("PartOf", TARGET),
         ("Wants", "network-online.target"),
         ("After", "network-online.target"),
@@ -85,7 +85,7 @@ def _service(plan: Plan, name: str, lines: Iterable[tuple[str, str]]) -> str:
 
 
 def _target(plan: Plan, host: str) -> str:
-    what = f"rfm_serving: {plan.factory.name}" + (f", its part on {host}" if host else "")
+    what = f"rfm_serving: {plan.title}" + (f", its part on {host}" if host else "")
     return _text([("Unit", [("Description", what.replace("%", "%%"))]), ("Install", [("WantedBy", "multi-user.target")])])
 
 
