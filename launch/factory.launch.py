@@ -1,6 +1,7 @@
 """Starts a factory with ROS 2 launch: the same nodes as `rfm up`, from the same descriptor.
 
 ros2 launch rfm_serving factory.launch.py factory:=my_factory.yaml log_level:=debug
+ros2 launch rfm_serving factory.launch.py factory:=my_factory.yaml host:=gpu_a
 
 A node that ends is started again, except when it says by its exit code that it cannot run as it is configured.
 """
@@ -10,7 +11,15 @@ import os
 from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
-from launch.actions import DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction, RegisterEventHandler, SetEnvironmentVariable
+from launch.actions import (
+    DeclareLaunchArgument,
+    EmitEvent,
+    LogInfo,
+    OpaqueFunction,
+    RegisterEventHandler,
+    SetEnvironmentVariable,
+    UnsetEnvironmentVariable,
+)
 from launch.event_handlers import OnShutdown
 from launch.events import matches_action
 from launch.events.process import ShutdownProcess
@@ -21,17 +30,20 @@ from launch import LaunchDescription
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.factory.dds import dds_profile
+from ros2_rfm_serving.factory.environment import discovery_environment, on_host
 from ros2_rfm_serving.factory.nodes import node_list, recorder_node, write_parameters
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.operate.held_folder import HeldFolder
-from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_profile
+from ros2_rfm_serving.ros.node.discovery_server import discovery_servers
+from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_partition, use_profile
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, LogLevel
 
 SHARE = Path(get_package_share_directory("rfm_serving"))
 ARGUMENTS = {
     "factory": (str(SHARE / "config" / "factory_quickstart.yaml"), "Factory descriptor (YAML)"),
+    "host": ("", "Start what runs on this host of the descriptor; empty: all, on this machine"),
     "profiles": ("", "Folder of latency profiles and models.yaml; empty: the shipped one"),
-    "namespace": ("", "Namespace of the whole factory; empty: none"),
+    "namespace": ("", "Namespace of the whole factory; empty: the descriptor's"),
     "params_file": ("", "ROS parameters for every node, over the generated ones; empty: none"),
     "use_sim_time": ("false", "Use /clock for the stamps of messages; control always follows this machine's monotonic clock"),
     "log_level": ("info", "Of every node"),
@@ -59,28 +71,36 @@ def nodes(context):
     simulated, sim_time = truth(value, "simulated_robots"), {"use_sim_time": truth(value, "use_sim_time")}
     profiles = Path(value["profiles"]) if value["profiles"] else None
     factory = load_factory(Path(value["factory"]))
+    value["namespace"] = value["namespace"] or factory.discovery.namespace
+    heard = discovery_environment(factory, value["host"])
     listed = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
     warned = [LogInfo(msg=f"warning: {text}") for text in check_nodes(listed, factory.file)]
-    specs = [
-        *recorder_node(value["record"], value["namespace"], factory),
-        *(spec for spec in listed if simulated or not spec.simulated),
-    ]
+    specs = [spec for spec in listed if simulated or not spec.simulated]
     folder = HeldFolder("rfm_serving_launch_")  # removed at shutdown, or when this process ends, or by the next launch
-    actions = [RegisterEventHandler(OnShutdown(on_shutdown=lambda event, context: folder.cleanup())), *warned, *profile_of(specs)]
-    for spec in specs:
+    profile = profile_of(specs, factory.discovery.partition, folder.path)
+    if value["host"]:
+        mine = on_host(specs, factory, value["host"], os.environ)
+        specs = [*discovery_servers(factory, value["host"], folder.path), *mine]
+    actions = [RegisterEventHandler(OnShutdown(on_shutdown=lambda event, context: folder.cleanup())), *warned, *profile]
+    actions += [SetEnvironmentVariable(name, text) if text else UnsetEnvironmentVariable(name) for name, text in heard.items()]
+    for spec in [*recorder_node(value["record"], value["namespace"], factory), *specs]:
         file = folder.path / f"{spec.name}.yaml"
         write_parameters(dataclasses.replace(spec, parameters={**spec.parameters, **sim_time}), file)
         actions.append(node(spec, file, value))
     return actions
 
 
-def profile_of(specs):
-    """The Fast DDS profile that holds what their cameras make; none where the user has chosen a profile or a middleware."""
+def profile_of(specs, partition, folder):
+    """The Fast DDS profile that holds what their cameras make, in the descriptor's partition; none where the user has chosen a
+    profile or a middleware."""
     profile, environment = dds_profile(specs), dict(os.environ)
-    if not (is_read() and use_profile(profile.file, environment)):
+    chosen = is_read() and use_profile(profile.file, environment)
+    if partition:
+        use_partition(partition, folder, environment)
+    if not chosen:
         return []
-    chosen = SetEnvironmentVariable(PROFILES_FILE, environment[PROFILES_FILE])
-    return [chosen, LogInfo(msg=f"Fast DDS profile {profile.file}: {profile.reason} (another one: {PROFILES_FILE})")]
+    said = LogInfo(msg=f"Fast DDS profile {profile.file}: {profile.reason} (another one: {PROFILES_FILE})")
+    return [SetEnvironmentVariable(PROFILES_FILE, environment[PROFILES_FILE]), said]
 
 
 def node(spec, file, value):
@@ -91,6 +111,7 @@ def node(spec, file, value):
         namespace="/".join(part for part in (value["namespace"].strip("/"), spec.namespace) if part),
         parameters=[str(file), *([value["params_file"]] if value["params_file"] else [])],
         arguments=["--ros-args", "--log-level", value["log_level"]],
+        additional_env=spec.environment,
         output="screen",
         sigterm_timeout=LaunchConfiguration("sigterm_timeout", default=str(STOP_TIMEOUT_S)),
         respawn=True,

@@ -43,9 +43,12 @@ def robot(
     file: Annotated[Path, typer.Argument(metavar="FACTORY.yaml", help="The descriptor that the factory was started with")],
     task: Annotated[str, typer.Option(help="A task of the descriptor")],
     name: Annotated[str, typer.Option(help="Of the new robot; a simulated one takes its seeds from the number at its end")],
+    host: Annotated[
+        str, typer.Option(help="The host of the descriptor that this machine is; `-`: none of them, on their network")
+    ] = "",
     seconds: Annotated[float, typer.Option(min=0, help="Leave by itself after this time at work; 0: stay until Ctrl-C")] = 0.0,
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
-    namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
+    namespace: Annotated[str, typer.Option(help="Namespace of the whole factory; default: the descriptor's")] = "",
     logs: Annotated[Path | None, typer.Option(help="Folder of the logs; default: logs/<time>")] = None,
     log_level: Annotated[LogLevel, typer.Option(help="Of every node")] = LogLevel.INFO,
     foreman: Annotated[bool, typer.Option(help="Give it its task over and over; off: send goals yourself")] = True,
@@ -64,9 +67,10 @@ def robot(
     factory = load_factory(file)
     newcomer = _newcomer(factory, name, task)
     options = Options(
+        host=host,
         seconds=seconds,
         domain=domain,
-        namespace=namespace,
+        namespace=namespace or factory.discovery.namespace,
         logs=logs or new_logs(),
         log_level=log_level.value,
         work={} if foreman else None,
@@ -92,7 +96,9 @@ def _newcomer(factory: Factory, name: str, task: str) -> Robot:
 
 def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
     """Until Ctrl-C or the end of its time. Returns the processes that kept failing."""
-    prepare_environment(options.domain)
+    from ros2_rfm_serving.factory.environment import discovery_environment
+
+    prepare_environment(options.domain, discovery_environment(factory, options.host))
     from ros2_rfm_serving.factory.nodes import robot_nodes
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.operate.drafts import check_nodes
@@ -103,7 +109,7 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
     nodes = robot_nodes(factory, newcomer, share() / "config", fleet_namespace=options.namespace, work=options.work)
     for warning in check_nodes(nodes, factory.file):
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
-    choose_profile(nodes)
+    choose_profile(nodes, factory.discovery.partition, options.logs)
     board, stop = Board([newcomer.name], factory.servers), threading.Event()
     with stop_signals(stop), observing(board, options.namespace) as observer:
         _refuse_without_a_factory(observer)

@@ -20,10 +20,13 @@ from ros2_rfm_serving.ros.node.process import LogLevel, ignore_signals
 
 def up(
     file: Annotated[Path | None, typer.Argument(metavar="[FACTORY.yaml]", help="Default: the quickstart")] = None,
+    host: Annotated[
+        str, typer.Option(help="Start what runs on this host of the descriptor (docs/hosts.md); default: all, on this machine")
+    ] = "",
     seconds: Annotated[float, typer.Option(min=0, help="End by itself after this time; 0: run until Ctrl-C")] = 0.0,
     episodes: Annotated[int, typer.Option(min=0, help="End when every robot did this many tasks; 0: no such end")] = 0,
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
-    namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
+    namespace: Annotated[str, typer.Option(help="Namespace of the whole factory; default: the descriptor's")] = "",
     profiles: Annotated[Path | None, typer.Option(help="Folder of profiles and models.yaml; default: shipped")] = None,
     logs: Annotated[Path | None, typer.Option(help="Folder of the logs; default: logs/<time>")] = None,
     log_level: Annotated[LogLevel, typer.Option(help="Of every node")] = LogLevel.INFO,
@@ -45,20 +48,22 @@ def up(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary's figures there")] = None,
     svg_file: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the last view there")] = None,
 ) -> None:
-    """Starts a factory on this machine; Ctrl-C stops all of it.
+    """Starts a factory on this machine, or this machine's part of one; Ctrl-C stops all of it.
 
-    Examples:  rfm up   |   rfm up my_factory.yaml --profiles my_models --seconds 60   |   rfm up --domain 7 --no-foreman
+    Examples:  rfm up   |   rfm up my_factory.yaml --profiles my_models --seconds 60   |   rfm up my_factory.yaml --host gpu_a
 
     Exit code: 0, or 1 when a process kept failing.
     """
     from ros2_rfm_serving.factory import load_factory
 
     work: dict[str, Any] = {"end_on_score": end_on_score}  # without end: an episode is final when the next one begins
+    factory = load_factory(file or quickstart())
     options = Options(
+        host=host,
         seconds=seconds,
         episodes=episodes,
         domain=domain,
-        namespace=namespace,
+        namespace=namespace or factory.discovery.namespace,
         logs=logs or new_logs(),
         log_level=log_level.value,
         work=work if foreman else None,
@@ -71,7 +76,7 @@ def up(
         dashboard=dashboard,
         token_file=token_file,
     )
-    outcome = run_factory(load_factory(file or quickstart()), options)
+    outcome = run_factory(factory, options)
     ignore_signals()  # all that is left is to say how it went
     if json_file:
         from ros2_rfm_serving.monitoring.summary import as_json

@@ -4,6 +4,8 @@ server_cluster:  {num_servers, gpu_type}; ours: a list of such groups, dispatch,
 robot_fleet:     [{task, num_robots}, ...]; ours: network
 standby:         ours: servers kept warm, outside the normal routes
 planning:        ours: how cautious a plan is
+hosts:           ours: the machines, their GPUs, and what runs where (docs/hosts.md)
+discovery:       ours: how processes on several machines find each other, and which factories do not
 <task>:          pipeline, task_retry, safety_and_slo_violation, components;
                  ours: value, min_action_rate_hz, execution, percentile, world, robot, image_size_px
 """
@@ -14,9 +16,12 @@ import enum
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.discovery import Discovery
+from ros2_rfm_serving.factory.hosts import MOST_NETWORK_MS, Host, Seat, Wish, seats
+from ros2_rfm_serving.factory.section import Section
 from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback, contracts
 
 COMPONENTS = (SYSTEM1, SYSTEM2, SAFETY, MONITOR)
@@ -31,17 +36,12 @@ SIMULATED_IMAGE_SIZE_PX = (96, 96)
 """Of a simulated robot, unless it is declared."""
 SLO_MARGIN = 0.0
 """Unless it is declared."""
-MOST_NETWORK_MS = 60_000.0
-CLUSTER, FLEET, STANDBY, PLANNING = "server_cluster", "robot_fleet", "standby", "planning"
+CLUSTER, FLEET, STANDBY, PLANNING, HOSTS, DISCOVERY = "server_cluster", "robot_fleet", "standby", "planning", "hosts", "discovery"
 """Sections of the file; every other one is a task."""
 SIMULATED_TASKS = ("reach", "push", "pick-place", "door-open", "visit-then-push")
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Overflow(_Section):
+class Overflow(Section):
     """A server elsewhere that takes what a server of the group cannot answer in time (Kairos §3.2.3). Ours."""
 
     url: str = Field(pattern=r"^wss?://")
@@ -51,7 +51,7 @@ class Overflow(_Section):
     """Environment variable with its token; empty: none."""
 
 
-class ServerCluster(_Section):
+class ServerCluster(Section):
     num_servers: int = Field(ge=1, le=10_000)
     dispatch: str = "balanced"
     """Whose request runs next: `balanced`, `best`, `swift`, `fifo`, `least_attained`, `wait_ratio`, `deadline`, or one of one's own
@@ -63,12 +63,14 @@ class ServerCluster(_Section):
     """An observation that would be older when it is used is asked for again if that costs nothing; 0: never. Ours."""
     overflow: Overflow | None = None
     gpu_type: Annotated[str, BeforeValidator(str)] = Field(min_length=1)
+    hosts: tuple[str, ...] = ()
+    """Machines that its servers may run on; empty: any that has such GPUs. Ours."""
 
     def __str__(self) -> str:
         return f"{self.num_servers} x {self.gpu_type}" + (" (batching continuously)" if self.batching == CONTINUOUS else "")
 
 
-class Standby(_Section):
+class Standby(Section):
     """Servers that take over when another is lost (ROSA §3.4.4). Ours."""
 
     num_servers: int = Field(default=0, ge=0)
@@ -77,7 +79,7 @@ class Standby(_Section):
     """Where no reserved server covers a loss: another one with the same model, if it still meets every SLO."""
 
 
-class Planning(_Section):
+class Planning(Section):
     """How cautious a plan is. Ours."""
 
     slo_margin: float = Field(default=SLO_MARGIN, ge=0, le=0.5)
@@ -85,7 +87,7 @@ class Planning(_Section):
     docs/scheduler.md."""
 
 
-class Network(_Section):
+class Network(Section):
     """Between a group of robots and the servers, there and back. Ours."""
 
     round_trip_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
@@ -106,32 +108,32 @@ class Network(_Section):
         return (self.round_trip_ms + high * self.jitter_ms / 2) / 1e3
 
 
-class FleetEntry(_Section):
+class FleetEntry(Section):
     task: str
     num_robots: int = Field(ge=1, le=100_000)
     network: Network = Network()
     """What an SLO, which is from request to reply, has to leave room for."""
 
 
-class Pipeline(_Section):
+class Pipeline(Section):
     action_period_ms: float = Field(gt=0)
     """Execution time of what one System 1 prediction commands, t_act (ROSA §3.4.2)."""
     system2_to_system1_call_ratio: float = Field(default=0.0, ge=0, le=1)
     """System 2 calls per System 1 call, 1/H; 0: no System 2."""
 
 
-class TaskRetry(_Section):
+class TaskRetry(Section):
     max_task_retries: int = Field(default=3, ge=0)
     on_max_task_retries: Fallback = Fallback.STOP_AND_CALL_HUMAN
 
 
-class SafetyAndSloViolation(_Section):
+class SafetyAndSloViolation(Section):
     max_consecutive_safety_replan: int = Field(default=10, ge=1)
     max_consecutive_slo_violation: int = Field(default=3, ge=1)
     on_max_violation: Fallback = Fallback.STOP_AND_CALL_HUMAN
 
 
-class Component(_Section):
+class Component(Section):
     model: str = Field(min_length=1)
     engine: str = ""
     """Which of the model's entries in the catalogue: `<model>@<engine>`; empty: `<model>`. Ours."""
@@ -161,7 +163,7 @@ class ExecutionMode(enum.Enum):
     """Inference during execution: a cycle lasts the longer of the two."""
 
 
-class Horizon(_Section):
+class Horizon(Section):
     policy: str = "static"
     """`static`: the robot's own; else the server says: by `confidence` (Kairos §3.1), `curvature`, or a policy of one's own."""
     threshold: float = Field(default=0.4, gt=-1)
@@ -178,7 +180,7 @@ class Horizon(_Section):
         return self
 
 
-class Pipelining(_Section):
+class Pipelining(Section):
     """Several requests of a robot in flight, one per action period, on one public context (AURAS §4). Ours."""
 
     pp_perception: int = Field(default=1, ge=1, le=MAX_STAGES)
@@ -191,7 +193,7 @@ class Pipelining(_Section):
     """0: on the context of this action period's observation; -1: on the one before (§4.3.1)."""
 
 
-class Execution(_Section):
+class Execution(Section):
     mode: ExecutionMode = ExecutionMode.SYNC
     horizon: Horizon = Horizon()
     pipelining: Pipelining | None = None
@@ -207,7 +209,7 @@ class Execution(_Section):
         return self
 
 
-class ActionRateFloor(_Section):
+class ActionRateFloor(Section):
     """F_c^min of ROSA eq. 1, said explicitly."""
 
     per_robot: float | None = Field(default=None, gt=0)
@@ -234,7 +236,7 @@ class Interface(enum.Enum):
     """With names, types and an order of its own, as somebody else's robot; `Task.robot` maps it."""
 
 
-class World(_Section):
+class World(Section):
     """A simulated robot that `rfm up` starts with the task's robots. Ours; without it, real robots are expected."""
 
     simulator: WorldKind
@@ -249,7 +251,7 @@ class World(_Section):
 Pixels = Annotated[int, Field(ge=8, le=2048)]
 
 
-class Task(_Section):
+class Task(Section):
     pipeline: Pipeline
     task_retry: TaskRetry = TaskRetry()
     safety_and_slo_violation: SafetyAndSloViolation = SafetyAndSloViolation()
@@ -299,7 +301,7 @@ class Task(_Section):
         return floor or 0.0
 
 
-class Robot(_Section):
+class Robot(Section):
     """One robot of the fleet."""
 
     name: str
@@ -308,7 +310,7 @@ class Robot(_Section):
     """Within its task, from 0."""
 
 
-class Factory(_Section):
+class Factory(Section):
     """A validated descriptor."""
 
     name: str
@@ -317,6 +319,9 @@ class Factory(_Section):
     """Groups of equal servers; Fig. 3 has one."""
     standby: Standby = Standby()
     planning: Planning = Planning()
+    hosts: dict[str, Host] = Field(default_factory=dict)
+    """Empty: it is all on one machine."""
+    discovery: Discovery = Discovery()
     robot_fleet: tuple[FleetEntry, ...]
     tasks: dict[str, Task]
 
@@ -377,3 +382,17 @@ class Factory(_Section):
         """Server -> the group that declares it."""
         groups = [group for group in self.server_cluster for _ in range(group.num_servers)]
         return {f"server_{i + 1}": group for i, group in enumerate(groups)}
+
+    @property
+    def seats(self) -> dict[str, Seat]:
+        """Server -> the host and the GPU that it runs on; of those that find none, nothing."""
+        return seats(self.hosts, {server: Wish(group.gpu_type, group.hosts) for server, group in self.groups.items()})
+
+    @property
+    def scheduler_host(self) -> str:
+        """Empty: there are no hosts."""
+        return next((name for name, host in self.hosts.items() if host.scheduler), next(iter(self.hosts), ""))
+
+    def host_of(self, task: str) -> str:
+        """Where the nodes of its robots run; empty: there are no hosts."""
+        return next((name for name, host in self.hosts.items() if task in host.robots), self.scheduler_host)

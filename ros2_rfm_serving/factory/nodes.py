@@ -62,14 +62,18 @@ def node_list(
             executable="scheduler_node",
             namespace="rfm",
             parameters={"factory_file": str(Path(factory.file).resolve()), **folder, **common},
+            host=factory.scheduler_host,
         )
     ]
+    seats = factory.seats
     nodes += [
         NodeSpec(
             name=server,
             executable="model_server_node",
             namespace=f"rfm/servers/{server}",
             parameters={"server": server, **_server_parameters(settings), **folder, **common},
+            host=seats[server].host if server in seats else "",
+            device=seats[server].device if server in seats else "",
         )
         for server, settings in settings_of(factory).servers.items()
     ]
@@ -77,9 +81,9 @@ def node_list(
         nodes += _robot_nodes(factory, robot, config_folder, common)
     if work is not None:
         robots = [robot.name for robot in factory.robots]
-        nodes.append(
-            NodeSpec(name="foreman", executable="foreman_node", namespace="rfm", parameters={"robots": robots, **work, **common})
-        )
+        foreman = {"robots": robots, **work, **common}
+        host = factory.scheduler_host
+        nodes.append(NodeSpec(name="foreman", executable="foreman_node", namespace="rfm", parameters=foreman, host=host))
     for name, count in Counter(node.name for node in nodes).items():
         if count > 1:
             raise ConfigurationError(f"two processes would be named {name!r}", file=factory.file, fix="rename the task")
@@ -103,7 +107,7 @@ def robot_nodes(
 
 
 def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: dict[str, Any]) -> list[NodeSpec]:
-    task = factory.tasks[robot.task]
+    task, host = factory.tasks[robot.task], factory.host_of(robot.task)
     file = params_file(factory, robot.task, config_folder)
     nodes = [
         NodeSpec(
@@ -112,6 +116,7 @@ def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: di
             namespace=robot.name,
             parameters={"robot": robot.name, "task": robot.task, **robot_parameters(factory, robot.task, file), **common},
             params_file=str(file),
+            host=host,
         )
     ]
     if task.world:
@@ -130,6 +135,7 @@ def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: di
             namespace=robot.name,
             parameters={**world, **common},
             simulated=True,
+            host=host,
         )
         nodes.insert(0, node)  # the robot is there before who drives it
     return nodes

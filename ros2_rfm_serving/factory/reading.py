@@ -11,7 +11,9 @@ from ros2_rfm_serving.factory.descriptor import (
     CLUSTER,
     COMPONENTS,
     CONTINUOUS,
+    DISCOVERY,
     FLEET,
+    HOSTS,
     LAST_RESORTS,
     PLANNING,
     SIMULATED_TASKS,
@@ -25,8 +27,11 @@ from ros2_rfm_serving.factory.descriptor import (
     Task,
     WorldKind,
 )
+from ros2_rfm_serving.factory.reading_hosts import check_located, read_discovery, read_hosts
 from ros2_rfm_serving.factory.yaml_source import YamlSource, did_you_mean
 from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback
+
+SECTIONS = (CLUSTER, FLEET, STANDBY, PLANNING, HOSTS, DISCOVERY)
 
 
 def load_factory(file: Path) -> Factory:
@@ -44,18 +49,22 @@ def _factory(source: YamlSource) -> Factory:
             near = did_you_mean(key, [k for k in source.data if isinstance(k, str)])
             raise source.error((key,), "is missing", near if near.startswith("did") else f"add `{key}:`")
     cluster = _cluster(source)
-    sections = (CLUSTER, FLEET, STANDBY, PLANNING)
-    tasks = {name: _task(source, name, data) for name, data in source.data.items() if name not in sections}
+    tasks = {name: _task(source, name, data) for name, data in source.data.items() if name not in SECTIONS}
     _check_pipelining(source, cluster, tasks)
-    return Factory(
+    hosts = read_hosts(source, tasks)
+    factory = Factory(
         name=Path(source.file).stem,
         file=source.file,
         server_cluster=cluster,
         standby=_standby(source, sum(group.num_servers for group in cluster)),
         planning=source.validate(Planning, (PLANNING,), source.data.get(PLANNING, {})),
+        hosts=hosts,
+        discovery=read_discovery(source, hosts),
         robot_fleet=_fleet(source, tasks),
         tasks=tasks,
     )
+    check_located(source, factory)
+    return factory
 
 
 def _cluster(source: YamlSource) -> tuple[ServerCluster, ...]:
@@ -110,7 +119,7 @@ def _task(source: YamlSource, name: object, data: object) -> Task:
         raise source.error((str(name),), f"{name!r} cannot name a task", fix)
     if not isinstance(data, dict) or "components" not in data:
         raise source.error(
-            (name,), "is neither a known section nor a task", did_you_mean(name, (CLUSTER, FLEET)) + "; a task has `components:`"
+            (name,), "is neither a known section nor a task", did_you_mean(name, SECTIONS) + "; a task has `components:`"
         )
     task = source.validate(Task, (name,), data)
     for component, spec in task.components.items():

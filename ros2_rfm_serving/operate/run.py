@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -51,32 +52,20 @@ class Outcome:
 
 def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool] = lambda: False) -> Outcome:
     """Runs a factory to its end (time, episodes, `until` or Ctrl-C) and returns what was seen."""
-    prepare_environment(options.domain)
-    from ros2_rfm_serving.factory import Catalogue
-    from ros2_rfm_serving.factory.nodes import node_list
+    from ros2_rfm_serving.factory.environment import discovery_environment
+
+    prepare_environment(options.domain, discovery_environment(factory, options.host))
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.monitoring.summary import render
-    from ros2_rfm_serving.operate.drafts import check_nodes
     from ros2_rfm_serving.operate.supervisor import Supervisor
-    from ros2_rfm_serving.profiles import load_profiles
-    from ros2_rfm_serving.ros.node.runtime import share
-    from ros2_rfm_serving.scheduler import start_fleet
 
-    # What cannot be scheduled is said here, not in a log.
-    profiles = options.profiles or share() / "config" / "profiles"
-    catalogue = Catalogue.load(profiles / "models.yaml")
-    start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1)
-    nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
-    for warning in check_nodes(nodes, factory.file):
-        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
-    if options.markers:
-        nodes.append(_markers(factory, share() / "config", options.namespace))
-    choose_profile(nodes)
+    nodes = _checked_nodes(factory, options)
     recorder = _recorder(options.record, options.namespace, factory)
     supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level, around=recorder)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()
-    console.print(plain(f"{factory.file}: {len(board.robots)} robots, {len(board.servers)} servers; logs in {options.logs}"))
+    here = f"{options.host}: {', '.join(node.name for node in nodes)}; " if options.host else ""
+    console.print(plain(f"{factory.file}: {len(board.robots)} robots, {len(board.servers)} servers; {here}logs in {options.logs}"))
     started_s = time.monotonic()
     with stop_signals(stop):  # to the last word: pressed again, Ctrl-C changes nothing
         discover = options.metrics >= 0 or bool(options.dashboard)
@@ -85,7 +74,8 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
             _metrics(board, options),
             _dashboard(board, observer, options),
         ):
-            _refuse_a_second_factory(observer)
+            if options.host in ("", factory.scheduler_host):  # another host's part of this one runs when it does
+                _refuse_a_second_factory(observer)
             try:
                 supervisor.start_around()
                 _await_recorder(observer, supervisor, bool(recorder))
@@ -105,6 +95,46 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
         duration_s = time.monotonic() - started_s
         console.print(*render(board, duration_s, options.logs, ended_s=ended_s))
     return Outcome(board=board, failed=failed, duration_s=duration_s)
+
+
+def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
+    """What is to be started here. What cannot be scheduled, or what a node would refuse, is said now, not in a log.
+
+    Raises: `RfmError`.
+    """
+    from ros2_rfm_serving.factory import Catalogue
+    from ros2_rfm_serving.factory.nodes import node_list
+    from ros2_rfm_serving.operate.drafts import check_nodes
+    from ros2_rfm_serving.profiles import load_profiles
+    from ros2_rfm_serving.ros.node.runtime import share
+    from ros2_rfm_serving.scheduler import start_fleet
+
+    profiles = options.profiles or share() / "config" / "profiles"
+    catalogue = Catalogue.load(profiles / "models.yaml")
+    start_fleet(factory, factory.robots, load_profiles(profiles), catalogue, epoch=1)
+    nodes = node_list(factory, share() / "config", fleet_namespace=options.namespace, work=options.work, profiles=options.profiles)
+    for warning in check_nodes(nodes, factory.file):
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
+    choose_profile(nodes, factory.discovery.partition, options.logs)
+    if options.host:
+        nodes = part_of(nodes, factory, options)
+    if options.markers:
+        nodes.append(_markers(factory, share() / "config", options.namespace))
+    return nodes
+
+
+def part_of(nodes: list[NodeSpec], factory: Factory, options: Options) -> list[NodeSpec]:
+    """What runs on a host, its discovery server first. Raises: `ConfigurationError` when that is nothing."""
+    from ros2_rfm_serving.factory.environment import on_host
+    from ros2_rfm_serving.ros.node.discovery_server import discovery_servers
+
+    mine = [*discovery_servers(factory, options.host, options.logs), *on_host(nodes, factory, options.host, os.environ)]
+    if not mine:
+        fix = "name its tasks in `robots`, or leave it out"
+        raise ConfigurationError(
+            "nothing of the factory runs on this host", file=factory.file, key=f"hosts.{options.host}", fix=fix
+        )
+    return mine
 
 
 def _recorder(folder: Path | None, namespace: str, factory: Factory) -> list[NodeSpec]:

@@ -8,11 +8,12 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
@@ -31,8 +32,7 @@ console = Console() if Console().is_terminal else Console(width=150)
 DISCOVERY_S = 1.0
 STARTUP_LIMIT_S = 60.0  # `--seconds` counts from the first robot at work, or from here
 METRICS_PORT = 9464
-MAX_DOMAIN = 232
-"""Beyond it DDS has no ports."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
 N = TypeVar("N")  # a node
 PLAIN_PERIOD_S = 10.0  # of the table where the output is no terminal
 
@@ -60,6 +60,8 @@ class Options:
     """[ADDRESS:]PORT of the page; empty: none."""
     token_file: Path | None = None
     """Who may act through the page."""
+    host: str = ""
+    """Of the descriptor: only what runs there is started; empty: all of it, on this machine."""
 
 
 def quickstart() -> Path:
@@ -76,11 +78,19 @@ def new_recording() -> Path:
     return Path("recordings") / datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
 
 
-def prepare_environment(domain: int) -> None:
+def prepare_environment(domain: int, declared: Mapping[str, str] = NOTHING) -> None:
     """Before rclpy starts here or in a child: the domain, and discovery on this machine alone unless the user says otherwise.
+
+    declared: by a descriptor (`factory.environment`); what is empty is taken out. An option comes before it, the variables that
+    this process was started with after it.
 
     Raises: `ConfigurationError` for a domain that there is not.
     """
+    from ros2_rfm_serving.factory.discovery import MAX_DOMAIN
+
+    os.environ.update({name: value for name, value in declared.items() if value})
+    for name in [name for name, value in declared.items() if not value]:
+        os.environ.pop(name, None)
     if domain >= 0:
         os.environ["ROS_DOMAIN_ID"] = str(domain)
     chosen = ros_domain()
@@ -141,14 +151,17 @@ def stop_signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def choose_profile(nodes: list[NodeSpec]) -> None:
-    """For all processes and this one. A profile or a middleware of the user's own wins."""
+def choose_profile(nodes: list[NodeSpec], partition: str = "", folder: Path = Path()) -> None:
+    """For all processes and this one. A profile or a middleware of the user's own wins, but not over a declared partition, which is
+    written to a file in `folder`. Raises: `ConfigurationError`."""
     from ros2_rfm_serving.factory.dds import dds_profile
-    from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_profile
+    from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_partition, use_profile
 
     profile = dds_profile(nodes)
     if is_read() and use_profile(profile.file):
         console.print(plain(f"Fast DDS profile {profile.file}: {profile.reason} (another one: {PROFILES_FILE}, docs/networks.md)"))
+    if partition:
+        use_partition(partition, folder)
 
 
 @contextmanager

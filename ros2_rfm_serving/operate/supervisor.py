@@ -136,7 +136,7 @@ class Supervisor:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env=self._environment,
+                    env={**self._environment, **process.node.environment},
                     start_new_session=True,
                 )
             )

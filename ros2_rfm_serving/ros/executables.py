@@ -44,6 +44,10 @@ def recorder_node() -> None:
     _run("recorder_node")
 
 
+def discovery_server_node() -> None:
+    _run("discovery_server_node")
+
+
 def _run(name: str) -> None:
     Ending()
     importlib.import_module(f"ros2_rfm_serving.ros.{name}").main()

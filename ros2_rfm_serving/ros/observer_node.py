@@ -38,15 +38,15 @@ class ObserverNode(Node):
         self._rival_s = -math.inf
         """When another scheduler than the board's was heard."""
         names = self._names = qos.Names(fleet_namespace)
-        self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+        self._schedules = self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
         every(self, ALIVE_PERIOD_S, self._alive)
         for server in board.servers:
             self.watch_server(server)
         for robot in board.robots:
             self.watch_robot(robot)
 
-    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile, **options: Any) -> None:
-        bounded.hear(self, kind, topic, callback, profile, self._refuse, **options)
+    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile, **options: Any) -> Any:
+        return bounded.hear(self, kind, topic, callback, profile, self._refuse, **options)
 
     def _refuse(self, error: BadMessageError) -> None:
         self.refused[error.kind] += 1
@@ -64,8 +64,8 @@ class ObserverNode(Node):
         self._hear(msg.EpisodeScore, self._names.robot(robot, "world/score"), self._on_score, qos.SCORE)
 
     def factory_is_running(self) -> bool:
-        """Whether somebody publishes a schedule here."""
-        return bool(self.count_publishers(self._names.schedule))
+        """Whether somebody publishes a schedule that is heard here: the graph also shows those of other DDS partitions."""
+        return bool(self._schedules.get_publisher_count())
 
     def _on_schedule(self, message: Any) -> None:
         if self._is_rivals(message.scheduler, clock()):

@@ -37,9 +37,16 @@ class EmulatedNetwork:
     def __init__(self, net: str = "rfm") -> None:
         self.net = net
 
-    def set(self, faults: str | None = None, *, rate_mbit_s: float | None = None, of: str | None = None) -> dict[str, Any]:
+    def set(
+        self,
+        faults: str | None = None,
+        *,
+        rate_mbit_s: float | None = None,
+        multicast: bool | None = None,
+        of: str | None = None,
+    ) -> dict[str, Any]:
         """faults: as `FaultPlan.parse` reads them, of every frame that a host sends. Returns the figures of the hosts."""
-        return self._ask(of=of, faults=faults, rate_mbit_s=rate_mbit_s)
+        return self._ask(of=of, faults=faults, rate_mbit_s=rate_mbit_s, multicast=multicast)
 
     def cut(self, of: str | None = None) -> dict[str, Any]:
         return self._ask(of=of, joined=False)
@@ -120,6 +127,9 @@ def up(
 def set_(
     faults: Annotated[str, typer.Argument(help='Such as "delay_ms=25 jitter_ms=10 drop=0.05"; "": none')],
     rate_mbit_s: Annotated[float | None, typer.Option(min=0, help="Of what a host sends; 0: no limit")] = None,
+    multicast: Annotated[
+        bool | None, typer.Option("--multicast/--no-multicast", help="Whether multicast passes", show_default=False)
+    ] = None,
     of: Of = None,
     net: Net = "rfm",
 ) -> None:
@@ -127,7 +137,7 @@ def set_(
 
     Example:  sudo scripts/netlink set "delay_ms=25 jitter_ms=10 drop=0.05"
     """
-    _show(EmulatedNetwork(net).set(faults, rate_mbit_s=rate_mbit_s, of=of))
+    _show(EmulatedNetwork(net).set(faults, rate_mbit_s=rate_mbit_s, multicast=multicast, of=of))
 
 
 @app.command()

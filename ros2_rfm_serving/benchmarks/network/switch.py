@@ -78,6 +78,8 @@ class Port:
     rate_mbit_s: float = 0.0
     """0: no limit"""
     joined: bool = True
+    multicast: bool = True
+    """False: what the host sends to a multicast group is lost, as in many plants; broadcasts pass."""
     frames: int = 0
     """Sent by the host"""
     dropped: int = 0
@@ -89,7 +91,7 @@ class Port:
         self.started_s = time.monotonic()
         self.wire = FaultyWire(FaultPlan(), self.rng)
 
-    def set(self, faults: str | None, rate_mbit_s: float | None, joined: bool | None) -> None:
+    def set(self, faults: str | None, rate_mbit_s: float | None, joined: bool | None, multicast: bool | None) -> None:
         """Raises: `ConfigurationError`."""
         if faults is not None:
             self.wire, self.faults = FaultyWire(FaultPlan.parse(faults), self.rng), faults
@@ -98,6 +100,8 @@ class Port:
             self.rate_mbit_s = rate_mbit_s
         if joined is not None:
             self.joined = joined
+        if multicast is not None:
+            self.multicast = multicast
 
     def departures(self, num_bytes: int, now_s: float) -> list[tuple[float, bool]]:
         """(time, damaged) of each copy of a frame that the host sends now; none: it is lost."""
@@ -117,7 +121,7 @@ class Port:
         return bytes(content)
 
     def figures(self) -> dict[str, Any]:
-        names = ("faults", "rate_mbit_s", "joined", "frames", "dropped")
+        names = ("faults", "rate_mbit_s", "joined", "multicast", "frames", "dropped")
         return {name: getattr(self, name) for name in names} | {"happened": dict(self.wire.happened)}
 
 
@@ -176,6 +180,9 @@ class Switch:
                 return
             sender.frames += 1
             self._at[frame[6:12]] = sender
+            if not sender.multicast and is_multicast(frame):
+                sender.dropped += 1
+                continue
             receiver = self._at.get(frame[:6])
             for port in [receiver] if receiver else [port for port in self._ports if port is not sender]:
                 copies = sender.departures(len(frame), time.monotonic()) if sender.joined and port.joined else []
@@ -201,12 +208,17 @@ class Switch:
             if not ports:
                 raise ConfigurationError(f"no host is named {wish['of']!r}", fix=f"known here: {[p.host for p in self._ports]}")
             for port in ports:
-                port.set(wish.get("faults"), wish.get("rate_mbit_s"), wish.get("joined"))
+                port.set(wish.get("faults"), wish.get("rate_mbit_s"), wish.get("joined"), wish.get("multicast"))
             answer: dict[str, Any] = {"hosts": {port.host: port.figures() for port in ports}}
         except (ConfigurationError, ValueError) as error:
             answer = {"error": str(error)}
         if sender:
             self._control.sendto(json.dumps(answer).encode(), sender)
+
+
+def is_multicast(frame: bytes) -> bool:
+    """To a group, and not to everybody."""
+    return bool(frame[0] & 1) and frame[:6] != b"\xff" * 6
 
 
 def _open_host(net: str, host: str, address: str) -> int:

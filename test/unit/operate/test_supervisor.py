@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 
 from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.operate import supervisor
 from ros2_rfm_serving.operate.running import Options, show_until_end
 from ros2_rfm_serving.operate.supervisor import Supervisor
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
@@ -66,3 +68,21 @@ def test_a_robot_without_its_world_is_not_waited_for(tmp_path: Path, monkeypatch
 
     show_until_end("test", supervisor, board, Options(episodes=3), threading.Event(), give_in)
     assert len(looks) == 1
+
+
+def test_a_process_gets_what_its_node_is_to_find_in_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU of each server, of a real process's own environment."""
+    show = [sys.executable, "-S", "-c", "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['ROS_DOMAIN_ID'])"]
+    monkeypatch.setattr(supervisor, "command_of", lambda executable: show)
+    monkeypatch.setenv("ROS_DOMAIN_ID", "147")
+    nodes = [
+        NodeSpec(name=f"server_{i}", executable="model_server_node", environment={"CUDA_VISIBLE_DEVICES": str(i)}) for i in (1, 2)
+    ]
+    started = Supervisor(nodes, tmp_path)
+    started.start()
+    try:
+        for process in started.processes:
+            assert process.running is not None and process.running.wait(timeout=60) == 0
+            assert process.log.read_text().split() == [process.node.name[-1], "147"]
+    finally:
+        started.stop()

@@ -59,6 +59,10 @@ class SetEnvironmentVariable(Recorded):
     positional = ("name", "value")
 
 
+class UnsetEnvironmentVariable(Recorded):
+    positional = ("name",)
+
+
 class OnShutdown(Recorded):
     keywords = ("on_shutdown",)
 
@@ -78,7 +82,16 @@ class LogInfo(Recorded):
 class Node(Recorded):
     keywords = (
         *("package", "executable", "name", "namespace", "parameters", "remappings", "ros_arguments", "arguments"),
-        *("output", "on_exit", "respawn", "respawn_delay", "respawn_max_retries", "sigterm_timeout", "sigkill_timeout"),
+        *(
+            "additional_env",
+            "output",
+            "on_exit",
+            "respawn",
+            "respawn_delay",
+            "respawn_max_retries",
+            "sigterm_timeout",
+            "sigkill_timeout",
+        ),
     )
 
 
@@ -118,7 +131,7 @@ def launched(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
             kind.__name__: kind
             for kind in (
                 *(DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction),
-                *(RegisterEventHandler, SetEnvironmentVariable),
+                *(RegisterEventHandler, SetEnvironmentVariable, UnsetEnvironmentVariable),
             )
         },
         "launch.event_handlers": {"OnShutdown": OnShutdown},
@@ -163,6 +176,46 @@ def test_it_starts_the_nodes_of_rfm_up(repository: Path, launched: Launched) -> 
     nodes = launched.nodes(simulated_robots="false", foreman="false", namespace="hall_3")
     assert {node["executable"] for node in nodes} == {"scheduler_node", "model_server_node", "robot_node"}
     assert all(node["namespace"].startswith("hall_3/") for node in nodes)
+
+
+HOSTS = """
+hosts:
+  floor: {address: 10.0.0.1}
+  gpu_a: {address: 10.0.0.2, gpus: {H200: 2}}
+"""
+
+
+def test_a_host_starts_its_part_with_its_gpus_and_whom_it_hears(
+    repository: Path, launched: Launched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", PROFILES_FILE):
+        monkeypatch.delenv(name, raising=False)
+    text = (repository / "config" / "factory_quickstart.yaml").read_text().replace("gpu_type: CPU", "gpu_type: H200")
+    file = tmp_path / "factory.yaml"
+    file.write_text(text + HOSTS + "discovery: {mode: server, domain: 42, namespace: hall_3, partition: hall_3}\n")
+    actions = launched.actions(factory=str(file), host="gpu_a")
+    nodes = [action.kwargs for action in actions if isinstance(action, Node)]
+    assert [node["namespace"] for node in nodes] == ["hall_3/rfm/servers/server_1", "hall_3/rfm/servers/server_2"]
+    assert [node["additional_env"]["CUDA_VISIBLE_DEVICES"] for node in nodes] == ["0", "1"]
+    said = {action.kwargs["name"]: action.kwargs["value"] for action in actions if isinstance(action, SetEnvironmentVariable)}
+    assert said["ROS_DOMAIN_ID"] == "42" and said["ROS_DISCOVERY_SERVER"] == "10.0.0.1:11811"
+    assert "<name>hall_3</name>" in Path(said[PROFILES_FILE]).read_text()
+    unset = {action.kwargs["name"] for action in actions if isinstance(action, UnsetEnvironmentVariable)}
+    assert unset == {"ROS_STATIC_PEERS"}
+
+    actions = launched.actions(factory=str(file), host="floor", record=str(tmp_path / "bag"))  # kept: its files go with it
+    nodes = [action.kwargs for action in actions if isinstance(action, Node)]
+    executables = [node["executable"] for node in nodes]
+    assert (
+        executables[:3] == ["recorder_node", "discovery_server_node", "scheduler_node"] and "model_server_node" not in executables
+    )
+    server = nodes[1]["additional_env"]
+    assert (
+        server["ROS_DISCOVERY_SERVER"] == ""
+        and "<address>10.0.0.1</address><port>11811</port>" in Path(server[PROFILES_FILE]).read_text()
+    )
+    with pytest.raises(ConfigurationError, match=r"no host is named 'gpu_b'; did you mean `gpu_a`"):
+        launched.actions(factory=str(file), host="gpu_b")
 
 
 def test_the_recorder_is_the_first_to_start(launched: Launched, tmp_path: Path) -> None:

@@ -1,0 +1,91 @@
+"""What the processes of a factory find in their environment: whom they hear, and which GPU they see.
+
+Without a host they are all on this machine, and only what keeps factories apart is said. A machine that is none of the hosts, such
+as a robot's own computer or whoever looks at the factory, is `ELSEWHERE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.descriptor import Factory
+from ros2_rfm_serving.factory.discovery import Mode
+from ros2_rfm_serving.factory.hosts import Host
+from ros2_rfm_serving.factory.nodes import NodeSpec
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
+
+DOMAIN, RANGE, PEERS = "ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_STATIC_PEERS"
+SERVERS, SUPER_CLIENT = "ROS_DISCOVERY_SERVER", "ROS_SUPER_CLIENT"
+ELSEWHERE = "-"
+VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+
+
+def host_named(factory: Factory, name: str) -> Host:
+    """Raises: `ConfigurationError`."""
+    if name not in factory.hosts:
+        known = (
+            did_you_mean(name, factory.hosts) if factory.hosts else "declare the machines in `hosts`, or start it without a host"
+        )
+        raise ConfigurationError(f"no host is named {name!r}", file=factory.file, key="hosts", fix=known)
+    return factory.hosts[name]
+
+
+def discovery_environment(factory: Factory, host: str = "") -> dict[str, str]:
+    """Of every process that is to hear the factory, on one of its hosts. An empty value takes a variable out.
+
+    Raises: `ConfigurationError` for a host that there is not.
+    """
+    discovery = factory.discovery
+    domain = {} if discovery.domain is None else {DOMAIN: str(discovery.domain)}
+    if not host:
+        return domain
+    if host != ELSEWHERE:
+        host_named(factory, host)
+    if discovery.mode is Mode.MULTICAST:
+        return {**domain, RANGE: "SUBNET", PEERS: "", SERVERS: "", SUPER_CLIENT: ""}
+    if discovery.mode is Mode.PEERS:
+        others = [*(str(other.address) for name, other in factory.hosts.items() if name != host), *map(str, discovery.peers)]
+        return {**domain, RANGE: "LOCALHOST", PEERS: ";".join(others), SERVERS: "", SUPER_CLIENT: ""}
+    return {**domain, RANGE: "SYSTEM_DEFAULT", PEERS: "", SERVERS: ";".join(server_addresses(factory)), SUPER_CLIENT: "TRUE"}
+
+
+def server_hosts(factory: Factory) -> tuple[str, ...]:
+    """That run a discovery server, in the order of their numbers."""
+    if factory.discovery.mode is not Mode.SERVER:
+        return ()
+    return factory.discovery.servers or (factory.scheduler_host,)
+
+
+def server_addresses(factory: Factory) -> list[str]:
+    return [f"{factory.hosts[name].address}:{factory.discovery.port}" for name in server_hosts(factory)]
+
+
+def on_host(nodes: Iterable[NodeSpec], factory: Factory, host: str, environment: Mapping[str, str]) -> list[NodeSpec]:
+    """Those that run there, each with its GPU. environment: of this process.
+
+    Raises: `ConfigurationError` for a host that there is not, or with fewer GPUs than declared.
+    """
+    host_named(factory, host)
+    mine = [node for node in nodes if node.host == host]
+    return [replace(node, environment={**node.environment, **gpu_environment(node, environment)}) for node in mine]
+
+
+def gpu_environment(node: NodeSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    """Of a model server that has a GPU of its own. Indices count within what this process may see itself.
+
+    Raises: `ConfigurationError` where that is less than declared.
+    """
+    if not node.device:
+        return {}
+    if VISIBLE not in environment or not node.device.isdecimal():
+        return {VISIBLE: node.device, ORDER: environment.get(ORDER, "PCI_BUS_ID")}
+    visible = [device.strip() for device in environment[VISIBLE].split(",") if device.strip()]
+    if int(node.device) >= len(visible):
+        raise ConfigurationError(
+            f"{node.name} is to run on GPU {node.device} of {node.host}, and {VISIBLE} shows {len(visible)}",
+            key=f"hosts.{node.host}.gpus",
+            fix=f"declare as many as there are, or unset {VISIBLE}",
+        )
+    return {VISIBLE: visible[int(node.device)]}

@@ -1,0 +1,160 @@
+"""The machines of a factory: where each of its processes runs, and on which GPU (ROSA §3.5; Remote-RTC §6). Ours.
+
+hosts: {<name>: {address, gpus, robots, round_trip_ms, jitter_ms}, ...}
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from ipaddress import IPv4Address
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
+
+from ros2_rfm_serving.factory.section import Section
+
+NO_DEVICE = frozenset({"CPU", "EMULATED"})
+"""GPU types that are none: nothing is to be chosen for their servers."""
+MOST_NETWORK_MS = 60_000.0
+MOST_GPUS = 1024
+DEVICE = re.compile(r"\d{1,4}|(GPU|MIG)-[\w/-]+", re.ASCII)
+
+
+def _of_a_host(address: IPv4Address) -> IPv4Address:
+    if address.is_multicast or address.is_unspecified or address == IPv4Address("255.255.255.255"):
+        raise ValueError("is no machine's own address")
+    return address
+
+
+Address = Annotated[IPv4Address, AfterValidator(_of_a_host)]
+"""That other hosts reach it under. DDS as it comes speaks IPv4."""
+
+
+def _number_or_devices(value: object) -> int | tuple[str, ...]:
+    if isinstance(value, int) and not isinstance(value, bool):
+        if 1 <= value <= MOST_GPUS:
+            return value
+        raise ValueError(f"must be from 1 to {MOST_GPUS}: leave out a type that is not there")
+    if isinstance(value, (list, tuple)) and value and all(DEVICE.fullmatch(str(device)) for device in value):
+        return tuple(str(device) for device in value)
+    raise ValueError("is neither a number of GPUs nor a list of devices as CUDA_VISIBLE_DEVICES has them ([0, 2] or [GPU-8a5...])")
+
+
+GpuType = Annotated[str, BeforeValidator(str)]
+Gpus = Annotated[int | tuple[str, ...], PlainValidator(_number_or_devices)]
+"""How many, numbered in the order of the file; or which, by index or by the identity that `nvidia-smi -L` shows."""
+
+
+class Host(Section):
+    """One machine."""
+
+    address: Address
+    gpus: dict[GpuType, Gpus] = Field(default_factory=dict)
+    """By type: a server each."""
+    robots: tuple[str, ...] = ()
+    """Tasks whose robots' nodes run here; of a task that no host names: where the scheduler runs."""
+    scheduler: bool = False
+    """Scheduler and foreman run here; where no host says so: on the first."""
+    round_trip_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
+    """Between the robots and this host, on top of `robot_fleet`'s `network`."""
+
+    @model_validator(mode="after")
+    def _every_device_once(self) -> Host:
+        named = [device for devices in self.gpus.values() if not isinstance(devices, int) for device in devices]
+        if len(named) != len(set(named)):
+            raise ValueError("a device is listed twice")
+        counted = [gpu for gpu, devices in self.gpus.items() if isinstance(devices, int) and gpu not in NO_DEVICE]
+        if named and counted:
+            raise ValueError(f"some types list their devices, {counted[0]!r} says how many: which are those? List them as well")
+        return self
+
+    def num_gpus(self, gpu_type: str) -> int:
+        devices = self.gpus.get(gpu_type, 0)
+        return devices if isinstance(devices, int) else len(devices)
+
+    def devices(self, gpu_type: str) -> list[str]:
+        """Of all GPUs of a type, one server each; empty strings where a type is none (`NO_DEVICE`)."""
+        first = 0
+        for name, devices in self.gpus.items():
+            if name == gpu_type and not isinstance(devices, int):
+                return list(devices)
+            if name == gpu_type:
+                return [""] * self.num_gpus(name) if name in NO_DEVICE else [str(first + i) for i in range(self.num_gpus(name))]
+            first += 0 if name in NO_DEVICE else self.num_gpus(name)
+        return []
+
+
+class Seat(NamedTuple):
+    """Where a server runs."""
+
+    host: str
+    device: str
+    """Of CUDA_VISIBLE_DEVICES; empty: it has none."""
+
+
+class Wish(NamedTuple):
+    """What a server asks of a host."""
+
+    gpu_type: str
+    hosts: tuple[str, ...] = ()
+    """Any of these; empty: any that has the type."""
+
+
+def seats(hosts: Mapping[str, Host], wishes: Mapping[str, Wish]) -> dict[str, Seat]:
+    """A host and a GPU for every server, spread over the hosts as far as these allow; those from the first on that finds none are
+    left out.
+
+    Where all that a server may have is taken, who sits there moves to another host if it can (the augmenting paths of a bipartite
+    matching): so who may sit anywhere takes nobody's only place.
+    """
+    seating = _Seating(hosts, wishes)
+    for server in wishes:
+        if not seating.seat(server, set()):
+            break
+    left = {(name, gpu): host.devices(gpu) for name, host in hosts.items() for gpu in host.gpus}
+    placed = {server: seating.host_of[server] for server in wishes if server in seating.host_of}
+    return {server: Seat(host, left[host, wishes[server].gpu_type].pop(0)) for server, host in placed.items()}
+
+
+class _Seating:
+    def __init__(self, hosts: Mapping[str, Host], wishes: Mapping[str, Wish]) -> None:
+        self._hosts, self._wishes, self._kinds = hosts, wishes, tuple(dict.fromkeys(wishes.values()))
+        self.host_of: dict[str, str] = {}
+        self._there: dict[tuple[str, Wish], list[str]] = defaultdict(list)
+        self._free = {(name, gpu): host.num_gpus(gpu) for name, host in hosts.items() for gpu in host.gpus}
+        self._num = Counter[str]()
+
+    def seat(self, server: str, tried: set[str]) -> bool:
+        """False: there is no room, and nobody has moved. tried: hosts that somebody has been asked to leave."""
+        wish = self._wishes[server]
+        may = [host for host in self._hosts if (host, wish.gpu_type) in self._free and (not wish.hosts or host in wish.hosts)]
+        if free := [host for host in may if self._free[host, wish.gpu_type]]:
+            self._put(server, min(free, key=lambda host: self._num[host]))
+            return True
+        for host in may:
+            if host not in tried:
+                tried.add(host)
+                if self._make_room(host, wish, tried):
+                    self._put(server, host)
+                    return True
+        return False
+
+    def _make_room(self, host: str, wish: Wish, tried: set[str]) -> bool:
+        """By one who may sit elsewhere; those with one wish are all alike."""
+        for other in [kind for kind in self._kinds if kind.gpu_type == wish.gpu_type and self._there[host, kind]]:
+            moved = self._there[host, other][-1]
+            if self.seat(moved, tried):
+                self._there[host, other].remove(moved)
+                self._free[host, wish.gpu_type] += 1
+                self._num[host] -= 1
+                return True
+        return False
+
+    def _put(self, server: str, host: str) -> None:
+        wish = self._wishes[server]
+        self.host_of[server] = host
+        self._there[host, wish].append(server)
+        self._free[host, wish.gpu_type] -= 1
+        self._num[host] += 1

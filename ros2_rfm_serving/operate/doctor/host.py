@@ -1,0 +1,112 @@
+"""Is this machine the host that a descriptor says it is: its address, and its GPUs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory.environment import VISIBLE, host_named, server_hosts
+from ros2_rfm_serving.factory.hosts import NO_DEVICE, Host
+from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
+
+SMI_S = 30.0
+
+
+class Gpu(NamedTuple):
+    """As nvidia-smi has it."""
+
+    number: str
+    identity: str
+    name: str
+
+
+def gpus_here() -> list[Gpu]:
+    """In the order of the PCI bus, as the servers count them. None where there is no nvidia-smi, or it fails."""
+    program = shutil.which("nvidia-smi")
+    if not program:
+        return []
+    query = [program, "--query-gpu=index,uuid,name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=SMI_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = [[part.strip() for part in line.split(",", 2)] for line in done.stdout.splitlines()]
+    return [] if done.returncode else [Gpu(*parts) for parts in lines if len(parts) == 3]
+
+
+def host_findings(
+    factory: Factory, name: str, gpus: Callable[[], list[Gpu]] = gpus_here, environment: Mapping[str, str] = os.environ
+) -> Iterator[Finding]:
+    """Raises: `ConfigurationError` for a host that there is not."""
+    host = host_named(factory, name)
+    yield _address(name, host)
+    declared = {device: gpu for gpu in host.gpus if gpu not in NO_DEVICE for device in host.devices(gpu)}
+    if declared:
+        yield _gpus(name, declared, gpus(), environment)
+    if name in server_hosts(factory):
+        yield _port(str(host.address), factory.discovery.port)
+
+
+def _address(name: str, host: Host) -> Finding:
+    part, fix = f"{name}: address", "correct `address` in `hosts`, or start the host that this machine is"
+    try:
+        _bind(str(host.address), 0)
+    except OSError:
+        return Finding(part=part, verdict=Verdict.MISSING, found=f"{host.address} is not this machine's", fix=fix)
+    return Finding(part=part, verdict=Verdict.OK, found=str(host.address))
+
+
+def _gpus(name: str, declared: Mapping[str, str], here: list[Gpu], environment: Mapping[str, str]) -> Finding:
+    """declared: device -> type."""
+    part = f"{name}: GPUs"
+    if not here:
+        found = f"{len(declared)} declared; nvidia-smi shows none"
+        return Finding(part=part, verdict=Verdict.MISSING, found=found, fix="install the driver, or correct `gpus` in `hosts`")
+    shown = _visible(here, environment)
+    by_device = {str(i): gpu for i, gpu in enumerate(shown)} | {gpu.identity: gpu for gpu in here}
+    missing = [device for device in declared if device not in by_device and not device.startswith("MIG-")]
+    if missing:
+        limit = f" ({VISIBLE}={environment[VISIBLE]!r})" if VISIBLE in environment else ""
+        found = f"there is no GPU {', '.join(missing)}; here: {len(shown)}{limit}"
+        return Finding(part=part, verdict=Verdict.MISSING, found=found, fix="correct `gpus` in `hosts`")
+    found = ", ".join(f"{device}: {by_device[device].name}" if device in by_device else device for device in declared)
+    others = [d for d, gpu_type in declared.items() if d in by_device and not _alike(gpu_type, by_device[d].name)]
+    if others:
+        odd = "; ".join(f"GPU {d} is declared {declared[d]!r}" for d in others)
+        fix = "plans take the latencies of the declared type: is it another name for the same?"
+        return Finding(part=part, verdict=Verdict.NOTE, found=f"{found}; {odd}", fix=fix)
+    return Finding(part=part, verdict=Verdict.OK, found=found)
+
+
+def _visible(here: list[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
+    """Those that this process may use, in its order."""
+    if VISIBLE not in environment:
+        return here
+    known = {gpu.number: gpu for gpu in here} | {gpu.identity: gpu for gpu in here}
+    return [known[device.strip()] for device in environment[VISIBLE].split(",") if device.strip() in known]
+
+
+def _alike(declared: str, name: str) -> bool:
+    """'H200' and 'NVIDIA H200'; every word of one is in the other."""
+    ours, theirs = (set(text.lower().replace("-", " ").split()) for text in (declared, name))
+    return ours <= theirs or theirs <= ours
+
+
+def _port(address: str, port: int) -> Finding:
+    part = "discovery server"
+    try:
+        _bind(address, port)
+    except OSError:
+        found = f"UDP port {port} of {address} cannot be had, or the factory runs"
+        return Finding(part=part, verdict=Verdict.NOTE, found=found, fix="give `discovery` another `port`, if somebody else has it")
+    return Finding(part=part, verdict=Verdict.OK, found=f"UDP port {port} is free")
+
+
+def _bind(address: str, port: int) -> None:
+    with socket.socket(type=socket.SOCK_DGRAM) as door:
+        door.bind((address, port))
