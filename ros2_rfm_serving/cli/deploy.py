@@ -19,8 +19,8 @@ def deploy(
     compose: Annotated[bool, typer.Option("--compose", help="A compose.yaml for each host, with a Dockerfile")] = False,
     systemd: Annotated[bool, typer.Option("--systemd", help="Units for each host, without containers")] = False,
     force: Annotated[bool, typer.Option("--force", help="Over files that are there already")] = False,
-    namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
-    domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
+    namespace: Annotated[str, typer.Option(help="Namespace of the whole factory; default: the descriptor's")] = "",
+    domain: Annotated[int, typer.Option(help="ROS domain; -1: the descriptor's, ROS_DOMAIN_ID or 0")] = -1,
     profiles: Profiles = None,
     log_level: Annotated[LogLevel, typer.Option(help="Of every node")] = LogLevel.INFO,
     foreman: Annotated[bool, typer.Option(help="Give every robot its task over and over; off: send goals yourself")] = True,
@@ -42,9 +42,10 @@ def deploy(
 
     Exit code: 0, or 2 when something is wrong with the descriptor, or a file would be overwritten.
     """
+    from ros2_rfm_serving.factory.environment import discovery_environment
     from ros2_rfm_serving.operate.deploy.files import write
     from ros2_rfm_serving.operate.deploy.options import Kind, Options
-    from ros2_rfm_serving.operate.deploy.processes import plan
+    from ros2_rfm_serving.operate.deploy.planning import plan
     from ros2_rfm_serving.operate.deploy.writing import files
     from ros2_rfm_serving.operate.drafts import check_nodes
     from ros2_rfm_serving.operate.running import prepare_environment, ros_domain
@@ -56,11 +57,11 @@ def deploy(
         raise ConfigurationError(
             f"{len(kinds)} kinds of manifests are asked for", key="deploy", fix="give one of --kubernetes, --compose, --systemd"
         )
-    prepare_environment(domain)
     inputs = load_inputs(file, profiles, profiles / "models.yaml" if profiles else None)
+    prepare_environment(domain, discovery_environment(inputs.factory))
     options = Options(
         kind=kinds[0],
-        namespace=namespace,
+        namespace=namespace or inputs.factory.discovery.namespace,
         domain=ros_domain(),
         log_level=log_level.value,
         foreman=foreman,

@@ -34,7 +34,7 @@ def manifests(plan: Plan) -> dict[str, str]:
 def _project(plan: Plan, processes: list[Process]) -> Document:
     services = {process.name: _service(plan, process) for process in processes}
     if any(process.role in (Role.SCHEDULER, Role.SERVER) for process in processes):
-        services[METRICS] = _metrics(plan, processes[0])
+        services[METRICS] = _metrics(plan, plan.beside(processes[0].host))
     return {"name": slug(plan.factory.name) or "rfm", "services": services}
 
 

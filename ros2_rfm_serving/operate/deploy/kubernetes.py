@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.discovery import Mode
 from ros2_rfm_serving.operate.deploy.files import Document, distinct, dump, slug
 from ros2_rfm_serving.operate.deploy.pods import FILES, key_of, name_of, pod
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
@@ -16,6 +17,9 @@ ROBOTS = (Role.ROBOT, Role.WORLD)
 
 def manifests(plan: Plan) -> dict[str, str]:
     """By file. Raises: `ConfigurationError`."""
+    if plan.factory.discovery.mode is Mode.PEERS and not plan.options.host_network:
+        problem, fix = "pods have addresses of their own, which no descriptor knows", "--host-network, or `mode: server`"
+        raise ConfigurationError(problem, file=plan.factory.file, key="discovery.mode", fix=fix)
     distinct((process.name for process in plan.processes), plan.factory.file)
     if sum(len(text.encode()) for text in plan.files.values()) > MAX_FILES_BYTES:
         fix = "leave out of --profiles what the factory does not need"
@@ -32,6 +36,8 @@ def manifests(plan: Plan) -> dict[str, str]:
 
 def _documents(plan: Plan, process: Process, number: int) -> list[Document]:
     documents = [_config_map(plan, name_of(process), {"parameters.yaml": process.parameters}), _workload(plan, process, number)]
+    if process.role is Role.DISCOVERY and not plan.options.host_network:
+        documents.append(_discovery(plan, process))
     return [*documents, _door(plan, process)] if process.door else documents
 
 
@@ -63,6 +69,15 @@ def _door(plan: Plan, process: Process) -> Document:
     selector = {"app.kubernetes.io/name": name_of(process), "app.kubernetes.io/instance": slug(plan.factory.name)}
     spec = {"selector": selector, "ports": [{"name": "door", "port": process.door, "targetPort": "door"}]}
     metadata = {"name": f"{name_of(process)}-door", "labels": _labels(plan, process)}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def _discovery(plan: Plan, process: Process) -> Document:
+    """Its name is known, and its address stays, before and after its pod is there."""
+    selector = {"app.kubernetes.io/name": name_of(process), "app.kubernetes.io/instance": slug(plan.factory.name)}
+    ports = [{"name": "discovery", "protocol": "UDP", "port": plan.factory.discovery.port}]
+    spec = {"selector": selector, "publishNotReadyAddresses": True, "ports": ports}
+    metadata = {"name": name_of(process), "labels": _labels(plan, process)}
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
 
 

@@ -19,6 +19,7 @@ NEEDS = {
     Role.ROBOT: Need(250, 256),
     Role.WORLD: Need(500, 768),
     Role.FOREMAN: Need(100, 192),
+    Role.DISCOVERY: Need(100, 128),
 }
 """Requests, not limits: `docs/deploy.md` says what was measured. A server's model may want more."""
 PROBE_NEED = Need(50, 192)

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from ros2_rfm_serving.operate.deploy.files import Document, slug
+from ros2_rfm_serving.operate.deploy.hearing import service_of
 from ros2_rfm_serving.operate.deploy.needs import NEEDS, PROBE_NEED, SHARED_MEMORY_MIB, TEMPORARY_MIB, Need, image
 from ros2_rfm_serving.operate.deploy.options import ETC, USER_ID
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
@@ -129,7 +130,7 @@ def _sources(plan: Plan, process: Process) -> list[Any]:
 
 
 def name_of(process: Process) -> str:
-    return f"rfm-{slug(process.name)}"
+    return service_of(process.name)
 
 
 def key_of(name: str) -> str:

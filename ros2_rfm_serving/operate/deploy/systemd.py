@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.environment import ORDER, VISIBLE
 from ros2_rfm_serving.operate.deploy.options import ACCOUNT
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process
 from ros2_rfm_serving.operate.executables import is_installed
 from ros2_rfm_serving.operate.supervisor import MAX_BACKOFF_S, MAX_RESTARTS_IN_A_ROW
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
 Section = tuple[str, Sequence[tuple[str, str]]]
 TARGET = "rfm.target"
 SECRETS = "secrets.env"
@@ -45,7 +48,7 @@ def manifests(plan: Plan) -> dict[str, str]:
     for host in plan.hosts:
         folder, here = f"{host}/" if host else "", plan.on(host)
         units = {f"rfm-{process.name}.service": _unit(plan, process) for process in here}
-        units |= {TARGET: _target(plan, host), "rfm-metrics.service": _metrics(plan, here[0])}
+        units |= {TARGET: _target(plan, host), "rfm-metrics.service": _metrics(plan, plan.beside(host))}
         files |= {f"{folder}units/{name}": about + text for name, text in units.items()}
         files |= {f"{folder}etc/{name}": text for name, text in plan.files.items()}
         files |= {f"{folder}etc/parameters/{process.name}.yaml": process.parameters for process in here}
@@ -56,8 +59,7 @@ def manifests(plan: Plan) -> dict[str, str]:
 def _unit(plan: Plan, process: Process) -> str:
     stop = [("ExecStop", f"-{_line(process.drain)}")] if process.drain else []  # whatever comes of it, the process is told to end
     secrets = [("EnvironmentFile", f"{plan.options.etc}/{SECRETS}")] if process.secrets else []
-    gpu = [("Environment", f"CUDA_VISIBLE_DEVICES={process.device}")] if process.gpu else []
-    service = [("ExecStart", _line(process.command)), *stop, *_environment(process), *gpu, *secrets]
+    service = [("ExecStart", _line(process.command)), *stop, *_environment(process, gpu_environment(process)), *secrets]
     return _service(plan, process.name, [*service, ("TimeoutStopSec", str(process.stop_s))])
 
 
@@ -89,9 +91,14 @@ def _target(plan: Plan, host: str) -> str:
     return _text([("Unit", [("Description", what.replace("%", "%%"))]), ("Install", [("WantedBy", "multi-user.target")])])
 
 
-def _environment(process: Process) -> list[tuple[str, str]]:
-    environment = {"HOME": STATE, "ROS_LOG_DIR": LOGS, **process.environment}
+def _environment(process: Process, more: Mapping[str, str] = NOTHING) -> list[tuple[str, str]]:
+    environment = {"HOME": STATE, "ROS_LOG_DIR": LOGS, **process.environment, **more}
     return [("Environment", _word(f"{name}={value}")) for name, value in environment.items()]
+
+
+def gpu_environment(process: Process) -> dict[str, str]:
+    """Of a server with a GPU of its own, also where the descriptor has no hosts."""
+    return {VISIBLE: process.device, ORDER: "PCI_BUS_ID"} if process.device else {}
 
 
 def _line(command: Sequence[str]) -> str:

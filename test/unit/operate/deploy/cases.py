@@ -11,7 +11,8 @@ import yaml
 
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
 from ros2_rfm_serving.operate.deploy.options import Kind, Options
-from ros2_rfm_serving.operate.deploy.processes import Plan, plan
+from ros2_rfm_serving.operate.deploy.planning import plan
+from ros2_rfm_serving.operate.deploy.processes import Plan
 from ros2_rfm_serving.operate.deploy.writing import files
 from ros2_rfm_serving.shipped import shipped
 
@@ -40,6 +41,18 @@ models:
     options: {base_url: "http://text.example.com/v1", api_key_env: TEXT_KEY}
     gpus: {CPU: {memory_gb: 1, load_s: 1, source: a test}}
 """
+
+
+HOSTS = """
+hosts:
+  floor: {address: 10.0.0.1, gpus: {CPU: 1}, robots: [pack]}
+  gpu_a: {address: 10.0.0.2, gpus: {NVIDIA H200: 1}}
+  gpu_b: {address: 10.0.0.3, gpus: {NVIDIA H200: [3]}}
+"""
+
+
+def with_hosts(discovery: str = "{}") -> str:
+    return f"{GPU_FACTORY}{HOSTS}discovery: {discovery}\n"
 
 
 def shipped_factory(name: str) -> tuple[Factory, Catalogue]:

@@ -17,7 +17,7 @@ import kubernetes_validate
 import pytest
 
 from ros2_rfm_serving.operate.deploy.options import Kind
-from test.unit.operate.deploy.cases import documents, gpu_factory, parsed, shipped_factory, unit, written
+from test.unit.operate.deploy.cases import GPU_FACTORY, documents, gpu_factory, parsed, shipped_factory, unit, with_hosts, written
 
 VERSIONS = ("1.29", kubernetes_validate.latest_version())
 """From when on a container may start before others and stay beside them, to the newest that there is a schema of."""
@@ -25,14 +25,17 @@ STRANGE = 'my factory,\n "100 %" of $HOME; é.yaml'
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("factory_quickstart.yaml", {}),
     ("packing.yaml", {"host_network": True, "door": 8000}),
+    ("hosts.yaml", {"host_network": True}),
     (STRANGE, {"door": 8000, "namespace": "hall_b", "metrics": 9500}),
 ]
 NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
 
 def deployed(folder: Path, factory: str, kind: Kind, options: dict[str, Any]) -> dict[str, str]:
-    of = shipped_factory(factory) if factory.startswith("factory_") else gpu_factory(folder, factory)
-    return written(of, kind, **options)
+    if factory.startswith("factory_"):
+        return written(shipped_factory(factory), kind, **options)
+    text = with_hosts("{mode: server, partition: hall_3}") if factory == "hosts.yaml" else GPU_FACTORY
+    return written(gpu_factory(folder, factory, text), kind, **options)
 
 
 @pytest.mark.parametrize(("factory", "options"), CASES)
@@ -61,16 +64,18 @@ def test_the_schema_would_notice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("factory", "options"), CASES)
 def test_compose_takes_them(tmp_path: Path, factory: str, options: dict[str, Any]) -> None:
     schema = json.loads(Path(__file__).with_name("compose-spec.json").read_text())
-    text = deployed(tmp_path, factory, Kind.COMPOSE, options)["compose.yaml"]
-    jsonschema.Draft7Validator(schema).validate(parsed(text)[0])
-    assert "$" not in text.partition("\n")[2].replace("$$", ""), "Compose would look for a variable"
+    texts = [text for name, text in deployed(tmp_path, factory, Kind.COMPOSE, options).items() if name.endswith("compose.yaml")]
+    for text in texts:
+        jsonschema.Draft7Validator(schema).validate(parsed(text)[0])
+        assert "$" not in text.partition("\n")[2].replace("$$", ""), "Compose would look for a variable"
+    assert len(texts) == (3 if factory == "hosts.yaml" else 1)
 
 
 @pytest.mark.parametrize("factory", [factory for factory, _ in CASES])
 def test_systemd_takes_them(tmp_path: Path, factory: str) -> None:
     """With the executables of this environment, which it looks for. Where there is no systemd, by a reader of our own, aloud."""
     texts = deployed(tmp_path, factory, Kind.SYSTEMD, {"prefix": sys.prefix, "door": 8000})
-    units = {name.removeprefix("units/"): text for name, text in texts.items() if name.startswith("units/")}
+    units = {Path(name).name: text for name, text in texts.items() if Path(name).parent.name == "units"}
     for name, text in units.items():
         (tmp_path / name).write_text(text)
         if name.endswith(".service"):
