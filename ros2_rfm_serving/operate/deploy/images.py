@@ -62,6 +62,7 @@ _TARGET = """\
 FROM python:{python}-slim AS {name}
 {packages}RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \\
     python -m venv {prefix} && {prefix}/bin/pip install --no-cache-dir "$(echo /wheels/*.whl)[{extras}]"
+RUN rm -f /etc/machine-id  # Fast DDS takes whoever has the same one to share its memory
 {more}ENV PATH={prefix}/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1
 USER {user}:{user}
 WORKDIR /tmp
