@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit thorough ros system colcon engines wheel wheel-test operate shift fuzz mutants optimum doctor bench clean
+.PHONY: run test one-core install lint unit thorough ros system colcon engines wheel wheel-test operate shift fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -100,6 +100,11 @@ mutants: install
 # Plans of 300 random factories of eight GPUs, against the exact optimum of each. Some ten minutes of one core.
 optimum: install
 	$(BIN)/python -m test.optimum
+
+# Known vulnerabilities and licences of all that an installation brings. pip-audit lies in an environment of its own.
+audit: install
+	test -x build/audit/bin/pip-audit || { $(PYTHON) -m venv build/audit && build/audit/bin/pip install -q --disable-pip-version-check 'pip-audit>=2.7'; }
+	$(BIN)/python scripts/audit.py pyproject.toml build/audit/bin/pip-audit
 
 doctor: install
 	$(BIN)/rfm doctor

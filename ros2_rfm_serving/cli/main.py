@@ -15,7 +15,9 @@ from ros2_rfm_serving.cli import (
     capacity,
     check,
     dashboard,
+    deploy,
     doctor,
+    drain,
     env,
     export,
     foxglove,
@@ -45,6 +47,8 @@ app = typer.Typer(
 COMMANDS: dict[str, Callable[..., Any]] = {
     "up": up.up,
     "robot": robot.robot,
+    "drain": drain.drain,
+    "deploy": deploy.deploy,
     "status": status.status,
     "why": why.why,
     "metrics": metrics.metrics,

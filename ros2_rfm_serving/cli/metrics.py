@@ -13,7 +13,7 @@ from ros2_rfm_serving.operate.running import METRICS_PORT, console, observing, p
 
 
 def metrics(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of /metrics, /healthz and /readyz; 0: any")] = METRICS_PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of /metrics, /healthz, /livez and /readyz; 0: any")] = METRICS_PORT,
     address: Annotated[str, typer.Option(help="To listen on; 0.0.0.0: everybody may read")] = "127.0.0.1",
     server: Annotated[str, typer.Option(help="Of this server alone: a port of its own for each; empty: the whole factory")] = "",
     disk: Annotated[Path, typer.Option(help="Watch the file system of this folder")] = Path("logs"),
@@ -34,5 +34,5 @@ def metrics(
 
     board, stop = Board([], [server] if server else []), threading.Event()
     with stop_signals(stop), observing(board, namespace, discover=not server), exporting(board, address, port, disk, server) as url:
-        console.print(f"{url}, /healthz, /readyz")
+        console.print(f"{url}, /healthz, /livez, /readyz")
         stop.wait()

@@ -16,7 +16,8 @@ def command_of(executable: str) -> list[str]:
     """The installed executable, found as ROS finds it; from a checkout, the checkout's own module. Either way a node runs the code
     that `rfm` runs. Raises: `ConfigurationError`."""
     if not is_installed():
-        return [sys.executable, "-m", "ros2_rfm_serving.ros.executables", executable]
+        module = ["ros2_rfm_serving.cli"] if executable == "rfm" else ["ros2_rfm_serving.ros.executables", executable]
+        return [sys.executable, "-m", *module]
     from ros2_rfm_serving.ros.node.runtime import share
 
     file = share().parents[1] / "lib" / "rfm_serving" / executable

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ros2_rfm_serving.factory.nodes import NodeSpec, write_parameters
+from ros2_rfm_serving.operate.commands import node_arguments, node_environment
 from ros2_rfm_serving.operate.executables import command_of
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, SUPERVISED
 
@@ -55,16 +56,7 @@ class Supervisor:
         folder.mkdir(parents=True, exist_ok=True)
         self.processes = [self._prepare(node, folder, fleet_namespace, log_level) for node in [*around, *nodes]]
         self._around = self.processes[: len(around)]
-        self._environment = {
-            **os.environ,
-            "ROS_LOG_DIR": str(folder / "ros"),
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore"),
-            SUPERVISED: "1",
-            "RCUTILS_COLORIZED_OUTPUT": "0",
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-            "OMP_WAIT_POLICY": "PASSIVE",
-        }
+        self._environment = {**os.environ, **node_environment(os.environ), "ROS_LOG_DIR": str(folder / "ros"), SUPERVISED: "1"}
 
     def start_around(self) -> None:
         for process in self._around:
@@ -133,9 +125,8 @@ class Supervisor:
     def _prepare(self, node: NodeSpec, folder: Path, fleet_namespace: str, log_level: str) -> Process:
         parameters = folder / f"{node.name}.yaml"
         write_parameters(node, parameters)
-        namespace = "/".join(part for part in ("", fleet_namespace.strip("/"), node.namespace) if part or not fleet_namespace)
-        arguments = ["--params-file", str(parameters), "-r", f"__ns:=/{namespace.strip('/')}", "--log-level", log_level]
-        return Process(node, [*command_of(node.executable), "--ros-args", *arguments], folder / f"{node.name}.log")
+        arguments = node_arguments(node, str(parameters), fleet_namespace=fleet_namespace, log_level=log_level)
+        return Process(node, [*command_of(node.executable), *arguments], folder / f"{node.name}.log")
 
     def _launch(self, process: Process) -> None:
         with process.log.open("ab") as log:

@@ -1,4 +1,4 @@
-"""`/metrics`, `/healthz` and `/readyz` of a board, over HTTP."""
+"""`/metrics`, `/healthz`, `/livez` and `/readyz` of a board, over HTTP; `/livez/<server>` and `/readyz/<server>` of one server."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.disk import disk_usage
 from ros2_rfm_serving.monitoring.metrics.families import BoardCollector
-from ros2_rfm_serving.monitoring.metrics.health import not_alive, not_ready
+from ros2_rfm_serving.monitoring.metrics.health import not_alive, not_living, not_ready
 
 Start = Callable[[str, list[tuple[str, str]]], object]
+PROBES: dict[str, Callable[[Board, float, str], list[str]]] = {"livez": not_living, "readyz": not_ready}
 TIMEOUT_S = 10.0
 """Of a client that says nothing."""
 
@@ -57,10 +58,11 @@ class App:
             return self._metrics(environ, start)  # type: ignore[no-any-return]
         if path == "/healthz":
             return _answer(start, not_alive(self._board, now_s))
-        if path == "/readyz":
-            return _answer(start, not_ready(self._board, now_s, self._server))
+        probe, _, server = path.removeprefix("/").partition("/")
+        if probe in PROBES:
+            return _answer(start, PROBES[probe](self._board, now_s, server or self._server))
         start("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
-        return [b"/metrics /healthz /readyz\n"]
+        return [b"/metrics /healthz /livez /readyz /livez/<server> /readyz/<server>\n"]
 
 
 def _answer(start: Start, problems: list[str]) -> Iterable[bytes]:

@@ -33,6 +33,16 @@ def not_ready(board: Board, now_s: float, server: str = "") -> list[str]:
     return problems + [f"{name}: {problem}" for name in names if (problem := _server_problem(board, name, now_s))]
 
 
+def not_living(board: Board, now_s: float, server: str = "") -> list[str]:
+    """Of the scheduler, or of a server: only a new process would help. Who loads a model or has none yet lives."""
+    problems = not_alive(board, now_s)
+    if server and not ((row := board.servers.get(server)) and is_up(row, now_s)):
+        problems.append(f"{server}: nothing is heard of it")
+    if not server and now_s - board.schedule_seen_s > SCHEDULE_SILENT_AFTER_S:
+        problems.append("no schedule is heard")
+    return problems
+
+
 def _server_problem(board: Board, name: str, now_s: float) -> str:
     row = board.servers.get(name)
     if row is None or not is_up(row, now_s):

@@ -20,7 +20,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.board import Board, ComponentRow
 from ros2_rfm_serving.monitoring.metrics.exporter import exporting
 from ros2_rfm_serving.monitoring.metrics.families import MAX_NAMES, OTHER, BoardCollector
-from ros2_rfm_serving.monitoring.metrics.health import not_alive, not_ready
+from ros2_rfm_serving.monitoring.metrics.health import not_alive, not_living, not_ready
 from ros2_rfm_serving.types.histogram import LATENCY_BOUNDS_S, Histogram
 
 NOW_S = 100.0
@@ -160,6 +160,17 @@ def asked_for(url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
+def test_who_only_needs_time_lives_without_being_ready() -> None:
+    """A probe that starts what loads again would never end."""
+    made = board()
+    made.servers["s1"].state = "loading"
+    assert not_ready(made, NOW_S, "s1") and not not_living(made, NOW_S, "s1")
+    made.schedule_seen_s = NOW_S - 60.0
+    assert not_living(made, NOW_S) == ["no schedule is heard"] and not not_living(made, NOW_S, "s1")
+    made.servers["s1"].lost = True
+    assert not_living(made, NOW_S, "s1") == ["s1: nothing is heard of it"]
+
+
 def test_over_http(tmp_path: Path) -> None:
     made = board(time.monotonic())
     with exporting(made, "127.0.0.1", 0, tmp_path / "not_there_yet") as url:
@@ -168,6 +179,10 @@ def test_over_http(tmp_path: Path) -> None:
         assert status == 200 and 'rfm_server_up{server="s1"} 1.0' in text and "rfm_disk_free_bytes" in text and "process_" in text
         assert asked_for(f"{root}/healthz") == (200, '{"ok": true, "problems": []}\n')
         assert asked_for(f"{root}/readyz") == (503, '{"ok": false, "problems": ["s2: nothing is heard of it"]}\n')
+        assert asked_for(f"{root}/readyz/s1") == (200, '{"ok": true, "problems": []}\n')
+        assert asked_for(f"{root}/livez")[0] == asked_for(f"{root}/livez/s1")[0] == 200
+        assert asked_for(f"{root}/livez/s2") == (503, '{"ok": false, "problems": ["s2: nothing is heard of it"]}\n')
+        assert asked_for(f"{root}/livez/s3")[0] == asked_for(f"{root}/readyz/s3")[0] == 503, "nobody is named so"
         assert asked_for(f"{root}/other")[0] == 404
         with (
             pytest.raises(ConfigurationError, match=f"127.0.0.1:{port} cannot be listened on"),

@@ -1,0 +1,87 @@
+"""`rfm deploy`: manifests for whatever runs a factory on many machines, from its descriptor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.inputs import FactoryFile, Profiles, console, load_inputs
+from ros2_rfm_serving.ros.node.process import LogLevel
+
+
+def deploy(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where they are written", show_default=False)],
+    file: FactoryFile,
+    kubernetes: Annotated[bool, typer.Option("--kubernetes", help="Deployments, with a Dockerfile")] = False,
+    compose: Annotated[bool, typer.Option("--compose", help="A compose.yaml for each host, with a Dockerfile")] = False,
+    systemd: Annotated[bool, typer.Option("--systemd", help="Units for each host, without containers")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Over files that are there already")] = False,
+    namespace: Annotated[str, typer.Option(help="Namespace of the whole factory; default: the descriptor's")] = "",
+    domain: Annotated[int, typer.Option(help="ROS domain; -1: the descriptor's, ROS_DOMAIN_ID or 0")] = -1,
+    profiles: Profiles = None,
+    log_level: Annotated[LogLevel, typer.Option(help="Of every node")] = LogLevel.INFO,
+    foreman: Annotated[bool, typer.Option(help="Give every robot its task over and over; off: send goals yourself")] = True,
+    host_network: Annotated[bool, typer.Option("--host-network", help="Containers have their machine's addresses")] = False,
+    door: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="PORT", help="Open the servers' websocket doors, with a token; 0: closed")
+    ] = 0,
+    metrics: Annotated[int, typer.Option(min=1, max=65000, metavar="PORT", help="Of `rfm metrics`, which probes ask")] = 9464,
+    image: Annotated[str, typer.Option(metavar="NAME", help="Of the images: NAME/robot, NAME/server")] = "rfm_serving",
+    tag: Annotated[str, typer.Option(help="Of the images")] = "latest",
+    etc: Annotated[str, typer.Option(metavar="DIR", help="systemd: where the files will be on the machine")] = "/etc/rfm_serving",
+    prefix: Annotated[str, typer.Option(metavar="DIR", help="systemd: rfm_serving's environment there; default: this one")] = "",
+) -> None:
+    """Writes how a factory is run elsewhere: the processes of `rfm up`, with probes, draining, GPUs and restarts, and a README.
+
+    The same descriptor gives the same bytes. No secret is written: the README says which ones to put in place.
+
+    Examples:  rfm deploy --kubernetes k8s my_factory.yaml   |   rfm deploy --systemd units my_factory.yaml --prefix /opt/rfm
+
+    Exit code: 0, or 2 when something is wrong with the descriptor, or a file would be overwritten.
+    """
+    from ros2_rfm_serving.factory.environment import discovery_environment
+    from ros2_rfm_serving.operate.deploy.files import write
+    from ros2_rfm_serving.operate.deploy.options import Kind, Options
+    from ros2_rfm_serving.operate.deploy.planning import plan
+    from ros2_rfm_serving.operate.deploy.writing import files
+    from ros2_rfm_serving.operate.drafts import check_nodes
+    from ros2_rfm_serving.operate.running import prepare_environment, ros_domain
+    from ros2_rfm_serving.scheduler import start_fleet
+
+    asked = {Kind.KUBERNETES: kubernetes, Kind.COMPOSE: compose, Kind.SYSTEMD: systemd}
+    kinds = [kind for kind, wanted in asked.items() if wanted]
+    if len(kinds) != 1:
+        raise ConfigurationError(
+            f"{len(kinds)} kinds of manifests are asked for", key="deploy", fix="give one of --kubernetes, --compose, --systemd"
+        )
+    inputs = load_inputs(file, profiles, profiles / "models.yaml" if profiles else None)
+    prepare_environment(domain, discovery_environment(inputs.factory))
+    options = Options(
+        kind=kinds[0],
+        namespace=namespace or inputs.factory.discovery.namespace,
+        domain=ros_domain(),
+        log_level=log_level.value,
+        foreman=foreman,
+        profiles=profiles,
+        host_network=host_network,
+        door=door,
+        metrics=metrics,
+        image=image,
+        tag=tag,
+        etc=etc.rstrip("/"),
+        prefix=prefix.rstrip("/"),
+    )
+    start_fleet(inputs.factory, inputs.factory.robots, inputs.profile, inputs.catalogue, epoch=1)  # as `rfm up` asks first
+    planned = plan(inputs.factory, inputs.catalogue, options)
+    written = files(planned)
+    warnings = check_nodes([process.node for process in planned.processes], inputs.factory.file)
+    warnings += write(folder, written, force=force)
+    for warning in warnings:
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
+    console.print(
+        f"{len(written)} files, {len(planned.processes)} processes: {folder / 'README.md'} says how they are put in force",
+        markup=False,
+    )

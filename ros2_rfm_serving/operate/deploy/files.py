@@ -1,0 +1,92 @@
+"""The text of what is written, and the writing: the same descriptor gives the same bytes, and nobody's file is lost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ros2_rfm_serving.errors import ConfigurationError
+
+Document = dict[str, Any]
+WIDTH = 160
+
+
+class _Dumper(yaml.SafeDumper):
+    """Whole texts as they are; everything else as it would be read again, and no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    plain = text.replace("\n", "").replace("\t", "").isprintable()
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if not plain else "|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def dump(documents: Iterable[Document], about: str) -> str:
+    """As YAML. about: the first line, a comment."""
+    text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=WIDTH, allow_unicode=True)
+    return f"# {about}\n{text}"
+
+
+MAX_NAME_CHARACTERS = 45
+"""63 for a pod or a label, less what Kubernetes and we put around it."""
+
+
+def slug(name: str) -> str:
+    """As Kubernetes names things (RFC 1123)."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:MAX_NAME_CHARACTERS].strip("-")
+
+
+def distinct(names: Iterable[str], file: str) -> None:
+    """Raises: `ConfigurationError` where two processes would have one name."""
+    first: dict[str, str] = {}
+    for name in names:
+        if len(name) > MAX_NAME_CHARACTERS:
+            raise ConfigurationError(f"{name!r} is too long a name there", file=file, fix="rename the task")
+        other = first.setdefault(slug(name), name)
+        if other != name:
+            raise ConfigurationError(f"{other!r} and {name!r} would both be {slug(name)!r} there", file=file, fix="rename the task")
+
+
+def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[str]:
+    """Returns warnings. Files that are there and say the same are let be.
+
+    Raises: `ConfigurationError` before anything is written, where one says something else (unless `force`), or cannot be.
+    """
+    if not force and (other := next((name for name, text in files.items() if _differs(folder / name, text)), "")):
+        raise ConfigurationError(
+            "is there already, and says something else", file=str(folder / other), fix="--force, or another folder"
+        )
+    try:
+        for name, text in files.items():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot be written: {error.strerror}", file=str(error.filename), fix="choose another folder"
+        ) from None
+    left = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    return [
+        f"{folder / name} is not of this factory: remove it if an earlier `rfm deploy` wrote it"
+        for name in left
+        if name not in files
+    ]
+
+
+def _differs(file: Path, text: str) -> bool:
+    try:
+        return file.exists() and (not file.is_file() or file.read_bytes() != text.encode())
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(file), fix="choose another folder") from None

@@ -1,0 +1,69 @@
+"""One Dockerfile with a target per image: robots and all that plans, servers with what their engines need, simulated robots."""
+
+from __future__ import annotations
+
+from ros2_rfm_serving.operate.deploy.options import PREFIX, USER_ID
+from ros2_rfm_serving.operate.deploy.processes import Plan, Role
+
+PYTHON = "3.11"
+"""Which the project is tested with; wheels of ROS exist for others too."""
+EXTRAS = {"bundle": "torch", "lerobot": "lerobot", "jax": "jax", "vllm": "vllm", "openai": "openai", "remote": "gateway"}
+"""Engine -> extra of this package. An engine of one's own brings what it needs in a layer of one's own."""
+RENDERER = "libegl1 libgl1 libgles2 libgl1-mesa-dri libegl-mesa0 libglx-mesa0"
+
+
+def dockerfile(plan: Plan) -> str:
+    builds = [_BUILDER, _target("robot", ["metrics"], about="Scheduler, robots, foreman, probes: without PyTorch.")]
+    builds.append(_target("server", server_extras(plan), about="Model servers.", environment=_NVIDIA if _has_gpu(plan) else ""))
+    if plan.has(Role.WORLD):
+        builds.append(_target("simulator", ["metaworld"], about="Simulated robots, drawn off screen.", packages=RENDERER))
+    return "\n".join(builds)
+
+
+def targets(plan: Plan) -> list[str]:
+    return ["robot", "server", *(["simulator"] if plan.has(Role.WORLD) else [])]
+
+
+def server_extras(plan: Plan) -> list[str]:
+    doors = plan.options.door or any(group.overflow for group in plan.factory.server_cluster)
+    return sorted({"metrics", *(EXTRAS[engine] for engine in plan.engines if engine in EXTRAS), *(["gateway"] if doors else [])})
+
+
+def _has_gpu(plan: Plan) -> bool:
+    return any(process.gpu for process in plan.processes)
+
+
+def _target(name: str, extras: list[str], *, about: str, environment: str = "", packages: str = "") -> str:
+    install = f"RUN {_APT} {packages} && rm -rf /var/lib/apt/lists/*\n" if packages else ""
+    return _TARGET.format(
+        python=PYTHON,
+        name=name,
+        about=about,
+        extras=",".join(extras),
+        prefix=PREFIX,
+        user=USER_ID,
+        packages=install,
+        more=environment,
+    )
+
+
+_APT = "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends"
+_NVIDIA = "ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility\n"
+_BUILDER = f"""\
+# Written by `rfm deploy`. The context is a checkout of rfm_serving; README.md has the commands.
+# ROS 2 comes from the package index, as wheels.
+FROM python:{PYTHON}-slim AS builder
+RUN {_APT} g++ cmake && rm -rf /var/lib/apt/lists/*
+COPY . /source
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /source
+"""
+_TARGET = """\
+# {about}
+FROM python:{python}-slim AS {name}
+{packages}RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \\
+    python -m venv {prefix} && {prefix}/bin/pip install --no-cache-dir "$(echo /wheels/*.whl)[{extras}]"
+RUN rm -f /etc/machine-id  # Fast DDS takes whoever has the same one to share its memory
+{more}ENV PATH={prefix}/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1
+USER {user}:{user}
+WORKDIR /tmp
+"""

@@ -1,0 +1,35 @@
+"""What each process asks of a machine, as far as that can be said of any: CPUs, memory, shared memory, the right image."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ros2_rfm_serving.operate.deploy.options import Options
+from ros2_rfm_serving.operate.deploy.processes import Process, Role
+
+
+class Need(NamedTuple):
+    cpu_millicores: int
+    memory_mib: int
+
+
+NEEDS = {
+    Role.SCHEDULER: Need(500, 512),
+    Role.SERVER: Need(1000, 2048),
+    Role.ROBOT: Need(250, 256),
+    Role.WORLD: Need(500, 768),
+    Role.FOREMAN: Need(100, 192),
+    Role.DISCOVERY: Need(100, 128),
+}
+"""Requests, not limits: `docs/deploy.md` says what was measured. A server's model may want more."""
+PROBE_NEED = Need(50, 192)
+SHARED_MEMORY_MIB = 256
+"""Of a container's processes, for Fast DDS: 33 MB per process with large images, less without."""
+TEMPORARY_MIB = 1024
+"""Logs, caches of compiled models."""
+IMAGES = {Role.SERVER: "server", Role.WORLD: "simulator"}
+"""All others: the robots'."""
+
+
+def image(options: Options, process: Process) -> str:
+    return f"{options.image}/{IMAGES.get(process.role, 'robot')}:{options.tag}"

@@ -1,0 +1,86 @@
+"""What `rfm deploy` is told, and where things lie in what it writes."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ros2_rfm_serving.errors import ConfigurationError
+
+ETC = "/etc/rfm_serving"
+"""Where a machine or container has the factory's files."""
+PREFIX = "/opt/rfm_serving"
+"""Of the environment in the images."""
+USER_ID = 10001
+"""Of everybody in the images; no user of a machine has it."""
+ACCOUNT = "rfm_serving"
+"""User of the systemd units."""
+PROBE_PORT = 9464
+"""Of `rfm metrics`, whose /readyz and /livez probes ask."""
+DOOR_TOKEN = "RFM_DOOR_TOKEN"
+"""Environment variable with the token of the servers' websocket doors."""
+
+
+class Kind(enum.Enum):
+    KUBERNETES = "kubernetes"
+    COMPOSE = "compose"
+    SYSTEMD = "systemd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    kind: Kind
+    namespace: str = ""
+    """Of all topics of the factory."""
+    domain: str = "0"
+    """ROS domain, unless the descriptor has one."""
+    log_level: str = "info"
+    foreman: bool = True
+    profiles: Path | None = None
+    """Folder of profiles and models.yaml; None: the shipped one."""
+    host_network: bool = False
+    door: int = 0
+    """Port of the servers' websocket doors, rising where they share addresses; 0: none."""
+    metrics: int = PROBE_PORT
+    """Port of `rfm metrics`; with several that share addresses, the first of them."""
+    image: str = "rfm_serving"
+    """Images are named <image>/robot, <image>/server, <image>/simulator."""
+    tag: str = "latest"
+    etc: str = ETC
+    """systemd: where the files are put on the machine."""
+    prefix: str = ""
+    """systemd: of the installation there; empty: as here."""
+
+    def __post_init__(self) -> None:
+        if self.kind is Kind.SYSTEMD and self.host_network:
+            raise ConfigurationError(
+                "is for containers: units have the network of their host", key="--host-network", fix="leave it out"
+            )
+        for name in ("etc", "prefix"):
+            path = getattr(self, name)
+            if path and not re.fullmatch(r"/[\w./+@:-]+", path, re.ASCII):
+                fix = "give an absolute path of letters, digits and ._-+@:"
+                raise ConfigurationError(f"{path!r} cannot stand in a unit", key=f"--{name}", fix=fix)
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9._/:-]*[a-z0-9])?", self.image):
+            raise ConfigurationError(f"{self.image!r} names no images", key="--image", fix="write registry/name, in small letters")
+
+    @property
+    def files(self) -> str:
+        """Where a process finds them."""
+        return ETC if self.in_containers else self.etc
+
+    @property
+    def installation(self) -> str:
+        """Where a process finds rfm_serving; empty: in this one."""
+        return PREFIX if self.in_containers else self.prefix
+
+    @property
+    def in_containers(self) -> bool:
+        return self.kind is not Kind.SYSTEMD
+
+    @property
+    def shares_addresses(self) -> bool:
+        """Of all processes of a host."""
+        return self.host_network or not self.in_containers

@@ -1,0 +1,118 @@
+"""A factory's processes as `rfm up` starts them, on the machines that the descriptor names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import Catalogue, CatalogueEntry, Factory
+from ros2_rfm_serving.factory.hosts import NO_DEVICE
+from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters, node_list, parameter_file
+from ros2_rfm_serving.operate.commands import ENVIRONMENT, node_arguments
+from ros2_rfm_serving.operate.deploy.hearing import Hearing
+from ros2_rfm_serving.operate.deploy.options import DOOR_TOKEN, Options
+from ros2_rfm_serving.operate.deploy.processes import HEARD_S, Plan, Process, Role, installed, rfm
+from ros2_rfm_serving.ros.server.settings import SPECS as SERVER_SPECS
+from ros2_rfm_serving.shipped import shipped
+
+WITHOUT_GPU = frozenset({"emulated", "openai", "remote"})
+"""Engines."""
+
+
+def plan(factory: Factory, catalogue: Catalogue, options: Options) -> Plan:
+    """Raises: `ConfigurationError`."""
+    work: dict[str, Any] | None = {"end_on_score": False} if options.foreman else None
+    nodes = node_list(factory, shipped("config"), fleet_namespace=options.namespace, work=work, profiles=options.profiles)
+    hearing = Hearing.of(factory, nodes, options)
+    models = {c.model for entry in factory.robot_fleet for c in factory.tasks[entry.task].components.values()}
+    entries = [catalogue[model] for model in sorted(models)]
+    making = _Making(factory, entries, options, hearing)
+    return Plan(
+        factory=factory,
+        options=options,
+        processes=tuple(making.process(node) for node in (*hearing.servers, *nodes)),
+        files={**dict(_files(factory, options)), **hearing.files},
+        engines=making.engines,
+    )
+
+
+def _files(factory: Factory, options: Options) -> Iterator[tuple[str, str]]:
+    yield "factory.yaml", Path(factory.file).read_text(encoding="utf-8")
+    if options.profiles:
+        for file in sorted(options.profiles.iterdir()):
+            if file.suffix in (".csv", ".yaml"):
+                yield f"profiles/{file.name}", file.read_text(encoding="utf-8")
+
+
+@dataclass
+class _Making:
+    """Of a factory's processes, one after the other."""
+
+    factory: Factory
+    entries: list[CatalogueEntry]
+    """Of its models."""
+    options: Options
+    hearing: Hearing
+    num_doors: int = 0
+    num_gpus: int = 0
+
+    @property
+    def engines(self) -> frozenset[str]:
+        return frozenset(entry.engine for entry in self.entries)
+
+    def process(self, node: NodeSpec) -> Process:
+        role, etc = Role(node.executable), self.options.files
+        node = dataclasses.replace(node, parameters={**node.parameters, **self._moved(node, etc)})
+        made = Process(
+            node=node,
+            role=role,
+            command=[*installed(self.options, node.executable), *self._arguments(node, etc)],
+            parameters=parameter_file(merged_parameters(node)),
+            environment=self._environment(node),
+        )
+        return self._server(made) if role is Role.SERVER else made
+
+    def _arguments(self, node: NodeSpec, etc: str) -> list[str]:
+        file, namespace = f"{etc}/parameters/{node.name}.yaml", self.options.namespace
+        return node_arguments(node, file, fleet_namespace=namespace, log_level=self.options.log_level)
+
+    def _moved(self, node: NodeSpec, etc: str) -> dict[str, Any]:
+        """Parameters that name files: where these lie there."""
+        places = {"factory_file": f"{etc}/factory.yaml", "profiles_folder": f"{etc}/profiles"}
+        return {name: place for name, place in places.items() if name in node.parameters}
+
+    def _environment(self, node: NodeSpec) -> dict[str, str]:
+        """What a node takes out of its environment is not in it in the first place."""
+        said = {**ENVIRONMENT, **self.hearing.environment(node.host), **node.environment}
+        return {name: value for name, value in said.items() if value}
+
+    def _server(self, made: Process) -> Process:
+        given = merged_parameters(made.node)
+        drain_s = float(given.get("drain_timeout_s", SERVER_SPECS["drain_timeout_s"].default)) + HEARD_S
+        drain = rfm(self.options, "drain", made.name, "--within", f"{drain_s:g}")
+        gpu_type = self.factory.gpu_types[made.name]
+        gpu = gpu_type if gpu_type not in NO_DEVICE and not self.engines <= WITHOUT_GPU else ""
+        device = made.node.device or (str(self.num_gpus) if gpu else "")  # without hosts: one after the other
+        self.num_gpus += bool(gpu)
+        secrets = tuple(sorted(self._secrets(given)))
+        served = dataclasses.replace(made, drain=drain, drain_s=drain_s, gpu=gpu, device=device, secrets=secrets)
+        return self._with_door(served) if self.options.door else served
+
+    def _secrets(self, parameters: Mapping[str, Any]) -> set[str]:
+        """What the models of the factory and the server's overflow read from the environment."""
+        named = [value for entry in self.entries for key, value in entry.options.items() if key.endswith("_env")]
+        return {str(name) for name in (*named, parameters.get("overflow_token_env")) if name}
+
+    def _with_door(self, made: Process) -> Process:
+        port = self.options.door + (self.num_doors if self.options.shares_addresses else 0)
+        self.num_doors += 1
+        if port > 65535:
+            raise ConfigurationError(f"{port} is no port", key="--door", fix="begin with a lower one")
+        door = {"gateway_port": port, "gateway_host": "0.0.0.0", "gateway_token_env": DOOR_TOKEN}
+        node = dataclasses.replace(made.node, parameters={**made.node.parameters, **door})
+        text, secrets = parameter_file(merged_parameters(node)), tuple(sorted({*made.secrets, DOOR_TOKEN}))
+        return dataclasses.replace(made, node=node, parameters=text, door=port, secrets=secrets)

@@ -1,0 +1,138 @@
+"""A Kubernetes pod: one process, beside it what says how it is, and nothing that it could do harm with."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ros2_rfm_serving.operate.deploy.files import Document, slug
+from ros2_rfm_serving.operate.deploy.hearing import service_of
+from ros2_rfm_serving.operate.deploy.needs import NEEDS, PROBE_NEED, SHARED_MEMORY_MIB, TEMPORARY_MIB, Need, image
+from ros2_rfm_serving.operate.deploy.options import ETC, USER_ID
+from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
+
+FILES, SECRETS = "rfm-files", "rfm-secrets"
+"""Names of the ConfigMap that all read, and of the Secret that has to be put in place."""
+HOST_LABEL, GPU_LABEL = "rfm-serving/host", "rfm-serving/gpu-type"
+"""Of nodes."""
+GPU = "nvidia.com/gpu"
+STARTS_WITHIN_S, PROBE_PERIOD_S = 1800, 10
+"""A server loads its model for half an hour at most (`load_timeout_s`), and a scheduler plans for a quarter."""
+PROBED = (Role.SCHEDULER, Role.SERVER)
+
+
+def pod(plan: Plan, process: Process, number: int) -> Document:
+    options = plan.options
+    probe_port = options.metrics + (number if options.host_network else 0)
+    volumes: list[Document] = [
+        {"name": "etc", "projected": {"sources": _sources(plan, process)}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": f"{TEMPORARY_MIB}Mi"}},
+    ]
+    if not options.host_network:
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHARED_MEMORY_MIB}Mi"}})
+    made: Document = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": process.stop_s,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "volumes": volumes,
+        "containers": [_main(plan, process, probe_port)],
+    }
+    if process.role in PROBED:
+        made["initContainers"] = [_probe(plan, process, probe_port)]
+    if options.host_network:
+        # Whoever has the same address is spoken with through shared memory: so they must share that, too.
+        made |= {"hostNetwork": True, "hostIPC": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    if selector := _selector(process):
+        made["nodeSelector"] = selector
+    if process.gpu:
+        made["tolerations"] = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}]
+    return made
+
+
+def _main(plan: Plan, process: Process, probe_port: int) -> Document:
+    container = _container(plan, process, process.role.value.removesuffix("_node").replace("_", "-"), process.command)
+    resources = _requests(NEEDS[process.role])
+    container["resources"] = {**resources, "limits": {GPU: 1}} if process.gpu else resources
+    if process.door:
+        container["ports"] = [{"name": "door", "containerPort": process.door}]
+    if process.drain:
+        container["lifecycle"] = {"preStop": {"exec": {"command": process.drain}}}
+    if process.role in PROBED:
+        container |= _probes(probe_port)
+    return container
+
+
+def _container(plan: Plan, process: Process, name: str, command: list[str]) -> Document:
+    environment = {"HOME": "/tmp", "ROS_LOG_DIR": "/tmp/ros", **process.environment}
+    secrets = [_secret(name) for name in process.secrets]
+    return {
+        "name": name,
+        "image": image(plan.options, process),
+        "command": command,
+        "env": [{"name": name, "value": value} for name, value in environment.items()] + secrets,
+        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [
+            {"name": "etc", "mountPath": ETC, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+            *([] if plan.options.host_network else [{"name": "shm", "mountPath": "/dev/shm"}]),
+        ],
+    }
+
+
+def _probe(plan: Plan, process: Process, port: int) -> Document:
+    """Beside a process: hears on the graph how it is, as robots do, and says so over HTTP. Starts before it, ends after it."""
+    command = plan.metrics("0.0.0.0", port, "/tmp", process.name if process.role is Role.SERVER else "")
+    container = _container(plan, process, "probe", command)
+    container["env"] = [one for one in container["env"] if "value" in one]
+    ports = [{"name": "metrics", "containerPort": port}]
+    return {**container, "restartPolicy": "Always", "ports": ports, "resources": _requests(PROBE_NEED)}
+
+
+def _probes(port: int) -> Document:
+    """A server that loads, or has no model, lives: only who is not heard at all is started again. Ready is who answers."""
+
+    def asked(path: str, failures: int) -> Document:
+        get = {"path": path, "port": port}
+        return {"httpGet": get, "periodSeconds": PROBE_PERIOD_S, "timeoutSeconds": 5, "failureThreshold": failures}
+
+    return {
+        "startupProbe": asked("/livez", STARTS_WITHIN_S // PROBE_PERIOD_S),
+        "livenessProbe": asked("/livez", 3),
+        "readinessProbe": asked("/readyz", 1),
+    }
+
+
+def _secret(name: str) -> Document:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRETS, "key": name}}}
+
+
+def _requests(need: Need) -> Document:
+    return {"requests": {"cpu": f"{need.cpu_millicores}m", "memory": f"{need.memory_mib}Mi"}}
+
+
+def _selector(process: Process) -> Document:
+    if process.host:
+        return {HOST_LABEL: process.host}
+    return {GPU_LABEL: slug(process.gpu)} if process.gpu else {}
+
+
+def _sources(plan: Plan, process: Process) -> list[Any]:
+    items = [{"key": key_of(name), "path": name} for name in plan.files]
+    own = [{"key": "parameters.yaml", "path": f"parameters/{process.name}.yaml"}]
+    return [{"configMap": {"name": FILES, "items": items}}, {"configMap": {"name": name_of(process), "items": own}}]
+
+
+def name_of(process: Process) -> str:
+    return service_of(process.name)
+
+
+def key_of(name: str) -> str:
+    """Of a file in a ConfigMap, which has no folders."""
+    return re.sub(r"[^\w.-]", "-", name.replace("/", "_"), flags=re.ASCII)

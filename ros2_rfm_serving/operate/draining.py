@@ -1,0 +1,44 @@
+"""A server finishes what it has and takes nothing new, before whoever runs its process ends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.running import observing, ros_domain
+
+LOOK_PERIOD_S = 0.05
+HEARD_WITHIN_S = 5.0
+
+
+def drain(server: str, namespace: str, within_s: float) -> str:
+    """Returns what came of it, in words. Raises: `ConfigurationError`."""
+    from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.ros.monitor.hands import Hands
+    from ros2_rfm_serving.ros.wire.qos import Names
+
+    board, end_s = Board([], [server]), time.monotonic() + within_s
+    row = board.servers[server]
+    with observing(board, namespace) as observer:
+        if not _until(lambda: row.seen_s > 0, min(end_s, time.monotonic() + HEARD_WITHIN_S)):
+            fix = "name a server that runs, its --domain and its --namespace"
+            raise ConfigurationError(f"nothing is heard of it in ROS domain {ros_domain()}", key=server, fix=fix)
+        if row.state != "ready":
+            return f"{server} is {row.state}: there is nothing to drain"
+        asked = Hands(observer, Names(namespace)).order("drain", server, "")
+        if not _until(asked.done, end_s):
+            raise ConfigurationError(f"it does not answer within {within_s:g} s", key=server, fix="end it as it is")
+        if not asked.result().done:
+            raise ConfigurationError(asked.result().message, key=server, fix="end it as it is")
+        if not _until(lambda: row.state == "draining" and not row.waiting, end_s):
+            raise ConfigurationError(f"{row.waiting} requests still wait after {within_s:g} s", key=server, fix="end it as it is")
+    return f"{server} is drained: nothing waits, and nothing new is taken"
+
+
+def _until(holds: Callable[[], bool], end_s: float) -> bool:
+    while not holds():
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(LOOK_PERIOD_S)
+    return True

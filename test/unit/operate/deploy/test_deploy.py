@@ -1,0 +1,257 @@
+"""What `rfm deploy` promises of its manifests: rights, secrets, GPUs, probes, an end in order; and of the files that it writes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomllib
+from typer.testing import CliRunner
+
+from ros2_rfm_serving.cli.main import app
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.deploy.files import dump, write
+from ros2_rfm_serving.operate.deploy.options import Kind, Options
+from test.unit.operate.deploy.cases import (
+    GPU_FACTORY,
+    Document,
+    documents,
+    environment,
+    gpu_factory,
+    parsed,
+    pods,
+    services,
+    shipped_factory,
+    unit,
+    words,
+    written,
+)
+
+SECRETS = {"CLOUD_TOKEN", "RFM_DOOR_TOKEN", "TEXT_KEY"}
+
+
+def containers(texts: dict[str, str]) -> list[Document]:
+    return [one for pod in pods(texts).values() for one in (*pod["containers"], *pod.get("initContainers", []))]
+
+
+def test_a_pod_may_do_nothing_that_its_process_does_not_do(tmp_path: Path) -> None:
+    texts = written(gpu_factory(tmp_path), Kind.KUBERNETES)
+    for pod in pods(texts).values():
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
+        assert not pod["automountServiceAccountToken"] and not {"hostNetwork", "hostIPC", "hostPID"} & pod.keys()
+        assert not any("hostPath" in volume for volume in pod["volumes"])
+    for container in containers(texts):
+        rights = container["securityContext"]
+        assert (
+            rights["readOnlyRootFilesystem"]
+            and not rights["allowPrivilegeEscalation"]
+            and rights["capabilities"] == {"drop": ["ALL"]}
+        )
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+
+
+def test_a_service_of_compose_may_do_no_more(tmp_path: Path) -> None:
+    for service in services(written(gpu_factory(tmp_path), Kind.COMPOSE)).values():
+        assert service["user"] == "10001:10001" and service["read_only"] and service["cap_drop"] == ["ALL"]
+        assert "network_mode" not in service and "privileged" not in service and service["restart"] == "unless-stopped"
+        assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_the_host_network_is_had_by_who_asks_for_it(tmp_path: Path) -> None:
+    """With the host's shared memory: Fast DDS takes whoever has the same address to be on its machine."""
+    of = gpu_factory(tmp_path)
+    made = pods(written(of, Kind.KUBERNETES, host_network=True))
+    assert all(pod["hostNetwork"] and pod["hostIPC"] for pod in made.values())
+    assert not any(mount["mountPath"] == "/dev/shm" for pod in made.values() for mount in pod["containers"][0]["volumeMounts"])
+    ports = [probe["ports"][0]["containerPort"] for pod in made.values() for probe in pod.get("initContainers", [])]
+    assert len(ports) == len(set(ports)) == 4
+    ipc = {(one["network_mode"], one["ipc"]) for one in services(written(of, Kind.COMPOSE, host_network=True)).values()}
+    assert ipc == {("host", "host")}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_secrets_are_named_and_nowhere_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, f"the-value-of-{name.lower()}")
+    texts = written(gpu_factory(tmp_path), kind, door=8000)
+    assert not any("the-value-of" in text for text in texts.values())
+    assert all(name in texts["README.md"] for name in SECRETS)
+    if kind is Kind.KUBERNETES:
+        server = pods(texts)["rfm-server-1"]
+        told = {one["name"]: one.get("valueFrom") for one in server["containers"][0]["env"]}
+        assert all(told[name]["secretKeyRef"] == {"name": "rfm-secrets", "key": name} for name in SECRETS)
+        assert not SECRETS & {one["name"] for one in server["initContainers"][0]["env"]}, "probes need none"
+        assert not SECRETS & {one["name"] for one in pods(texts)["rfm-pack-1"]["containers"][0]["env"]}, "nor do robots"
+    elif kind is Kind.COMPOSE:
+        assert [name for name, one in services(texts).items() if "env_file" in one] == ["server_1", "server_2", "server_3"]
+    else:
+        told = unit(texts["units/rfm-server_1.service"])
+        assert told["EnvironmentFile"] == ["/etc/rfm_serving/secrets.env"] and not SECRETS & environment(told).keys()
+        assert "EnvironmentFile" not in unit(texts["units/rfm-pack_1.service"])
+
+
+def test_every_server_has_a_gpu_of_its_own_if_its_type_is_one(tmp_path: Path) -> None:
+    of = gpu_factory(tmp_path)
+    made = pods(written(of, Kind.KUBERNETES))
+    limits = {name: pod["containers"][0]["resources"].get("limits") for name, pod in made.items()}
+    assert {name for name, limit in limits.items() if limit == {"nvidia.com/gpu": 1}} == {"rfm-server-1", "rfm-server-2"}
+    assert (
+        made["rfm-server-1"]["nodeSelector"] == {"rfm-serving/gpu-type": "nvidia-h200"}
+        and "nodeSelector" not in made["rfm-server-3"]
+    )
+    composed = services(written(of, Kind.COMPOSE))
+    devices = [one["deploy"]["resources"]["reservations"].get("devices") for one in composed.values()]
+    assert [one[0]["device_ids"] for one in devices if one] == [["0"], ["1"]]
+    units = written(of, Kind.SYSTEMD)
+    visible = [environment(unit(units[f"units/rfm-server_{i}.service"])).get("CUDA_VISIBLE_DEVICES") for i in (1, 2, 3)]
+    assert visible == ["0", "1", None]
+
+
+def test_emulated_servers_want_no_gpu() -> None:
+    made = pods(written(shipped_factory("factory_emulated.yaml"), Kind.KUBERNETES))
+    assert "limits" not in made["rfm-server-1"]["containers"][0]["resources"]
+
+
+def test_servers_and_the_scheduler_are_probed_by_what_hears_them() -> None:
+    made = pods(written(shipped_factory("factory_quickstart.yaml"), Kind.KUBERNETES))
+    assert {name for name, pod in made.items() if "initContainers" in pod} == {"rfm-scheduler", "rfm-server-1", "rfm-server-2"}
+    server, (beside,) = made["rfm-server-1"]["containers"][0], made["rfm-server-1"]["initContainers"]
+    assert beside["restartPolicy"] == "Always" and beside["command"][-2:] == ["--server", "server_1"]
+    assert beside["command"][beside["command"].index("--port") + 1] == str(server["readinessProbe"]["httpGet"]["port"])
+    paths = {kind: server[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert paths == {"startup": "/livez", "liveness": "/livez", "readiness": "/readyz"}
+    composed = services(written(shipped_factory("factory_quickstart.yaml"), Kind.COMPOSE))
+    assert "http://metrics:9464/readyz/server_2" in composed["server_2"]["healthcheck"]["test"][-1]
+
+
+@pytest.mark.parametrize(("own", "drain_s"), [("", 5.0), ("20.0", 20.0)])
+def test_whoever_ends_a_server_waits_until_it_is_drained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, drain_s: float
+) -> None:
+    of = gpu_factory(tmp_path)
+    if own:
+        from ros2_rfm_serving.ros.server.settings import SPECS
+
+        monkeypatch.setitem(SPECS, "drain_timeout_s", SPECS["drain_timeout_s"]._replace(default=drain_s))
+    pod = pods(written(of, Kind.KUBERNETES))["rfm-server-1"]
+    hook = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    within_s = float(hook[hook.index("--within") + 1])
+    assert hook[1:3] == ["drain", "server_1"] and within_s > drain_s
+    assert pod["terminationGracePeriodSeconds"] > within_s + drain_s
+    service = services(written(of, Kind.COMPOSE))["server_1"]
+    assert service["pre_stop"] == [{"command": hook}] and float(service["stop_grace_period"][:-1]) > within_s + drain_s
+    told = unit(written(of, Kind.SYSTEMD)["units/rfm-server_1.service"])
+    assert words(told["ExecStop"][0].removeprefix("-"))[1:] == hook[1:]
+    assert float(told["TimeoutStopSec"][0]) > within_s + drain_s and told["KillSignal"] == ["SIGTERM"]
+    assert told["RestartPreventExitStatus"] == ["78"], "who cannot run as it is configured is not started again"
+
+
+def test_doors_have_a_token_and_ports_of_their_own_where_they_share_addresses(tmp_path: Path) -> None:
+    of = gpu_factory(tmp_path)
+    texts = written(of, Kind.SYSTEMD, door=8000)
+    told = [parsed(texts[f"etc/parameters/server_{i}.yaml"])[0]["/**"]["ros__parameters"] for i in (1, 2, 3)]
+    assert [one["gateway_port"] for one in told] == [8000, 8001, 8002]
+    assert {one["gateway_token_env"] for one in told} == {"RFM_DOOR_TOKEN"}
+    doors = [d for d in documents(written(of, Kind.KUBERNETES, door=8000)) if d["kind"] == "Service"]
+    assert [d["spec"]["ports"][0]["port"] for d in doors] == [8000, 8000, 8000]
+    assert "gateway_port" not in written(of, Kind.SYSTEMD)["etc/parameters/server_1.yaml"], "closed unless asked for"
+    with pytest.raises(ConfigurationError, match="--door: 65536 is no port"):
+        written(of, Kind.SYSTEMD, door=65535)
+
+
+def test_images_have_what_their_processes_need(tmp_path: Path, repository: Path) -> None:
+    extras = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    def of_targets(text: str) -> dict[str, set[str]]:
+        stages = re.split(r"^FROM \S+ AS ", text, flags=re.M)[1:]
+        return {
+            stage.split()[0]: set(re.findall(r"\.whl\)\[(.*?)\]", stage)[0].split(",")) for stage in stages if ".whl)[" in stage
+        }
+
+    own = of_targets(written(gpu_factory(tmp_path), Kind.KUBERNETES)["Dockerfile"])
+    assert own == {"robot": {"metrics"}, "server": {"metrics", "lerobot", "openai", "gateway"}}
+    demo = written(shipped_factory("factory_quickstart.yaml"), Kind.COMPOSE)["Dockerfile"]
+    assert of_targets(demo) == {"robot": {"metrics"}, "server": {"metrics", "torch"}, "simulator": {"metaworld"}}
+    assert {extra for needed in (*own.values(), *of_targets(demo).values()) for extra in needed} <= extras.keys()
+    assert demo.count("USER 10001:10001") == 3
+    images = {one["image"] for one in services(written(shipped_factory("factory_quickstart.yaml"), Kind.COMPOSE)).values()}
+    assert images == {f"rfm_serving/{name}:latest" for name in of_targets(demo)}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_the_same_descriptor_gives_the_same_bytes_and_nothing_is_overwritten(tmp_path: Path, kind: Kind) -> None:
+    of, folder = gpu_factory(tmp_path / "f"), tmp_path / "out"
+    texts = written(of, kind)
+    assert write(folder, texts, force=False) == write(folder, written(of, kind), force=False) == []
+    name = next(name for name in texts if name.endswith((".yaml", ".service")) and "server" in name)
+    (folder / name).write_text("mine")
+    (folder / "note.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match=re.escape(f"{folder / name}: is there already, and says something else; --force")):
+        write(folder, texts, force=False)
+    assert (folder / name).read_text() == "mine"
+    (warning,) = write(folder, texts, force=True)
+    assert (folder / name).read_text() == texts[name] and (folder / "note.txt").read_text() == "mine" and "note.txt" in warning
+
+
+def test_a_changed_configuration_replaces_its_pod_and_no_other(tmp_path: Path) -> None:
+    def digests(texts: dict[str, str]) -> dict[str, Any]:
+        made = [d for d in documents(texts) if d["kind"] in ("Deployment", "StatefulSet")]
+        return {d["metadata"]["name"]: d["spec"]["template"]["metadata"]["annotations"] for d in made}
+
+    before = digests(written(gpu_factory(tmp_path), Kind.KUBERNETES))
+    after = digests(written(gpu_factory(tmp_path), Kind.KUBERNETES, door=8000))
+    assert {name for name in before if before[name] != after[name]} == {"rfm-server-1", "rfm-server-2", "rfm-server-3"}
+
+
+@pytest.mark.parametrize(
+    ("task", "problem"),
+    [("pack_it__up", "would both be 'pack-it-up-1'"), ("p" * 50, "is too long a name there; rename the task")],
+)
+def test_names_that_kubernetes_cannot_tell_apart(tmp_path: Path, task: str, problem: str) -> None:
+    fleet = f"robot_fleet:\n  - {{task: {task}, num_robots: 2}}\n  - {{task: pack_it_up, num_robots: 1}}\n"
+    head, _, rest = GPU_FACTORY.partition("robot_fleet:")
+    section = rest.partition("pack:\n")[2]
+    text = f"{head}{fleet}{task}:\n{section}pack_it_up:\n{section}"
+    of = gpu_factory(tmp_path, text=text)
+    with pytest.raises(ConfigurationError, match=re.escape(problem)):
+        written(of, Kind.KUBERNETES)
+    assert written(of, Kind.COMPOSE), "others have no such limits"
+
+
+def test_any_text_is_read_again_as_it_was() -> None:
+    texts = ["", "no", "0", "a\nb", "a \n b\t", "\n", "x: y # z", "é\u2028\x85", "- a", "'\"\\", " lead", "%{}", "true\n"]
+    assert parsed(dump([{"all": texts}], "about"))[0]["all"] == texts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "deploy: 0 kinds of manifests are asked for; give one of"),
+        (["--compose", "--systemd"], "deploy: 2 kinds of manifests"),
+        (["--systemd", "--host-network"], "--host-network: is for containers"),
+        (["--systemd", "--prefix", "here"], "--prefix: 'here' cannot stand in a unit; give an absolute path"),
+        (["--systemd", "--etc", "/a b"], "--etc: '/a b' cannot stand in a unit"),
+        (["--compose", "--image", "Mine"], "--image: 'Mine' names no images"),
+        (["--compose", "--profiles", "not_there"], "not_there"),
+        (["--compose", "--domain", "500"], "there is no ROS domain '500'"),
+    ],
+)
+def test_what_cannot_be_written_is_said(repository: Path, tmp_path: Path, arguments: list[str], problem: str) -> None:
+    file = str(repository / "config" / "factory_quickstart.yaml")
+    ran = CliRunner().invoke(app, ["deploy", *arguments, str(tmp_path / "out"), file])
+    assert ran.exit_code != 0 and problem in str(ran.exception) and not (tmp_path / "out").exists()
+
+
+def test_the_command_writes_all_of_it(repository: Path, tmp_path: Path) -> None:
+    file = str(repository / "config" / "factory_emulated.yaml")
+    ran = CliRunner().invoke(app, ["deploy", "--compose", str(tmp_path / "out"), file, "--domain", "7"])
+    assert ran.exit_code == 0, ran.output
+    assert {"README.md", "Dockerfile", "compose.yaml", "etc"} == {path.name for path in (tmp_path / "out").iterdir()}
+    assert parsed((tmp_path / "out" / "compose.yaml").read_text())[0]["services"]["server_1"]["environment"]["ROS_DOMAIN_ID"] == "7"
+
+
+def test_options_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        Options(kind=Kind.COMPOSE).door = 7  # type: ignore[misc]
