@@ -36,7 +36,8 @@ ROBOT = ("robot:=arm_1",)
 @pytest.fixture
 def statuses(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, Any]]:
     (tmp_path / "factory.yaml").write_text(FACTORY)
-    parameters = [f"scheduler:factory_file:={tmp_path / 'factory.yaml'}", "model_server:server:=server_1"]
+    factory = f"scheduler:factory_file:={tmp_path / 'factory.yaml'}"
+    parameters = [factory, "scheduler:look_around_s:=0.0", "model_server:server:=server_1"]
     parameters += [f"robot:{one}" for one in ROBOT]
     rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
     heard: dict[str, Any] = {}
