@@ -54,16 +54,16 @@ class Floor:
         self.peer.create_subscription(msg.RobotStatus, "/arm_1/rfm/status", self._on_robot, qos.ROBOT_STATUS)
         self.admit = self.peer.create_client(srv.AdmitRobot, "/rfm/admit_robot", qos_profile=qos.CONTROL)
 
-    def start(self, node: str, *parameters: str) -> subprocess.Popen[bytes]:
+    def start(self, node: str, *parameters: str, says_to: str = "") -> subprocess.Popen[bytes]:
         given = [part for parameter in parameters for part in ("-p", parameter)]
         command = [sys.executable, "-W", "ignore", "-m", f"ros2_rfm_serving.ros.{node}", "--ros-args", *given]
-        with (self._folder / "log").open("ab") as log:
+        with Path(says_to or self._folder / "log").open("ab") as log:
             environment = os.environ | {"OMP_NUM_THREADS": "1"}
             self.running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment))
         return self.running[-1]
 
-    def start_scheduler(self) -> subprocess.Popen[bytes]:
-        return self.start("scheduler_node", f"factory_file:={self._folder / 'factory.yaml'}")
+    def start_scheduler(self, says_to: str = "") -> subprocess.Popen[bytes]:
+        return self.start("scheduler_node", f"factory_file:={self._folder / 'factory.yaml'}", says_to=says_to)
 
     def _on_robot(self, status: Any) -> None:
         if not self.moves or self.moves[-1] != status.server:
