@@ -300,8 +300,14 @@ class Task(Section):
         """Lowest action rate of one of `num_robots`, F_c^min / K_c; 0: none."""
         floor = self.min_action_rate_hz
         if isinstance(floor, ActionRateFloor):
-            return floor.per_robot if floor.per_robot is not None else (floor.per_class or 0.0) / max(num_robots, 1)
+            return floor.per_robot if floor.per_robot is not None else self.class_floor_hz / max(num_robots, 1)
         return floor or 0.0
+
+    @property
+    def class_floor_hz(self) -> float:
+        """Lowest action rate of all robots together, F_c^min; 0: none, or one of each robot."""
+        floor = self.min_action_rate_hz
+        return floor.per_class or 0.0 if isinstance(floor, ActionRateFloor) else 0.0
 
 
 class Robot(Section):

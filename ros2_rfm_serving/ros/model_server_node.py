@@ -96,7 +96,7 @@ class ModelServerNode(LifecycleNode):
             qos_overriding_options=overridable,
             raw=True,
         )
-        Services(self, name, lambda: self._work, lambda: self._standing.refusal, self._topics)
+        Services(self, name, lambda: self._work, lambda: self._standing.refusal, self._standing.following, self._topics)
         unready = ModelError("not ready")
         self._infer = InferDoor(
             self, name("infer"), self._serving_goals, lambda: self._standing.refusal or unready, self._infer_limits

@@ -18,7 +18,8 @@ from ros2_rfm_serving.factory import Catalogue
 from ros2_rfm_serving.profiles import load_profiles
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.plan_worker import Job, Made, Refused, main
-from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, plan, rebuilt
+from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, plan, rebuilt, resumed
+from ros2_rfm_serving.types import Schedule
 
 LONGEST_PLAN_S = 900.0
 """Thirty times what 256 GPUs take on a core of their own: a process that needs longer is stopped, or waits for what never comes."""
@@ -62,9 +63,13 @@ class Planner:
         """By the same profiles."""
         return Lookout(fleet, self._profile, self._catalogue)
 
-    def at_once(self, order: PlanOrder) -> Planned:
-        """Here, before anything runs. Raises: `RfmError`."""
-        return plan(order, self._profile, self._catalogue)
+    def at_once(self, order: PlanOrder, found: Schedule | None) -> Planned:
+        """Here, before anything runs. found: in force, of a predecessor. Raises: `RfmError`."""
+        if found is None:
+            return plan(order, self._profile, self._catalogue)
+        made, words = resumed(order, found, self._profile, self._catalogue)
+        self._log.info(words)
+        return made
 
     def look(self, fleet: InForce) -> None:
         """Hands over what was planned, and begins what is wanted. Who waits does not wait for what is no longer wanted."""

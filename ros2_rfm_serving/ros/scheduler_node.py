@@ -4,7 +4,8 @@ Whom to serve where is decided by `scheduler/in_force.py`; here it is asked, tol
 Whole factories are planned in a process of their own (`planner.py`): meanwhile everything else goes on.
 
 Who was admitted is kept by the `Roster`, which hears the robots themselves: one that falls silent is released, and a scheduler that
-is started again finds those whom its predecessor admitted.
+is started again finds those whom its predecessor admitted. The schedule that it made, servers still have (`predecessor.py`): where
+it holds it goes on, and nothing moves.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node, share
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.planner import Planner
+from ros2_rfm_serving.ros.predecessor import found_in_force
 from ros2_rfm_serving.ros.watching import Watching
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.scheduler import DEFAULT_LEASE_S, POLICIES, InForce, Order, PlanOrder, Roster
@@ -53,6 +55,9 @@ SPECS = {
         1e9,
         when=When.ANY,
     ),
+    "look_around_s": Spec(
+        1.0, "For how long servers are looked for that follow a former scheduler, whose schedule goes on if it holds, s", 0.0, 60.0
+    ),
 }
 
 
@@ -74,7 +79,9 @@ class SchedulerNode(Node):
         self._audit = AuditTopic(self, "scheduler", names.audit).open()
         self._book = Book(self._audit.journal, profiles, clock)
         factory = load_factory(Path(file))
-        first = self._planner.at_once(PlanOrder(factory=factory, robots=tuple(factory.robots), policy=values.text("policy")))
+        order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy=values.text("policy"))
+        found = found_in_force(names, factory.servers, values.number("look_around_s"), self.get_logger())
+        first = self._planner.at_once(order, found)
         self._fleet = InForce(first, self._roster, self._publish, self.get_logger(), self._book)
         self._attendance = Attendance(self, names, self._roster, self._fleet)
         self._watching = Watching(self, names, self._fleet, self._planner.lookout(self._fleet), self._identity)

@@ -11,6 +11,7 @@ from ros2_rfm_serving.scheduler.policies.schedules import POLICIES
 from ros2_rfm_serving.scheduler.roster import DEFAULT_LEASE_S, LOOK_PERIOD_S, Roster, Word, newcomers, settled
 from ros2_rfm_serving.scheduler.routes import to_schedule
 from ros2_rfm_serving.scheduler.solution import Solution
+from ros2_rfm_serving.scheduler.takeover import resumed
 
 __all__ = [
     "DEFAULT_LEASE_S",
@@ -31,6 +32,7 @@ __all__ = [
     "plan",
     "plan_factory",
     "rebuilt",
+    "resumed",
     "settled",
     "start_fleet",
     "to_schedule",

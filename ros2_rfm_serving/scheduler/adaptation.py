@@ -34,10 +34,8 @@ DEFAULT_HORIZON_S = 600.0
 
 
 class Fleet:
-    """The robots of a running factory and the schedule in force. Immutable: every change returns another.
-
-    What a change costs does not grow with what it leaves alone, beyond copying references.
-    """
+    """The robots of a running factory and the schedule in force. Immutable: every change returns another, at a cost that does not
+    grow with what it leaves alone, beyond copying references."""
 
     def __init__(self, problem: Problem, curves: Curves, schedule: Schedule, robots: Sequence[Robot]) -> None:
         """problem: of the factory with any number of robots; only what a robot of each task demands is used."""
@@ -85,24 +83,24 @@ class Fleet:
             paces[name] = min(most_hz, loop_hz), task.floor_hz
         return paces
 
-    def admit(self, robot: Robot) -> Fleet:
+    def admit(self, robot: Robot, *, adjusting: bool = True) -> Fleet:
         """Adds a robot to the servers as they are; nobody moves. No other route changes where it fits beside them, others' rates
-        and batch sizes do where it fits so alone (see `adjustment`).
+        and batch sizes do (if `adjusting`) where it fits so alone (see `adjustment`).
 
         Raises: `ScheduleError` naming what would not be kept, and the rate that it could have.
         """
-        if robot.task not in self._classes:
+        if (task := self._classes.get(robot.task)) is None:
             raise ScheduleError(f"no server hosts what robots of {robot.task!r} need: plan the whole factory anew")
-        if why := self._no_room.get(robot.task):
-            raise ScheduleError(why)
-        try:
-            return self._with(robot, self._classes[robot.task])
-        except ScheduleError as error:
+        if robot.task not in self._no_room:
             try:
-                return self._adjusted_for(robot, self._classes[robot.task])
+                return self._with(robot, task)
+            except ScheduleError as error:
+                why = str(error)
+            try:
+                return self._adjusted_for(robot, task, adjusting)
             except ScheduleError as neither:
-                why = self._no_room[robot.task] = f"{error}, {neither}"
-                raise ScheduleError(why) from None
+                self._no_room[robot.task] = f"{why}, {neither}"
+        raise ScheduleError(self._no_room[robot.task])
 
     def release(self, name: str) -> Fleet:
         """Takes a robot out; no other robot's route changes. Raises: `ScheduleError` for a robot that is not here."""
@@ -116,12 +114,10 @@ class Fleet:
         rate_hz = sum(route.predicted_rate_hz for route in gone if route.component == SYSTEM1)
         return changed._published(tuple(route for route in self.schedule.routes if route.robot != name), -rate_hz)
 
-    def again(self) -> Fleet:
-        """The same under the next epoch."""
+    def again(self) -> Fleet:  # the same under the next epoch
         return self._copy(self.robots, self._task_of)._published(self.schedule.routes, 0.0)
 
-    def task_of(self, name: str) -> str | None:
-        """None: the robot is not in the fleet."""
+    def task_of(self, name: str) -> str | None:  # None: it is not in the fleet
         return self._task_of.get(name)
 
     def owing(self, other: Fleet) -> Fleet:
@@ -203,8 +199,10 @@ class Fleet:
                     standbys[name] = other.placement.server
         return [replace(r, standby=standbys.get(r.server, r.standby)) for r in routes]
 
-    def _adjusted_for(self, robot: Robot, task: TaskClass) -> Fleet:
+    def _adjusted_for(self, robot: Robot, task: TaskClass, adjusting: bool) -> Fleet:
         """Others' rates and batch sizes are other ones then. Raises: `ScheduleError`."""
+        if not adjusting:
+            raise ScheduleError("and nobody makes room before the next plan")
         now_hz = self._rates_hz()
         if any(math.isinf(route.max_rate_hz) for route in self.schedule.routes):
             raise ScheduleError("and no rate is limited here")
@@ -257,6 +255,8 @@ class Fleet:
         """With its own table of hosts; the hosts are shared until `_host` takes one to change it."""
         other = copy(self)
         other.robots, other._task_of, other._hosts, other._no_room = robots, task_of, dict(self._hosts), {}
+        other._problem = self._problem.shared_by(task_of.values())
+        other._classes = {task.name: task for task in other._problem.classes}
         return other
 
     def _host(self, server: str) -> Host:
@@ -277,12 +277,12 @@ class Fleet:
 
 
 def _hosts(placements: Sequence[Placement], seen: Seen) -> dict[str, Host]:
-    """Those that share a GPU take turns."""
     on_gpu = Counter(placement.gpu or placement.server for placement in placements)
-    return {p.server: _host(p, seen, on_gpu[p.gpu or p.server]) for p in placements}
+    return {p.server: host_of(p, seen, on_gpu[p.gpu or p.server]) for p in placements}
 
 
-def _host(placement: Placement, seen: Seen, slices: int) -> Host:
+def host_of(placement: Placement, seen: Seen, slices: int = 1) -> Host:
+    """Without anybody on it. slices: models that share its GPU, and take turns."""
     gpu = placement.gpu or placement.server
     return Host(placement, seen.gpu_type(gpu, placement.gpu_type), slices=slices, lives=gpu not in seen.lost)
 

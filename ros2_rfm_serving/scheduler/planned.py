@@ -46,3 +46,5 @@ class Planned(NamedTuple):
     """False: the work that was allowed ended the search, and more of it may find a better one."""
     effort: int = 1
     """It was made with (see `PlanOrder`)."""
+    found: Schedule | None = None
+    """In force when its scheduler was started: taken up as it is, or what the plan was made beside (see `takeover`)."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ros2_rfm_serving.factory import Factory, Task
@@ -78,6 +78,8 @@ class TaskClass:
     demands: tuple[Demand, ...]
     round_trip_s: float = 0.0
     """Of the network, mean, where execution overlaps it: part of every wait."""
+    class_floor_hz: float = 0.0
+    """Of all its robots together, where that is what was declared: the fewer they are, the higher is `floor_hz`."""
 
     @property
     def max_rate_hz(self) -> float:
@@ -88,6 +90,10 @@ class TaskClass:
     def weight(self) -> float:
         """v_c K_c: what one action per second of every robot is worth (ROSA eq. 1)."""
         return self.value * self.num_robots
+
+    def shared_by(self, num_robots: int) -> TaskClass:
+        """With the floor of each of so many robots, where the class has one."""
+        return replace(self, floor_hz=self.class_floor_hz / max(num_robots, 1)) if self.class_floor_hz else self
 
     @cached_property
     def coupled(self) -> tuple[Demand, ...]:
@@ -138,6 +144,13 @@ class Problem:
     def models(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(d.model for d in self.demands))
 
+    def shared_by(self, tasks: Iterable[str]) -> Problem:
+        """With the floors of these robots, one task each. The same where no class has a floor to be shared."""
+        if not any(task.class_floor_hz for task in self.classes):
+            return self
+        counts = Counter(tasks)
+        return replace(self, classes=tuple(task.shared_by(counts[task.name]) for task in self.classes))
+
     def robots_of(self, demand: Demand) -> int:
         return self.classes[demand.task].num_robots
 
@@ -179,6 +192,7 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
         cycle_s=cycle_s,
         round_trip_s=round_trip_s if overlapped else 0.0,
         value=task.value,
+        class_floor_hz=task.class_floor_hz,
         floor_hz=task.floor_hz(count) or min(LEAST_SHARE / cycle_s, LEAST_HZ),
         overlapped=overlapped,
         demands=demands,

@@ -2,8 +2,9 @@
 anybody who need not move.
 
 Robots of a lost server have turned to its standby by themselves, long before anybody decides anything here; the schedule says the
-same. Whoever had none is spread over the others, as a newcomer is. What comes back hosts nothing yet: it stands by, warm, for those
-that nobody covers; a plan of the whole factory may give it more.
+same. Whoever had none is spread over the others, as a newcomer is, as far as that is little work (`roster.AT_ONCE`): for more, and
+for those for whom others would have to make room, the whole factory is planned, elsewhere. What comes back hosts nothing yet: it
+stands by, warm, for those that nobody covers; a plan of the whole factory may give it more.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.planning import Refit
+from ros2_rfm_serving.scheduler.roster import beside
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.types import Placement, Route, Schedule
 
@@ -64,12 +65,7 @@ def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bo
     used = {route.server for route in routes}
     placements = tuple(replace(p, standby=p.standby and p.server not in used) for p in kept.values())
     schedule = replace(before, epoch=before.epoch + 1, placements=_with_components(placements, routes), routes=routes)
-    changed, refused = rebuild(schedule), {}
-    for robot in [robot for robot in fleet.robots if robot.name in stranded]:
-        try:
-            changed = changed.admit(robot)
-        except ScheduleError as error:
-            refused[robot.name] = str(error)
+    changed, refused = beside(rebuild(schedule), [robot for robot in fleet.robots if robot.name in stranded])
     return _covered(changed, before.epoch + 1, rebuild, peers=peers), refused
 
 

@@ -8,6 +8,7 @@ Time comes as durations between two looks: no clock is read, and none can be set
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -21,6 +22,9 @@ DEFAULT_LEASE_S = 60.0
 LOOK_PERIOD_S = 0.5
 """Between two looks. One that comes later counts no longer: what the robots said while the scheduler was busy or stopped is not
 read yet, and may not be before it is stopped again."""
+AT_ONCE, FEW_SERVERS = 16, 16
+"""Robots that are admitted in one go, 1 to 12 ms each at 128 GPUs; servers, up to which it is as little work to make room for
+several of them. Whoever decides must not keep everybody else waiting."""
 MAX_REMEMBERED = 1024
 """Robots that have gone, of each kind."""
 T = TypeVar("T")
@@ -78,6 +82,11 @@ class Roster:
         self._released.pop(robot, None)
         self._leases[robot] = _Lease(task)
 
+    def inherit(self, robot: str, task: str) -> None:
+        """It is served by the schedule of a former scheduler: what it says of that one counts, as soon as it is heard."""
+        self._leases[robot] = _Lease(task, inherited=True)
+        self.inherited += 1
+
     def release(self, robot: str) -> None:
         self._forget(robot)
         _remember(self._released, robot, None)
@@ -92,8 +101,7 @@ class Roster:
         elif word.robot in self._former:
             self._leases[word.robot] = _Lease(self._former.pop(word.robot))
         elif elsewhere and word.robot not in self._released:
-            self._leases[word.robot] = _Lease(elsewhere, inherited=True)
-            self.inherited += 1
+            self.inherit(word.robot, elsewhere)
 
     def elapse(self, seconds: float) -> list[str]:
         """So much time has passed since the last look. Whose leases end."""
@@ -131,25 +139,43 @@ class Roster:
                 del self._leases[word.robot]
 
 
-def settled(fleet: Fleet, tasks: Mapping[str, str], declared: Container[str]) -> tuple[Fleet, dict[str, str]]:
+def settled(
+    fleet: Fleet, tasks: Mapping[str, str], declared: Container[str], *, admitting: bool = True
+) -> tuple[Fleet, dict[str, str]]:
     """The fleet with the robots of a roster and without those that are no longer in it, every other route as it is; and who
-    finds no room on the servers as they are: robot -> why."""
-    refused: dict[str, str] = {}
+    finds no room on the servers as they are: robot -> why.
+
+    admitting: False where a plan is made that has them."""
     for robot in fleet.robots:
         if robot.name not in declared and tasks.get(robot.name) != robot.task:
             fleet = fleet.release(robot.name)
-    for name, task in tasks.items():
-        if fleet.task_of(name) is None:
-            try:
-                fleet = fleet.admit(fleet.newcomer(name, task))
-            except ScheduleError as error:
-                refused[name] = str(error)
+    missing = newcomers(fleet, tasks)
+    if not admitting:
+        return fleet, dict.fromkeys((robot.name for robot in missing), "it comes with the plan that is being made")
+    return beside(fleet, missing)
+
+
+def beside(fleet: Fleet, robots: Sequence[Robot]) -> tuple[Fleet, dict[str, str]]:
+    """With some more robots, as far as that is little work; and who finds no room on the servers as they are: robot -> why."""
+    adjusting = len(robots) == 1 or len(fleet.hosts) <= FEW_SERVERS
+    refused = dict.fromkeys((robot.name for robot in robots[AT_ONCE:]), f"with {AT_ONCE} others: it comes with the next plan")
+    for robot in robots[:AT_ONCE]:
+        try:
+            fleet = fleet.admit(robot, adjusting=adjusting)
+        except ScheduleError as error:
+            refused[robot.name] = str(error)
     return fleet, refused
 
 
 def newcomers(fleet: Fleet, tasks: Mapping[str, str]) -> list[Robot]:
     """Robots of a roster that the fleet is without."""
-    return [fleet.newcomer(name, task) for name, task in tasks.items() if fleet.task_of(name) is None]
+    counts = Counter(robot.task for robot in fleet.robots)
+    found = []
+    for name, task in tasks.items():
+        if fleet.task_of(name) is None:
+            found.append(Robot(name=name, task=task, index=counts[task]))
+            counts[task] += 1
+    return found
 
 
 def _remember(those: dict[str, T], robot: str, what: T) -> None:

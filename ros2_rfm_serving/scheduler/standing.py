@@ -70,9 +70,14 @@ class Standing:
         self._uncovered: tuple[str, ...] = ()
         self._fleet = first.fleet
         self._run(first.factory)
+        for robot in first.fleet.robots:
+            if robot.name not in self.declared:
+                roster.inherit(robot.name, robot.task)
         book.planned(first, "the scheduler began")
         self._publish(first.fleet)
         self._look_further(first)
+        if first.found:
+            self._background = self._order(self.factory, first.fleet.robots, needed=False)
 
     @property
     def epoch(self) -> int:
@@ -86,11 +91,12 @@ class Standing:
 
     def settle(self) -> None:
         """The schedule follows the roster: leases end, and robots that a former scheduler admitted are found."""
-        fleet, self.no_room = settled(self._fleet, self._expected, self.declared)
+        planning = self._needs_plan
+        fleet, self.no_room = settled(self._fleet, self._expected, self.declared, admitting=not planning)
         if fleet is not self._fleet:
             self._change(fleet, f"beside the robots of the descriptor: {', '.join(self._roster.tasks) or 'none'}")
         attempt = (self.epoch, *self.no_room)
-        if self.no_room and attempt != self._tried:
+        if self.no_room and not planning and attempt != self._tried:
             self._tried = attempt
             self._log.warning("; ".join(dict.fromkeys(self.no_room.values())) + ": planning the whole factory anew")
             self._background = self._order(self.factory, [*fleet.robots, *newcomers(fleet, self._expected)])
@@ -198,7 +204,14 @@ class Standing:
         self._log.info(what)
         self._book.changed(self._fleet, fleet, what)
         self._publish(fleet)
-        self._background = self._order(self.factory, fleet.robots, needed=False) if fleet.robots else None
+        needed = self._needs_plan or bool(broken(fleet))  # who is left may owe their class more
+        robots = [*fleet.robots, *newcomers(fleet, self._expected)] if needed else fleet.robots
+        self._background = self._order(self.factory, robots, needed=needed) if robots else None
+
+    @property
+    def _needs_plan(self) -> bool:
+        """One is being made that some robots are not served without, or that a promise needs."""
+        return self._background is not None and self._background.needed
 
     def _go_over(self, planned: Planned, why: str) -> None:
         """To a plan of the whole factory."""

@@ -12,7 +12,19 @@ from collections.abc import Callable, Iterable
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler import LOOK_PERIOD_S, Fleet, InForce, Lookout, Order, Planned, PlanOrder, Roster, Word, plan
+from ros2_rfm_serving.scheduler import (
+    LOOK_PERIOD_S,
+    Fleet,
+    InForce,
+    Lookout,
+    Order,
+    Planned,
+    PlanOrder,
+    Roster,
+    Word,
+    plan,
+    resumed,
+)
 from ros2_rfm_serving.scheduler.planning import WORK_PER_SERVER
 from ros2_rfm_serving.scheduler.standing import Book
 from ros2_rfm_serving.scheduler.watch import Finding, RobotWord, ServerWord
@@ -45,9 +57,10 @@ class SimulatedScheduler:
         work: float | None = None,
         unit_s: float = 1.0,
         book: Book | None = None,
+        found: Schedule | None = None,
     ) -> None:
         """work: of one plan (see `budget`); None: as the live one's. unit_s: what one unit of it takes. book: hears of every
-        schedule before it is published. Raises: `RfmError`."""
+        schedule before it is published. found: the schedule in force, of a predecessor. Raises: `RfmError`."""
         self.events, self.schedules = events, list[Schedule]()
         self.published: list[Callable[[Schedule, float], None]] = []
         self.silent: set[str] = set()
@@ -56,7 +69,11 @@ class SimulatedScheduler:
         self._running: PlanOrder | None = None
         self._looking = False
         self.roster = Roster(IDENTITY, lease_s)
-        first = plan(PlanOrder(factory=factory, robots=tuple(factory.robots), policy=policy), profile, catalogue, work=work)
+        order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy=policy)
+        if found:
+            first, self.words = resumed(order, found, profile, catalogue, work=work)
+        else:
+            first, self.words = plan(order, profile, catalogue, work=work), "begins"
         self.brain = InForce(first, self.roster, self._publish, logging.getLogger(__name__), book or NoBook())
         self._drive()
 

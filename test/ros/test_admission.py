@@ -67,6 +67,7 @@ def rig(ros_domain: int, tmp_path: Path) -> Iterator[GuestRig]:
     (tmp_path / "factory.yaml").write_text(FACTORY + TASKS)
     parameters = [
         f"scheduler:factory_file:={tmp_path / 'factory.yaml'}",
+        "scheduler:look_around_s:=0.0",
         "model_server:server:=server_1",
         "robot:robot:=arm_1",
         "robots:robots:=[guest]",

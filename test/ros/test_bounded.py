@@ -121,6 +121,7 @@ def factory(ros_domain: int, tmp_path: Path) -> Iterator[tuple[Any, Node, list[A
     (tmp_path / "factory.yaml").write_text(FACTORY)
     parameters = [
         f"scheduler:factory_file:={tmp_path / 'factory.yaml'}",
+        "scheduler:look_around_s:=0.0",
         "model_server:server:=server_1",
         "robot:robot:=arm_1",
         "foreman:robots:=[arm_1]",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import rclpy
 import yaml
-from diagnostic_msgs.msg import DiagnosticArray
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
 
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
@@ -36,7 +36,8 @@ ROBOT = ("robot:=arm_1",)
 @pytest.fixture
 def statuses(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, Any]]:
     (tmp_path / "factory.yaml").write_text(FACTORY)
-    parameters = [f"scheduler:factory_file:={tmp_path / 'factory.yaml'}", "model_server:server:=server_1"]
+    factory = f"scheduler:factory_file:={tmp_path / 'factory.yaml'}"
+    parameters = [factory, "scheduler:look_around_s:=0.0", "model_server:server:=server_1"]
     parameters += [f"robot:{one}" for one in ROBOT]
     rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
     heard: dict[str, Any] = {}
@@ -93,3 +94,28 @@ def test_every_status_has_its_place_and_says_whose_it_is(repository: Path, statu
     robot = {value.key: value.value for value in statuses["arm_1: robot"].values}
     assert robot["image_age_s front"] == robot["state_age_s"] == "inf", "no reading ever came"
     assert (robot["image_topic front"], robot["state_topics"]) == ("/arm_1/camera/front/image/compressed", "/arm_1/state")
+
+
+def test_a_full_log_disk_is_said_and_counted(ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/proc has no room for anything, as a full disk; the scheduler goes on."""
+    (tmp_path / "factory.yaml").write_text(FACTORY)
+    parameters = [f"scheduler:factory_file:={tmp_path / 'factory.yaml'}", "scheduler:look_around_s:=0.0"]
+    rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
+    monkeypatch.setenv("ROS_LOG_DIR", "/proc")
+    heard: list[Any] = []
+    scheduler, listener, spinner = SchedulerNode(), Node("listener"), executor()
+    listener.create_subscription(DiagnosticArray, "/diagnostics", lambda array: heard.extend(array.status), 10)
+    nodes: list[Node] = [scheduler, listener]
+    for node in nodes:
+        spinner.add_node(node)
+    try:
+        end_s = time.monotonic() + 60.0
+        while not (said := [one for one in heard if "no room for logs in /proc" in one.message]) and time.monotonic() < end_s:
+            spinner.spin_once(timeout_sec=0.1)
+        assert said and said[0].level == DiagnosticStatus.WARN
+        assert {value.key: value.value for value in said[0].values}["log disk full, times"] == "1"
+    finally:
+        spinner.shutdown()
+        for node in nodes:
+            node.destroy_node()
+        rclpy.try_shutdown()

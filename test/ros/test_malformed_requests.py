@@ -41,6 +41,7 @@ SERVICES: dict[str, tuple[str, Any]] = {
     "close_session": ("srv.CloseSession.Request", srv.CloseSession.Request(robot=OTHER, component="system1")),
     "reset_episode": ("srv.ResetEpisode.Request", srv.ResetEpisode.Request(robot=OTHER, component="system1")),
     "describe": ("srv.DescribeServer.Request", srv.DescribeServer.Request()),
+    "get_schedule": ("srv.GetSchedule.Request", srv.GetSchedule.Request()),
     "infer/_action/send_goal": ("action.Infer.Impl.SendGoalService.Request", goal()),
 }
 

@@ -111,7 +111,8 @@ PROFILED_S: dict[int, float] = {}
 def rig(ros_domain: int, tmp_path: Path, repository: Path) -> Iterator[Rig]:
     PROFILED_S.update(load_profiles(repository / "config" / "profiles").service_s(MODEL, "EMULATED", "fixed"))
     (tmp_path / "factory.yaml").write_text(FACTORY)
-    rclpy.init(args=["--ros-args", "-p", f"scheduler:factory_file:={tmp_path / 'factory.yaml'}"])
+    parameters = [f"scheduler:factory_file:={tmp_path / 'factory.yaml'}", "scheduler:look_around_s:=0.0"]
+    rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
     made = Rig()
     try:
         yield made

@@ -42,6 +42,7 @@ def graph(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, str]]:
     (tmp_path / "factory.yaml").write_text(FACTORY)
     parameters = [
         f"scheduler:factory_file:={tmp_path / 'factory.yaml'}",
+        "scheduler:look_around_s:=0.0",
         "model_server:server:=server_1",
         "model_server:refetch_after_s:=0.1",
         "robot:robot:=arm_1",

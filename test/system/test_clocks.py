@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from rfm_serving.msg import RobotStatus, ServerStatus
+from rfm_serving.msg import RobotStatus, Schedule, ServerStatus
 
 from ros2_rfm_serving.ros.wire import qos
 from test.system.test_faults import SERVER, Floor, Witness, begin_task, factory
@@ -17,6 +17,8 @@ WATCH_S = 6.0
 """Longer than a liveliness lease and than the repetition of a schedule."""
 FEWEST_HEARD = 3
 """Statuses in that time, of two a second: a busy machine may swallow some, a clock that stands still all of them."""
+FEWEST_SCHEDULES = 2
+"""The one that is latched, and one of those that are repeated every 2 s."""
 
 
 class WallClock:
@@ -35,9 +37,9 @@ class WallClock:
             file.write(struct.pack("=q", round(1e9 * seconds)))
 
 
-def statuses_of(witness: Witness, seconds: float) -> tuple[int, int]:
-    """(robot's, server's) heard meanwhile."""
-    heard = [0, 0]
+def statuses_of(witness: Witness, seconds: float) -> tuple[int, int, int]:
+    """(robot's, server's, schedules) heard meanwhile."""
+    heard = [0, 0, 0]
 
     def count(kind: int) -> None:
         heard[kind] += 1
@@ -45,16 +47,18 @@ def statuses_of(witness: Witness, seconds: float) -> tuple[int, int]:
     subscriptions = [
         witness.create_subscription(RobotStatus, "/arm_1/rfm/status", lambda _: count(0), qos.ROBOT_STATUS),
         witness.create_subscription(ServerStatus, f"/rfm/servers/{SERVER}/status", lambda _: count(1), qos.SERVER_STATUS),
+        witness.create_subscription(Schedule, "/rfm/schedule", lambda _: count(2), qos.SCHEDULE_HEARD),
     ]
     witness.watch(seconds)
     for subscription in subscriptions:
         witness.destroy_subscription(subscription)
-    return heard[0], heard[1]
+    return heard[0], heard[1], heard[2]
 
 
 def works_as_before(floor: Floor, witness: Witness) -> None:
     chunks, seen = len(witness.chunks), len(witness.states)
-    robot, server = statuses_of(witness, WATCH_S)
+    robot, server, schedules = statuses_of(witness, WATCH_S)
+    assert schedules >= FEWEST_SCHEDULES, "the scheduler has stopped repeating itself"
     assert robot >= FEWEST_HEARD and server >= FEWEST_HEARD, (robot, server)
     assert len(witness.chunks) > chunks + 3, "no chunks any more"
     lost = {RobotStatus.RECONNECTING, RobotStatus.DEAD}

@@ -112,6 +112,7 @@ def _inputs(planned: Planned, factory: str, profiles: str) -> dict[str, Any]:
         "policy": planned.policy,
         "seen": seen.to_json(planned.seen),
         "effort": planned.effort,
+        **({"found": codec.plain(planned.found)} if planned.found else {}),
     }
 
 

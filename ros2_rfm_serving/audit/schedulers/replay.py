@@ -11,7 +11,7 @@ from ros2_rfm_serving.audit.schedulers.book import BACKGROUND, CHANGED, hashed, 
 from ros2_rfm_serving.errors import RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.scheduler import Fleet, rebuilt, seen, start_fleet
+from ros2_rfm_serving.scheduler import Fleet, PlanOrder, rebuilt, resumed, seen, start_fleet
 from ros2_rfm_serving.scheduler.planning import refit_by
 from ros2_rfm_serving.types import Schedule
 
@@ -92,6 +92,8 @@ class SchedulerReplay:
 
     def _made(self, inputs: Mapping[str, Any], previous: Schedule | None) -> Fleet:
         """Raises: `RfmError`."""
+        if found := _schedule(inputs.get("found")):
+            return self._resumed(inputs, found)
         return start_fleet(
             self._factories[inputs["factory"]],
             robots_of(inputs),
@@ -103,6 +105,12 @@ class SchedulerReplay:
             seen=seen.from_json(inputs.get("seen", {})),
             effort=inputs.get("effort", 1),
         )
+
+    def _resumed(self, inputs: Mapping[str, Any], found: Schedule) -> Fleet:
+        """As its predecessor's schedule was found. Raises: `RfmError`."""
+        factory, robots = self._factories[inputs["factory"]], tuple(robots_of(inputs))
+        order = PlanOrder(factory=factory, robots=robots, policy=inputs["policy"])
+        return resumed(order, found, self._profile, self._catalogue)[0].fleet
 
     def _as_planned(self, inputs: Mapping[str, Any], schedule: Any) -> Fleet:
         """Without planning: as the schedule says. Raises: `RfmError`."""

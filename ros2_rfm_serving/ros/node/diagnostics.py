@@ -9,6 +9,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.duration import Duration
 from rclpy.node import Node
 
+from ros2_rfm_serving.ros.node.log_disk import LogDisk
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.types.wall_clock import WallClock
@@ -32,13 +33,17 @@ class Diagnostics:
     def __init__(self, node: Node, parts: Callable[[], Sequence[Part]]) -> None:
         self._node, self._parts = node, parts
         self._publisher = node.create_publisher(DiagnosticArray, TOPIC, 10)
-        self._turn, self._wall_clock = 0, WallClock()
+        self._turn, self._wall_clock, self._log_disk = 0, WallClock(), LogDisk.of_process()
         self._timer = every(node, PERIOD_S / TURNS, self._take_turn)
 
     def publish(self, *statuses: DiagnosticStatus) -> None:
-        if stepped := key_values(self._wall_clock.figures(clock())):
+        figures = self._wall_clock.figures(clock()) | (self._log_disk.figures() if self._log_disk else {})
+        for status in statuses if figures else ():
+            status.values = [*status.values, *key_values(figures)]
+        if self._log_disk and (problem := self._log_disk.problem):
             for status in statuses:
-                status.values = [*status.values, *stepped]
+                status.level = max(status.level, DiagnosticStatus.WARN)
+                status.message = f"{status.message}; {problem}"
         array = DiagnosticArray(status=list(statuses))
         array.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(array)
@@ -58,6 +63,8 @@ class Diagnostics:
     def _take_turn(self) -> None:
         self._wall_clock.look(time.time(), clock())
         self._turn = (self._turn + 1) % TURNS
+        if self._log_disk and not self._turn:
+            self._log_disk.look()
         told = (tell() for tell in turn_of(self._parts(), self._turn))
         statuses = [status for status in told if status is not None]
         if statuses:

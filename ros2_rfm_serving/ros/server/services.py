@@ -12,11 +12,11 @@ from ros2_rfm_serving.errors import CapacityError, RfmError, SessionError
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.serving import Serving
-from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.wire.session_messages import contract_to, session_request_from
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.quota import Quotas
-from ros2_rfm_serving.types import SessionGrant, SessionRequest
+from ros2_rfm_serving.types import Following, SessionGrant, SessionRequest
 
 OPENINGS_HZ, OPENINGS_AT_ONCE = 2.0, 10
 """Sessions that one robot may ask for, of all its components."""
@@ -33,15 +33,18 @@ class Services:
         name: Callable[[str], str],
         serving: Callable[[], Serving | None],
         refusal: Callable[[], RfmError | None],
+        following: Following,
         topics: ReplyTopics,
     ) -> None:
         """`name`: of a service -> on the graph."""
         self._node, self._serving, self._refusal, self._topics = node, serving, refusal, topics
+        self._following = following
         self._openings = Quotas(OPENINGS_AT_ONCE)
         node.create_service(srv.OpenSession, name("open_session"), self._on_open, qos_profile=qos.CONTROL)
         node.create_service(srv.CloseSession, name("close_session"), self._on_close, qos_profile=qos.CONTROL)
         node.create_service(srv.ResetEpisode, name("reset_episode"), self._on_reset, qos_profile=qos.CONTROL)
         node.create_service(srv.DescribeServer, name("describe"), self._on_describe, qos_profile=qos.CONTROL)
+        node.create_service(srv.GetSchedule, name("get_schedule"), self._on_get_schedule, qos_profile=qos.CONTROL)
 
     def _on_open(self, request: Any, response: Any) -> Any:
         serving, refusal = self._serving(), self._refusal()
@@ -102,6 +105,11 @@ class Services:
             response.max_batch_size = server.max_batch_size
             response.sessions = server.session_names()
             response.max_sessions = server.occupancy.max_sessions
+        return response
+
+    def _on_get_schedule(self, request: Any, response: Any) -> Any:
+        if schedule := self._following.schedule:
+            response.schedule = convert.schedule_to(schedule, "")
         return response
 
 

@@ -23,6 +23,9 @@ TOLERANCE = 0.1
 LEAST_TRAVEL_S = 0.005
 """So much of a difference is none, of the way to a server."""
 MOST_TRAVEL_S = 10.0
+TAIL_ANSWERS = 100
+"""That a robot's percentiles are of: until so many came under the schedule in force, what they have above the server's is not the
+network's, but of queues that are no more."""
 LEAST_CYCLE_S, MOST_RATIO = 1e-4, 100.0
 """Beyond these it was not measured: seconds of a chunk, calls per action."""
 SAMPLE = 32
@@ -38,10 +41,13 @@ class _Factor:
     """That plans are made with."""
     least: float = 0.0
 
+    sharp: bool = True
+    """Only what is known well takes the place of what is in use."""
+
     def look(self) -> bool:
         interval = self.means.interval()
         tolerance = max(TOLERANCE * self.used, self.least)
-        if interval is None or not interval.replaces(self.used, tolerance):
+        if interval is None or not (interval.replaces if self.sharp else interval.is_far_from)(self.used, tolerance):
             return False
         self.used = round(max(interval.mean, 0.0), 4)
         return True
@@ -56,6 +62,8 @@ class _Task:
     calls: dict[str, _Factor] = field(default_factory=dict)
     robots: dict[str, tuple[RobotWord, float]] = field(default_factory=dict)
     """Their last words that made a lot, and when."""
+    answered: dict[str, int] = field(default_factory=dict)
+    """Robot -> answers before the schedule in force."""
 
 
 class Factors:
@@ -68,7 +76,7 @@ class Factors:
         """What plans are made with until something else is measured."""
         self._tasks = {
             name: _Task(
-                travel=_Factor(Means(LEAST_TRAVEL_S), factory.network_of(name).mean_s, LEAST_TRAVEL_S),
+                travel=_Factor(Means(LEAST_TRAVEL_S), factory.network_of(name).mean_s, LEAST_TRAVEL_S, sharp=False),
                 tail=_Factor(Means(LEAST_TRAVEL_S), factory.network_of(name).at_s(99.0), LEAST_TRAVEL_S),
                 cycle=_Factor(Means(), task.cycle_period_s) if task.execution.horizon.policy != "static" else None,
                 calls={
@@ -81,9 +89,11 @@ class Factors:
         }
 
     def keep(self, robots: Container[str]) -> None:
-        """Others have left: somebody else may be heard in their place."""
+        """Another schedule: who has left makes room for somebody else, and tails are of what was before for a while."""
         for task in self._tasks.values():
             task.robots = {name: word for name, word in task.robots.items() if name in robots}
+            task.tail.means.forget()
+            task.answered.clear()
 
     def wants(self, robot: str, task: str) -> bool:
         """Whether this one is, or may be, in the sample."""
@@ -148,7 +158,8 @@ class Factors:
         if answers <= 0:
             return
         self._add(task.travel, answers, round_trips_s / answers - latency_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
-        self._add(task.tail, answers, word.round_trip_p99_s - latency_p99_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
+        if _answers(word) - task.answered.setdefault(word.robot, _answers(before)) >= TAIL_ANSWERS:
+            self._add(task.tail, answers, word.round_trip_p99_s - latency_p99_s, -MOST_TRAVEL_S, MOST_TRAVEL_S)
         if task.cycle and (chunks := word.horizons - before.horizons) > 0:
             self._add(task.cycle, chunks, (word.horizons_s - before.horizons_s) / chunks, LEAST_CYCLE_S, MOST_RATIO)
         for component, factor in task.calls.items():
@@ -162,3 +173,8 @@ class Factors:
             factor.means.add(weight, value)
         else:
             self.implausible += 1
+
+
+def _answers(word: RobotWord) -> int:
+    """Of System 1, since the robot's start."""
+    return word.asked[SYSTEM1].answers if SYSTEM1 in word.asked else 0

@@ -19,6 +19,8 @@ SIGMAS = 4.0
 CONFIDENCE = 0.99
 AT_THE_CHANGE = 2
 """Of the newest lots, the first ones, which may be of either level."""
+FAR = 0.5
+"""Width of an interval, in distances from what is in use, up to which it takes the place of that."""
 CHANGED = 0.03
 """Relative difference below which lots are of one level."""
 
@@ -35,7 +37,14 @@ class Interval(NamedTuple):
 
     def replaces(self, value: float, tolerance: float) -> bool:
         """Whether all of it is further from `value` than this, and it is no wider itself."""
-        return (self.low > value + tolerance or self.high < value - tolerance) and self.high - self.low <= 2 * tolerance
+        return self._is_beyond(value, tolerance) and self.high - self.low <= 2 * tolerance
+
+    def is_far_from(self, value: float, tolerance: float) -> bool:
+        """The same, or further from `value` than it is wide: it is not sharp, and much nearer to what is so."""
+        return self._is_beyond(value, tolerance) and self.high - self.low <= max(2 * tolerance, FAR * abs(self.mean - value))
+
+    def _is_beyond(self, value: float, tolerance: float) -> bool:
+        return self.low > value + tolerance or self.high < value - tolerance
 
 
 class Means:

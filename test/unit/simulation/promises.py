@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.descriptor import ExecutionMode
+from ros2_rfm_serving.factory.descriptor import ActionRateFloor, ExecutionMode
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
-ROUNDING = 1e-5
+ROUNDING, FLOOR_ROUNDING = 1e-5, 1e-3
 
 
 class Promises:
@@ -34,8 +34,8 @@ class Promises:
             self._slos_hold(server)
         for robot, task in self._robots.items():
             rate_hz = self._reached_hz(robot)
-            floor_hz = self._factory.tasks[task].min_action_rate_hz or 0.0
-            assert isinstance(floor_hz, float)
+            declared = self._factory.tasks[task].min_action_rate_hz
+            floor_hz = declared if isinstance(declared, float) else 0.0
             assert rate_hz >= floor_hz * (1 - ROUNDING), f"{robot}: {rate_hz} of {floor_hz} actions/s"
             given_hz = self._of[robot][SYSTEM1].predicted_rate_hz
             owed = owed_hz(robot, task)
@@ -43,6 +43,13 @@ class Promises:
         for route in self._schedule.routes:
             if route.standby:
                 self._standby_carries(route)
+
+    def class_floors_hold(self, but: Container[str]) -> None:
+        """Of classes as a whole, which who comes and goes may break until the next plan; but: of those for which there is none."""
+        for name, task in self._factory.tasks.items():
+            robots = [robot for robot, mine in self._robots.items() if mine == name]
+            if robots and name not in but and isinstance(floor := task.min_action_rate_hz, ActionRateFloor) and floor.per_class:
+                assert sum(map(self._reached_hz, robots)) >= floor.per_class * (1 - FLOOR_ROUNDING), name
 
     # --- one by one ---
 

@@ -6,6 +6,7 @@ The scheduler is the live node's own (`scheduler/in_force.py`), in virtual time.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,9 +17,10 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.cli.simulate import turnover_of
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.descriptor import Execution, ExecutionMode, Standby
+from ros2_rfm_serving.factory.descriptor import ActionRateFloor, Execution, ExecutionMode, Standby
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler import Fleet, Order, Planned
+from ros2_rfm_serving.scheduler import Fleet, Order, Planned, PlanOrder, plan
+from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.simulation.day import DayReport, Turnover, live_through
 from ros2_rfm_serving.simulation.events import Events
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
@@ -35,14 +37,15 @@ def drawn(seed: int) -> tuple[Factory, Profile]:
     servers, classes = rng.randint(2, 5), rng.randint(1, 3)
     size = Size(servers=servers, robots=rng.randint(classes, 6 * servers), classes=classes, models=rng.randint(1, min(servers, 3)))
     made = random_factory(size, seed)
-    tasks = {}
+    tasks, counts = {}, Counter(robot.task for robot in made.factory.robots)
     for name, task in made.factory.tasks.items():
         highest_hz = 1.0 / task.cycle_period_s
         floor_hz = round(rng.uniform(0.1, 0.6) * highest_hz, 3) if rng.random() < 0.5 else None
+        floor = ActionRateFloor(per_class=floor_hz * counts[name]) if floor_hz and rng.random() < 0.5 else floor_hz
         mode = ExecutionMode.ASYNC if rng.random() < 0.3 else ExecutionMode.SYNC
         percentile = rng.choice([99.0, 99.0, 95.0, 90.0])
         tasks[name] = task.model_copy(
-            update={"min_action_rate_hz": floor_hz, "execution": Execution(mode=mode), "percentile": percentile}
+            update={"min_action_rate_hz": floor, "execution": Execution(mode=mode), "percentile": percentile}
         )
     reserved = 1 if servers > 2 and rng.random() < 0.4 else 0
     standby = Standby(num_servers=reserved, peers=rng.random() < 0.7)
@@ -108,6 +111,18 @@ class Day:
         self.schedules.append(schedule)
         served = {route.robot: route.task for route in schedule.routes}
         Promises(schedule, served, self.scheduler.brain.factory, self.profile).hold(self.told.owed_hz)
+
+    def class_floors_hold(self) -> None:
+        """Or there is no plan for those who are there, and the scheduler says so."""
+        brain = self.scheduler.brain
+        said = {word for words in broken(brain.fleet) for word in words.split("'")}
+        try:
+            plan(PlanOrder(factory=brain.factory, robots=brain.fleet.robots, policy="best"), self.profile, None, work=0.0)
+        except ScheduleError:
+            pass
+        else:
+            said = set()
+        Promises(self.schedules[-1], self.present, brain.factory, self.profile).class_floors_hold(but=said)
 
     # --- what happens ---
 
@@ -213,6 +228,7 @@ def test_every_promise_holds_after_every_event(
     day.passes(LEASE_S + 3_600.0)
     assert all(order.answer is not None for order in day.pending) and day.scheduler.brain.wanted is None, "whoever asks is answered"
     assert not day.silent_s and not day.scheduler.brain.no_room
+    day.class_floors_hold()
 
 
 def test_a_day_of_guests_adds_up_and_is_the_same_again() -> None:

@@ -50,7 +50,14 @@ pick:
 
 
 def told(
-    declared: Factory, profile: Profile, settled_s: float, conditions: Conditions, *, watches: bool, seconds: float = 10.0
+    declared: Factory,
+    profile: Profile,
+    settled_s: float,
+    conditions: Conditions,
+    *,
+    watches: bool,
+    seconds: float = 10.0,
+    seed: int = 1,
 ) -> tuple[Report, SimulatedScheduler]:
     """Measured from `settled_s` on."""
     return simulate_watched(
@@ -58,7 +65,7 @@ def told(
         CATALOGUE,
         profile,
         seconds=seconds,
-        seed=1,
+        seed=seed,
         warm_up_s=settled_s,
         conditions=conditions,
         watches=watches,
@@ -147,6 +154,18 @@ def test_a_network_that_gets_worse(profile: Profile) -> None:
     )
     assert scheduler.lookout.watch.seen.travels["pick"].mean_s == pytest.approx(0.084, abs=0.01)
     assert slo(blind) < 0.5 and slo(seeing) > 0.97 and seeing.goodput > 1.3 * blind.goodput
+
+
+@pytest.mark.parametrize(("seed", "settled_s"), [(2, SETTLED_S), (3, 45.0)])
+def test_the_network_is_known_whatever_queues_robots_have_met(profile: Profile, seed: int, settled_s: float) -> None:
+    """Robots meet queues of their own, for as long as they keep their phases: the mean over them is sure enough long before it is
+    sharp, and what their tails have from the queues before the new plan is not the network's."""
+    network = Network(trace=((0.0, 0.002), (CHANGE_S, 0.041), (1e4, 0.041)))
+    declared = factory(robots=16, execution="mode: async", slo_ms=200)
+    seeing, scheduler = told(declared, profile, settled_s, Conditions(network=network), watches=True, seconds=8.0, seed=seed)
+    travel = scheduler.lookout.watch.seen.travels["pick"]
+    assert travel.mean_s == pytest.approx(0.082, abs=0.004) and travel.tail_s < 0.09
+    assert slo(seeing) > 0.99 and seeing.goodput > 43.0
 
 
 def test_asynchronous_robots_fall_out_of_each_other_s_way(profile: Profile) -> None:

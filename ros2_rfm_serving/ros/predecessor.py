@@ -1,0 +1,68 @@
+"""What a scheduler's predecessor left behind: the schedule that servers of a running factory follow, by their own word."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.task import Future
+from rfm_serving import srv
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.node.runtime import clock, executor
+from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.types import Schedule
+
+ASKED = 16
+"""Servers: any one of them knows the whole schedule."""
+ANSWER_S = 5.0
+"""For the answer of one that is there, on a machine that has much to do."""
+
+
+def found_in_force(names: qos.Names, servers: Sequence[str], seconds: float, log: Any) -> Schedule | None:
+    """Looks around for so long, before anything else runs in the process. None: nobody follows any schedule."""
+    asker = Node("scheduler_asks", enable_rosout=False, start_parameter_services=False)
+    try:
+        return _of_most(_told(_asked(asker, names, servers[:ASKED], seconds), log))
+    finally:
+        asker.destroy_node()
+
+
+def _asked(asker: Node, names: qos.Names, servers: Iterable[str], seconds: float) -> list[Future]:
+    clients = {
+        server: asker.create_client(srv.GetSchedule, names.server(server, "get_schedule"), qos_profile=qos.CONTROL)
+        for server in servers
+    }
+    asked: dict[str, Future] = {}
+    spinner, begin_s = executor(), clock()
+    spinner.add_node(asker)
+    try:
+        while sum(future.done() for future in asked.values()) < len(clients):
+            waits = any(not future.done() for future in asked.values())
+            if clock() - begin_s > seconds + (ANSWER_S if waits else 0.0):
+                break
+            for server in [s for s, client in clients.items() if s not in asked and client.service_is_ready()]:
+                asked[server] = clients[server].call_async(srv.GetSchedule.Request())
+            spinner.spin_once(timeout_sec=0.05)
+    finally:
+        spinner.shutdown()
+    return [future for future in asked.values() if future.done()]
+
+
+def _told(answers: Iterable[Future], log: Any) -> list[Schedule]:
+    schedules = []
+    for answer in answers:
+        if (message := answer.result().schedule).epoch:
+            try:
+                schedules.append(convert.schedule_from(message))
+            except BadMessageError as error:
+                log.warning(f"a server follows a schedule that cannot be read: {error}")
+    return schedules
+
+
+def _of_most(schedules: Sequence[Schedule]) -> Schedule | None:
+    """The newest of the scheduler that most of them follow."""
+    counts = Counter(schedule.scheduler for schedule in schedules)
+    return max(schedules, key=lambda schedule: (counts[schedule.scheduler], schedule.epoch), default=None)

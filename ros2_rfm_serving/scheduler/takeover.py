@@ -1,0 +1,163 @@
+"""A scheduler that is started again takes up what runs: the schedule that its predecessor made and that servers still follow.
+
+Where that schedule serves every declared robot and keeps every promise by what is known now, it goes on under the next epoch, and
+nothing reloads or moves. Otherwise the factory is planned beside it, as at a replan: what need not move stays (`Migration`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.factory import Catalogue, Robot
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler.adaptation import Fleet, host_of
+from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
+from ros2_rfm_serving.scheduler.planning import curves_of, plan, problem_of
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
+from ros2_rfm_serving.scheduler.promises import broken
+from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
+
+SETTLINGS = 60
+"""Looks at loads and rates in turn, each half the way: more change no rate."""
+
+
+def resumed(
+    order: PlanOrder, found: Schedule, profile: Profile, catalogue: Catalogue | None, *, work: float | None = None
+) -> tuple[Planned, str]:
+    """What runs, or what takes its place; and which of the two it is, in words. Raises: as `plan`.
+
+    order: of the declared robots; guests that the schedule serves come with it.
+    """
+    everybody = replace(order, robots=(*order.robots, *_guests(order, found)))
+    problem = problem_of(order.factory, Counter(robot.task for robot in everybody.robots), profile, catalogue, order.seen)
+    curves = curves_of(problem, profile)
+    known = _understood(everybody, found, problem, curves)
+    try:
+        fleet = _kept(replace(everybody, previous=known), found, problem, curves)
+    except ScheduleError as error:
+        why = f"schedule {found.epoch} of its predecessor cannot go on ({error}): planned anew beside it"
+        return _planned(everybody, order, known, profile, catalogue, work)._replace(found=found, previous=None), why
+    made = Planned(fleet, order.factory, None, order.policy, seen=order.seen, found=found)
+    return made, f"takes over schedule {found.epoch} of its predecessor: nothing moves"
+
+
+def _planned(
+    everybody: PlanOrder, order: PlanOrder, known: Schedule, profile: Profile, catalogue: Catalogue | None, work: float | None
+) -> Planned:
+    """Guests that find no room are to ask again. Raises: as `plan`."""
+    try:
+        return plan(replace(everybody, previous=known), profile, catalogue, work=work)
+    except ScheduleError:
+        if everybody.robots == order.robots:
+            raise
+        return plan(replace(order, previous=known), profile, catalogue, work=work)
+
+
+def _guests(order: PlanOrder, found: Schedule) -> list[Robot]:
+    """Robots that nobody declared and that are served, of tasks that there are."""
+    declared = {robot.name for robot in order.robots}
+    tasks = {route.robot: route.task for route in found.routes if route.robot not in declared and route.task in order.factory.tasks}
+    counts = Counter(robot.task for robot in order.robots)
+    guests = []
+    for name, task in tasks.items():
+        guests.append(Robot(name=name, task=task, index=counts[task]))
+        counts[task] += 1
+    return guests
+
+
+def _understood(order: PlanOrder, found: Schedule, problem: Problem, curves: Curves) -> Schedule:
+    """What of it this factory could have planned: servers as declared, and robots with all their components on such servers; with
+    the rates that are to be expected."""
+    measured, gpus = set(curves.profile.measured()), order.factory.gpu_types
+    placements = tuple(
+        p
+        for p in found.placements
+        if gpus.get(p.server) == p.gpu_type and (p.model, p.gpu_type, p.batching, p.batch_size) in measured
+    )
+    hosted = {placement.server: placement.model for placement in placements}
+    routes: dict[str, dict[str, Route]] = defaultdict(dict)
+    for route in found.routes:
+        routes[route.robot][route.component] = route
+    whole = [
+        route
+        for robot in order.robots
+        for mine in [routes[robot.name]]
+        if {c: (r.task, hosted.get(r.server)) for c, r in mine.items()}
+        == {c: (robot.task, component.model) for c, component in order.factory.tasks[robot.task].components.items()}
+        for route in mine.values()
+    ]
+    known = replace(found, placements=placements, scheduler=0, released=())
+    return replace(known, routes=_settled(sorted(whole, key=lambda r: (r.robot, r.component)), known, problem, curves))
+
+
+def _kept(order: PlanOrder, found: Schedule, problem: Problem, curves: Curves) -> Fleet:
+    """What was understood of a schedule under the next epoch, with those declared robots that it left out. Raises:
+    `ScheduleError`."""
+    known = order.previous
+    assert known is not None
+    if found.policy != order.policy:
+        raise ScheduleError(f"it was planned by the policy {found.policy!r}")
+    if strange := sorted({p.server for p in found.placements} - {p.server for p in known.placements}):
+        raise ScheduleError(f"what it says of {', '.join(strange)} is not of this factory")
+    names = {route.robot for route in known.routes}
+    actions_hz = sum(route.predicted_rate_hz for route in known.routes if route.component == SYSTEM1)
+    going_on = replace(known, epoch=order.epoch, predicted_actions_hz=actions_hz)
+    fleet = Fleet(problem, curves, going_on, [robot for robot in order.robots if robot.name in names])
+    for robot in order.robots:
+        fleet = fleet if robot.name in names else fleet.admit(robot)
+    if problems := broken(fleet):
+        raise ScheduleError("; ".join(problems))
+    return Fleet(problem, curves, replace(fleet.schedule, epoch=order.epoch), fleet.robots)
+
+
+def _settled(routes: Sequence[Route], found: Schedule, problem: Problem, curves: Curves) -> tuple[Route, ...]:
+    """With the rates that are to be expected: robots wait for servers, whose latency follows from what robots ask, up to their
+    caps. What a schedule expects is its scheduler's own, and not on the wire."""
+    kinds = _kinds(routes, problem)
+    configs = {p.server: host_of(p, problem.seen).config for p in found.placements}
+    load_hz = dict.fromkeys(configs, 0.0)
+    for _ in range(SETTLINGS):
+        mean_s = {server: curves.mean(config).at(load_hz[server]) for server, config in configs.items()}
+        asked_hz = dict.fromkeys(configs, 0.0)
+        for kind, robots in kinds.items():
+            rate_hz = kind.rate_hz(mean_s)
+            for demand, server, _ in kind.seats:
+                asked_hz[server] += len(robots) * demand.rate_hz(rate_hz)
+        load_hz = {server: (hz + asked_hz[server]) / 2 for server, hz in load_hz.items()}
+    rates_hz = {robot: kind.rate_hz(mean_s) for kind, robots in kinds.items() for robot in robots}
+    demands = _demands(problem)
+    return tuple(replace(r, predicted_rate_hz=demands[r.task, r.component].rate_hz(rates_hz[r.robot])) for r in routes)
+
+
+class _Kind(NamedTuple):
+    """Robots that ask the same servers under the same caps."""
+
+    task: TaskClass
+    seats: tuple[tuple[Demand, str, float], ...]
+    """(demand, server, cap of its requests)"""
+
+    def rate_hz(self, mean_s: Mapping[str, float]) -> float:
+        """Actions of each of them, where servers take so long."""
+        coupled = [(demand, server, cap_hz) for demand, server, cap_hz in self.seats if demand.goal_coupled]
+        loop_hz = self.task.closed_loop_hz({demand.index: mean_s[server] for demand, server, _ in coupled})
+        return min(loop_hz, *(cap_hz / demand.calls for demand, _, cap_hz in coupled))
+
+
+def _kinds(routes: Iterable[Route], problem: Problem) -> dict[_Kind, list[str]]:
+    demands = _demands(problem)
+    seats: dict[str, list[tuple[Demand, str, float]]] = defaultdict(list)
+    for route in routes:
+        seats[route.robot].append((demands[route.task, route.component], route.server, route.max_rate_hz))
+    kinds: dict[_Kind, list[str]] = defaultdict(list)
+    for robot, mine in seats.items():
+        kinds[_Kind(problem.classes[mine[0][0].task], tuple(mine))].append(robot)
+    return kinds
+
+
+def _demands(problem: Problem) -> dict[tuple[str, str], Demand]:
+    return {(problem.classes[demand.task].name, demand.component): demand for demand in problem.demands}

@@ -1,0 +1,174 @@
+"""A scheduler that is started again: it finds the schedule that servers follow, and what still holds goes on as it is."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from dataclasses import replace
+
+import pytest
+
+from ros2_rfm_serving.factory import Factory, parse_factory
+from ros2_rfm_serving.scheduler import InForce, Planned, PlanOrder, Roster, Word, plan, resumed
+from ros2_rfm_serving.simulation.scheduler import NoBook
+from ros2_rfm_serving.types import Admission, Route, Schedule
+from test.unit.scheduler.small_factories import small_factory
+from test.unit.scheduler.test_adaptation import PROFILE
+from test.unit.scheduler.test_adaptation import factory as fleet_factory
+from test.unit.scheduler.test_repair import factory, where
+
+FORMER, NOW = 7, 8
+"""Schedulers."""
+
+
+def ordered(declared: Factory, previous: Schedule | None = None) -> PlanOrder:
+    return PlanOrder(factory=declared, robots=tuple(declared.robots), policy="best", previous=previous)
+
+
+def heard(schedule: Schedule, **more: object) -> Schedule:
+    """As servers have it: rates as 32-bit floats, and without what the scheduler alone expected."""
+    routes = [replace(r, predicted_rate_hz=0.0, max_rate_hz=single(r.max_rate_hz), slo_s=single(r.slo_s)) for r in schedule.routes]
+    return replace(schedule, routes=tuple(routes), scheduler=FORMER, **more)
+
+
+def single(number: float) -> float:
+    return struct.unpack("f", struct.pack("f", number))[0]
+
+
+def again(declared: Factory, found: Schedule) -> tuple[Planned, str]:
+    return resumed(ordered(declared), found, PROFILE, None, work=0.0)
+
+
+FIRST = plan(ordered(factory()), PROFILE, None).fleet.schedule
+
+
+def said(routes: tuple[Route, ...]) -> list[Route]:
+    """What of them is on the wire."""
+    return [replace(route, predicted_rate_hz=0.0) for route in routes]
+
+
+def moved(before: Schedule, after: Schedule) -> int:
+    return len(where(before).items() - where(after).items())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_holds_goes_on_as_it_is(seed: int) -> None:
+    """Every placement and every route, to the bit; and what is to be expected of them is found again, though nobody said it."""
+    small = small_factory(seed)
+    first = plan(ordered(small.factory), small.profile, None, work=0.0, explained=False).fleet.schedule
+    found = heard(first, epoch=41)
+    made, words = resumed(ordered(small.factory), found, small.profile, None)
+    now = made.fleet.schedule
+    assert words == "takes over schedule 41 of its predecessor: nothing moves"
+    assert now.epoch == 42 and now.placements == found.placements and said(now.routes) == said(found.routes)
+    expected = {(r.robot, r.component): r.predicted_rate_hz for r in first.routes}
+    for route in now.routes:
+        assert route.predicted_rate_hz == pytest.approx(expected[route.robot, route.component], rel=0.02)
+
+
+def test_guests_stay_and_the_roster_has_them_until_they_say_otherwise() -> None:
+    declared = factory()
+    fleet = plan(ordered(declared), PROFILE, None, work=0.0).fleet
+    fleet = fleet.admit(fleet.newcomer("guest", "carry"))
+    made, words = again(declared, heard(fleet.schedule))
+    assert "nothing moves" in words and said(made.fleet.schedule.routes) == said(heard(fleet.schedule).routes)
+    roster = Roster(NOW)
+    in_force = InForce(made, roster, lambda schedule, name: None, logging.getLogger(), NoBook())
+    in_force.settle()
+    assert in_force.fleet.task_of("guest") == "carry" and roster.tasks == {"guest": "carry"} and roster.inherited == 1
+    assert in_force.wanted and not in_force.wanted.needed  # a better plan would be gone over to only if it is worth it
+    roster.hear(Word(robot="guest", follows=FORMER, admission=Admission(scheduler=0, task="")))  # its scheduler released it
+    in_force.settle()
+    assert in_force.fleet.task_of("guest") is None
+    assert len(roster.elapse(0.5)) == 0
+
+
+def test_a_guest_that_is_not_heard_any_more_has_a_lease() -> None:
+    declared = factory()
+    fleet = plan(ordered(declared), PROFILE, None, work=0.0).fleet
+    made, _ = again(declared, heard(fleet.admit(fleet.newcomer("guest", "carry")).schedule))
+    roster = Roster(NOW, lease_s=1.0)
+    in_force = InForce(made, roster, lambda schedule, name: None, logging.getLogger(), NoBook())
+    assert [roster.elapse(0.5) for _ in range(2)] == [[], ["guest"]]
+    in_force.settle()
+    assert in_force.fleet.task_of("guest") is None
+
+
+def test_a_declared_robot_that_somebody_had_released_is_back_beside_the_others() -> None:
+    declared = factory()
+    fleet = plan(ordered(declared), PROFILE, None, work=0.0).fleet
+    found = heard(fleet.release(declared.robots[0].name).schedule)
+    made, words = again(declared, found)
+    now = made.fleet.schedule
+    assert "nothing moves" in words and now.epoch == found.epoch + 1
+    assert not moved(found, now) and {route.robot for route in now.routes} == {robot.name for robot in declared.robots}
+
+
+def test_what_does_not_hold_is_planned_beside_what_runs() -> None:
+    """An SLO that the servers of now do not keep: another plan takes its place, and what need not move stays."""
+    found = reversed_names(heard(plan(ordered(many(slo_ms=60)), PROFILE, None).fleet.schedule))
+    tight = many(slo_ms=22)
+    made, words = again(tight, found)
+    assert f"schedule {found.epoch} of its predecessor cannot go on" in words and "planned anew beside it" in words
+    now, blind = made.fleet.schedule, plan(ordered(tight), PROFILE, None).fleet.schedule
+    assert now.epoch == found.epoch + 1 and moved(found, now) <= 4 < moved(found, blind)
+
+
+def many(slo_ms: int) -> Factory:
+    return fleet_factory(robots=8, servers=6, slo_ms=slo_ms, watch_hz=2)
+
+
+def reversed_names(schedule: Schedule) -> Schedule:
+    """server_1 is called as the last one was."""
+    names = [placement.server for placement in schedule.placements]
+    new = dict(zip(names, reversed(names), strict=True)) | {"": ""}
+    placements = tuple(replace(p, server=new[p.server]) for p in schedule.placements)
+    routes = tuple(replace(r, server=new[r.server], standby=new[r.standby]) for r in schedule.routes)
+    return replace(schedule, placements=placements, routes=routes)
+
+
+def nonsense(found: Schedule) -> dict[str, Schedule]:
+    """Why it is not taken over -> what was heard."""
+    first, *placements = found.placements
+    return {
+        "elsewhere": replace(found, placements=(replace(first, server="elsewhere"), *placements)),
+        f"{first.server} is": replace(found, placements=(replace(first, gpu_type="another"), *placements)),
+        "is not of this factory": replace(found, placements=(replace(first, batch_size=999), *placements)),
+        "no server hosts": replace(found, placements=()),
+        "'rosa'": replace(found, policy="rosa"),
+    }
+
+
+@pytest.mark.parametrize("why", nonsense(FIRST))
+def test_nonsense_is_not_taken_over(why: str) -> None:
+    made, words = again(factory(), heard(nonsense(FIRST)[why]))
+    assert "cannot go on" in words and why in words and made.fleet.schedule.routes
+
+
+def test_a_robot_that_is_sent_to_nothing_is_admitted_beside_the_others() -> None:
+    route, *others = FIRST.routes
+    made, words = again(factory(), heard(replace(FIRST, routes=(replace(route, server="nowhere"), *others))))
+    assert "nothing moves" in words and "nowhere" not in where(made.fleet.schedule).values()
+    assert {route.robot for route in made.fleet.schedule.routes} == {robot.name for robot in factory().robots}
+
+
+def test_guests_without_room_do_not_keep_the_declared_ones_waiting() -> None:
+    """A descriptor that shrank: its robots are served, guests are to ask again."""
+    big, small = factory(servers=12, robots=6), factory(servers=3, robots=6)
+    fleet = plan(ordered(big), PROFILE, None, work=0.0).fleet
+    for i in range(40):
+        fleet = fleet.admit(fleet.newcomer(f"guest_{i}", "carry"))
+    made, words = again(small, heard(fleet.schedule))
+    assert "cannot go on" in words and {r.name for r in made.fleet.robots} >= {r.name for r in small.robots}
+
+
+def test_robots_of_another_task_are_planned_for_it() -> None:
+    other = parse_factory("""
+server_cluster: {num_servers: 5, gpu_type: GPU}
+robot_fleet: [{task: lift, num_robots: 2}]
+lift:
+  pipeline: {action_period_ms: 400}
+  components: {system1: {model: policy, slo_ms: 60}}
+""")
+    made, _ = again(other, heard(FIRST))
+    assert {route.task for route in made.fleet.schedule.routes} == {"lift"}
