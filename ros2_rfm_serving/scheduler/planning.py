@@ -14,8 +14,9 @@ from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
-from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, infeasible, run
+from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judge, infeasible, run
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
+from ros2_rfm_serving.scheduler.prediction.bounds import Bounds
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.network import reserved
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
@@ -51,7 +52,8 @@ def plan_factory(
 ) -> Solution:
     """Schedules a factory. An infeasible one gives a solution that says so, and (if `explained`) what would make it feasible.
 
-    rate_control: None takes the policy's own way: the baselines send without a limit (ROSA §4.1), the others cap every robot.
+    rate_control: None takes the policy's own way: the baselines send without a limit (ROSA §4.1), ROSA caps every robot, `best`
+        does unless robots that nothing holds back keep every SLO and get more done.
     num_robots: of each task, if not the descriptor's.
     work: that the solver may do (see `budget`); None: 0.04 units per server; 0: any schedule will do.
     arrivals: of the curves that the policy plans with (`poisson`: as ROSA does); None, for all policies alike: those nearest to a
@@ -72,9 +74,8 @@ def plan_factory(
         return infeasible(policy, math.nan, problems)
     bound = upper_bound(problem, curves, budget, gap=BOUND_GAP if budget.work else ROUGH_GAP)
     budget.set_aside()
-    capped = rate_control if rate_control is not None else policy not in STATIC
     planned = curves if arrivals is None else curves_of(problem, profile.under(arrivals))
-    solution = run(policy, problem, curves, planned, bound, capped, budget)
+    solution = run(policy, problem, planned, Judge(curves, Bounds(problem, curves, bound)), rate_control, budget)
     if solution.policy and not solution.servers:
         problems = solution.problems
         if explained:

@@ -26,8 +26,10 @@ class Stream:
     percentile: float = 99.0
     latency_s: float = 0.0
     """Of the server, predicted, at that percentile."""
-    judged_s: float | None = None
-    """What the SLO is compared with where caps hold the load within what was measured: the curve's; None: `latency_s`."""
+    curve_s: float = 0.0
+    """By the profile's curve, for the load alone."""
+    judged_s: float = 0.0
+    """What the SLO is compared with (see `responses`)."""
     network_s: float = 0.0
     """What the network adds to it, at that percentile."""
     reserve_s: float = 0.0
@@ -47,8 +49,12 @@ class Stream:
 
     @property
     def keeps_slo(self) -> bool:
-        judged_s = self.latency_s if self.judged_s is None else self.judged_s
-        return judged_s <= self.server_slo_s * SLO_SLACK
+        return self.judged_s <= self.server_slo_s * SLO_SLACK
+
+    @property
+    def by_own_queue(self) -> bool:
+        """It keeps its SLO, and would not by the curve."""
+        return self.keeps_slo and self.curve_s > self.server_slo_s * SLO_SLACK
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,8 @@ from ros2_rfm_serving.profiles import Profile, column_of
 
 ROUNDING = 1e-6
 """Share of the highest measured load that may be rounding."""
+PADDED = 0.1
+"""Relative difference between a full batch and one that is not, up to which they count as equally long."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,11 @@ class Curves:
 
     def max_rate_hz(self, config: Config) -> float:
         return self.mean(config).x[-1]
+
+    def pads_batches(self, config: Config) -> bool:
+        """Whether batches, full or not, take what one request alone takes, as CUDA graphs of one size do."""
+        full_s = config.batch_size / self.max_rate_hz(config)
+        return config.batching == "fixed" and math.isclose(self.quantile(config, 50.0).y[0], full_s, rel_tol=PADDED)
 
     def capacity_hz(self, config: Config, slo_s: float, percentile: float) -> float:
         """Highest load that meets an SLO; 0: none does."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.prediction import stable
 from ros2_rfm_serving.scheduler.prediction.bound import Bound
+from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium, equilibrium
 from ros2_rfm_serving.scheduler.prediction.network import response_s
@@ -41,7 +42,7 @@ def solution_of(
     problem: Problem,
     curves: Curves,
     operation: Operation,
-    bound: Bound,
+    bounds: Bounds,
     *,
     declared: tuple[int, ...] | None = None,
 ) -> Solution:
@@ -50,6 +51,7 @@ def solution_of(
     rates = settled.rates
     servers = _servers(problem, curves, operation, settled)
     missed = _missed(servers)
+    bound = bounds.of(Kind(bool(operation.gpus), any(stream.by_own_queue for s in servers for stream in s.streams)))
     counts = declared or tuple(task.num_robots for task in problem.classes)
     problems = [
         f"{count - task.num_robots} of the robots of {task.name!r} get no server"
@@ -71,6 +73,14 @@ def solution_of(
         complete=operation.complete,
         notes=tuple(_notes(tasks, servers, bound)),
     )
+
+
+def keeps_every_slo(problem: Problem, curves: Curves, operation: Operation) -> bool:
+    """Those of curves alone first: they are quickly looked at."""
+    settled = _settled(problem, curves, operation)
+    responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
+    hosts = sorted(dict.fromkeys(operation.hosts), key=lambda host: host.config.batching == "fixed")
+    return all(s.keeps_slo for host in hosts for s in _server(problem, responses, operation, host, settled).streams)
 
 
 def _notes(tasks: Mapping[str, TaskSolution], servers: Sequence[ServerSolution], bound: Bound) -> Iterator[str]:
@@ -143,7 +153,7 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list
 def _server(problem: Problem, responses: Responses, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:
     rates, caps = settled.rates, operation.caps
     of_host = [(problem.demands[index], count) for index, count in host.robots]
-    latency, curve = responses.of(host), responses.by_curve(host) if caps else None
+    latency, curve, judged = responses.of(host), responses.by_curve(host), responses.judged(host)
     streams = [
         Stream(
             task=problem.classes[demand.task].name,
@@ -155,7 +165,8 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
             slo_s=demand.promised_s,
             percentile=demand.percentile,
             latency_s=latency.at(demand.percentile),
-            judged_s=curve.at(demand.percentile) if curve else None,
+            curve_s=curve.at(demand.percentile),
+            judged_s=judged.at(demand.percentile),
             network_s=_added_s(latency, demand),
             reserve_s=demand.promised_s - demand.slo_s if math.isfinite(demand.slo_s) else 0.0,
         )
@@ -190,7 +201,7 @@ def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
             if not stream.keeps_slo:
                 text = (
                     f"{stream.component} of {stream.task!r} on {server.server}: predicted p{stream.percentile:g} "
-                    f"{1e3 * stream.latency_s:.0f} ms, the SLO is {1e3 * stream.slo_s:.0f} ms{_share(stream)}"
+                    f"{1e3 * stream.judged_s:.0f} ms, the SLO is {1e3 * stream.slo_s:.0f} ms{_share(stream)}"
                 )
                 texts[stream.task].append(text)
     return dict(texts)
