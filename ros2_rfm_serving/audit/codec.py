@@ -271,8 +271,9 @@ def _defaults(kind: type, names: Set[str]) -> dict[str, Any]:
     What a brain consists of has to be there, but for what nobody could ask for (`ADDED`)."""
     if not dataclasses.is_dataclass(kind):
         return {}
-    frozen, added = kind.__dataclass_params__.frozen, getattr(kind, "ADDED", ())  # type: ignore[attr-defined]
-    lacking = [field for field in dataclasses.fields(kind) if field.name not in names and (frozen or field.name in added)]
+    params, added = kind.__dataclass_params__, getattr(kind, "ADDED", ())  # type: ignore[attr-defined]
+    is_value = params.frozen or params.unsafe_hash  # the latter of a `types.record`
+    lacking = [field for field in dataclasses.fields(kind) if field.name not in names and (is_value or field.name in added)]
     found = {field.name: field.default for field in lacking if field.default is not dataclasses.MISSING}
     return found | {field.name: field.default_factory() for field in lacking if field.default_factory is not dataclasses.MISSING}
 

@@ -84,7 +84,7 @@ class EmulatedEngine(Engine):
         self._lock, self._in_service = threading.Lock(), 0
         self.max_concurrent = service.max_concurrent if isinstance(service, ContinuousService) else 1
         self._rng = np.random.default_rng(spec.seed)
-        acts = spec.output is OutputKind.ACTION_CHUNK
+        self._acts = acts = spec.output is OutputKind.ACTION_CHUNK
         still = np.zeros((spec.chunk_length, len(spec.action_names)), np.float32)
         still.flags.writeable = False  # every request is answered with it
         self._still = EngineReply(chunk_model=still, chunk_robot=still)
@@ -125,10 +125,12 @@ class EmulatedEngine(Engine):
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         self._spend(len(requests))
+        if self.computes_nothing and self._acts:
+            return [self._still] * len(requests)
         return [self._amend(request, self._answer(request)) for request in requests]
 
     def _answer(self, request: InferenceRequest) -> EngineReply:
-        if self._spec.output is not OutputKind.ACTION_CHUNK:
+        if not self._acts:
             return ANSWERS.get(request.id.component, ONGOING)
         return self._still
 

@@ -190,7 +190,7 @@ class ProcessorSharing(Generic[Key]):
         """When the next request leaves if none enters before; infinity when none is there."""
         if self._done:
             return self._as_of_s
-        return self._finish_s()
+        return self._finish_s() if self._next_s is None else self._next_s
 
     def finished(self, now_s: float) -> list[Key]:
         """Takes out the requests that have left by `now_s`, in the order of leaving."""
@@ -200,7 +200,7 @@ class ProcessorSharing(Generic[Key]):
 
     def _release(self, now_s: float) -> None:
         """Lets out, one after the other, all that finish by `now_s`; the queue moves up."""
-        while (finish_s := self._finish_s()) <= now_s:
+        while (finish_s := self._finish_s() if self._next_s is None else self._next_s) <= now_s:
             finish, _, key = heapq.heappop(self._running)
             self._progress, self._as_of_s, self._next_s = finish, finish_s, None
             self._done.append(key)
@@ -208,12 +208,13 @@ class ProcessorSharing(Generic[Key]):
                 self._start(*self._queued.popleft())
 
     def _finish_s(self) -> float:
-        if self._next_s is None:
-            self._next_s = math.inf
-            if self._running:
-                left = max(self._running[0][0] - self._progress, 0.0)
-                self._next_s = self._as_of_s + left * self._service.mean_s(len(self._running))
-        return self._next_s
+        """Where it is not known any more."""
+        next_s = math.inf
+        if self._running:
+            left = max(self._running[0][0] - self._progress, 0.0)
+            next_s = self._as_of_s + left * self._service.mean_s(len(self._running))
+        self._next_s = next_s
+        return next_s
 
     def _advance(self, now_s: float) -> None:
         if self._running:

@@ -117,7 +117,8 @@ class RobotBrain(RobotParts):
 
     def reply(self, reply: Reply, now_s: float) -> bool:
         """A reply arrived; it counts, and True is returned, only if it answers what its component has in flight."""
-        self._watch(now_s)  # what is late is late, whether or not a tick has seen it
+        if now_s >= self._links.watch_s:  # what is late is late, whether or not a tick has seen it
+            self._watch(now_s)
         answered = self._talk.accept(reply, now_s)
         if isinstance(answered, str):
             self.refused[answered] += 1
@@ -128,7 +129,8 @@ class RobotBrain(RobotParts):
         if problem := self._take(reply, answered, now_s):
             self.refused[problem] += 1
             return False
-        if took_s <= self.slo_s(component):
+        link = self._links.get(component)
+        if link is None or took_s <= link.slo_s:
             figures.answered(reply)
         return True
 
@@ -294,19 +296,20 @@ class RobotBrain(RobotParts):
         may_act: False when no new state came in time: everything goes on, but nothing is commanded blindly, except a stand once the
         last state is older than `max_observation_age_s`.
         """
-        motor = self._motor
+        motor, links = self._motor, self._links
         motor.looks()
         self._holds_for = ""
-        self._watch(now_s)
+        if now_s >= links.watch_s:
+            self._watch(now_s)
         self._opened = False
-        opens = self._links.opens(now_s)
+        opens = links.opens(now_s) if links.closed else ()
         requests: Requests = ()
         task, between = self.task, may_act and not motor.is_period(now_s)
         if task is not None and task.active:
             self._supervise(task, now_s)
             if task.active and not self.paused:
                 motor.drop_stale_step(now_s)
-                if motor.is_between_steps(now_s) and self._talk.due.may_pop():
+                if motor.has_stale(now_s) and motor.is_between_steps(now_s) and self._talk.due.may_pop():
                     motor.drop_stale(now_s)
                 if task.phase is not WAITING and not between:
                     requests = self._talk.ask(sensors, self._told, self.episode, motor.step_ends_s, now_s)
@@ -343,23 +346,23 @@ class RobotBrain(RobotParts):
             return now_s
         task, talk, rules, step_ends_s = self.task, self._talk, self._supervision, self._motor.step_ends_s
         if task is None or self.paused or not task.active:
-            return min(talk.next_ask_s(step_ends_s, asking=False), self._links.check_s)
-        next_s = task.budget_ends_s if task.phase is not WAITING else math.inf
-        if rules.stopped:
-            next_s = min(next_s, now_s + 1.0 / self.config.control_rate_hz)  # the ladder, and the end of the stop
-        else:
-            next_s = min(next_s, self._next_step_s(step_ends_s, now_s))
+            return min(talk.next_ask_s(step_ends_s, asking=False), self._links.servers.check_s)
+        budget_ends_s = task.budget_ends_s if task.phase is not WAITING else math.inf
+        # While it is stopped: the ladder, and the end of the stop.
+        next_s = now_s + 1.0 / self.config.control_rate_hz if rules.stopped else self._next_step_s(step_ends_s, now_s)
+        next_s = next_s if next_s < budget_ends_s else budget_ends_s
         asking = not (talk.no_request or rules.needs_person)  # else: when things change
-        ask_s = talk.next_ask_s(step_ends_s, asking=asking)
-        return min(next_s, ask_s, self._links.check_s, self._failsafe.dead_s, rules.pass_ends_s)
+        next_s = min(next_s, self._links.servers.check_s, self._failsafe.dead_s, rules.pass_ends_s)
+        return talk.next_ask_s(step_ends_s, asking=asking, before_s=next_s)
 
     def _next_step_s(self, step_ends_s: float, now_s: float) -> float:
         """When the next action is due, or waiting has taken too long."""
         if self._talk.due.may_pop():
             return step_ends_s
-        if self._needs_chunk_since_s == math.inf:  # a task that began within a step waits from its end
-            return max(step_ends_s, now_s)
-        stalled_s = self._needs_chunk_since_s + self._stalls_after_s
+        since_s = self._needs_chunk_since_s
+        if since_s == math.inf:  # a task that began within a step waits from its end
+            return step_ends_s if step_ends_s > now_s else now_s
+        stalled_s = since_s + self._stalls_after_s()
         return stalled_s if stalled_s > now_s else math.inf
 
     # --- parts of a tick ---
@@ -531,14 +534,15 @@ class RobotBrain(RobotParts):
 
     def _streams_on(self, now_s: float) -> bool:
         """As in almost every period: it has been streaming, and nothing is such that it could be anything else."""
-        link, due = self._links.system1, self._talk.due
+        links = self._links
+        link, stalled_s = links.system1, now_s - self._needs_chunk_since_s
         if self._failsafe.state is not STREAMING or link is None or link.state is not OPEN:
             return False
         if now_s - link.unanswered_s >= self.config.failsafe.degraded_after_s:
             return False
-        if now_s - self._needs_chunk_since_s >= self._stalls_after_s:
+        if stalled_s >= 0.0 and stalled_s >= self._stalls_after_s():
             return False
-        return not (due.too_slow or self._links.mismatch or self._motor.gate.units)
+        return not (self._talk.due.too_slow or links.mismatch or self._motor.gate.units)
 
     def _begin_episode(self, now_s: float) -> None:
         self.episode += 1

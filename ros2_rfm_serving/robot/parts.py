@@ -104,7 +104,7 @@ class RobotParts:
             self._connected,
             self._served,
             self._needs_chunk_since_s,
-            self._stalls_after_s,
+            self._stalls_after_s(),
             failing_s,
             self._motor.gate.units or talk.due.too_slow,
             talk.no_request,
@@ -115,7 +115,6 @@ class RobotParts:
         """A person decides what comes next: until then it does not move."""
         return self.paused or self._supervision.needs_person
 
-    @property
     def _stalls_after_s(self) -> float:
         """How long it is normal to have no action: while the first chunk is computed, and every one for robots that wait for it."""
         return 0.0 if self._had_chunk and not self._talk.due.waits else self.config.failsafe.degraded_after_s

@@ -51,7 +51,7 @@ class TaskRun:
         self._begin(now_s)
 
     def _begin(self, now_s: float) -> None:
-        self.phase = TaskPhase.RESETTING if self.goal.reset else TaskPhase.EXECUTING
+        self._enter(TaskPhase.RESETTING if self.goal.reset else TaskPhase.EXECUTING)
         self.being_reset = False
         """Somebody else moves the robot, until `reset_done`: it is nobody's before."""
         self.ends_after_reset: tuple[TaskOutcome, str] | None = None
@@ -67,10 +67,10 @@ class TaskRun:
         self.episode = episode
         self._begin(now_s)
 
-    @property
-    def active(self) -> bool:
+    def _enter(self, phase: TaskPhase) -> None:
+        self.phase = phase
+        self.active = phase in ACTIVE
         """Somewhere between its resets and its end."""
-        return self.phase in ACTIVE
 
     def reset_begins(self) -> None:
         """Whoever resets the robot was asked to. Say `reset_done` when that is over, or was given up."""
@@ -83,7 +83,8 @@ class TaskRun:
         if self.ends_after_reset:
             self.end(*self.ends_after_reset, now_s)
         elif ok:
-            self.phase, self._executing_since_s = TaskPhase.EXECUTING, now_s
+            self._enter(TaskPhase.EXECUTING)
+            self._executing_since_s = now_s
             self.budget_ends_s = now_s + self.goal.time_budget_s
         else:
             self.end(TaskOutcome.RESET_FAILED, f"the robot could not be reset: {problem}", now_s)
@@ -103,7 +104,7 @@ class TaskRun:
             self.budget_ends_s += waited_s
             self._executing_since_s += waited_s
             self._waits_since_s = math.inf
-        self.phase = phase
+        self._enter(phase)
 
     def is_spent(self, now_s: float) -> bool:
         """This attempt's time is up."""
@@ -127,7 +128,7 @@ class TaskRun:
         if self.being_reset and outcome is not TaskOutcome.SHUTDOWN:
             self.ends_after_reset = self.ends_after_reset or (outcome, message)
         elif self.result is None:
-            self.phase = TaskPhase.STOPPING
+            self._enter(TaskPhase.STOPPING)
             self.result = TaskResult(
                 outcome=outcome,
                 message=message,

@@ -33,6 +33,7 @@ from ros2_rfm_serving.types import (
     SessionGrant,
     SessionRequest,
 )
+from ros2_rfm_serving.types.record import record
 
 SESSION_ENDED = ("session_ended", "")
 """A request that nobody waits for any more."""
@@ -40,7 +41,8 @@ STALE_EPISODE = ("stale_episode", "")
 DRAINING = ("draining", "")
 
 
-class _Ended(NamedTuple):
+@record(frozen=True, slots=True)
+class _Ended:
     """A work that the engine is done with, while its replies are made."""
 
     at_s: float
@@ -171,44 +173,48 @@ class ServerBrain:
         """True: it replaces an older one. Raises: `BadMessageError`: its session may have closed since it was charged."""
         session = self.sessions.admit(request.id)
         session.sequence, session.episode = request.id.sequence, request.id.episode
-        if not self.mailboxes:
+        if not self.mailboxes.waiting:
             self._moved_s = now_s
         replaces = self.mailboxes.deposit(session, request, observation, now_s)
-        self._supersede(session, replaces)
+        if replaces:
+            self._supersede(session)
         return replaces
 
     def superseded_early(self, request: RequestId) -> None:
         """A newer one of its session arrived before anybody looked at it."""
         if session := self.sessions.get((request.robot, request.component), request.session_epoch):
-            self._supersede(session, True)
+            self._supersede(session)
         else:  # the newer one is of another session
             self.mishaps.append(SESSION_ENDED)
 
-    def _supersede(self, session: Session, replaces: bool) -> None:
-        session.superseded += replaces
-        self._superseded += replaces
+    def _supersede(self, session: Session) -> None:
+        session.superseded += 1
+        self._superseded += 1
 
     # --- what runs ---
 
     def may_begin(self, tier: int, now_s: float) -> bool:
         """Whether it is worth asking `begin`. Changes nothing, and needs no lock."""
+        if not self.mailboxes.waiting:
+            return False
         lane = self.lanes[tier]
-        return bool(self.mailboxes) and not lane.is_full and lane.rests_until_s <= now_s
+        return not lane.is_full and lane.rests_until_s <= now_s
 
     def begin(self, tier: int, now_s: float) -> Work | None:
         """What a tier runs next; None: nothing now (`look_again_s`)."""
-        if not tier and not self.lanes[0].become(continuous=self.config.batching == CONTINUOUS, costs=self.config.costs):
+        lane = self.lanes[tier]
+        if not tier and not lane.become(continuous=self.config.batching == CONTINUOUS, costs=self.config.costs):
             return None  # what runs ends first
         selection = self.mailboxes.take(self.lanes, tier, now_s)
         if not tier:
             self.look_again_s = selection.look_again_s
         if not selection.batch:
             return None
-        if all(lane.rests for lane in self.lanes):
+        if lane.rests and (len(self.lanes) == 1 or all(other.rests for other in self.lanes)):
             self._figures.begun(now_s)
         self._begun += 1
         work = Work(tuple(selection.batch), now_s, tier, self._begun, selection.whole)
-        self.lanes[tier].begun(work)
+        lane.begun(work)
         self._moved_s = now_s
         return work
 
@@ -254,7 +260,7 @@ class ServerBrain:
             self.mishaps.append(STALE_EPISODE)
         elif request.sequence < session.sequence and waiting.request.pipelining is None and not waiting.history.owed:
             waiting.history.owed = True  # or who asks faster than the engine answers would never be
-            self._supersede(session, True)
+            self._supersede(session)
         else:
             return False
         return True
@@ -275,8 +281,8 @@ class ServerBrain:
         """Who of it got an answer; `num_failed` batches in a row gave none to anybody. The load; `reply` to each follows."""
         rows = self.lanes[work.tier].ended(work, now_s, failed=not any(answered), num_failed=num_failed)
         self._moved_s = now_s
-        latencies_s = [now_s - waiting.arrived_s for waiting, got in zip(work.batch, answered, strict=True) if got]
-        load = self._figures.ended(now_s, tuple(latencies_s), rows if latencies_s else 0)
+        latencies_s = tuple([now_s - waiting.arrived_s for i, waiting in enumerate(work.batch) if answered[i]])
+        load = self._figures.ended(now_s, latencies_s, rows if latencies_s else 0)
         self._ended[work] = _Ended(now_s, load, rows)
         return load
 
@@ -292,17 +298,14 @@ class ServerBrain:
             self.mishaps.append(SESSION_ENDED)
             return None
         waiting.history.generated(work.begun_s, ended.at_s)
-        served = Served(
-            queue_wait_s=work.begun_s - waiting.arrived_s,
-            inference_s=ended.at_s - work.begun_s,
-            batch_size=ended.rows or len(work.batch),
-            superseded=session.superseded,
-            server_load=ended.load,
-        )
+        queue_wait_s, inference_s = work.begun_s - waiting.arrived_s, ended.at_s - work.begun_s
+        served = Served(queue_wait_s, inference_s, ended.rows or len(work.batch), session.superseded, ended.load)
         session.superseded = 0
         self._served += 1
         self._figures.replied(served)
-        held = self.lanes[work.tier].asked_with(waiting.request, answer.ended_with)
+        held = waiting.request
+        if held.pipelining is not None:
+            held = self.lanes[work.tier].asked_with(held, answer.ended_with)
         return reply_of(self.config.name, self.contract, waiting, answer, served, outlook, held)
 
     # --- how it is ---

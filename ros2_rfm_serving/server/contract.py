@@ -8,6 +8,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server import horizon
 from ros2_rfm_serving.types import Conditioning, ModelContract, SessionRequest
 
+PREFIX = Conditioning.PREFIX
 RATE_TOLERANCE = 0.05
 """Relative difference between the robot's control rate and the demonstrations' that is not worth a word."""
 
@@ -71,6 +72,6 @@ def other_rate(contract: ModelContract, request: SessionRequest) -> str:
 
 def delay_envelope_steps(contract: ModelContract, conditioning: Conditioning) -> int:
     """Longest inference delay that leaves something to execute and that the model knows how to bridge."""
-    if conditioning is Conditioning.PREFIX:
+    if conditioning is PREFIX:
         return contract.max_inference_delay_steps
-    return max(contract.chunk_length - 1, 0)
+    return contract.chunk_length - 1 if contract.chunk_length else 0

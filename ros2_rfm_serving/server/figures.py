@@ -11,6 +11,7 @@ import numpy as np
 
 from ros2_rfm_serving.types import Served
 from ros2_rfm_serving.types.histogram import Histogram
+from ros2_rfm_serving.types.record import record
 
 
 class Occupancy(NamedTuple):
@@ -46,7 +47,8 @@ class ServerSnapshot:
     """`queue_wait_s` and `inference_s` of replies, since the start."""
 
 
-class _Run(NamedTuple):
+@record(frozen=True, slots=True)
+class _Run:
     """One batch that ran."""
 
     ended_s: float
@@ -65,7 +67,7 @@ class Figures:
         self._runs: deque[_Run] = deque()
         self._busy_s = 0.0
         self._counted_until_s = -math.inf
-        self.histograms = {"queue_wait_s": Histogram(), "inference_s": Histogram()}
+        self._queue_wait, self._inference = Histogram(), Histogram()
 
     def begun(self, now_s: float) -> None:
         """Work begins on an idle engine."""
@@ -80,8 +82,13 @@ class Figures:
         return self.load
 
     def replied(self, served: Served) -> None:
-        self.histograms["queue_wait_s"].add(served.queue_wait_s)
-        self.histograms["inference_s"].add(served.inference_s)
+        self._queue_wait.add(served.queue_wait_s)
+        self._inference.add(served.inference_s)
+
+    @property
+    def histograms(self) -> dict[str, Histogram]:
+        """Of replies, since the start; names as in the status message."""
+        return {"queue_wait_s": self._queue_wait, "inference_s": self._inference}
 
     @property
     def load(self) -> float:

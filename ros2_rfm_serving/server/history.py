@@ -86,13 +86,15 @@ class History:
 
         replaces: one that waited. Only then can it be the newer observation that was asked for: that may have been lost.
         """
-        self._learn_pace(now_s)
+        if self._pending is not None:
+            self._learn_pace(now_s - self._pending.end_s)
         if self._asked and replaces:
             self.refetch_s += SMOOTHING * (now_s - self._asked[1] - self.refetch_s)
         self._asked = None
-        executed = Interval(now_s - report.executing_s, now_s + report.remaining_s)
-        if not 0.0 < executed.end_s - executed.begin_s < math.inf:
+        begin_s, end_s = now_s - report.executing_s, now_s + report.remaining_s
+        if not 0.0 < end_s - begin_s < math.inf:
             return  # nothing was executed
+        executed = Interval(begin_s, end_s)
         if self._pending and executed.begin_s >= self._pending.end_s - ROUNDING_S:
             if self._last:
                 self.waited_s += wait_s(*self._last, self._pending, executed)
@@ -114,15 +116,15 @@ class History:
         self._asked = sequence, now_s
         return True
 
-    def _learn_pace(self, now_s: float) -> None:
-        if self._pending is None:
-            return
-        thought_s = max(0.0, now_s - self._pending.end_s)
-        if math.isnan(self._thought_s):
+    def _learn_pace(self, thought_s: float) -> None:
+        """From its last answer to its next request."""
+        thought_s = thought_s if thought_s > 0.0 else 0.0
+        unusual_s = thought_s - self._thought_s
+        if math.isnan(unusual_s):  # it is the first
             self._thought_s, self.ask_spread_s = thought_s, 0.0
             return
-        self.ask_spread_s += SMOOTHING * (abs(thought_s - self._thought_s) - self.ask_spread_s)
-        self._thought_s += SMOOTHING * (thought_s - self._thought_s)
+        self.ask_spread_s += SMOOTHING * (abs(unusual_s) - self.ask_spread_s)
+        self._thought_s += SMOOTHING * unusual_s
 
     # --- what follows from it ---
 

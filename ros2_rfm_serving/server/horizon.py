@@ -171,9 +171,10 @@ def outlooks(
     """
     found = [NO_OUTLOOK] * len(answers)
     alike: defaultdict[tuple[str, tuple[int, ...]], list[int]] = defaultdict(list)
-    for i, (horizon, answer) in enumerate(zip(horizons, answers, strict=True)):
+    for i, answer in enumerate(answers):
         if answer is None or not len(answer.chunk_robot):
             continue
+        horizon = horizons[i]
         if answer.execution_horizon:  # said by the server that computed it
             found[i] = Outlook(min(answer.execution_horizon, len(answer.chunk_robot)), answer.confidence)
         elif answer.confidence.size and not horizon.policy:

@@ -16,18 +16,18 @@ def row_of(observation: ObservationRequest, session: Session, contract: ModelCon
     _check(observation, session, contract)
     ready = images.check if takes_encoded else images.decode
     return InferenceRequest(
-        id=observation.id,
-        instruction=observation.instruction or session.instruction,
-        state=observation.state,
-        images={image.camera: ready(image) for image in observation.images},
-        inference_delay_steps=observation.inference_delay_steps,
-        prefix_model=observation.prefix_model,
-        prefix_robot=observation.prefix_robot,
-        conditioning=session.conditioning,
-        guidance=session.guidance,
-        horizon=session.horizon,
-        pipelining=session.pipelining,
-        num_steps=session.num_steps,
+        observation.id,
+        observation.instruction or session.instruction,
+        observation.state,
+        {image.camera: ready(image) for image in observation.images} if observation.images else {},
+        observation.inference_delay_steps,
+        observation.prefix_model,
+        observation.prefix_robot,
+        session.conditioning,
+        session.guidance,
+        session.horizon,
+        session.pipelining,
+        session.num_steps,
     )
 
 

@@ -16,44 +16,41 @@ class Mailboxes:
     def __init__(self, dispatcher: Dispatcher, sessions: Callable[[], Sequence[History]]) -> None:
         """`sessions`: the histories of all that are open."""
         self._dispatcher, self._sessions = dispatcher, sessions
-        self._waiting: dict[SessionKey, Waiting] = {}
+        self.waiting: dict[SessionKey, Waiting] = {}
+        """Changed in here alone."""
 
     def dispatch_by(self, policy: DispatchPolicy | None, batching: str) -> None:
         """From the next selection on. None: the policy stays, with what it has learned. Raises: `ConfigurationError`."""
         self._dispatcher = Dispatcher(policy or self._dispatcher.policy, batching)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def keys(self) -> set[SessionKey]:
-        return set(self._waiting)
+        return set(self.waiting)
 
     def discard(self, key: SessionKey, before_episode: float = math.inf) -> bool:
         """False: nothing of an episode before this one waited there."""
-        waiting = self._waiting.get(key)
+        waiting = self.waiting.get(key)
         if waiting is None or waiting.request.id.episode >= before_episode:
             return False
-        del self._waiting[key]
+        del self.waiting[key]
         return True
 
     def deposit(self, session: Session, request: InferenceRequest, observation: ObservationRequest, now_s: float) -> bool:
         """True: it replaces an older request of the session, whose place in the queue it keeps within an episode."""
-        history, replaced = session.history, self._waiting.get(session.key)
-        since_s = replaced.since_s if replaced and request.id.episode == history.episode else now_s
-        if request.id.episode != history.episode:
+        history, replaced = session.history, self.waiting.get(session.key)
+        episode, since_s = request.id.episode, now_s
+        if episode != history.episode:
             self.task_ended(history)
-            history.begin_task(request.id.episode, (request.id.component, request.instruction), now_s)
+            history.begin_task(episode, (request.id.component, request.instruction), now_s)
+        elif replaced is not None:
+            since_s = replaced.since_s
         history.requested(now_s, observation.report, replaces=replaced is not None)
         remaining_s = observation.report.remaining_s
-        self._waiting[session.key] = Waiting(
-            request=request,
-            stamp_ns=observation.stamp_ns,
-            arrived_s=now_s,
-            since_s=since_s,
-            starves_s=max(now_s + remaining_s, history.answered_s(now_s)) if math.isfinite(remaining_s) else now_s,
-            due_s=since_s + session.slo_s,
-            history=history,
-        )
+        starves_s = max(now_s + remaining_s, history.answered_s(now_s)) if math.isfinite(remaining_s) else now_s
+        due_s = since_s + session.slo_s
+        self.waiting[session.key] = Waiting(request, observation.stamp_ns, now_s, since_s, starves_s, due_s, history)
         return replaced is not None
 
     def task_ended(self, history: History) -> None:
@@ -62,15 +59,15 @@ class Mailboxes:
 
     def take(self, lanes: Sequence[Lane], tier: int, now_s: float) -> Selection:
         """What tier `tier` runs next leaves its mailboxes."""
-        view = lanes[tier].view
-        waiting = [each for each in self._waiting.values() if lanes[tier].takes(each)]
+        lane = lanes[tier]
+        view, waiting = lane.view, list(filter(lane.takes, self.waiting.values()))
         ranked = self._dispatcher.rank(waiting, view, now_s)
         if tier:
             ranked = overflow(ranked, lanes[0].view, view, now_s)
         selected, look_again_s, whole = self._dispatcher.cut(waiting, ranked, view, now_s, self._expected_asks)
         batch = _isolated(selected)
         for chosen in batch:
-            del self._waiting[chosen.request.id.robot, chosen.request.id.component]
+            del self.waiting[chosen.request.id.robot, chosen.request.id.component]
         return Selection(batch, look_again_s, whole)
 
     def stale(self, lane: Lane, limit_s: float, now_s: float) -> list[RequestId]:
@@ -79,7 +76,7 @@ class Mailboxes:
         free_s = lane.view.free_s
         if not 0.0 < free_s - now_s <= limit_s:
             return []
-        ranked = self._dispatcher.rank(list(self._waiting.values()), lane.view, now_s)
+        ranked = self._dispatcher.rank(list(self.waiting.values()), lane.view, now_s)
         return [
             waiting.request.id
             for waiting in ranked[: lane.view.next_rows]
@@ -90,8 +87,8 @@ class Mailboxes:
 
     def empty(self) -> list[RequestId]:
         """What waited."""
-        waited = [waiting.request.id for waiting in self._waiting.values()]
-        self._waiting.clear()
+        waited = [waiting.request.id for waiting in self.waiting.values()]
+        self.waiting.clear()
         return waited
 
     def _expected_asks(self) -> list[float]:
@@ -100,7 +97,10 @@ class Mailboxes:
 
 def _isolated(batch: Sequence[Waiting]) -> Sequence[Waiting]:
     """A session that was in a batch of which nobody got an answer runs alone until it has got one: it may be what spoilt it."""
-    if not any(waiting.history.suspect for waiting in batch):
+    for waiting in batch:
+        if waiting.history.suspect:
+            break
+    else:
         return batch
     kept = batch[:1] if batch[0].history.suspect else [waiting for waiting in batch if not waiting.history.suspect]
     count_skips(batch, kept)

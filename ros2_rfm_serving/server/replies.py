@@ -19,10 +19,12 @@ from ros2_rfm_serving.types import (
     Verdict,
 )
 
+ACTION_CHUNK, PREFIX = OutputKind.ACTION_CHUNK, Conditioning.PREFIX
+
 
 def reply_kind(contract: ModelContract, component: str) -> type[Reply]:
     """System 2 plans, other text models judge."""
-    if contract.output is OutputKind.ACTION_CHUNK:
+    if contract.output is ACTION_CHUNK:
         return Chunk
     return Plan if component == SYSTEM2 else Verdict
 
@@ -43,15 +45,15 @@ def reply_of(
     if kind is Plan:
         return _plan(server, contract, waiting, answer, served)
     return Verdict(
-        id=waiting.request.id,
-        stamp_ns=waiting.stamp_ns,
-        server=server,
-        model_hash=contract.model_hash,
-        verdict=answer.verdict,
-        score=answer.score,
-        text=answer.text,
-        served=served,
-        emulated=contract.emulated,
+        waiting.request.id,
+        waiting.stamp_ns,
+        server,
+        contract.model_hash,
+        answer.verdict,
+        answer.score,
+        answer.text,
+        served,
+        contract.emulated,
     )
 
 
@@ -65,20 +67,20 @@ def _chunk(
     held: InferenceRequest,
 ) -> Chunk:
     request = waiting.request
-    fixed = held.conditioning is Conditioning.PREFIX
+    delay_steps = min(held.inference_delay_steps, len(held.prefix_model)) if held.conditioning is PREFIX else 0
     return Chunk(
-        id=request.id,
-        stamp_ns=waiting.stamp_ns,
-        server=server,
-        model_hash=contract.model_hash,
-        action_names=contract.action_names,
-        chunk_model=answer.chunk_model,
-        chunk_robot=answer.chunk_robot,
-        confidence=outlook.confidence,
-        execution_horizon=outlook.execution_horizon,
-        inference_delay_steps=min(held.inference_delay_steps, len(held.prefix_model)) if fixed else 0,
-        served=served,
-        emulated=contract.emulated,
+        request.id,
+        waiting.stamp_ns,
+        server,
+        contract.model_hash,
+        contract.action_names,
+        answer.chunk_model,
+        answer.chunk_robot,
+        outlook.confidence,
+        outlook.execution_horizon,
+        delay_steps,
+        served,
+        contract.emulated,
         ended_with=answer.ended_with if request.pipelining else None,
     )
 

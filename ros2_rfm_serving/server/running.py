@@ -14,6 +14,7 @@ from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.errors import EngineError, ModelError
 from ros2_rfm_serving.types import EngineReply, InferenceRequest, Serving
 
+EXCLUSIVE = Serving.EXCLUSIVE
 Mishap = Callable[[str, str], None]
 """(counter, what happened)"""
 
@@ -91,8 +92,10 @@ class Running:
 
     def _begin_episode(self, request: InferenceRequest) -> None:
         """An engine that keeps state between chunks forgets it with every session and episode; until it has, nothing runs."""
+        if self.engine.contract.serving is not EXCLUSIVE:
+            return
         episode = (request.id.session_epoch, request.id.episode)
-        if self.engine.contract.serving is Serving.EXCLUSIVE and episode != self._episode:
+        if episode != self._episode:
             self.engine.reset()
             self._episode = episode
 

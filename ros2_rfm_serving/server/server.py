@@ -48,6 +48,7 @@ from ros2_rfm_serving.types import (
     Verdict,
 )
 
+ACTION_CHUNK = OutputKind.ACTION_CHUNK
 Ended = tuple[Work, Sequence[EngineReply | None]]
 """What an engine is done with, and its answers"""
 
@@ -297,8 +298,8 @@ class ModelServer:
 
         Raises: `BadMessageError`; nothing else is affected. Count it with `counting_refusals`.
         """
-        with self._deciding as brain:
-            session = brain.charge(observation.id, now_s)
+        with self._lock:
+            session = self._brain.charge(observation.id, now_s)
         self._deposit(observation, session, now_s)
 
     def check_admission(self, request: RequestId) -> None:
@@ -325,8 +326,10 @@ class ModelServer:
             with self._deciding as brain:
                 brain.unfit(observation.id, error.kind, str(error))
             raise
-        with self._deciding as brain:
-            brain.deposit(request, observation, now_s)
+        with self._lock:
+            self._brain.deposit(request, observation, now_s)
+            if self._brain.mishaps:
+                self.take_mishaps()
 
     def superseded_early(self, request: RequestId) -> None:
         """A newer one of its session arrived before anybody looked at it."""
@@ -381,12 +384,16 @@ class ModelServer:
         """Selects what a tier runs next; None: nothing waits that it should run, or it has enough to do (see `look_again_s`)."""
         if not tier:
             self.look_again_s = math.inf
-        if not self._brain.may_begin(tier, now_s):
+        brain = self._brain
+        if not brain.may_begin(tier, now_s):
             return None
-        with self._deciding as brain:
+        with self._lock:
+            brain = self._brain
             work = brain.begin(tier, now_s)
             if not tier:
                 self.look_again_s = brain.look_again_s
+            if brain.mishaps:
+                self.take_mishaps()
         return work
 
     def refetches(self, now_s: float) -> list[RequestId]:
@@ -401,12 +408,16 @@ class ModelServer:
     def run(self, work: Work) -> list[EngineReply | None]:
         """One answer per request; None where the engine failed. Raises nothing."""
         running = self._lanes[work.tier].running
-        answers = running.run([w.request for w in work.batch], self.config.max_engine_errors)
-        acts = self.contract.output is OutputKind.ACTION_CHUNK
-        for waiting, answer in () if acts else zip(work.batch, answers, strict=True):
-            if answer and not answer.verdict and self.reply_kind(waiting.request.id.component) is Verdict:
-                self.count("verdict_violation")  # text that is none of a judge's words goes on as an empty verdict
+        answers = running.run([waiting.request for waiting in work.batch], self._brain.config.max_engine_errors)
+        if self.contract.output is not ACTION_CHUNK:
+            self._check_verdicts(work, answers)
         return answers
+
+    def _check_verdicts(self, work: Work, answers: Sequence[EngineReply | None]) -> None:
+        """Text that is none of a judge's words goes on as an empty verdict."""
+        for i, answer in enumerate(answers):
+            if answer and not answer.verdict and self.reply_kind(work.batch[i].request.id.component) is Verdict:
+                self.count("verdict_violation")
 
     # --- one solver step at a time ---
 
@@ -458,15 +469,22 @@ class ModelServer:
 
     def complete_all(self, ended: Sequence[Ended], now_s: float) -> list[Reply]:
         """Of what ended together: rows of one turn take hardly longer than one of them."""
-        with self._deciding as brain:  # first of all: whatever is wrong with the answers, the engine is free again
+        with self._lock:  # first of all: whatever is wrong with the answers, the engine is free again
             for work, answers in ended:
-                brain.ended(work, [bool(answer) for answer in answers], self._lanes[work.tier].running.num_failed, now_s)
-        rows = [(work, row, answer) for work, answers in ended for row, answer in enumerate(answers)]
-        horizons = [work.batch[row].request.horizon for work, row, _ in rows]
-        seen = outlooks(horizons, [answer for *_, answer in rows], self.mishap)
-        with self._deciding as brain:
-            replies = [brain.reply(work, row, answer, outlook) for (work, row, answer), outlook in zip(rows, seen, strict=True)]
-        return [reply for reply in replies if reply]
+                answered = [bool(answer) for answer in answers]
+                self._brain.ended(work, answered, self._lanes[work.tier].running.num_failed, now_s)
+        horizons = [waiting.request.horizon for work, _ in ended for waiting in work.batch]
+        seen = iter(outlooks(horizons, [answer for _, answers in ended for answer in answers], self.mishap))
+        replies = []
+        with self._lock:
+            brain = self._brain
+            for work, answers in ended:
+                for row, answer in enumerate(answers):
+                    if reply := brain.reply(work, row, answer, next(seen)):
+                        replies.append(reply)
+            if brain.mishaps:
+                self.take_mishaps()
+        return replies
 
     def snapshot(self, now_s: float) -> ServerSnapshot:
         with self._deciding as brain:

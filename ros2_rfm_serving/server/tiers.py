@@ -126,7 +126,7 @@ class Lane:
     @property
     def rests(self) -> bool:
         """Nothing runs, but for rows that wait for their robots' next frames."""
-        return self.is_idle or (self._goes_by_rows and all(row.paused for row in self._flight_rows))
+        return not self._ends_s or (self._goes_by_rows and all(row.paused for row in self._flight_rows))
 
     @property
     def _goes_by_rows(self) -> bool:
@@ -195,10 +195,11 @@ class Lane:
 
     def begun(self, work: Work) -> None:
         self._ends_s[work] = work.begun_s + self.view.latency_s(len(work.batch))
-        if work.whole and self.view.flight is not None:
-            self.view.flight.begun_whole(len(work.batch))
-        elif self.view.flight is not None:
-            self.view.flight.begun(work.number, work.batch[0], work.begun_s)
+        flight = self.view.flight
+        if flight is not None and work.whole:
+            flight.begun_whole(len(work.batch))
+        elif flight is not None:
+            flight.begun(work.number, work.batch[0], work.begun_s)
         self._expect()
 
     def ended(self, work: Work, now_s: float, *, failed: bool, num_failed: int) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import heapq
 import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from heapq import heappop, heappush
 from typing import Any
 
 
@@ -44,8 +44,8 @@ class Events:
 
     def at(self, time_s: float, happen: Callable[..., None], *what: Any) -> None:
         assert time_s >= self.now_s, "the past is over"
-        self._num_planned += 1
-        heapq.heappush(self._heap, (time_s, self._num_planned, happen, what))
+        self._num_planned = number = self._num_planned + 1
+        heappush(self._heap, (time_s, number, happen, what))
 
     def soon(self, delay_s: float, happen: Callable[[Any], None], what: Any) -> None:
         """After a delay, or at once if there is none."""
@@ -56,12 +56,12 @@ class Events:
 
     def next(self) -> None:
         """What is planned first happens."""
-        self.now_s, _, happen, what = heapq.heappop(self._heap)
+        self.now_s, _, happen, what = heappop(self._heap)
         happen(*what)
 
     def run(self, until_s: float, watch: Callable[[float], None] | None = None, every_s: float = 1.0) -> None:
         """`watch` is told the time about every `every_s` of virtual time."""
-        heap, pop = self._heap, heapq.heappop
+        heap, pop = self._heap, heappop
         tell_s = self.now_s + every_s if watch else math.inf
         while heap and heap[0][0] <= until_s:
             self.now_s, _, happen, what = pop(heap)

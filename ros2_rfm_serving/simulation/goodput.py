@@ -115,11 +115,12 @@ class Ledger:
     def answered(self, component: str, now_s: float, sequence: int = 0) -> None:
         """To a request that waits. Those before it are overtaken."""
         asked = self._asked[component]
-        asked.last_sent_s = asked.waits_s.get(sequence, math.nan)
+        waits_s = asked.waits_s
+        asked.last_sent_s = waits_s.get(sequence, math.nan)
         latency_s = now_s - asked.last_sent_s
         asked.in_order = latency_s <= asked.slo_s
-        for number in [number for number in asked.waits_s if number <= sequence]:
-            del asked.waits_s[number]
+        while waits_s and (oldest := next(iter(waits_s))) <= sequence:
+            del waits_s[oldest]
         if asked.last_sent_s >= self._warm_up_s:
             asked.tally.latencies_s.append(latency_s)
             asked.tally.within += asked.in_order

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -78,7 +79,9 @@ class Stragglers:
 
     def factor(self) -> float:
         given = self._conditions
-        slow = self._hit and given.from_s <= self._events.now_s < given.until_s and given.share and self._rng.random() < given.share
+        if not given.share or not self._hit:
+            return self._share
+        slow = given.from_s <= self._events.now_s < given.until_s and self._rng.random() < given.share
         return self._share * (given.factor if slow else 1.0)
 
 
@@ -127,7 +130,7 @@ class SharedGpu:
 
     def _sleep(self) -> None:
         next_s = self._sharing.next_finish_s()
-        if next_s != self._wakes_s and len(self._sharing):
+        if next_s != self._wakes_s and next_s < math.inf:
             self._wakes_s = next_s
             self._events.at(next_s, self._wake, next_s, self._sharing)
 

@@ -18,9 +18,11 @@ from ros2_rfm_serving.simulation.client import Client
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.gpu import Gpu, SteppedGpu
 from ros2_rfm_serving.simulation.rounds import Answers, Rounds
+from ros2_rfm_serving.simulation.wire import AT_ONCE
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import ObservationRequest, Placement, SessionGrant, SessionRequest
 
+DOWN = Direction.DOWN
 STATUS_PERIOD_S = 0.5
 """Of a server's status messages, as in the live body."""
 REFETCH_LOOKS = 4
@@ -118,7 +120,7 @@ class Host:
         except RfmError as error:
             answer = error
         self._traffic.dropped += waiting - self._server.num_waiting
-        for copy in client.wire.deliveries(Direction.DOWN, now_s, reliable=True):
+        for copy in client.wire.deliveries(DOWN, now_s, reliable=True):
             self._events.at(now_s + copy.delay_s, client.session_answered, request.component, self.name, answer)
 
     def reset_episode(self, client: Client, reset: EpisodeReset) -> None:
@@ -131,7 +133,7 @@ class Host:
         except SessionError:
             ok = False
         self._traffic.dropped += waiting - self._server.num_waiting
-        for copy in client.wire.deliveries(Direction.DOWN, now_s, reliable=True):
+        for copy in client.wire.deliveries(DOWN, now_s, reliable=True):
             self._events.at(now_s + copy.delay_s, client.episode_reset, reset, ok)
 
     def close_session(self, robot: str, component: str, epoch: int) -> None:
@@ -150,7 +152,7 @@ class Host:
 
     def _tell(self, now_s: float) -> None:
         for client in self.listeners:
-            if client.wire.connected(Direction.DOWN, now_s):
+            if client.wire.connected(DOWN, now_s):
                 client.server_seen(self.name)
 
     @property
@@ -219,17 +221,18 @@ class Host:
     # --- serving ---
 
     def _serve(self) -> None:
-        now_s = self._events.now_s
+        now_s, server = self._events.now_s, self._server
         for tier, gpu in enumerate(self._gpus):
             if self._rounds and not tier:
                 self._rounds.serve()
                 continue
-            while work := self._server.begin(now_s, tier):
+            while work := server.begin(now_s, tier):
                 self.begun(work)
-                gpu.start(work, self._server.run, self._return if tier else self.ended)
-        if now_s < self._server.look_again_s < math.inf and self._server.look_again_s != self._looks_s:
-            self._looks_s = self._server.look_again_s
-            self._events.at(self._looks_s, self._look_again, self._looks_s)
+                gpu.start(work, server.run, self._return if tier else self.ended)
+        looks_s = server.look_again_s
+        if now_s < looks_s < math.inf and looks_s != self._looks_s:
+            self._looks_s = looks_s
+            self._events.at(looks_s, self._look_again, looks_s)
 
     def begun(self, work: Work) -> None:
         if not work.tier and not self._num_own:
@@ -252,7 +255,7 @@ class Host:
         self._events.at(now_s + self._config.refetch_after_s / REFETCH_LOOKS, self._refetch)
         for request in self._server.refetches(now_s) if self._up else ():
             client = self.clients[request.robot]
-            for copy in client.wire.deliveries(Direction.DOWN, now_s):
+            for copy in client.wire.deliveries(DOWN, now_s):
                 self._events.soon(copy.delay_s, client.ask_again, request)
 
     def _return(self, work: Work, answers: Answers) -> None:
@@ -274,8 +277,11 @@ class Host:
         self._serve()
         for reply in replies:
             client = self.clients[reply.id.robot]
-            copies = client.wire.deliveries(Direction.DOWN, now_s)
+            copies = client.wire.deliveries(DOWN, now_s)
             traffic.sets_out(len(copies), anew=False)
+            if copies is AT_ONCE:
+                client.receive(reply)
+                continue
             for copy in copies:
                 self._events.soon(copy.delay_s, client.receive, corrupt(reply, self._faults_rng) if copy.corrupt else reply)
 

@@ -20,7 +20,7 @@ from ros2_rfm_serving.simulation.conditions import Network
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.goodput import Ledger
 from ros2_rfm_serving.simulation.host import Host
-from ros2_rfm_serving.simulation.wire import Wire
+from ros2_rfm_serving.simulation.wire import AT_ONCE, Wire
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import (
     SYSTEM1,
@@ -38,6 +38,7 @@ ASYNC_STEPS = 8
 """Control steps of what an asynchronous robot executes of one chunk: the grain at which it can overlap."""
 MAX_TICKS_AT_ONCE = 100
 STATE = empty(0)
+UP = Direction.UP
 
 
 def num_steps(settings: RobotSettings) -> int:
@@ -245,17 +246,18 @@ class SimulatedRobot:
             self._react()
 
     def _tick(self, now_s: float) -> None:
-        tick = self.brain.tick(Sensors(STATE, now_s, (), now_s), now_s)
-        for server, opening in tick.opens:
+        command, requests, opens, resets = self.brain.tick(Sensors(STATE, now_s, (), now_s), now_s)
+        for server, opening in opens:
             self._open(server, opening, now_s)
-        for reset in tick.resets:
+        for reset in resets:
             self._reset(reset, now_s)
-        for server, request in tick.requests:
+        for server, request in requests:
             self._send(server, request, now_s)
-        if tick.command is not None and self._fresh:
+        if command is not None and self._fresh:
             self._fresh = False
             self._ledger.executed(now_s)
-        if self.brain.task is not None and self.brain.task.result is not None:
+        task = self.brain.task
+        if task is not None and task.result is not None:
             self._ledger.end(now_s)
             self._fresh = False
             self.brain.finish()
@@ -263,18 +265,21 @@ class SimulatedRobot:
 
     def _send(self, server: str, request: ObservationRequest, now_s: float) -> None:
         self._ledger.sent(request.id.component, now_s, request.id.sequence)
-        copies = self.wire.deliveries(Direction.UP, now_s)
+        copies = self.wire.deliveries(UP, now_s)
         self._traffic.sets_out(len(copies), anew=True)
+        if copies is AT_ONCE:
+            self._hosts[server].receive(request)
+            return
         for copy in copies:
             damaged = corrupt(request, self._faults_rng) if copy.corrupt else request
             self._events.soon(copy.delay_s, self._hosts[server].receive, damaged)
 
     def _open(self, server: str, opening: SessionRequest, now_s: float) -> None:
-        for copy in self.wire.deliveries(Direction.UP, now_s, reliable=True):
+        for copy in self.wire.deliveries(UP, now_s, reliable=True):
             self._events.at(now_s + copy.delay_s, self._hosts[server].open_session, self, opening)
 
     def _reset(self, reset: EpisodeReset, now_s: float) -> None:
-        for copy in self.wire.deliveries(Direction.UP, now_s, reliable=True):
+        for copy in self.wire.deliveries(UP, now_s, reliable=True):
             self._events.at(now_s + copy.delay_s, self._hosts[reset.server].reset_episode, self, reset)
 
     def finish(self) -> None:

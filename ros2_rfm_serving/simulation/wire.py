@@ -33,8 +33,11 @@ class Traffic:
 
     def sets_out(self, num_copies: int, *, anew: bool) -> None:
         """A request (`anew`) or a reply to one, in as many copies as the network delivers."""
-        self.sent += (num_copies or 1) - (not anew)
         self.travelling += num_copies
+        if num_copies == 1:
+            self.sent += anew
+            return
+        self.sent += (num_copies or 1) - (not anew)
         self.lost += not num_copies
 
 
@@ -46,6 +49,7 @@ class Wire:
         self._cuts = [cut for cut in network.cuts if not cut.robots or robot in cut.robots]
         self._times_s = [time_s for time_s, _ in network.trace]
         self._perfect = network.is_perfect
+        self._at_once = self._perfect and network.faults.is_clean
         self._never_cut = not self._cuts and not network.faults.cuts
         self._faults = None if network.faults.is_clean else FaultyWire(network.faults, faults_rng)
 
@@ -58,7 +62,7 @@ class Wire:
 
     def deliveries(self, direction: Direction, now_s: float, *, reliable: bool = False) -> tuple[Delivery, ...]:
         """Of a message that sets out now; none: it never arrives. A reliable one is lost in a cut only."""
-        if self._perfect and self._faults is None:
+        if self._at_once:
             return AT_ONCE
         delay_s = self._delay_s(direction, now_s, reliable)
         if delay_s is None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from ros2_rfm_serving.types.arrays import NO_ROWS, NO_UPDATES, NO_VALUES, Array, Image, empty
 from ros2_rfm_serving.types.contracts import Conditioning, Guidance, Horizon, Pipelining
+from ros2_rfm_serving.types.record import record
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class RequestId:
     """Correlates a reply with its request. A reply counts only if all of it matches the latest request."""
 
@@ -20,7 +21,7 @@ class RequestId:
     sequence: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class ExecutionReport:
     """What the robot did with the last chunk, as durations on the robot's clock (Kairos §3.2)."""
 
@@ -45,7 +46,7 @@ class EncodedImage:
     width_px: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class ObservationRequest:
     """One request of one robot's component, as it travels."""
 
@@ -65,7 +66,7 @@ class ObservationRequest:
     episode_start: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class InferenceRequest:
     """One row of a batch, decoded: what an engine sees."""
 
@@ -88,7 +89,7 @@ class InferenceRequest:
     """Solver steps; 0: the model's own number"""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class EngineReply:
     """One row of an engine's answer: a chunk, a verdict or a plan."""
 
@@ -111,7 +112,7 @@ class EngineReply:
     """Sequence number of the observation that the last steps saw, of a pipelined session; None: the request's own."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class Served:
     """What happened to a request on the server, as durations on its clock."""
 
@@ -124,7 +125,7 @@ class Served:
     """Share of time that the engine was busy, [0, 1]."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class Chunk:
     """System 1's answer."""
 
@@ -145,7 +146,7 @@ class Chunk:
     at which that was taken; None: the request's own."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class Verdict:
     """A judge's answer (monitor, safety): one of the words that the model declares."""
 
@@ -160,7 +161,7 @@ class Verdict:
     emulated: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record(frozen=True, slots=True)
 class Plan:
     """System 2's answer: the first subgoal becomes System 1's instruction."""
 

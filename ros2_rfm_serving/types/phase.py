@@ -43,4 +43,4 @@ class Phase:
 
 
 def _within(most: float, value: float) -> float:
-    return max(-most, min(most, value))
+    return most if value > most else -most if value < -most else value

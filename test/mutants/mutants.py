@@ -221,7 +221,7 @@ MUTANTS = (
     Mutant(
         name="a robot that streams is not judged although it stalls",
         file="robot/brain.py",
-        old="        if now_s - self._needs_chunk_since_s >= self._stalls_after_s:\n            return False\n        return not",
+        old="        if stalled_s >= 0.0 and stalled_s >= self._stalls_after_s():\n            return False\n        return not",
         new="        return not",
         tests=(FAILSAFE,),
     ),
@@ -235,8 +235,8 @@ MUTANTS = (
     Mutant(
         name="a robot that streams is not judged although it cannot bridge the delay",
         file="robot/brain.py",
-        old="return not (due.too_slow or self._links.mismatch",
-        new="return not (self._links.mismatch",
+        old="return not (self._talk.due.too_slow or links.mismatch",
+        new="return not (links.mismatch",
         tests=ROBOT,
     ),
     Mutant(
@@ -277,7 +277,7 @@ MUTANTS = (
     Mutant(
         name="a row has the model's own solver steps, whatever its session asked for",
         file="server/intake.py",
-        old="        num_steps=session.num_steps,\n",
+        old="        session.num_steps,\n",
         new="",
         tests=(*SERVER, "test/unit/engines"),
     ),

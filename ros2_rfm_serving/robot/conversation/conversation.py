@@ -10,7 +10,7 @@ from ros2_rfm_serving.robot.config import RobotConfig, Sensors
 from ros2_rfm_serving.robot.conversation.calls import CoupledCalls
 from ros2_rfm_serving.robot.conversation.due import Due
 from ros2_rfm_serving.robot.conversation.flight import Answered
-from ros2_rfm_serving.robot.conversation.link import Link, LinkState
+from ros2_rfm_serving.robot.conversation.link import Link
 from ros2_rfm_serving.robot.conversation.links import Links
 from ros2_rfm_serving.robot.conversation.requests import NONE, action_request, thought_request
 from ros2_rfm_serving.robot.motion.motion import Motor
@@ -23,7 +23,6 @@ from ros2_rfm_serving.types import (
     Schedule,
 )
 
-CLOSED = LinkState.CLOSED
 Requests = tuple[tuple[str, ObservationRequest], ...]
 Told = Callable[[str, float], str]
 """(component, now_s) -> what it is told to do, plan or judge."""
@@ -77,6 +76,7 @@ class Conversation:
         """What is later than its SLO is not waited for any more."""
         if link := self.links.get(component):
             link.forget_late()
+            self.links.expect(link)
 
     def abandon(self, *components: str) -> None:
         """What they were asked is over; no name: all of them. They are asked again in their turn."""
@@ -87,14 +87,18 @@ class Conversation:
     def accept(self, reply: Reply, now_s: float) -> Answered | str:
         """What it answers, or the counter under which it is dropped."""
         link = self.links.get(reply.id.component)
-        return link.accept(reply, now_s) if link else "unknown_component"
+        if link is None:
+            return "unknown_component"
+        answered = link.accept(reply, now_s)
+        self.links.expect(link)
+        return answered
 
     def ask(self, sensors: Sensors | None, told: Told, episode: int, step_ends_s: float, now_s: float) -> Requests:
         """Whoever is due. While the robot is stopped, those that go with actions are asked only if their answer is waited for."""
         self.no_request = ""
         requests = []
         for link in self.links.all:  # one after the other: asking System 1 may make another call due
-            if link.asked_again is None and (link.ready_s > now_s or not self._is_due(link, step_ends_s, now_s)):
+            if (link.ready_s > now_s or self._is_early(link, step_ends_s, now_s)) and link.asked_again is None:
                 continue
             if problem := self._sensor_problem(sensors, now_s):
                 self.no_request = problem
@@ -103,31 +107,28 @@ class Conversation:
             requests.append((link.server, self._request(link, sensors, told, episode, now_s)))
         return tuple(requests)
 
-    def _is_due(self, link: Link, step_ends_s: float, now_s: float) -> bool:
-        """Of one that is ready."""
-        if not link.goal_coupled:
-            return True
-        if self._supervision.stopped:
-            return self._supervision.asks(link.component)
-        return self.due.ask_s(link, step_ends_s) <= now_s
+    def _is_early(self, link: Link, step_ends_s: float, now_s: float) -> bool:
+        """For one that is ready."""
+        return link.goal_coupled and self._ask_s(link, step_ends_s) > now_s
 
     def ask_again(self, request: RequestId) -> bool:
         """The server has let it grow stale and wants a newer observation before it answers. False: it is not waited for."""
         link = self.links.get(request.component)
         return link is not None and link.ask_again(request)
 
-    def next_ask_s(self, step_ends_s: float, *, asking: bool) -> float:
-        """The earliest time at which a link has something to do. asking: a task runs, and nothing hinders it from asking."""
-        next_s = math.inf
-        for link in self.links.all:
-            if asking and link.asked_again is not None:
-                return -math.inf
+    def next_ask_s(self, step_ends_s: float, *, asking: bool, before_s: float = math.inf) -> float:
+        """The earliest time at which a link has something to do, `before_s` at the latest. asking: a task runs, and nothing hinders
+        it from asking."""
+        next_s, links = before_s, self.links
+        for link in links.all:
             next_s = link.deadline_s if link.deadline_s < next_s else next_s
             if asking and link.ready_s < next_s:  # it is not asked before
                 link_s = self._ask_s(link, step_ends_s) if link.goal_coupled else link.ready_s
                 next_s = link_s if link_s < next_s else next_s
-            elif link.state is CLOSED:
-                next_s = min(next_s, self.links.open_s(link))
+            if asking and link.asked_again is not None:
+                return -math.inf
+        for link in links.closed:
+            next_s = min(next_s, links.open_s(link))
         return next_s
 
     def _ask_s(self, link: Link, step_ends_s: float) -> float:
@@ -140,7 +141,8 @@ class Conversation:
         """Why these readings must not be sent; empty: they may."""
         if sensors is None:
             return "no state or no image yet"
-        age_s = now_s - min(sensors.state_s, sensors.images_s)
+        observed_s = sensors.state_s if sensors.state_s < sensors.images_s else sensors.images_s
+        age_s = now_s - observed_s
         if age_s > self._config.max_observation_age_s:
             self._refused["old_observation"] += 1
             return f"sensor readings are {age_s:.1f} s old"
@@ -151,8 +153,10 @@ class Conversation:
 
     def _request(self, link: Link, sensors: Sensors, told: Told, episode: int, now_s: float) -> ObservationRequest:
         again, waits = link.asked_again is not None, self.due.waits
-        observed_s, bridged = min(sensors.state_s, sensors.images_s), 0 if waits else self.due.bridged(link)
+        observed_s = sensors.state_s if sensors.state_s < sensors.images_s else sensors.images_s
+        bridged = 0 if waits else self.due.bridged(link)
         identity = link.sent(episode, now_s, self._queue.mark, observed_s, bridged)
+        self.links.expect(link)
         instruction = told(link.component, now_s)
         if link.component != SYSTEM1:
             return thought_request(identity, instruction, sensors, now_s)

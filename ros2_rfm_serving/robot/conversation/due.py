@@ -44,10 +44,9 @@ class Due:
         """
         if link is self._links.system1:
             frames = link.depth > 1 and not self.waits  # whatever is queued
-            wants = frames or self._wants_chunk(link)
-        else:
-            wants = link.component in self._calls.due and self._is_between_calls()
-        if not wants:
+            if not (frames or self._wants_chunk(link)):
+                return math.inf
+        elif link.component not in self._calls.due or not self._is_between_calls():
             return math.inf
         return link.ready_s if link.ready_s > step_ends_s else step_ends_s
 

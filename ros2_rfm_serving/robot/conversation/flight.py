@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
 
 from ros2_rfm_serving.types import RequestId
+from ros2_rfm_serving.types.record import record
 
 
-class InFlight(NamedTuple):
+@record(frozen=True, slots=True)
+class InFlight:
     id: RequestId
     sent_s: float
     mark: int
@@ -17,7 +18,8 @@ class InFlight(NamedTuple):
     """Steps that may be executed until its answer: none where it was asked while the robot waited, without a prefix."""
 
 
-class Answered(NamedTuple):
+@record(frozen=True, slots=True)
+class Answered:
     asked: InFlight
     """What the reply answers."""
     seen: InFlight

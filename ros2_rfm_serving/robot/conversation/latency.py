@@ -30,7 +30,7 @@ class Latencies:
         if latency_s < 0:
             return
         self._latest.append(latency_s)
-        self._longest_s = max(self._longest_s, latency_s)
+        self._longest_s = latency_s if latency_s > self._longest_s else self._longest_s
         self._expected_s = None
 
     @property

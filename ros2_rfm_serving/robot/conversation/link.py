@@ -253,8 +253,8 @@ class Link:
 
     def _answered(self) -> None:
         """A silence counts anew from the first that is still waited for."""
-        oldest = self._flight.oldest
-        self.unanswered_s = oldest.sent_s if oldest else math.inf
+        waited = self._flight.waited
+        self.unanswered_s = next(iter(waited.values())).sent_s if waited else math.inf
         self._gives_up_s = self.unanswered_s + self._limit_s
 
     def _expect(self) -> None:
@@ -265,7 +265,8 @@ class Link:
             return
         if self.asked_again and self._flight.find(self.asked_again) is None:
             self.asked_again = None
-        self.deadline_s = min(self._gives_up_s, self._late_s())
+        late_s = self._late_s()
+        self.deadline_s = late_s if late_s < self._gives_up_s else self._gives_up_s
 
     def _allow(self) -> None:
         """From when on something may be asked next."""
@@ -290,26 +291,23 @@ class Link:
         `allowance_s`, so that a robot whose loop is fast enough reaches its rate on average.
         """
         self._sequence += 1
-        request = RequestId(
-            robot=self.robot, component=self.component, session_epoch=self.epoch, episode=episode, sequence=self._sequence
-        )
+        request = RequestId(self.robot, self.component, self.epoch, episode, self._sequence)
         again = self.asked_again
         if again:
             self._flight.remove(again)
             self.asked_again = None
         self._flight.add(InFlight(request, now_s, mark, observed_s, bridged))
-        self.unanswered_s = min(self.unanswered_s, now_s)
+        self.unanswered_s = now_s if now_s < self.unanswered_s else self.unanswered_s
         if not now_s < self._gives_up_s < math.inf:  # else it is asked again before the last request was given up
             self._gives_up_s = now_s + self._limit_s
-        self._expect()
         if not again:  # else it is the same request of the schedule
-            first = self.next_send_s == -math.inf
-            earliest_s = now_s - self._period_s - self.allowance_s
-            self.next_send_s = (now_s if first else max(self.next_send_s, earliest_s)) + self._period_s
+            first, earliest_s = self.next_send_s == -math.inf, now_s - self._period_s - self.allowance_s
+            since_s = now_s if first else self.next_send_s if self.next_send_s > earliest_s else earliest_s
+            self.next_send_s = since_s + self._period_s
         if self.depth > 1:
             self._frame_ends_s = now_s + self.frame_s
             self.next_send_s = max(self.next_send_s, self._frame_ends_s)
-        self._allow()
+        self._expect()
         return request
 
     def check(self, now_s: float) -> Overdue:

@@ -26,19 +26,36 @@ class Links:
         self.coupled: tuple[Link, ...] = ()
         """With a route, and asked as often as System 1's calls say"""
         self.system1: Link | None = None
-        self._servers = Presence(config.server_timeout_s)
+        self.closed: tuple[Link, ...] = ()
+        """Without a session, and none is being opened."""
+        self.mismatch = ""
+        """How a server's model differs from the one that the robot has worked with; empty: none does."""
+        self.watch_s = -math.inf
+        """Before that `watch` finds nothing."""
+        self.servers = Presence(config.server_timeout_s)
         self.failovers = 0
 
     def reconfigure(self, config: RobotConfig) -> None:
         """Open sessions stay: what they have agreed upon is not among what may change."""
         self._config = config
-        self._servers.reconfigure(config.server_timeout_s)
+        self.servers.reconfigure(config.server_timeout_s)
         for link in self.all:
             link.reconfigure(config.link)
             self._pipeline(link)
+        self._settle()
 
     def get(self, component: str) -> Link | None:
         return self._links.get(component)
+
+    def _settle(self) -> None:
+        """After whatever may have opened or closed a session, or has moved when `watch` has something to find."""
+        self.closed = tuple([link for link in self.all if link.state is CLOSED])
+        self.mismatch = next((link.mismatch for link in self.all if link.mismatch and link.route), "")
+        self.watch_s = -math.inf
+
+    def expect(self, link: Link) -> None:
+        """Something of it is under way, or is not any more."""
+        self.watch_s = link.deadline_s if link.deadline_s < self.watch_s else self.watch_s
 
     # --- where to send ---
 
@@ -50,19 +67,20 @@ class Links:
             route = routes.get(component)
             stays = route is not None and link.server in (route.server, route.standby) and link.server
             home = route.server if route else ""
-            back = not stays or (newer and home in self._servers.ready)
+            back = not stays or (newer and home in self.servers.ready)
             link.follow(route, home if back else link.server, now_s, paced=not self._config.calls_per_action.get(component))
             if placement := schedule.placement_of(home):
                 link.place(placement.model)
             for server in (route.server, route.standby) if route else ():
                 if server:
-                    self._servers.expect(server)
+                    self.servers.expect(server)
         self.all = tuple(sorted(self._links.values(), key=lambda link: link.component != SYSTEM1))
         self.coupled = tuple(link for link in self.all if link.route and self._config.calls_per_action.get(link.component))
         self.system1 = self._links.get(SYSTEM1)
         for link in self.all:
             link.goal_coupled = link is self.system1 or link in self.coupled
             link.gives_way = link is self.system1 and self._may_wait(link.period_s)
+        self._settle()
 
     def _may_wait(self, period_s: float) -> bool:
         """Whether a request may come later without a gap in the motion. Who executes meanwhile must have a cap that leaves room."""
@@ -81,32 +99,36 @@ class Links:
 
     def server_seen(self, server: str, now_s: float) -> bool:
         """True when it was not there before."""
-        new = self._servers.seen(server, now_s)
+        new = self.servers.seen(server, now_s)
         if new:
             for link in self.all:
                 if link.server == server:
                     link.server_returns(now_s)
                 self._fail_over(link)
+            self._settle()
         return new
 
     def server_loads(self, server: str, now_s: float) -> bool:
         """True when it is waited for; else it is lost."""
-        return self._servers.loads(server, now_s)
+        self.watch_s = -math.inf
+        return self.servers.loads(server, now_s)
 
     def server_alive(self, server: str, now_s: float) -> None:
-        self._servers.alive(server, now_s)
+        self.watch_s = -math.inf
+        self.servers.alive(server, now_s)
 
     def server_lost(self, server: str, problem: str, now_s: float) -> None:
-        self._servers.lose(server)
+        self.servers.lose(server)
         for link in self.all:
             if link.server == server:
                 if link.state is not LinkState.CLOSED:
                     link.refused(problem, now_s)
                 self._fail_over(link)
+        self._settle()
 
     def _fail_over(self, link: Link) -> None:
         other = link.other
-        if other in self._servers.ready and link.server in self._servers.lost:
+        if other in self.servers.ready and link.server in self.servers.lost:
             link.turn_to(other, f"{link.server} is lost, turning to {other}")
             self.failovers += 1
 
@@ -115,14 +137,21 @@ class Links:
     def opens(self, now_s: float) -> tuple[tuple[str, SessionRequest], ...]:
         """(server, request): sessions to ask for now."""
         opens = []
-        for link in self.all:
-            if link.state is CLOSED and link.server in self._servers.ready and link.wants_open(now_s):
+        for link in self.closed:
+            if link.server in self.servers.ready and link.wants_open(now_s):
                 link.opening(now_s)
                 opens.append((link.server, self._session_request(link)))
+        if opens:
+            self._settle()
         return tuple(opens)
 
     def opened(self, component: str, server: str, grant: SessionGrant, now_s: float) -> str:
         """The counter to raise; empty: the session is taken."""
+        counter = self._opened(component, server, grant, now_s)
+        self._settle()
+        return counter
+
+    def _opened(self, component: str, server: str, grant: SessionGrant, now_s: float) -> str:
         link = self._links.get(component)
         if link is None or link.server != server or link.state is not LinkState.OPENING:
             return "late_session"
@@ -149,22 +178,16 @@ class Links:
             if contract and link.pinned:
                 link.mismatch = f"{server} does not serve {component} any more as it did: {problem}"
             link.refused(f"{server} refuses: {problem}", now_s)
-            if full and link.other in self._servers.ready:
+            if full and link.other in self.servers.ready:
                 link.look_elsewhere(now_s)
-
-    @property
-    def mismatch(self) -> str:
-        """How a server's model differs from the one that the robot has worked with; empty: none does."""
-        for link in self.all:
-            if link.mismatch and link.route:
-                return link.mismatch
-        return ""
+            self._settle()
 
     def unpin(self) -> None:
         """A person accepts the models that are there now in place of others."""
         for link in self.all:
             if link.mismatch:
                 link.unpin()
+        self._settle()
 
     def _session_request(self, link: Link) -> SessionRequest:
         acts, config = link.component == SYSTEM1, self._config
@@ -188,20 +211,20 @@ class Links:
 
     def watch(self, now_s: float) -> list[tuple[Link, Overdue]]:
         """Counts silent servers as lost, and says whose answer is late or was given up, or first one and then the other."""
-        if now_s >= self._servers.check_s:
-            for server in self._servers.silent(now_s):
+        if now_s < self.watch_s:
+            return []
+        if now_s >= self.servers.check_s:
+            for server in self.servers.silent(now_s):
                 self.server_lost(server, f"{server} is silent for {self._config.server_timeout_s:g} s", now_s)
         overdue: list[tuple[Link, Overdue]] = []
         for link in self.all:
-            while now_s >= link.deadline_s and (found := link.check(now_s)) is not Overdue.NOTHING:
-                overdue.append((link, found))
+            if now_s >= link.deadline_s:
+                while now_s >= link.deadline_s and (found := link.check(now_s)) is not Overdue.NOTHING:
+                    overdue.append((link, found))
+                self._settle()
+        self.watch_s = min([link.deadline_s for link in self.all] + [self.servers.check_s])
         return overdue
-
-    @property
-    def check_s(self) -> float:
-        """When `watch` next has to look for silent servers."""
-        return self._servers.check_s
 
     def open_s(self, link: Link) -> float:
         """When a closed link next asks for a session."""
-        return link.retry_s if link.server in self._servers.ready else math.inf
+        return link.retry_s if link.server in self.servers.ready else math.inf

@@ -12,16 +12,7 @@ NO_REPORT = ExecutionReport()
 
 def thought_request(identity: RequestId, instruction: str, sensors: Sensors, now_s: float) -> ObservationRequest:
     """For those who judge or plan."""
-    return ObservationRequest(
-        id=identity,
-        stamp_ns=int(now_s * 1e9),
-        instruction=instruction,
-        state=NO_VALUES,
-        images=sensors.images,
-        prefix_model=NO_ROWS,
-        prefix_robot=NO_ROWS,
-        report=NO_REPORT,
-    )
+    return ObservationRequest(identity, int(now_s * 1e9), instruction, NO_VALUES, sensors.images, 0, NO_ROWS, NO_ROWS, NO_REPORT)
 
 
 def action_request(
@@ -42,15 +33,5 @@ def action_request(
     delay = min(delay_steps, queue.depth)
     rows = 0 if conditioning is NONE else delay if conditioning is PREFIX else max(delay, guided_rows)
     model, robot = queue.left_over(rows)
-    return ObservationRequest(
-        id=identity,
-        stamp_ns=int(now_s * 1e9),
-        instruction=instruction,
-        state=sensors.state,
-        images=sensors.images,
-        inference_delay_steps=delay,
-        prefix_model=model,
-        prefix_robot=robot,
-        report=report,
-        episode_start=episode_start,
-    )
+    stamp_ns, state, images = int(now_s * 1e9), sensors.state, sensors.images
+    return ObservationRequest(identity, stamp_ns, instruction, state, images, delay, model, robot, report, episode_start)

@@ -11,6 +11,8 @@ from ros2_rfm_serving.robot.config import Compatibility
 from ros2_rfm_serving.robot.why import Origin
 from ros2_rfm_serving.types import Array, empty
 
+OLDER = Compatibility.OLDER
+
 
 class ActionQueue:
     """The rows of the newest chunks that are still to be executed, in model space and in robot space.
@@ -25,7 +27,8 @@ class ActionQueue:
     def __init__(self, num_actions: int, *, replace: bool = True, compatibility: Compatibility = Compatibility.NEWER) -> None:
         self._nothing = empty(0, num_actions)
         self._replace, self._compatibility = replace, compatibility
-        self._popped = 0
+        self.mark = 0
+        """Steps executed so far; keep it when a request is sent, and give it to `merge`."""
         self.clear()
         self._row, self._row_origins = -1, self._origins
         """Of the last row that was popped."""
@@ -45,14 +48,13 @@ class ActionQueue:
         """Rows of the newest chunk after which the next one should take over, as its server says; 0: it does not."""
 
     @property
-    def mark(self) -> int:
-        """Steps executed so far; keep it when a request is sent, and give it to `merge`."""
-        return self._popped
-
-    @property
     def observed_s(self) -> float:
         """When the observation behind the next row was taken, on the robot's clock; NaN: there is no row."""
         return self._older_observed_s if self._older_rows > 0 else self._newest_observed_s
+
+    def is_older_than(self, time_s: float) -> bool:
+        """There is a next row, and it comes from an observation before that."""
+        return self.depth > 0 and (self._older_observed_s if self._older_rows > 0 else self._newest_observed_s) < time_s
 
     @property
     def executed(self) -> tuple[Origin | None, int]:
@@ -76,12 +78,12 @@ class ActionQueue:
         mark: of its request. real_delay: steps from its request until now, by the clock; a mark from the future is an error.
         origin: whose chunk it is, for `executed`.
         """
-        executed = self._popped - mark
+        executed = self.mark - mark
         assert executed >= 0, "the mark was not taken from this queue"
         self.horizon = min(horizon, len(robot))
         if not self._replace:
             return self._append(model, robot, observed_s, origin)
-        wanted = real_delay if self._compatibility is Compatibility.OLDER else min(real_delay, executed)
+        wanted = real_delay if self._compatibility is OLDER else min(real_delay, executed)
         skip = min(max(0, wanted), len(robot))
         self._older_rows = 0
         self._model, self._robot, self._unfit, self._origins = model, robot, None, ((0, origin),)
@@ -130,7 +132,7 @@ class ActionQueue:
         row = self._next - 1
         self._row, self._row_origins = row, self._origins
         self._older_rows -= rows
-        self._popped += rows
+        self.mark += rows
         self.executed_of_chunk += rows
         if self._unfit is not None and self._unfit[row]:
             return None, True

@@ -68,14 +68,15 @@ class FailSafe:
         self.changes: Counter[tuple[RobotState, RobotState]] = Counter()
         self.offline_since_s = math.inf
         """Of a task that is without a server; inf: not so."""
+        self.dead_s = math.inf
+        """When being offline becomes being DEAD."""
 
     def reconfigure(self, config: FailSafeConfig) -> None:
         self._config = config
+        self._expect()
 
-    @property
-    def dead_s(self) -> float:
-        """When being offline becomes being DEAD."""
-        return self.offline_since_s + self._config.max_offline_s if self._config.max_offline_s else math.inf
+    def _expect(self) -> None:
+        self.dead_s = self.offline_since_s + self._config.max_offline_s if self._config.max_offline_s else math.inf
 
     def update(self, facts: Facts, now_s: float) -> bool:
         """True when the state is another one than before."""
@@ -83,6 +84,7 @@ class FailSafe:
         self.state, self.reason = self._judge(facts, now_s)
         offline = facts.executing and self.state in OFFLINE
         self.offline_since_s = min(self.offline_since_s, now_s) if offline else math.inf
+        self._expect()
         if self.state is before:
             return False
         self.changes[before, self.state] += 1

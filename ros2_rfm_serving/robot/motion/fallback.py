@@ -20,6 +20,8 @@ STANDS_AFTER_S = 10.0
 POSE_TOLERANCE = 0.02
 """A pose is reached when every measured position is as close as this to it, in its units."""
 
+POSITION, VELOCITY, DELTA = CommandType.POSITION, CommandType.VELOCITY, CommandType.DELTA
+ZERO, HOLD, REPEAT_LAST, SAFE_POSE = Motion.ZERO, Motion.HOLD, Motion.REPEAT_LAST, Motion.SAFE_POSE
 NO_STEP: Array = np.zeros(1, np.float32)
 _SLOWS = {Motion.REPEAT_LAST: 0, Motion.RAMP_DOWN: 1}
 """Rungs that go on with the last motion, the faster ones first; all others end it."""
@@ -96,12 +98,12 @@ class FallbackLadder:
     def __init__(self, config: RobotConfig) -> None:
         check_ladder(config)
         self._rungs, self._kind, self._gain = config.fallback, config.command_type, config.safe_pose_gain
-        self.has_pose = any(rung.motion is Motion.SAFE_POSE for rung in self._rungs)
-        self._pose_rungs = (Rung(Motion.SAFE_POSE),) if self.has_pose else self._rungs
+        self.has_pose = any(rung.motion is SAFE_POSE for rung in self._rungs)
+        self._pose_rungs = (Rung(SAFE_POSE),) if self.has_pose else self._rungs
         self._pose = np.array(config.safe_pose, np.float32)
         self._still = np.zeros(len(config.action_names), np.float32)
         self._still.flags.writeable = False  # it is handed out as a command again and again
-        self._stop = self._still if self._kind is CommandType.VELOCITY else None
+        self._stop = self._still if self._kind is VELOCITY else None
         self._now: Array | None = None
         """[A] what the robot was last told; None: it stands"""
         self._last: Array | None = None
@@ -157,11 +159,11 @@ class FallbackLadder:
     def stood(self) -> None:
         """Nothing was said for so long that it stands where it was told to be: a motion that has ended is not taken up again.
         A velocity lasts until the next word."""
-        if self._kind is CommandType.VELOCITY:
+        if self._kind is VELOCITY:
             return
         self._step = NO_STEP
         self.forget_motion()
-        if self._kind is CommandType.DELTA and self._now is not None:
+        if self._kind is DELTA and self._now is not None:
             self._now = self._last = self._still
 
     def rest(self) -> None:
@@ -190,7 +192,7 @@ class FallbackLadder:
         """What became of `command`'s answer within the limits; None: nothing was commanded."""
         if self._to_pose is None:
             return
-        if self._kind is CommandType.POSITION:
+        if self._kind is POSITION:
             self._now = self._now if command is None else command
             self._before, self._last = self._last, self._now
         elif command is not None or self._now is not None:
@@ -204,7 +206,7 @@ class FallbackLadder:
             return False
         last = rungs[-1]
         lasts_s = last.duration_s if last.duration_s < math.inf else AT_REST_AFTER_S
-        if last.motion is Motion.SAFE_POSE:
+        if last.motion is SAFE_POSE:
             if to_pose and self._reached:
                 return True
             lasts_s = AT_REST_AFTER_S if self._reached else STANDS_AFTER_S
@@ -216,19 +218,19 @@ class FallbackLadder:
             self.entered[rung.motion] += 1
             known = self._last is not None and self._before is not None
             self._step = self._last - self._before if known else NO_STEP  # type: ignore[operator]
-        if rung.motion is Motion.ZERO:
+        if rung.motion is ZERO:
             return self._still if self._last is not None else self._stop
-        if rung.motion is Motion.SAFE_POSE:
+        if rung.motion is SAFE_POSE:
             return self._towards_pose(positions)
-        if rung.motion is Motion.HOLD or self._last is None:
+        if rung.motion is HOLD or self._last is None:
             return self._stop
-        if rung.motion is Motion.REPEAT_LAST:
+        if rung.motion is REPEAT_LAST:
             return self._last
         return self._slower(self._last, max(0.0, 1.0 - elapsed_s / rung.duration_s))
 
     def _slower(self, last: Array, share: float) -> Array:
         """The last motion at a share of its speed. Position commands run on by what they moved in the last period, ever less."""
-        if self._kind is not CommandType.POSITION:
+        if self._kind is not POSITION:
             return last * np.float32(share)
         moved: Array = last + self._step * np.float32(share)
         return moved
@@ -237,7 +239,7 @@ class FallbackLadder:
         """Position commands are the pose itself, as fast as the limits allow; the others are driven by what is left to go."""
         if positions is None:
             return self._stop
-        if self._kind is CommandType.POSITION:
+        if self._kind is POSITION:
             self._reached = self._now is not None and bool(np.allclose(self._now, self._pose, atol=1e-4))
             return self._pose
         error = self._pose - positions

@@ -41,11 +41,14 @@ class ChunkGate:
         margin = np.where(np.isfinite(upper - lower), MARGIN * (upper - lower), 0.0)
         self._lower, self._upper = lower - margin, upper + margin
         self._chunks = self._values = self._clamped = 0
+        self.units = ""
+        """What people should know about the units of the model's actions; empty: nothing."""
         self._mean, self._std = np.array(config.action_mean), np.array(config.action_std)
 
     def go_on_from(self, before: ChunkGate) -> None:
         """Takes the place of another one with the same limits: what it has seen of the units counts."""
         self._chunks, self._values, self._clamped = before._chunks, before._values, before._clamped
+        self._judge_units()
 
     def trained(self, mean: tuple[float, ...], std: tuple[float, ...]) -> str:
         """What the model says of the actions that it was trained on, for want of the robot's own numbers. Returns the counter that
@@ -70,21 +73,13 @@ class ChunkGate:
                 warned.append(f"gate_{check}")
         return refused, tuple(warned)
 
-    @property
-    def units(self) -> str:
-        """What people should know about the units of the model's actions; empty: nothing."""
-        if not self._are_units_wrong():
-            return ""
-        share = 100.0 * self._clamped / self._values
-        return f"{share:.0f} % of the first {self._chunks} chunks' values are beyond the limits: the units are wrong"
-
     def _found(self, rows: Array, before: Array | None) -> Iterator[str]:
         """Names of the checks that object."""
         if not len(rows):
             return
         config, values = self._config, np.asarray(rows, np.float64) if rows.size else NO_VALUES
         self._count(values)
-        if self._are_units_wrong():
+        if self.units:
             yield "clamped"
         if not values.size:
             return
@@ -107,13 +102,16 @@ class ChunkGate:
         if self._chunks >= FIRST_CHUNKS:
             return
         self._chunks += 1
-        if not values.size:
-            return
-        self._values += values.size
-        self._clamped += int(((values < self._lower) | (values > self._upper)).sum())
+        if values.size:
+            self._values += values.size
+            self._clamped += int(((values < self._lower) | (values > self._upper)).sum())
+        self._judge_units()
 
-    def _are_units_wrong(self) -> bool:
-        return self._chunks >= JUDGED_AFTER and self._clamped > self._config.max_clamped * self._values
+    def _judge_units(self) -> None:
+        share = 100.0 * self._clamped / max(1, self._values)
+        wrong = self._chunks >= JUDGED_AFTER and self._clamped > self._config.max_clamped * self._values
+        said = f"{share:.0f} % of the first {self._chunks} chunks' values are beyond the limits: the units are wrong"
+        self.units = said if wrong else ""
 
 
 def _beyond(values: Values, most: tuple[float, ...]) -> bool:

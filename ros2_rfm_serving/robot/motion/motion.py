@@ -20,8 +20,8 @@ from ros2_rfm_serving.robot.why import By, Origin
 from ros2_rfm_serving.types import Array, Chunk, ExecutionReport
 from ros2_rfm_serving.types.histogram import Histogram
 
-NOTHING, ROW, PART = By.NOTHING, By.ROW, By.PART
-POSITION, DELTA = CommandType.POSITION, CommandType.DELTA
+NOTHING, ROW, PART, RUNG, STAND = By.NOTHING, By.ROW, By.PART, By.RUNG, By.STAND
+POSITION, DELTA, VELOCITY = CommandType.POSITION, CommandType.DELTA, CommandType.VELOCITY
 _SHAPE = ("limits", "fallback", "safe_pose", "safe_pose_gain")
 """Of a configuration: what ladder and limits consist of."""
 STANDS_AFTER_PERIODS = 1.3
@@ -163,7 +163,7 @@ class Motor:
         None: not known, or a velocity or displacement that sets out from standing."""
         if not (self._at_rest or self._held or self._interrupted):
             return self._last
-        return self._seen[0] if self._seen and self._config.command_type is CommandType.POSITION else None
+        return self._seen[0] if self._seen and self._config.command_type is POSITION else None
 
     def report(self, rows_left: int, last_wait_s: float, now_s: float) -> ExecutionReport:
         """rows_left: that are going to be executed."""
@@ -184,12 +184,16 @@ class Motor:
             self._interpolator.clear()
             self._refused["stale_action"] += 1
 
+    def has_stale(self, now_s: float) -> bool:
+        """The next row comes from too old an observation."""
+        return self.queue.is_older_than(now_s - self._config.max_action_age_s)
+
     def drop_stale(self, now_s: float) -> None:
         """No action is executed whose observation is too old (Remote-RTC §9.2); what comes from a newer one stays."""
         queue, oldest_s = self.queue, now_s - self._config.max_action_age_s
-        if queue.depth and queue.observed_s < oldest_s:
+        if queue.is_older_than(oldest_s):
             self._refused["stale_action"] += queue.drop_older()
-            if queue.depth and queue.observed_s < oldest_s:
+            if queue.is_older_than(oldest_s):
                 self._refused["stale_action"] += queue.depth
                 queue.clear()
 
@@ -297,7 +301,7 @@ class Motor:
         if self._was_told_long_ago(now_s):
             self.ladder.stood()
         command = self.ladder.command(self._known(positions), now_s, to_pose=to_pose)
-        self.by = By.RUNG if self.ladder.motion else By.STAND if command is not None else NOTHING
+        self.by = RUNG if self.ladder.motion else STAND if command is not None else NOTHING
         if command is not None and not self._set_out(positions, now_s):
             command = None
         if command is not None:
@@ -309,7 +313,7 @@ class Motor:
 
     def stands(self, now_s: float) -> bool:
         """The end of the ladder has been reached, and braking within the limits is over."""
-        braked = self._config.command_type is not CommandType.VELOCITY or self._shaper is None or self._shaper.at_rest
+        braked = self._config.command_type is not VELOCITY or self._shaper is None or self._shaper.at_rest
         return braked and self.ladder.stands(now_s)
 
     def stop_command(self) -> Array | None:
@@ -322,7 +326,7 @@ class Motor:
     def stand(self, now_s: float) -> Array | None:
         """[A] the same, as the command of this period: limits count from it. Where nothing is said, nothing was commanded now."""
         command = self.stop_command()
-        self.by = By.STAND
+        self.by = STAND
         if command is not None:
             self.pace.began(now_s)
         return command
@@ -344,7 +348,10 @@ class Motor:
 
     def measured(self, positions: Array | None, now_s: float) -> None:
         """Once per control period, whether or not it moves."""
-        known, seen = None if positions is None else self._known(positions), self._seen
+        if positions is None:
+            self._is_steady, self._seen = True, None
+            return
+        known, seen = self._known(positions), self._seen
         self._is_steady = True
         if self._shaper and self._shaper.needs_position and known is not None and seen is not None:
             self._is_steady = self._shaper.is_near(known, seen[0], now_s - seen[1])
@@ -357,7 +364,8 @@ class Motor:
 
     def _was_told_long_ago(self, now_s: float) -> bool:
         """Whatever it was told is over: longer than any step, or than its computer may stand still unnoticed."""
-        return self.pace.since_s(now_s) > max(self._config.max_observation_age_s, 2.0 * self._step_s)
+        silent_s = self.pace.since_s(now_s)
+        return silent_s > self._config.max_observation_age_s and silent_s > 2.0 * self._step_s
 
     def _set_out(self, positions: Array | None, now_s: float, *, anew: bool = False) -> bool:
         """A robot that stands, or whose last command is long ago, sets out from where it is measured to be, whatever it was told

@@ -174,27 +174,23 @@ class Interpolator:
         self._from = self._target = np.empty(0, np.float32)
         self.clear()
 
-    @property
-    def pending(self) -> int:
-        """Parts that are left until the target is reached."""
-        return self._left
-
     def clear(self) -> None:
         """Forgets the target."""
-        self._left = 0
+        self.pending = 0
+        """Parts that are left until the target is reached."""
 
     def aim(self, last: Array | None, target: Array) -> None:
         """A new target, `steps` calls of `next` away. last: [A] the command before; None: the target at once, every time."""
-        self._from, self._target, self._left = target if last is None else last, target, self._steps
+        self._from, self._target, self.pending = target if last is None else last, target, self._steps
 
     def next(self, parts: int = 1) -> Array | None:
         """[A] the end of the next part, or of several; None: the target has been reached."""
-        if not self._left:
+        if not self.pending:
             return None
-        self._left = max(0, self._left - parts)
-        if not self._left:
+        self.pending = max(0, self.pending - parts)
+        if not self.pending:
             return self._target
-        rest = np.float32(self._left / self._steps)
+        rest = np.float32(self.pending / self._steps)
         return self._target + (self._from - self._target) * rest
 
 
