@@ -18,7 +18,7 @@ from ros2_rfm_serving.types import Schedule
 ASKED = 16
 """Servers: any one of them knows the whole schedule."""
 ANSWER_S = 5.0
-"""For the answer of one that is there, on a machine that has much to do."""
+"""For the answer of one whose status is on the graph, on a machine that has much to do."""
 
 
 def found_in_force(names: qos.Names, servers: Sequence[str], seconds: float, log: Any) -> Schedule | None:
@@ -40,7 +40,8 @@ def _asked(asker: Node, names: qos.Names, servers: Iterable[str], seconds: float
     spinner.add_node(asker)
     try:
         while sum(future.done() for future in asked.values()) < len(clients):
-            waits = any(not future.done() for future in asked.values())
+            there = [server for server in clients if asker.count_publishers(names.server(server, "status"))]
+            waits = any(server not in asked or not asked[server].done() for server in there)
             if clock() - begin_s > seconds + (ANSWER_S if waits else 0.0):
                 break
             for server in [s for s, client in clients.items() if s not in asked and client.service_is_ready()]:

@@ -56,7 +56,7 @@ SPECS = {
         when=When.ANY,
     ),
     "look_around_s": Spec(
-        1.0, "For how long servers are looked for that follow a former scheduler, whose schedule goes on if it holds, s", 0.0, 60.0
+        3.0, "For how long servers are looked for that follow a former scheduler, whose schedule goes on if it holds, s", 0.0, 60.0
     ),
 }
 
