@@ -110,6 +110,18 @@ def test_hosts_that_are_none_and_discovery_without_them() -> None:
     assert discovery_environment(plain) == {"ROS_DOMAIN_ID": "42"}
 
 
+def test_a_long_chain_of_moves_is_found_and_more_hosts_than_that_are_refused() -> None:
+    """Each may sit on two hosts, and the last one's only host is the first one's choice."""
+    num = 256
+    hosts = {f"h{i}": Host(address=IPv4Address(i + 1), gpus={"A": 1}) for i in range(num)}
+    wishes = {f"s{i}": Wish("A", (f"h{i}", f"h{i + 1}")) for i in range(num - 1)} | {"last": Wish("A", ("h0",))}
+    found = seats(hosts, wishes)
+    assert len(found) == num and found["last"].host == "h0"
+    many = "".join(f"  h{i}: {{address: 10.1.{i // 250}.{i % 250 + 1}}}\n" for i in range(num))
+    with pytest.raises(ConfigurationError, match="hosts: are 259 machines; at most 256"):
+        changed("  floor: {", many + "  floor: {")
+
+
 def test_servers_are_spread_and_everything_has_its_host(factory: Factory) -> None:
     assert {server: tuple(seat) for server, seat in factory.seats.items()} == {
         "server_1": ("gpu_a", "0"),
