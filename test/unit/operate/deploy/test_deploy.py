@@ -272,8 +272,6 @@ def test_the_command_writes_all_of_it(repository: Path, tmp_path: Path) -> None:
     assert ran.exit_code == 0, ran.output
     there = {path.name for path in (tmp_path / "out").iterdir()}
     assert there == {"README.md", "Dockerfile", "Dockerfile.dockerignore", "compose.yaml", "etc"}
-        path.name for path in (tmp_path / "out").iterdir()
-    }
     assert parsed((tmp_path / "out" / "compose.yaml").read_text())[0]["services"]["server_1"]["environment"]["ROS_DOMAIN_ID"] == "7"
 
 
