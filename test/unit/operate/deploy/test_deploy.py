@@ -31,6 +31,13 @@ from test.unit.operate.deploy.cases import (
     written,
 )
 
+
+@pytest.fixture
+def own_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's `--domain` is this process's: it is put back."""
+    monkeypatch.setenv("ROS_DOMAIN_ID", "0")
+
+
 SECRETS = {"CLOUD_TOKEN", "RFM_DOOR_TOKEN", "TEXT_KEY"}
 
 
@@ -260,12 +267,14 @@ def test_any_text_is_read_again_as_it_was() -> None:
         (["--compose", "--domain", "500"], "there is no ROS domain '500'"),
     ],
 )
+@pytest.mark.usefixtures("own_domain")
 def test_what_cannot_be_written_is_said(repository: Path, tmp_path: Path, arguments: list[str], problem: str) -> None:
     file = str(repository / "config" / "factory_quickstart.yaml")
     ran = CliRunner().invoke(app, ["deploy", *arguments, str(tmp_path / "out"), file])
     assert ran.exit_code != 0 and problem in str(ran.exception) and not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("own_domain")
 def test_the_command_writes_all_of_it(repository: Path, tmp_path: Path) -> None:
     file = str(repository / "config" / "factory_emulated.yaml")
     ran = CliRunner().invoke(app, ["deploy", "--compose", str(tmp_path / "out"), file, "--domain", "7"])
