@@ -86,6 +86,8 @@ COMMANDS = [
     "bench frames",
     "bench scheduler",
     "robot",
+    "deploy",
+    "drain",
     "status",
     "why",
     "metrics",
