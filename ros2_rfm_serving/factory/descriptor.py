@@ -77,6 +77,9 @@ class Standby(Section):
     """Of the cluster's, kept warm with a model loaded and out of the normal routes."""
     peers: bool = True
     """Where no reserved server covers a loss: another one with the same model, if it still meets every SLO."""
+    same_host: bool = False
+    """Of several `hosts`: a standby may be on the host of the server that it covers, if no other can. That helps when a process
+    ends, not when the host is lost."""
 
 
 class Planning(Section):
@@ -387,6 +390,25 @@ class Factory(Section):
     def seats(self) -> dict[str, Seat]:
         """Server -> the host and the GPU that it runs on; of those that find none, nothing."""
         return seats(self.hosts, {server: Wish(group.gpu_type, group.hosts) for server, group in self.groups.items()})
+
+    @property
+    def hosts_of_servers(self) -> dict[str, str]:
+        """Server -> its host; empty where all of them have the same."""
+        hosts = {server: seat.host for server, seat in self.seats.items()} if len(self.hosts) > 1 else {}
+        return hosts if len(set(hosts.values())) > 1 else {}
+
+    def with_round_trips(self) -> Factory:
+        """With the longest round trip to a host that serves, added to what each task declares. Measured ones replace the sum."""
+        far_ms = max((self.hosts[seat.host].round_trip_ms for seat in self.seats.values()), default=0.0)
+        if not far_ms:
+            return self
+
+        def farther(entry: FleetEntry) -> FleetEntry:
+            return entry.model_copy(
+                update={"network": entry.network.model_copy(update={"round_trip_ms": entry.network.round_trip_ms + far_ms})}
+            )
+
+        return self.model_copy(update={"robot_fleet": tuple(map(farther, self.robot_fleet))})
 
     @property
     def scheduler_host(self) -> str:

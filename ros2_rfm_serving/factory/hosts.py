@@ -58,7 +58,8 @@ class Host(Section):
     scheduler: bool = False
     """Scheduler and foreman run here; where no host says so: on the first."""
     round_trip_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
-    """Between the robots and this host, on top of `robot_fleet`'s `network`."""
+    """Between the robots and this host, on top of their `network` in `robot_fleet`. A plan may put any robot on any host: it
+    reckons with the longest one, until round trips are measured."""
 
     @model_validator(mode="after")
     def _every_device_once(self) -> Host:

@@ -64,7 +64,7 @@ def _factory(source: YamlSource) -> Factory:
         tasks=tasks,
     )
     check_located(source, factory)
-    return factory
+    return factory.with_round_trips()
 
 
 def _cluster(source: YamlSource) -> tuple[ServerCluster, ...]:

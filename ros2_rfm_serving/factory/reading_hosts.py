@@ -10,6 +10,8 @@ from ros2_rfm_serving.factory.discovery import Discovery, Mode
 from ros2_rfm_serving.factory.hosts import Host
 from ros2_rfm_serving.factory.yaml_source import KeyPath, YamlSource, did_you_mean
 
+MOST_HOSTS = 256
+
 
 def read_hosts(source: YamlSource, tasks: Iterable[str]) -> dict[str, Host]:
     """Raises: `ConfigurationError`."""
@@ -18,6 +20,8 @@ def read_hosts(source: YamlSource, tasks: Iterable[str]) -> dict[str, Host]:
     data = source.data[HOSTS]
     if not isinstance(data, dict) or not data:
         raise source.error((HOSTS,), "must name at least one machine", "write `<name>: {address: <IPv4 address>}`")
+    if len(data) > MOST_HOSTS:
+        raise source.error((HOSTS,), f"are {len(data)} machines", f"at most {MOST_HOSTS}: beyond it, several factories")
     for name in data:
         if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", name):
             fix = "small letters, digits and underscores, a letter first; quote it if YAML takes it for something else"

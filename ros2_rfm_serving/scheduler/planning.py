@@ -224,6 +224,8 @@ def problem_of(
         seen=seen,
         declared=declared,
         previous=previous,
+        hosts=factory.hosts_of_servers,
+        same_host=factory.standby.same_host,
     )
     return replace(problem, classes=reserved(classes, seen.factory(factory), curves_of(problem, profile)))
 

@@ -120,6 +120,10 @@ class Problem:
     own."""
     previous: Schedule | None = None
     """That is in force: what need not move stays where it is."""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """Server -> the machine that it runs on; empty: they are all on one."""
+    same_host: bool = False
+    """A standby may be on the host of the server that it covers, where no other will do."""
 
     @cached_property
     def demands(self) -> tuple[Demand, ...]:
@@ -136,6 +140,13 @@ class Problem:
 
     def robots_of(self, demand: Demand) -> int:
         return self.classes[demand.task].num_robots
+
+    def apart(self, server: str, other: str) -> bool:
+        """No host has both. Of a server whose host nobody knows: yes."""
+        return server not in self.hosts or self.hosts[server] != self.hosts.get(other)
+
+    def may_cover(self, standby: str, server: str) -> bool:
+        return self.same_host or self.apart(server, standby)
 
     def objective(self, rates_hz: tuple[float, ...]) -> float:
         """Weighted action throughput (ROSA eq. 1)."""

@@ -116,15 +116,19 @@ def _fitting(fleet: Fleet) -> tuple[Placement, ...]:
 
 
 def _cover(host: Host, fleet: Fleet, peers: bool) -> str:
-    """Reserved ones first, then the least loaded; empty: nobody."""
+    """Those on other hosts first, then reserved ones, then the least loaded; empty: nobody."""
     able = [other for other in fleet.hosts.values() if (other.placement.standby or peers) and _carries(other, host, fleet)]
-    best = min(able, key=lambda other: (not other.placement.standby, other.load_hz), default=None)
+    apart = fleet.problem.apart
+    order = {other: (not apart(host.placement.server, other.placement.server), not other.placement.standby) for other in able}
+    best = min(able, key=lambda other: (*order[other], other.load_hz), default=None)
     return best.placement.server if best else ""
 
 
 def _carries(other: Host, host: Host, fleet: Fleet) -> bool:
     """Both loads, within every SLO."""
     if other is host or other.placement.model != host.placement.model or other.placement.gpu or host.placement.gpu:
+        return False
+    if not fleet.problem.may_cover(other.placement.server, host.placement.server):
         return False
     return other.load_hz + host.load_hz <= other.capacity_hz([*other.slos, *host.slos], fleet.curves)
 
@@ -138,6 +142,7 @@ def _standing_by(fleet: Fleet, server: str) -> Placement | None:
     fits = [
         h for h in fleet.hosts.values() if h.sessions and not h.placement.gpu and (h.placement.model, gpu_type) in problem.memory_gb
     ]
+    fits = [h for h in fits if problem.may_cover(server, h.placement.server)]
     best = max(fits, key=lambda h: (h.placement.server in uncovered, h.load_hz), default=None)
     if best is None:
         return None

@@ -9,6 +9,7 @@ import pytest
 
 from ros2_rfm_serving.benchmarks.network import report as bench_network
 from ros2_rfm_serving.benchmarks.network.run import Heard
+from ros2_rfm_serving.benchmarks.network.switch import is_multicast
 from ros2_rfm_serving.errors import ConfigurationError
 
 
@@ -79,3 +80,10 @@ def test_what_cannot_be_measured_is_refused(given: dict[str, str], says: str, mo
     values = {"faults": "", "cuts": "2", "rates": "30", "profile": "", "best_effort": False, "image_size_px": 96, "seconds": 1.0}
     with pytest.raises(ConfigurationError, match=says):
         bench_network.network(**{**values, "max_offline_s": 1.0, "logs": None, "plot": None, "json_file": None, **given})  # type: ignore[arg-type]
+
+
+def test_what_is_to_a_group_is_told_from_what_is_to_one_or_to_all() -> None:
+    """A network without multicast still resolves addresses, by broadcast."""
+    ends = bytes.fromhex("0242ac110002") + b"\x08\x00"
+    assert is_multicast(bytes.fromhex("01005e7f0001") + ends) and is_multicast(bytes.fromhex("333300000001") + ends)
+    assert not is_multicast(bytes.fromhex("0242ac110003") + ends) and not is_multicast(b"\xff" * 6 + ends)

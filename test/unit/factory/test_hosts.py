@@ -110,6 +110,18 @@ def test_hosts_that_are_none_and_discovery_without_them() -> None:
     assert discovery_environment(plain) == {"ROS_DOMAIN_ID": "42"}
 
 
+def test_a_long_chain_of_moves_is_found_and_more_hosts_than_that_are_refused() -> None:
+    """Each may sit on two hosts, and the last one's only host is the first one's choice."""
+    num = 256
+    hosts = {f"h{i}": Host(address=IPv4Address(i + 1), gpus={"A": 1}) for i in range(num)}
+    wishes = {f"s{i}": Wish("A", (f"h{i}", f"h{i + 1}")) for i in range(num - 1)} | {"last": Wish("A", ("h0",))}
+    found = seats(hosts, wishes)
+    assert len(found) == num and found["last"].host == "h0"
+    many = "".join(f"  h{i}: {{address: 10.1.{i // 250}.{i % 250 + 1}}}\n" for i in range(num))
+    with pytest.raises(ConfigurationError, match="hosts: are 259 machines; at most 256"):
+        changed("  floor: {", many + "  floor: {")
+
+
 def test_servers_are_spread_and_everything_has_its_host(factory: Factory) -> None:
     assert {server: tuple(seat) for server, seat in factory.seats.items()} == {
         "server_1": ("gpu_a", "0"),
@@ -177,6 +189,14 @@ def test_whom_the_processes_of_a_host_hear(factory: Factory) -> None:
     )
     two = changed("mode: peers, domain: 42, namespace: hall_3, peers: [10.0.0.9]", "mode: server, servers: [gpu_a, floor]")
     assert discovery_environment(two, "floor")["ROS_DISCOVERY_SERVER"] == "10.0.0.2:11811;10.0.0.1:11811"
+
+
+def test_a_plan_reckons_with_the_longest_round_trip_to_a_host_that_serves() -> None:
+    text = TEXT.replace("num_robots: 2}", "num_robots: 2, network: {round_trip_ms: 5, jitter_ms: 2}}")
+    text = text.replace("{H200: 2}", "{H200: 2}, round_trip_ms: 20").replace("robots: [arm]", "robots: [arm], round_trip_ms: 500")
+    declared = parse_factory(text)  # nobody serves on `floor`
+    assert declared.network_of("arm").mean_s == pytest.approx(0.027)
+    assert declared.network_of("belt").mean_s == pytest.approx(0.020)
 
 
 TYPES = ("A", "B")

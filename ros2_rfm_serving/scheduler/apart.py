@@ -1,0 +1,70 @@
+"""A host that is unplugged takes a robot's server with it, and must not take the standby as well (ROSA §3.4.4).
+
+Which of the equal servers is which is free: after a plan is made, servers change names until each that somebody could cover has one
+of those on another host. Whoever hosts a model already keeps its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.solution import ServerSolution
+
+Able = Callable[[ServerSolution, ServerSolution], bool]
+"""Whether the first one carries the second one's robots as well, wherever they are."""
+
+
+def spread(servers: Sequence[ServerSolution], idle: Mapping[str, str], problem: Problem, able: Able) -> list[ServerSolution]:
+    """idle: names that nobody has -> GPU type."""
+    if not problem.hosts:
+        return list(servers)
+    seats = _Seats(servers, idle, problem, able)
+    for position in range(len(servers)):
+        seats.cover(position)
+    return [server if server.gpu else replace(server, server=seats.names[i]) for i, server in enumerate(servers)]
+
+
+class _Seats:
+    """Positions, of which the idle ones come last, and the names in them."""
+
+    def __init__(self, servers: Sequence[ServerSolution], idle: Mapping[str, str], problem: Problem, able: Able) -> None:
+        self._problem = problem
+        self.names = [*(server.server for server in servers), *idle]
+        self._types = [*(server.gpu_type for server in servers), *idle.values()]
+        pinned = _pinned(servers, problem)
+        self._free = [i for i, name in enumerate(self.names) if name not in pinned]
+        self._able = [[j for j, other in enumerate(servers) if j != i and able(other, s)] for i, s in enumerate(servers)]
+        self._serves = [i for i, server in enumerate(servers) if server.streams and self._able[i]]
+
+    def cover(self, position: int) -> None:
+        """By the one exchange of two names that covers most, if any covers more than now."""
+        if position not in self._serves or self._is_covered(position):
+            return
+        best, most = None, self._num_covered()
+        for one in {position, *self._able[position]} & set(self._free):
+            for other in self._free:
+                if other != one and self._types[other] == self._types[one]:
+                    self._exchange(one, other)
+                    if (num := self._num_covered()) > most:
+                        best, most = (one, other), num
+                    self._exchange(one, other)
+        if best:
+            self._exchange(*best)
+
+    def _exchange(self, one: int, other: int) -> None:
+        self.names[one], self.names[other] = self.names[other], self.names[one]
+
+    def _num_covered(self) -> int:
+        return sum(map(self._is_covered, self._serves))
+
+    def _is_covered(self, position: int) -> bool:
+        return any(self._problem.apart(self.names[position], self.names[other]) for other in self._able[position])
+
+
+def _pinned(servers: Sequence[ServerSolution], problem: Problem) -> Collection[str]:
+    """Whoever hosts its model already, and whoever shares a GPU."""
+    before = {p.server: p.model for p in problem.previous.placements} if problem.previous else {}
+    kept = {server.server for server in servers if before.get(server.server) == server.model}
+    return kept | {server.server for server in servers if server.gpu} | {server.gpu for server in servers if server.gpu}

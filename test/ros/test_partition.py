@@ -1,0 +1,56 @@
+"""Two factories in one ROS domain, kept apart by a DDS partition."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from ros2_rfm_serving.ros.node.middleware import use_partition, use_profile
+
+SPEAK = """
+import rclpy, time
+from rfm_serving.msg import Schedule
+from ros2_rfm_serving.ros.wire import qos
+rclpy.init(args=[])
+node = rclpy.create_node("scheduler")
+said = node.create_publisher(Schedule, "/rfm/schedule", qos.SCHEDULE)
+print("there", flush=True)
+time.sleep(120)
+"""
+LOOK = """
+import sys, time
+from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.operate.running import observing
+with observing(Board([], []), "") as observer:
+    end_s = time.monotonic() + 60
+    while not observer.count_publishers("/rfm/schedule") and time.monotonic() < end_s:
+        time.sleep(0.1)
+    time.sleep(1.0)
+    print(observer.count_publishers("/rfm/schedule"), observer.factory_is_running())
+"""
+
+
+def in_partition(partition: str, folder: Path) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("FASTDDS", "FASTRTPS"))}
+    use_profile(environment=environment)
+    use_partition(partition, folder, environment)
+    return environment
+
+
+def test_a_factory_in_another_partition_is_shown_by_the_graph_and_not_heard(tmp_path: Path, ros_domain: int) -> None:
+    scheduler = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", SPEAK], env=in_partition("hall_3", tmp_path), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert scheduler.stdout and scheduler.stdout.readline() == "there\n"
+        for partition, heard in (("hall_4", "False"), ("hall_3", "True")):
+            command = [sys.executable, "-W", "ignore", "-c", LOOK]
+            looked = subprocess.run(
+                command, env=in_partition(partition, tmp_path), capture_output=True, text=True, timeout=120, check=True
+            )
+            assert looked.stdout.split()[-2:] == ["1", heard], (partition, looked)
+    finally:
+        scheduler.kill()
+        scheduler.communicate()
