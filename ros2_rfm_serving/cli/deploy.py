@@ -45,7 +45,7 @@ def deploy(
     from ros2_rfm_serving.factory.environment import discovery_environment
     from ros2_rfm_serving.operate.deploy.files import write
     from ros2_rfm_serving.operate.deploy.options import Kind, Options
-    from ros2_rfm_serving.operate.deploy.planning import plan
+    from ros2_rfm_serving.operate.deploy.planning import elsewhere, plan
     from ros2_rfm_serving.operate.deploy.writing import files
     from ros2_rfm_serving.operate.drafts import check_nodes
     from ros2_rfm_serving.operate.running import prepare_environment, ros_domain
@@ -78,6 +78,7 @@ def deploy(
     planned = plan(inputs.factory, inputs.catalogue, options)
     written = files(planned)
     warnings = check_nodes([process.node for process in planned.processes], inputs.factory.file)
+    warnings += elsewhere(planned, inputs.catalogue)
     warnings += write(folder, written, force=force)
     for warning in warnings:
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)

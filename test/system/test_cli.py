@@ -87,6 +87,8 @@ COMMANDS = [
     "bench steps",
     "bench scheduler",
     "robot",
+    "deploy",
+    "drain",
     "status",
     "why",
     "metrics",

@@ -64,6 +64,10 @@ def started(units: dict[str, dict[str, list[str]]], folder: Path) -> Iterator[di
             process.wait()
 
 
+def run(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
 def told(of: dict[str, list[str]], folder: Path) -> dict[str, str]:
     """All that systemd would give it; the folders that it would make are elsewhere here."""
     return {"PATH": "/usr/bin:/bin", **environment(of), "HOME": str(folder), "ROS_LOG_DIR": str(folder / "ros")}

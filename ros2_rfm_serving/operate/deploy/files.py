@@ -77,12 +77,10 @@ def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[str]:
         raise ConfigurationError(
             f"cannot be written: {error.strerror}", file=str(error.filename), fix="choose another folder"
         ) from None
-    left = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-    return [
-        f"{folder / name} is not of this factory: remove it if an earlier `rfm deploy` wrote it"
-        for name in left
-        if name not in files
-    ]
+    ours = sorted({name.partition("/")[0] for name in files if "/" in name})
+    left = [file for below in ours for file in sorted((folder / below).rglob("*")) if file.is_file()]
+    extra = [file for file in left if str(file.relative_to(folder)) not in files]
+    return [f"{file} is not of this factory: remove it if an earlier `rfm deploy` wrote it" for file in extra]
 
 
 def _differs(file: Path, text: str) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from ros2_rfm_serving.operate.deploy.options import PREFIX, USER_ID
+from ros2_rfm_serving.operate.deploy.options import ACCOUNT, PREFIX, USER_ID
 from ros2_rfm_serving.operate.deploy.processes import Plan, Role
 
 PYTHON = "3.11"
 """Which the project is tested with; wheels of ROS exist for others too."""
 EXTRAS = {"bundle": "torch", "lerobot": "lerobot", "jax": "jax", "vllm": "vllm", "openai": "openai", "remote": "gateway"}
 """Engine -> extra of this package. An engine of one's own brings what it needs in a layer of one's own."""
+IGNORED = ".git\n.venv*\nbuild\ninstall\nlog\nlogs\nrecordings\ntest\n**/__pycache__\n"
+"""Of a checkout, for an image."""
 RENDERER = "libegl1 libgl1 libgles2 libgl1-mesa-dri libegl-mesa0 libglx-mesa0"
 
 
@@ -42,6 +44,7 @@ def _target(name: str, extras: list[str], *, about: str, environment: str = "", 
         extras=",".join(extras),
         prefix=PREFIX,
         user=USER_ID,
+        account=ACCOUNT,
         packages=install,
         more=environment,
     )
@@ -62,7 +65,8 @@ _TARGET = """\
 FROM python:{python}-slim AS {name}
 {packages}RUN --mount=type=bind,from=builder,source=/wheels,target=/wheels \\
     python -m venv {prefix} && {prefix}/bin/pip install --no-cache-dir "$(echo /wheels/*.whl)[{extras}]"
-RUN rm -f /etc/machine-id  # Fast DDS takes whoever has the same one to share its memory
+# Fast DDS takes whoever has the same machine id to share its memory; libraries ask for their user's name.
+RUN rm -f /etc/machine-id && useradd --uid {user} --user-group --no-create-home --shell /usr/sbin/nologin {account}
 {more}ENV PATH={prefix}/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1
 USER {user}:{user}
 WORKDIR /tmp

@@ -93,7 +93,7 @@ def _labels(plan: Plan, process: Process) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": name_of(process),
         "app.kubernetes.io/instance": slug(plan.factory.name),
-        "app.kubernetes.io/component": process.role.value.removesuffix("_node").replace("_", "-"),
+        "app.kubernetes.io/component": process.component,
         "app.kubernetes.io/part-of": "rfm-serving",
     }
 

@@ -63,6 +63,8 @@ class Options:
             if path and not re.fullmatch(r"/[\w./+@:-]+", path, re.ASCII):
                 fix = "give an absolute path of letters, digits and ._-+@:"
                 raise ConfigurationError(f"{path!r} cannot stand in a unit", key=f"--{name}", fix=fix)
+        if not re.fullmatch(r"\w[\w.-]{0,127}", self.tag, re.ASCII):
+            raise ConfigurationError(f"{self.tag!r} is no tag", key="--tag", fix="write letters, digits and ._-")
         if not re.fullmatch(r"[a-z0-9]([a-z0-9._/:-]*[a-z0-9])?", self.image):
             raise ConfigurationError(f"{self.image!r} names no images", key="--image", fix="write registry/name, in small letters")
 

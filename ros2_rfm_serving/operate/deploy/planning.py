@@ -40,6 +40,18 @@ def plan(factory: Factory, catalogue: Catalogue, options: Options) -> Plan:
     )
 
 
+def elsewhere(plan: Plan, catalogue: Catalogue) -> list[str]:
+    """What to warn of: files of this machine that parameters and models name, which nobody takes there."""
+    named = {f"{key} of {one.name}": value for one in plan.processes for key, value in merged_parameters(one.node).items()}
+    named |= {f"options.{key} of {name}": value for name, entry in catalogue.models.items() for key, value in entry.options.items()}
+    paths = {where: text for where, text in named.items() if isinstance(text, str) and text.startswith("/")}
+    return [
+        f"{where} names {text}, which has to be there, too"
+        for where, text in sorted(paths.items())
+        if Path(text).exists() and not text.startswith(f"{plan.options.files}/")
+    ]
+
+
 def _files(factory: Factory, options: Options) -> Iterator[tuple[str, str]]:
     yield "factory.yaml", Path(factory.file).read_text(encoding="utf-8")
     if options.profiles:
@@ -65,7 +77,7 @@ class _Making:
         return frozenset(entry.engine for entry in self.entries)
 
     def process(self, node: NodeSpec) -> Process:
-        role, etc = Role(node.executable), self.options.files
+        role, etc = Role.of(node.executable), self.options.files
         node = dataclasses.replace(node, parameters={**node.parameters, **self._moved(node, etc)})
         made = Process(
             node=node,

@@ -57,7 +57,7 @@ def pod(plan: Plan, process: Process, number: int) -> Document:
 
 
 def _main(plan: Plan, process: Process, probe_port: int) -> Document:
-    container = _container(plan, process, process.role.value.removesuffix("_node").replace("_", "-"), process.command)
+    container = _container(plan, process, process.component, process.command)
     resources = _requests(NEEDS[process.role])
     container["resources"] = {**resources, "limits": {GPU: 1}} if process.gpu else resources
     if process.door:

@@ -25,6 +25,11 @@ class Role(enum.Enum):
     WORLD = "metaworld_robot_node"
     FOREMAN = "foreman_node"
     DISCOVERY = "discovery_server_node"
+    OTHER = ""
+
+    @classmethod
+    def of(cls, executable: str) -> Role:
+        return next((role for role in cls if role.value == executable), cls.OTHER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,11 @@ class Process:
     @property
     def name(self) -> str:
         return self.node.name
+
+    @property
+    def component(self) -> str:
+        """What kind of process it is, in a word."""
+        return self.node.executable.removesuffix("_node").replace("_", "-")
 
     @property
     def host(self) -> str:

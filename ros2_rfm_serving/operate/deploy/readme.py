@@ -36,9 +36,9 @@ def _kubernetes(plan: Plan) -> Iterator[str]:
     yield "## Put in place\n\nA namespace of its own for each factory.\n"
     yield from _commands("kubectl create namespace rfm", "kubectl config set-context --current --namespace rfm")
     if plan.secrets:
-        yield "Its secrets, from files with one value each:\n"
-        files = " ".join(f"--from-file={name}=<file>" for name in plan.secrets)
-        yield from _commands(f"kubectl create secret generic {pods.SECRETS} {files}")
+        yield f"Its secrets, from a file `{compose.SECRETS}` with a line for each of these:\n"
+        yield from _commands(*(f"{name}=..." for name in plan.secrets))
+        yield from _commands(f"kubectl create secret generic {pods.SECRETS} --from-env-file={compose.SECRETS}")
     if labels := list(dict.fromkeys(_labels(plan))):
         yield "Labels that say which node is which:\n"
         yield from _commands(*labels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ros2_rfm_serving.operate.deploy import compose, kubernetes, systemd
-from ros2_rfm_serving.operate.deploy.images import dockerfile
+from ros2_rfm_serving.operate.deploy.images import IGNORED, dockerfile
 from ros2_rfm_serving.operate.deploy.options import Kind
 from ros2_rfm_serving.operate.deploy.processes import Plan
 from ros2_rfm_serving.operate.deploy.readme import readme
@@ -13,5 +13,5 @@ def files(plan: Plan) -> dict[str, str]:
     """By their paths in the folder. Raises: `ConfigurationError`."""
     kinds = {Kind.KUBERNETES: kubernetes.manifests, Kind.COMPOSE: compose.manifests, Kind.SYSTEMD: systemd.manifests}
     written = kinds[plan.options.kind](plan)
-    images = {"Dockerfile": dockerfile(plan)} if plan.options.in_containers else {}
+    images = {"Dockerfile": dockerfile(plan), "Dockerfile.dockerignore": IGNORED} if plan.options.in_containers else {}
     return {"README.md": readme(plan), **images, **written}

@@ -41,10 +41,10 @@ def test_a_vulnerability_fails(repository: Path, tmp_path: Path) -> None:
     assert ran.returncode == 1 and "VULNERABLE: NumPy 1.0: CVE-1, mended in 1.1" in ran.stdout and "about 2 of" in ran.stdout
 
 
-@pytest.mark.parametrize("answer", ["", "no network", "{}", [{"name": "numpy", "skip_reason": "not found"}]])
+@pytest.mark.parametrize("answer", ["no network", [{"name": "numpy", "skip_reason": "not found"}]])
 def test_who_could_not_be_asked_is_told_apart_from_who_is_well(repository: Path, tmp_path: Path, answer: Any) -> None:
-    assert "asked about 0 of" in audited(repository, tmp_path, answer).stdout
-    assert audited(repository, tmp_path, answer, "--strict").returncode == 1
+    ran = audited(repository, tmp_path, answer, "--strict")
+    assert ran.returncode == 1 and "asked about 0 of" in ran.stdout
 
 
 def test_something_without_a_licence_fails(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from ros2_rfm_serving.cli.main import app
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.deploy.files import dump, write
 from ros2_rfm_serving.operate.deploy.options import Kind, Options
+from ros2_rfm_serving.operate.deploy.planning import elsewhere
 from test.unit.operate.deploy.cases import (
     GPU_FACTORY,
     Document,
@@ -21,6 +22,7 @@ from test.unit.operate.deploy.cases import (
     environment,
     gpu_factory,
     parsed,
+    planned,
     pods,
     services,
     shipped_factory,
@@ -28,6 +30,13 @@ from test.unit.operate.deploy.cases import (
     words,
     written,
 )
+
+
+@pytest.fixture
+def own_domain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's `--domain` is this process's: it is put back."""
+    monkeypatch.setenv("ROS_DOMAIN_ID", "0")
+
 
 SECRETS = {"CLOUD_TOKEN", "RFM_DOOR_TOKEN", "TEXT_KEY"}
 
@@ -185,14 +194,17 @@ def test_the_same_descriptor_gives_the_same_bytes_and_nothing_is_overwritten(tmp
     of, folder = gpu_factory(tmp_path / "f"), tmp_path / "out"
     texts = written(of, kind)
     assert write(folder, texts, force=False) == write(folder, written(of, kind), force=False) == []
-    name = next(name for name in texts if name.endswith((".yaml", ".service")) and "server" in name)
+    name = next(name for name in texts if "/" in name and "server" in name)
     (folder / name).write_text("mine")
     (folder / "note.txt").write_text("mine")
+    older = (folder / name).with_stem("older")
+    older.write_text("of a server that is no more")
     with pytest.raises(ConfigurationError, match=re.escape(f"{folder / name}: is there already, and says something else; --force")):
         write(folder, texts, force=False)
     assert (folder / name).read_text() == "mine"
     (warning,) = write(folder, texts, force=True)
-    assert (folder / name).read_text() == texts[name] and (folder / "note.txt").read_text() == "mine" and "note.txt" in warning
+    assert (folder / name).read_text() == texts[name] and (folder / "note.txt").read_text() == "mine"
+    assert warning.startswith(f"{older} is not of this factory")
 
 
 def test_a_changed_configuration_replaces_its_pod_and_no_other(tmp_path: Path) -> None:
@@ -220,6 +232,22 @@ def test_names_that_kubernetes_cannot_tell_apart(tmp_path: Path, task: str, prob
     assert written(of, Kind.COMPOSE), "others have no such limits"
 
 
+def test_files_of_this_machine_that_parameters_and_models_name_are_warned_of(tmp_path: Path) -> None:
+    here = tmp_path / "weights"
+    here.mkdir()
+    own = f"/**:\n  ros__parameters:\n    action_names: [a]\n    cameras: [side]\n    state_size: 3\n    command_sink: {here}\n"
+    (tmp_path / "mine.yaml").write_text(own)
+    factory, catalogue = gpu_factory(tmp_path, text=GPU_FACTORY.replace("pack:\n", "pack:\n  robot: mine.yaml\n"))
+    entry = catalogue["own/policy"].model_copy(update={"options": {"path": str(here), "device": "cuda:0"}})
+    catalogue = catalogue.model_copy(update={"models": {**catalogue.models, "own/policy": entry}})
+    warnings = elsewhere(planned((factory, catalogue), Kind.COMPOSE), catalogue)
+    assert [text.partition(" names ")[0] for text in warnings] == [
+        "command_sink of pack_1",
+        "command_sink of pack_2",
+        "options.path of own/policy",
+    ]
+
+
 def test_any_text_is_read_again_as_it_was() -> None:
     texts = ["", "no", "0", "a\nb", "a \n b\t", "\n", "x: y # z", "é\u2028\x85", "- a", "'\"\\", " lead", "%{}", "true\n"]
     assert parsed(dump([{"all": texts}], "about"))[0]["all"] == texts
@@ -234,21 +262,25 @@ def test_any_text_is_read_again_as_it_was() -> None:
         (["--systemd", "--prefix", "here"], "--prefix: 'here' cannot stand in a unit; give an absolute path"),
         (["--systemd", "--etc", "/a b"], "--etc: '/a b' cannot stand in a unit"),
         (["--compose", "--image", "Mine"], "--image: 'Mine' names no images"),
+        (["--compose", "--tag", "a b"], "--tag: 'a b' is no tag"),
         (["--compose", "--profiles", "not_there"], "not_there"),
         (["--compose", "--domain", "500"], "there is no ROS domain '500'"),
     ],
 )
+@pytest.mark.usefixtures("own_domain")
 def test_what_cannot_be_written_is_said(repository: Path, tmp_path: Path, arguments: list[str], problem: str) -> None:
     file = str(repository / "config" / "factory_quickstart.yaml")
     ran = CliRunner().invoke(app, ["deploy", *arguments, str(tmp_path / "out"), file])
     assert ran.exit_code != 0 and problem in str(ran.exception) and not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("own_domain")
 def test_the_command_writes_all_of_it(repository: Path, tmp_path: Path) -> None:
     file = str(repository / "config" / "factory_emulated.yaml")
     ran = CliRunner().invoke(app, ["deploy", "--compose", str(tmp_path / "out"), file, "--domain", "7"])
     assert ran.exit_code == 0, ran.output
-    assert {"README.md", "Dockerfile", "compose.yaml", "etc"} == {path.name for path in (tmp_path / "out").iterdir()}
+    there = {path.name for path in (tmp_path / "out").iterdir()}
+    assert there == {"README.md", "Dockerfile", "Dockerfile.dockerignore", "compose.yaml", "etc"}
     assert parsed((tmp_path / "out" / "compose.yaml").read_text())[0]["services"]["server_1"]["environment"]["ROS_DOMAIN_ID"] == "7"
 
 
