@@ -18,7 +18,6 @@ from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judg
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
 from ros2_rfm_serving.scheduler.prediction.bounds import Bounds
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.network import reserved
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
 from ros2_rfm_serving.scheduler.routes import to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
@@ -216,7 +215,7 @@ def problem_of(
                 continue
             memory[model, gpu_type] = need.memory_gb if need else 1.0
             load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
-    problem = Problem(
+    return Problem(
         classes=classes,
         servers=_normal(factory, types, previous),
         memory_gb=memory,
@@ -228,7 +227,6 @@ def problem_of(
         hosts=factory.hosts_of_servers,
         same_host=factory.standby.same_host,
     )
-    return replace(problem, classes=reserved(classes, seen.factory(factory), curves_of(problem, profile)))
 
 
 def _normal(factory: Factory, types: Mapping[str, str], previous: Schedule | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement, TooFe
 from ros2_rfm_serving.scheduler.policies.best import BestSchedule
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
-from ros2_rfm_serving.scheduler.prediction.bounds import ALL_KINDS, Bounds
+from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, solution_of
@@ -73,13 +73,14 @@ def _operated(found: BestSchedule, planned: Curves, curves: Curves) -> Operation
 
 
 def _none_found(policy: str, problem: Problem, judge: Judge) -> Solution:
-    """That there is none is claimed only where the bound of every kind of schedule proves it."""
-    bound = judge.bounds.of(ALL_KINDS)
-    reasons = explain.reasons(problem, judge.curves)
-    if bound.objective == -math.inf:
-        return infeasible(policy, bound.objective, tuple(f"no schedule can: {text}" for text in reasons))
-    doubt = "none was found in this budget: the bound does not rule a schedule out, there may be one"
-    return infeasible(policy, bound.objective, (*reasons, doubt))
+    """That there is none is claimed only where the bound of every kind of schedule proves it. Models share GPUs only where every
+    robot has one of its own (baseline 1)."""
+    own_gpus = sum(task.num_robots for task in problem.classes) <= len(problem.servers)
+    bound = judge.bounds.of(Kind(shared_gpus=own_gpus, own_queues=True)).objective
+    what = "serve every obligation and floor within its SLO"
+    found = "none was found in this budget; the bound does not rule one out"
+    verdict = f"no schedule can {what}" if bound == -math.inf else f"no schedule is known that can {what}: {found}"
+    return infeasible(policy, bound, (verdict, *explain.reasons(problem, judge.curves)))
 
 
 def _static(policy: str, problem: Problem, planned: Curves, judge: Judge, *, capped: bool) -> Solution:

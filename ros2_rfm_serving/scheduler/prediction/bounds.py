@@ -16,10 +16,6 @@ class Kind(NamedTuple):
     """Robots without caps keep by their own closed queue an SLO that the profile's curve does not."""
 
 
-ALL_KINDS = Kind(True, True)
-"""Of every schedule there is."""
-
-
 class Bounds:
     """Those of other kinds than the first are found when they are asked for."""
 

@@ -12,10 +12,10 @@ from ros2_rfm_serving.scheduler.prediction.bound import Bound
 from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium, equilibrium
-from ros2_rfm_serving.scheduler.prediction.network import response_s
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.responses import Latency, Responses
-from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream, TaskSolution
 
 NEGLECTED = 0.05
@@ -162,13 +162,12 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
             num_robots=count,
             rate_hz=demand.rate_hz(rates[demand.task]),
             cap_hz=demand.fixed_hz or (demand.calls * caps[demand.task] if caps else math.inf),
-            slo_s=demand.promised_s,
-            percentile=demand.percentile,
-            latency_s=latency.at(demand.percentile),
-            curve_s=curve.at(demand.percentile),
-            judged_s=judged.at(demand.percentile),
-            network_s=_added_s(latency, demand),
-            reserve_s=demand.promised_s - demand.slo_s if math.isfinite(demand.slo_s) else 0.0,
+            slo=demand.slo,
+            latency_s=latency.at(demand.slo.percentile),
+            curve_s=curve.at(demand.slo.percentile),
+            judged_s=judged.at(demand.slo.percentile),
+            network_s=_added_s(latency, demand.slo),
+            server_slo_s=responses.share_s(host, demand),
         )
         for demand, count in of_host
     ]
@@ -186,11 +185,9 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
     )
 
 
-def _added_s(latency: Latency, demand: Demand) -> float:
-    server_s = latency.at(demand.percentile)
-    if not demand.network.mean_s or not math.isfinite(server_s):
-        return 0.0
-    return response_s(server_s, latency.mean_s, demand.network, demand.percentile) - server_s
+def _added_s(latency: Latency, slo: Slo) -> float:
+    server_s = latency.at(slo.percentile)
+    return slo.response_s(server_s, latency.mean_s) - server_s if math.isfinite(server_s) else 0.0
 
 
 def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
@@ -208,7 +205,8 @@ def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
 
 
 def _share(stream: Stream) -> str:
-    return f", of which network and margin leave {1e3 * stream.server_slo_s:.0f} for the server" if stream.reserve_s else ""
+    taken = stream.server_slo_s < stream.slo_s
+    return f", of which network and margin leave {1e3 * stream.server_slo_s:.0f} for the server" if taken else ""
 
 
 def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:

@@ -62,6 +62,10 @@ class Responses:
         load_hz = self.load_hz(host)
         return Latency(mean.at(load_hz), lambda p: self._curves.quantile(host.config, p).at(load_hz))
 
+    def share_s(self, host: Host, demand: Demand) -> float:
+        """What is left of an SLO for this server."""
+        return self._curves.share_s(host.config, demand.slo)
+
     def load_hz(self, host: Host) -> float:
         demands = self._problem.demands
         return sum(count * demands[d].rate_hz(self._settled.rates[demands[d].task]) for d, count in host.robots)
