@@ -10,7 +10,7 @@ from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
 from ros2_rfm_serving.factory.settings import settings_of
 from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.network import server_slo_s
+from ros2_rfm_serving.scheduler.slo import slo_of
 from ros2_rfm_serving.server.horizon import check as check_horizon
 from ros2_rfm_serving.shipped import shipped
 
@@ -94,10 +94,9 @@ def _left(inputs: Inputs, name: str, component: str) -> str:
         return ""
     gpu_types = set(factory.gpu_types.values())
     curves = Curves(inputs.profile.batched(factory.continuous), [spec.model], gpu_types, [(spec.model, g) for g in gpu_types])
-    server_ms, tail_ms = (
-        1e3 * server_slo_s(factory, name, component, curves),
-        1e3 * network.at_s(spec.percentile or task.percentile),
-    )
+    slo = slo_of(factory, name, component)
+    shares_s = [curves.share_s(config, slo) for config in curves.of(spec.model) if curves.capacity_hz(config, slo)]
+    server_ms, tail_ms = 1e3 * min(shares_s, default=slo.kept_s - slo.far_s), 1e3 * slo.far_s
     if server_ms <= 0:
         return f"\nwarning: the network of {name!r} takes {tail_ms:.0f} ms of the SLO of {spec.slo_ms:g} ms: no server can keep it"
     round_trip = f"p{spec.percentile or task.percentile:g} of a round trip is {tail_ms:.0f} ms"

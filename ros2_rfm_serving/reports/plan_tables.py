@@ -79,7 +79,7 @@ def _placement(solution: Solution, profile: Profile) -> PlainTable:
     table = PlainTable(title=heading, title_justify="left")
     for name in ("server", "GPU", "model", "serves", "batch"):
         table.add_column(name, overflow="fold")
-    for name in ("robots", "load\n(Hz)", "utilisation\n(% of max)", "p99\n(ms)", "SLO\n(ms)"):
+    for name in ("robots", "load\n(Hz)", "utilisation\n(% of max)", "latency\n(ms)", "at", "SLO\n(ms)"):
         table.add_column(name, justify="right")
     for group in alike(solution.servers):
         first, limits = group[0], [limits_of(server, solution, profile) for server in group]
@@ -94,11 +94,18 @@ def _placement(solution: Solution, profile: Profile) -> PlainTable:
             span([server.num_streams for server in group], "d"),
             span([server.rate_hz for server in group], ".1f"),
             span(used, ".0f"),
-            span([1e3 * server.p99_s for server in group], ".0f"),
+            span([1e3 * tail_s for _, tail_s in map(_tail, group)], ".0f"),
+            f"p{_tail(first)[0]:g}",
             number(1e3 * limits[0].slo_s, ".0f"),
             style="dim" if first.standby else "",
         )
     return table
+
+
+def _tail(server: ServerSolution) -> tuple[float, float]:
+    """The percentile of its tightest SLO, and its latency there."""
+    tightest = min(server.streams, key=lambda stream: stream.server_slo_s, default=None)
+    return (tightest.percentile, tightest.latency_s) if tightest else (99.0, server.p99_s)
 
 
 def _in_number(name: str) -> tuple[int, str]:

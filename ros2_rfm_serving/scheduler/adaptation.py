@@ -196,7 +196,7 @@ class Fleet:
         standbys: dict[str, str] = {}
         for name in {route.server for route in routes if not self._hosts[route.server].sessions}:
             mine = [(r, self._demands[r.task, r.component]) for r in routes if r.server == name]
-            load_hz, slos = sum(r.predicted_rate_hz for r, _ in mine), {(d.slo_s, d.percentile) for _, d in mine}
+            load_hz, slos = sum(r.predicted_rate_hz for r, _ in mine), {d.slo for _, d in mine}
             for other in self._hosts.values():
                 reserved = other.placement.standby and other.placement.model == self._hosts[name].placement.model
                 if reserved and other.load_hz + load_hz <= other.capacity_hz({*other.slos, *slos}, self._curves):
@@ -294,7 +294,7 @@ def _route(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: flo
         server=host.placement.server,
         max_rate_hz=demand.rate_hz(cap_hz),
         predicted_rate_hz=demand.rate_hz(rate_hz),
-        slo_s=demand.promised_s if math.isfinite(demand.slo_s) else 0.0,
+        slo_s=demand.slo.promised_s if math.isfinite(demand.slo.promised_s) else 0.0,
         standby=host.standby,
         task=robot.task,
     )

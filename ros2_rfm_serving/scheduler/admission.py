@@ -108,7 +108,7 @@ class Admission:
 
     def _left_hz(self, seats: Seats, extra: Extra, on: Host, loads: tuple[Host, ...]) -> float:
         """On one server with the loads of all of these."""
-        slos = {slo for host in loads for slo in host.slos} | {(d.slo_s, d.percentile) for d in self._here(seats, loads)}
+        slos = {slo for host in loads for slo in host.slos} | {d.slo for d in self._here(seats, loads)}
         return on.capacity_hz(slos, self._curves) - sum(host.load_hz + extra.get(host.placement.server, 0.0) for host in loads)
 
     def _here(self, seats: Seats, hosts: tuple[Host, ...]) -> list[Demand]:

@@ -102,10 +102,11 @@ class _Why:
 
     def _load(self, host: Host, demand: Demand) -> str:
         most_hz = host.capacity_hz(host.slos, self._curves)
-        tail_s = self._curves.quantile(host.config, demand.percentile).at(host.load_hz)
-        slo = f" of {1e3 * demand.slo_s:.0f}" if math.isfinite(demand.slo_s) else ""
+        percentile, most_s = demand.slo.percentile, self._curves.share_s(host.config, demand.slo)
+        tail_s = self._curves.quantile(host.config, percentile).at(host.load_hz)
+        slo = f" of {1e3 * most_s:.0f}" if math.isfinite(most_s) else ""
         carries = f"it carries {host.load_hz:.1f} of the {most_hz:.1f} requests/s that keep every SLO"
-        return f"{carries}, p{demand.percentile:g} {1e3 * tail_s:.0f}{slo} ms"
+        return f"{carries}, p{percentile:g} {1e3 * tail_s:.0f}{slo} ms"
 
     def _why_rate(self, route: Route, task: TaskClass, demand: Demand) -> str:
         if not demand.goal_coupled:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.slo import Slo
 
 Feasible = Callable[[Factory, Mapping[str, int]], bool]
 """Can this factory, with so many robots of each task, be served?"""
@@ -36,23 +37,25 @@ def _models(problem: Problem, curves: Curves) -> Iterator[str]:
 def _slos(problem: Problem, curves: Curves) -> Iterator[str]:
     for demand in problem.demands:
         options = curves.of(demand.model)
-        if options and not any(curves.capacity_hz(c, demand.slo_s, demand.percentile) > 0 for c in options):
-            fastest_s = min(curves.quantile(c, demand.percentile).y[0] for c in options)
+        if options and not any(curves.capacity_hz(c, demand.slo) > 0 for c in options):
+            slo = demand.slo
+            lines = [(curves.quantile(c, slo.percentile), curves.mean(c)) for c in options]
+            least_s = min(slo.response_s(tail.y[0], mean.y[0]) for tail, mean in lines) / (1 - slo.margin)
             task = problem.classes[demand.task].name
             yield (
-                f"{demand.component} of {task!r}: {demand.model!r} needs {1e3 * fastest_s:.0f} ms "
-                f"(p{demand.percentile:g}) unloaded, the SLO of {1e3 * demand.promised_s:.0f} ms cannot be met{_left(demand)}; "
-                f"raise slo_ms above {1e3 * demand.promised_for(fastest_s):.0f}, or use a faster model or GPU"
+                f"{demand.component} of {task!r}: {demand.model!r} needs {1e3 * min(tail.y[0] for tail, _ in lines):.0f} ms "
+                f"(p{slo.percentile:g}) unloaded, the SLO of {1e3 * slo.promised_s:.0f} ms cannot be met{_left(slo)}; "
+                f"raise slo_ms above {1e3 * least_s:.0f}, or use a faster model or GPU"
             )
 
 
-def _left(demand: Demand) -> str:
+def _left(slo: Slo) -> str:
     """What becomes of an SLO before the server has any of it."""
-    network = f"the network ({1e3 * demand.network_s:.0f} ms)" if demand.network_s else ""
-    margin = f"a margin of {demand.margin:.0%}" if demand.margin else ""
+    network = f"the network ({1e3 * slo.far_s:.0f} ms)" if slo.travel_s else ""
+    margin = f"a margin of {slo.margin:.0%}" if slo.margin else ""
     takers = " and ".join(text for text in (network, margin) if text)
     leave = "leave" if network and margin else "leaves"
-    return f": {takers} {leave} {1e3 * max(demand.slo_s, 0.0):.0f} ms for the server" if takers else ""
+    return f": {takers} {leave} {1e3 * max(slo.kept_s - slo.far_s, 0.0):.0f} ms for the server" if takers else ""
 
 
 def _floors(problem: Problem, curves: Curves) -> Iterator[str]:
@@ -67,12 +70,12 @@ def _floors(problem: Problem, curves: Curves) -> Iterator[str]:
 
 
 def reasons(problem: Problem, curves: Curves) -> tuple[str, ...]:
-    """What asks for more servers than there are: the fewest that each model needs, whatever else they do."""
+    """What asks for more servers than there are: the fewest that each model needs, whatever else they do. Empty: nothing alone."""
     needs = {model: _fewest_servers(model, problem, curves) for model in problem.models}
     total = sum(count for count, _ in needs.values())
     available = len(problem.servers)
     if total <= available:
-        return ("no placement was found that serves every obligation and floor within its SLO",)
+        return ()
     if len(problem.models) > available:
         return (f"{len(problem.models)} models need a server each ({', '.join(problem.models)}), there are {available} servers",)
     lines = [f"{model!r} needs at least {count} ({why})" for model, (count, why) in needs.items() if count > 1]
@@ -85,7 +88,7 @@ def _fewest_servers(model: str, problem: Problem, curves: Curves) -> tuple[int, 
     for demand in problem.demands:
         load_hz = problem.robots_of(demand) * demand.rate_hz(problem.classes[demand.task].floor_hz)
         if demand.model == model and load_hz > 0:
-            most_hz = max(curves.capacity_hz(c, demand.slo_s, demand.percentile) for c in curves.of(model))
+            most_hz = max(curves.capacity_hz(c, demand.slo) for c in curves.of(model))
             servers += load_hz / most_hz
             task = problem.classes[demand.task].name
             texts.append(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Demand
 from ros2_rfm_serving.scheduler.routes import MIN_SESSIONS
+from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.types import Placement, Route
 
 
@@ -23,8 +24,8 @@ class Host:
         self.sessions = 0
         self.demands: Counter[int] = Counter()
         """Index of a demand -> robots that have it here."""
-        self.slos: Counter[tuple[float, float]] = Counter()
-        """(seconds, percentile) -> how many of those that are here have it."""
+        self.slos: Counter[Slo] = Counter()
+        """How many of those that are here have it."""
         self.standby = ""
 
     @property
@@ -40,19 +41,19 @@ class Host:
         """Of one more robot, whatever its rate."""
         self.sessions += 1
         self.demands[demand.index] += 1
-        self.slos[demand.slo_s, demand.percentile] += 1
+        self.slos[demand.slo] += 1
 
     def remove(self, route: Route, demand: Demand) -> None:
         self.load_hz -= route.predicted_rate_hz
         self.sessions -= 1
         self.demands[demand.index] -= 1
-        self.slos[demand.slo_s, demand.percentile] -= 1
+        self.slos[demand.slo] -= 1
         self.slos += Counter()  # without those that nobody has any more
         self.demands += Counter()
 
-    def capacity_hz(self, slos: Iterable[tuple[float, float]], curves: Curves) -> float:
+    def capacity_hz(self, slos: Iterable[Slo], curves: Curves) -> float:
         """Requests/s within all of these."""
-        return min((curves.capacity_hz(self.config, *slo) for slo in slos), default=curves.max_rate_hz(self.config))
+        return min((curves.capacity_hz(self.config, slo) for slo in slos), default=curves.max_rate_hz(self.config))
 
     def mean_s(self, added_hz: float, curves: Curves) -> float:
         return curves.mean(self.config).at(self.load_hz + added_hz)

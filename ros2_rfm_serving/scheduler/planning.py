@@ -14,10 +14,10 @@ from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
-from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, infeasible, run
+from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judge, infeasible, run
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
+from ros2_rfm_serving.scheduler.prediction.bounds import Bounds
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.network import reserved
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
 from ros2_rfm_serving.scheduler.routes import to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
@@ -51,7 +51,8 @@ def plan_factory(
 ) -> Solution:
     """Schedules a factory. An infeasible one gives a solution that says so, and (if `explained`) what would make it feasible.
 
-    rate_control: None takes the policy's own way: the baselines send without a limit (ROSA §4.1), the others cap every robot.
+    rate_control: None takes the policy's own way: the baselines send without a limit (ROSA §4.1), ROSA caps every robot, `best`
+        does unless robots that nothing holds back keep every SLO and get more done.
     num_robots: of each task, if not the descriptor's.
     work: that the solver may do (see `budget`); None: 0.035 units per server; 0: any schedule will do.
     arrivals: of the curves that the policy plans with (`poisson`: as ROSA does); None, for all policies alike: those nearest to a
@@ -72,9 +73,8 @@ def plan_factory(
         return infeasible(policy, math.nan, problems)
     bound = upper_bound(problem, curves, budget, gap=BOUND_GAP if budget.work else ROUGH_GAP)
     budget.set_aside()
-    capped = rate_control if rate_control is not None else policy not in STATIC
     planned = curves if arrivals is None else curves_of(problem, profile.under(arrivals))
-    solution = run(policy, problem, curves, planned, bound, capped, budget)
+    solution = run(policy, problem, planned, Judge(curves, Bounds(problem, curves, bound)), rate_control, budget)
     if solution.policy and not solution.servers:
         problems = solution.problems
         if explained:
@@ -215,7 +215,7 @@ def problem_of(
                 continue
             memory[model, gpu_type] = need.memory_gb if need else 1.0
             load[model, gpu_type] = need.load_s if need else DEFAULT_LOAD_S
-    problem = Problem(
+    return Problem(
         classes=classes,
         servers=_normal(factory, types, previous),
         memory_gb=memory,
@@ -225,7 +225,6 @@ def problem_of(
         declared=declared,
         previous=previous,
     )
-    return replace(problem, classes=reserved(classes, seen.factory(factory), curves_of(problem, profile)))
 
 
 def _normal(factory: Factory, types: Mapping[str, str], previous: Schedule | None) -> dict[str, str]:

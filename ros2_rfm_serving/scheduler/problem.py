@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ros2_rfm_serving.factory import Factory, Task
-from ros2_rfm_serving.factory.descriptor import ExecutionMode, Network
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory.descriptor import ExecutionMode
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
+from ros2_rfm_serving.scheduler.slo import Slo, slo_of
 from ros2_rfm_serving.types import Schedule
 
 LEAST_SHARE, LEAST_HZ = 0.01, 0.01
@@ -32,25 +32,7 @@ class Demand:
     """Per action, of a goal-coupled component; 0 for an obligation (ROSA §3.4.1)."""
     fixed_hz: float
     """Of one robot, of an obligation; 0 for a goal-coupled component."""
-    slo_s: float
-    """From arrival at the server to reply: what the network and the margin leave of the SLO that robots were promised; inf: none
-    declared."""
-    percentile: float
-    network: Network = field(default_factory=Network)
-    """Between its robots and the servers."""
-    network_s: float = 0.0
-    """What that takes of the SLO."""
-    margin: float = 0.0
-    """Share of the SLO that no prediction may use up."""
-
-    @property
-    def promised_s(self) -> float:
-        """The SLO that was declared, from request to reply."""
-        return self.promised_for(self.slo_s)
-
-    def promised_for(self, server_s: float) -> float:
-        """The lowest SLO that leaves so much for the server."""
-        return (server_s + self.network_s) / (1 - self.margin)
+    slo: Slo
 
     def rate_hz(self, action_rate_hz: float) -> float:
         """Requests of one robot."""
@@ -143,15 +125,13 @@ class Problem:
 
 
 def task_classes(factory: Factory, num_robots: Mapping[str, int], seen: Seen = AS_DECLARED) -> tuple[TaskClass, ...]:
-    """Classes of the tasks that have robots, in the order of the descriptor; then those whose robots are all admitted later.
-
-    Their SLOs are the declared ones; `prediction.network` has what is left of them."""
+    """Classes of the tasks that have robots, in the order of the descriptor; then those whose robots are all admitted later."""
     classes: list[TaskClass] = []
     index = 0
     for name in dict.fromkeys([*(entry.task for entry in factory.robot_fleet), *factory.tasks]):
         count = num_robots.get(name, 0)
         if count:
-            demands = _demands(factory.tasks[name], len(classes), index, seen.calls.get(name, {}))
+            demands = _demands(factory, name, len(classes), index, seen.calls.get(name, {}))
             index += len(demands)
             classes.append(_task_class(factory, name, count, demands, seen.cycles_s.get(name)))
     return tuple(classes)
@@ -174,18 +154,18 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
     )
 
 
-def _demands(task: Task, task_index: int, first: int, seen: Mapping[str, float]) -> tuple[Demand, ...]:
+def _demands(factory: Factory, name: str, task_index: int, first: int, seen: Mapping[str, float]) -> tuple[Demand, ...]:
     """seen: calls per action, where they are not as declared."""
+    task = factory.tasks[name]
     return tuple(
         Demand(
             index=first + i,
             task=task_index,
-            component=name,
+            component=part,
             model=component.model,
-            calls=0.0 if component.freq_hz else seen.get(name, task.calls_per_action(name)),
+            calls=0.0 if component.freq_hz else seen.get(part, task.calls_per_action(part)),
             fixed_hz=component.freq_hz or 0.0,
-            slo_s=component.slo_ms / 1e3 if component.slo_ms else math.inf,
-            percentile=component.percentile or task.percentile,
+            slo=slo_of(factory, name, part),
         )
-        for i, (name, component) in enumerate(task.components.items())
+        for i, (part, component) in enumerate(task.components.items())
     )

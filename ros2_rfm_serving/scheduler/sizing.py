@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Solution
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
-from ros2_rfm_serving.scheduler.prediction.network import server_slo_s
+from ros2_rfm_serving.scheduler.slo import Slo, slo_of
 from ros2_rfm_serving.types import SYSTEM1
 
 COMFORT = 0.8
@@ -189,8 +189,7 @@ class _Use:
     """Of one robot."""
     chunk_s: float
     """Execution time of a chunk; inf: the component makes none"""
-    slo_s: float
-    percentile: float
+    slo: Slo
 
 
 def model_loads(factory: Factory, profile: Profile, required: dict[str, Required], rtt_s: float) -> list[ModelLoad]:
@@ -204,7 +203,7 @@ def model_loads(factory: Factory, profile: Profile, required: dict[str, Required
     for entry in factory.robot_fleet:
         for name, component in factory.tasks[entry.task].components.items():
             use = _use(factory, entry.task, name, entry.num_robots, required[entry.task].rate_hz)
-            users[component.model].append(replace(use, slo_s=server_slo_s(factory, entry.task, name, curves)))
+            users[component.model].append(use)
     return [
         ModelLoad(
             model=model,
@@ -212,7 +211,7 @@ def model_loads(factory: Factory, profile: Profile, required: dict[str, Required
             rate_hz=sum(use.num_robots * use.rate_hz for use in uses),
             service_s=unloaded_s(model, factory, profile),
             slack_s=min(use.chunk_s for use in uses) / 2 - rtt_s,
-            slo_rate_hz=_slo_rate_hz(model, gpu_type, uses, profile.batched(factory.continuous)),
+            slo_rate_hz=_slo_rate_hz(model, uses, curves),
         )
         for model, uses in users.items()
     ]
@@ -226,13 +225,9 @@ def _use(factory: Factory, task: str, name: str, num_robots: int, action_rate_hz
         num_robots=num_robots,
         rate_hz=component.freq_hz or declared.calls_per_action(name) * action_rate_hz,
         chunk_s=declared.cycle_period_s if name == SYSTEM1 else math.inf,
-        slo_s=component.slo_ms / 1e3 if component.slo_ms else math.inf,
-        percentile=component.percentile or declared.percentile,
+        slo=slo_of(factory, task, name),
     )
 
 
-def _slo_rate_hz(model: str, gpu_type: str, uses: list[_Use], profile: Profile) -> float:
-    return max(
-        min(profile.capacity_hz(model, gpu_type, batching, size, use.slo_s, use.percentile) for use in uses)
-        for batching, size in profile.batch_sizes(model, gpu_type)
-    )
+def _slo_rate_hz(model: str, uses: list[_Use], curves: Curves) -> float:
+    return max(min(curves.capacity_hz(config, use.slo) for use in uses) for config in curves.of(model))

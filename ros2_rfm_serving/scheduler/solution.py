@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from ros2_rfm_serving.scheduler.slo import Slo
+
 SLO_SLACK = 1 + 1e-6
 """Rounding."""
 
@@ -21,17 +23,17 @@ class Stream:
     """Predicted, of one robot."""
     cap_hz: float
     """What one robot may send at the most; inf: no rate control."""
-    slo_s: float
-    """From request to reply; inf: none"""
-    percentile: float = 99.0
+    slo: Slo
     latency_s: float = 0.0
     """Of the server, predicted, at that percentile."""
-    judged_s: float | None = None
-    """What the SLO is compared with where caps hold the load within what was measured: the curve's; None: `latency_s`."""
+    curve_s: float = 0.0
+    """By the profile's curve, for the load alone."""
+    judged_s: float = 0.0
+    """What the SLO is compared with (see `responses`)."""
     network_s: float = 0.0
     """What the network adds to it, at that percentile."""
-    reserve_s: float = 0.0
-    """What network and margin take of the SLO."""
+    server_slo_s: float = math.inf
+    """What network and margin leave of the SLO for a server that is set up so: what its latency is compared with."""
     part: int = 0
     """Of the robots of its task: those of one part have the same streams, wherever they are."""
 
@@ -41,14 +43,22 @@ class Stream:
         return self.latency_s + self.network_s
 
     @property
-    def server_slo_s(self) -> float:
-        """What is left of the SLO for the server: what its latency is compared with."""
-        return self.slo_s - self.reserve_s
+    def slo_s(self) -> float:
+        """From request to reply; inf: none"""
+        return self.slo.promised_s
+
+    @property
+    def percentile(self) -> float:
+        return self.slo.percentile
 
     @property
     def keeps_slo(self) -> bool:
-        judged_s = self.latency_s if self.judged_s is None else self.judged_s
-        return judged_s <= self.server_slo_s * SLO_SLACK
+        return self.judged_s <= self.server_slo_s * SLO_SLACK
+
+    @property
+    def by_own_queue(self) -> bool:
+        """It keeps its SLO, and would not by the curve."""
+        return self.keeps_slo and self.curve_s > self.server_slo_s * SLO_SLACK
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,5 +98,5 @@ def _carries(host: ServerSolution, streams: Iterable[Stream], model: str, curves
     streams = list(streams)
     config = Config(host.model, host.gpu_type, host.batching, host.batch_size)
     load_hz = sum(stream.num_robots * stream.rate_hz for stream in streams)
-    limits = [curves.capacity_hz(config, stream.server_slo_s, stream.percentile) for stream in streams]
+    limits = [curves.capacity_hz(config, stream.slo) for stream in streams]
     return load_hz <= min(limits, default=0.0)

@@ -19,6 +19,7 @@ from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
 from ros2_rfm_serving.scheduler.policies.baselines import equal, weighted
 from ros2_rfm_serving.scheduler.policies.groups import Group, hosts_of
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
+from ros2_rfm_serving.scheduler.prediction.bounds import Bounds
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, solution_of
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.simulation.report import ComponentReport, Report
@@ -195,12 +196,12 @@ def _allocated(point: Point, inputs: Inputs, setting: Setting) -> Solution:
         rates = RateSearch(problem, cautious, hosts).best()
         if rates is not None and (found is None or problem.objective(rates) > found[0]):
             found = (problem.objective(rates), hosts, rates)
-    bound = upper_bound(problem, curves)
+    bounds = Bounds(problem, curves, upper_bound(problem, curves))
     if found is None or found[0] <= 0:
         why = f"{':'.join(map(str, given.values()))} cannot meet every SLO at any action rate"
-        return Solution(policy="rosa", feasible=False, objective=0.0, bound=bound.objective, problems=(why,))
+        return Solution(policy="rosa", feasible=False, objective=0.0, bound=bounds.by_curves.objective, problems=(why,))
     _, hosts, rates = found
-    return solution_of("rosa", problem, curves, Operation(hosts=hosts, caps=rates), bound)
+    return solution_of("rosa", problem, curves, Operation(hosts=hosts, caps=rates), bounds)
 
 
 def _robots(factory: Factory) -> Counter[str]:
@@ -277,13 +278,15 @@ def batching_decision(num_robots: int, period_ms: float, inputs: Inputs, setting
     (demand,) = problem.demands
     rates: dict[int, Rates] = {}
     solutions: dict[int, Solution] = {}
-    bound = upper_bound(problem, curves)
+    bounds = Bounds(problem, curves, upper_bound(problem, curves))
     for config in curves.of(demand.model):
         host = Host(config, ((demand.index, num_robots),))
         found = RateSearch(problem, curves, [host]).best()
         assert found is not None, "nothing is required of it"
         rates[config.batch_size] = found
-        solutions[config.batch_size] = solution_of("rosa", problem, curves, Operation(hosts=(host,), caps=None, rates=found), bound)
+        solutions[config.batch_size] = solution_of(
+            "rosa", problem, curves, Operation(hosts=(host,), caps=None, rates=found), bounds
+        )
     chosen = max(rates, key=lambda size: (round(rates[size][0], 6), -size))
     goodputs = {size: _simulated(solutions[size], inputs, setting).goodput for size in {1, chosen}}
     return Batching(

@@ -1,4 +1,4 @@
-"""Our scheduler: never predicted below ROSA's or any baseline as they are capped, and it knows how far from the best it is.
+"""Our scheduler: never predicted below ROSA's or any baseline, with caps or without, and it knows how far from the best it is.
 
 The upper bound's optimal mix of servers (see `bound`) is rounded to whole servers and robots; that placement, ROSA's and the
 baselines' are starting points of a search (see `search`). What it may do that ROSA's does not: components of different kinds that
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.budget import Budget
@@ -24,6 +24,7 @@ from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import equilibrium
 from ros2_rfm_serving.scheduler.prediction.parts import parted
+from ros2_rfm_serving.scheduler.prediction.predict import Operation, keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem
 
@@ -36,6 +37,8 @@ THOROUGH_MIXES, MIXES = ((0.0, True), (0.0, False)), ((1.0, False), (0.0, False)
 obligations or not. A large factory is content with the first mix that there is."""
 SEARCH_SHARE, ROSA_SHARE = 0.5, 1.5
 """Of the budget: when ROSA's search begins, and when it must end. It ends by itself as soon as it cannot find anything better."""
+QUEUE_WORK = 0.02
+"""Of one server's closed queue, in units of `Budget`."""
 ROSA_UP_TO_SERVERS = 16
 """Larger factories do without ROSA's schedule: its search takes longer than ours."""
 
@@ -48,6 +51,8 @@ class BestSchedule:
     rates: Rates
     gpus: tuple[str, ...] = ()
     """Name of the GPU under each host, where several share one; empty: one each."""
+    capped: bool = True
+    """False: robots send as soon as they can, and the rates are where they settle."""
     complete: bool = True
     """False: the work that was allowed is done, and there may be a better one."""
 
@@ -56,9 +61,13 @@ class BestSchedule:
         return self.problem.objective(self.rates)
 
 
-def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> BestSchedule | None:
-    """None: no placement was found that serves the floors. Without any budget the first one that does is taken."""
-    return _Best(problem, curves, bound, budget).run()
+def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_control: bool | None = None) -> BestSchedule | None:
+    """None: no placement was found that serves the floors. Without any budget the first one that does is taken.
+
+    rate_control: False, of schedules without caps the best one that keeps every SLO; where none does, that with caps goes without.
+    """
+    found = _Best(problem, curves, bound, budget).run(rate_control)
+    return replace(found, capped=False) if found and rate_control is False else found
 
 
 class _Best:
@@ -69,9 +78,11 @@ class _Best:
         self._search = Search(problem, curves, budget)
         self._enough = bound.objective * (1 - GOOD_ENOUGH) if budget.work else -math.inf
         self._rivals: list[BestSchedule] = []
+        self._uncapped: list[BestSchedule] = []
+        """Where all robots settle without caps: whether SLOs are kept there is not known yet."""
         self._complete = True
 
-    def run(self) -> BestSchedule | None:
+    def run(self, rate_control: bool | None) -> BestSchedule | None:
         statics = list(_statics(self._problem, self._curves))
         for static in statics:
             self._rivals += self._as_it_is(static.hosts, static.gpus)
@@ -81,10 +92,26 @@ class _Best:
         rosa = self._rosa(self._worth(found))
         if found and self._worth(found) < self._enough:
             found = self._searched([found.placement, *([groups_of(rosa.hosts)] if rosa else [])], 1.0)
-        own = self._own(found) if found else ()
-        chosen = max((*own, *self._rivals), key=lambda option: option.objective, default=None)
+        capped = [*(self._own(found) if found else ()), *self._rivals]
+        settled = [replace(option, capped=self._within_curves(option)) for option in self._uncapped]
+        chosen = self._chosen([*capped, *(option for option in settled if option.capped or not rate_control)])
+        if rate_control is False:
+            chosen = self._chosen(self._uncapped) or chosen
         complete = self._complete and not self._budget.expired()
         return replace(chosen, complete=complete) if chosen else None
+
+    def _chosen(self, options: Iterable[BestSchedule]) -> BestSchedule | None:
+        """Of equals the first. Whether robots without caps keep their SLOs is asked only where it might decide."""
+        best_first = sorted(options, key=lambda option: -option.objective)
+        return next((option for option in best_first if option.capped or self._keeps_slos(option)), None)
+
+    def _within_curves(self, option: BestSchedule) -> bool:
+        """Caps may hold them there: nothing is lost by that, and SLOs do not hang on how robots queue."""
+        return RateSearch(option.problem, self._curves, option.hosts).feasible(option.rates)
+
+    def _keeps_slos(self, option: BestSchedule) -> bool:
+        self._budget.spend(QUEUE_WORK * len(set(option.hosts)))
+        return keeps_every_slo(option.problem, self._curves, Operation(hosts=option.hosts, caps=None, gpus=option.gpus))
 
     def _searched(self, seeds: list[Placement], share: float) -> Candidate | None:
         found = self._search.run(seeds, good_enough=self._enough, rounds=ROUNDS, share=share)
@@ -109,20 +136,35 @@ class _Best:
         best = max(self._search.equals_of(found), key=lambda c: _expected(self._curves, c))
         assert best.rates is not None
         own = BestSchedule(best.parts.problem, best.parts.hosts, best.rates)
-        yield from (own, *self._settled(own, None), self._parted(own))
+        self._uncapped += self._without_caps(own)
+        yield from (own, self._parted(own))
 
     def _as_it_is(self, hosts: tuple[Host, ...], gpus: tuple[str, ...] = (), caps: Rates | None = None) -> Iterator[BestSchedule]:
         """Another policy's schedule with our caps, its own and none: it is not better for the way in which its rates were found."""
+        self._uncapped += self._without_caps(BestSchedule(self._problem, hosts, (), gpus))
         search = RateSearch(self._problem, self._curves, hosts)
         rates = search.best()
         self._budget.spend(search.work)
         if rates is not None:
             capped = BestSchedule(self._problem, hosts, rates, gpus)
-            for schedule in (capped, *self._settled(capped, None), *(self._settled(capped, caps) if caps else ())):
+            for schedule in (capped, *(self._settled(capped, caps) if caps else ())):
                 yield from (schedule, self._parted(schedule))
 
-    def _settled(self, schedule: BestSchedule, caps: Rates | None) -> Iterator[BestSchedule]:
-        """Where the robots settle under these caps, or by themselves, if every SLO and floor is kept there."""
+    def _without_caps(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
+        """With the classes as they are, as another policy would have it, and where each robot goes at its own pace."""
+        yield from self._free(schedule)
+        if len(schedule.hosts) <= ROSA_UP_TO_SERVERS:
+            parts = parted(schedule.problem, schedule.hosts)
+            if len(parts.problem.classes) > len(schedule.problem.classes):
+                yield from self._free(replace(schedule, problem=parts.problem, hosts=parts.hosts))
+
+    def _free(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
+        rates = equilibrium(schedule.problem, self._curves, schedule.hosts, None).rates
+        if all(rate >= task.floor_hz for rate, task in zip(rates, schedule.problem.classes, strict=True)):
+            yield replace(schedule, rates=rates, capped=False)
+
+    def _settled(self, schedule: BestSchedule, caps: Rates) -> Iterator[BestSchedule]:
+        """Where the robots settle under these caps, if every SLO and floor is kept there."""
         problem = schedule.problem
         rates = equilibrium(problem, self._curves, schedule.hosts, caps).rates
         floors = all(rate >= task.floor_hz for rate, task in zip(rates, problem.classes, strict=True))
@@ -208,7 +250,7 @@ def _rounded(problem: Problem, curves: Curves, shares: dict[Config, float]) -> P
 
 def _carries(curves: Curves, config: Config, demand: int, problem: Problem) -> bool:
     d = problem.demands[demand]
-    return curves.capacity_hz(config, d.slo_s, d.percentile) > 0
+    return curves.capacity_hz(config, d.slo) > 0
 
 
 def _whole_servers(problem: Problem, shares: dict[Config, float]) -> dict[Config, int]:

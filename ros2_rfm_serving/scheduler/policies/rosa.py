@@ -86,7 +86,7 @@ class Rosa:
         robots = tuple((d.index, self._problem.robots_of(d)) for d in demands)
         feasible = []
         for config in self._curves.of(demands[0].model):
-            limit_hz = min(self._curves.capacity_hz(config, d.slo_s, d.percentile) for d in demands)
+            limit_hz = min(self._curves.capacity_hz(config, d.slo) for d in demands)
             for count in range(1, free[config.gpu_type] + 1):
                 group = Group(config, count, robots)
                 loads = [self._fixed_load_hz(host) for host in hosts_of([group], self._problem)]
@@ -179,7 +179,7 @@ class Rosa:
         for config in self._curves.of(demand.model):
             if budget.get(config.gpu_type, 0) <= 0:
                 continue
-            limit_hz = self._curves.capacity_hz(config, demand.slo_s, demand.percentile)
+            limit_hz = self._curves.capacity_hz(config, demand.slo)
             most = min(self._problem.robots_of(demand), math.floor(limit_hz / rate_hz * (1 + 1e-12)))
             for robots in range(1, most + 1):
                 option = _ServerConfig(config, demand.index, robots, self._curves.mean(config).at(robots * rate_hz))
@@ -251,7 +251,7 @@ class Rosa:
 
     def _headroom_hz(self, host: Host, rates: Sequence[float]) -> float:
         demands = [self._problem.demands[d] for d, _ in host.robots]
-        limit_hz = min(self._curves.capacity_hz(host.config, d.slo_s, d.percentile) for d in demands)
+        limit_hz = min(self._curves.capacity_hz(host.config, d.slo) for d in demands)
         return limit_hz - self._load_hz(host, rates)
 
     def _load_hz(self, host: Host, rates: Sequence[float]) -> float:

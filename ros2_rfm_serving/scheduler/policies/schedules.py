@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies import baselines, best
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement, TooFewServersError
+from ros2_rfm_serving.scheduler.policies.best import BestSchedule
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa
-from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
+from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
+from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, solution_of
@@ -32,53 +34,60 @@ STATIC: dict[str, Callable[[Problem, Curves], StaticPlacement]] = {
 }
 
 
-def run(
-    policy: str,
-    problem: Problem,
-    curves: Curves,
-    planned: Curves,
-    bound: Bound,
-    capped: bool,
-    budget: Budget,
-) -> Solution:
-    """planned: the curves that the policy believes; `curves`: those that its schedule is judged by."""
+@dataclass(frozen=True)
+class Judge:
+    """Of all schedules, whatever the curves that they were planned with."""
+
+    curves: Curves
+    bounds: Bounds
+
+
+def run(policy: str, problem: Problem, planned: Curves, judge: Judge, rate_control: bool | None, budget: Budget) -> Solution:
+    """planned: the curves that the policy believes. rate_control: None, as the policy has it (see `plan_factory`)."""
     if policy in STATIC:
-        return _static(policy, problem, curves, planned, bound, capped)
+        return _static(policy, problem, planned, judge, capped=bool(rate_control))
     if policy == "rosa":
         rosa = Rosa(problem, planned, budget).solve()
         if rosa is None:
-            return _none_found(policy, problem, curves, bound)
-        caps = rosa.rates if capped else None
+            return _none_found(policy, problem, judge)
+        caps = None if rate_control is False else rosa.rates
         operation = Operation(hosts=rosa.hosts, caps=caps, complete=not rosa.cut_short)
-        return solution_of(policy, problem, curves, operation, bound)
-    found = best.solve(problem, planned, bound if planned is curves else upper_bound(problem, planned), budget)
+        return solution_of(policy, problem, judge.curves, operation, judge.bounds)
+    bound = judge.bounds.by_curves if planned is judge.curves else upper_bound(problem, planned)
+    found = best.solve(problem, planned, bound, budget, rate_control)
     if found is None:
-        return _none_found(policy, problem, curves, bound)
-    parts, search = found.problem, RateSearch(found.problem, planned, found.hosts)
-    paces = self_paced(parts, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
-    lifted = search.caps(found.rates)
-    caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in zip(lifted, paces, parts.classes, strict=True))
+        return _none_found(policy, problem, judge)
+    return solution_of(policy, found.problem, judge.curves, _operated(found, planned, judge.curves), judge.bounds)
+
+
+def _operated(found: BestSchedule, planned: Curves, curves: Curves) -> Operation:
+    """Caps as high as every SLO allows; nobody who needs none has one."""
     operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, complete=found.complete)
-    if capped:
-        operation = replace(operation, caps=caps, rates=found.rates, paces=paces)
-    return solution_of(policy, parts, curves, operation, _bound_of(found.gpus, problem, curves, bound))
+    if not found.capped:
+        return operation
+    search = RateSearch(found.problem, planned, found.hosts)
+    paces = self_paced(found.problem, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
+    lifted = zip(search.caps(found.rates), paces, found.problem.classes, strict=True)
+    caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in lifted)
+    return replace(operation, caps=caps, rates=found.rates, paces=paces)
 
 
-def _none_found(policy: str, problem: Problem, curves: Curves, bound: Bound) -> Solution:
-    """That there is none is claimed only where the bound proves it."""
-    doubt = () if bound.objective == -math.inf else ("the bound does not rule a schedule out: none was found, there may be one",)
-    return infeasible(policy, bound.objective, (*explain.reasons(problem, curves), *doubt))
+def _none_found(policy: str, problem: Problem, judge: Judge) -> Solution:
+    """That there is none is claimed only where the bound of every kind of schedule proves it. Models share GPUs only where every
+    robot has one of its own (baseline 1)."""
+    own_gpus = sum(task.num_robots for task in problem.classes) <= len(problem.servers)
+    bound = judge.bounds.of(Kind(shared_gpus=own_gpus, own_queues=True)).objective
+    what = "serve every obligation and floor within its SLO"
+    found = "none was found in this budget; the bound does not rule one out"
+    verdict = f"no schedule can {what}" if bound == -math.inf else f"no schedule is known that can {what}: {found}"
+    return infeasible(policy, bound, (verdict, *explain.reasons(problem, judge.curves)))
 
 
-def _bound_of(gpus: Sequence[str], problem: Problem, curves: Curves, bound: Bound) -> Bound:
-    """Of schedules of this kind: one where models share GPUs is held against all of those too."""
-    return upper_bound(problem, curves, shared_gpus=True) if gpus else bound
-
-
-def _static(policy: str, problem: Problem, curves: Curves, planned: Curves, bound: Bound, capped: bool) -> Solution:
+def _static(policy: str, problem: Problem, planned: Curves, judge: Judge, *, capped: bool) -> Solution:
     """Rate control of a baseline is ROSA's (ROSA §4.3, Fig. 11 and 12): the highest rates by the curves that it plans with."""
+    bound = judge.bounds.by_curves
     try:
-        placement = STATIC[policy](problem, curves)
+        placement = STATIC[policy](problem, judge.curves)
     except TooFewServersError as error:
         return infeasible(policy, bound.objective, (str(error),))
     classes = tuple(replace(t, num_robots=n) for t, n in zip(problem.classes, placement.served, strict=True))
@@ -88,8 +97,7 @@ def _static(policy: str, problem: Problem, curves: Curves, planned: Curves, boun
         return infeasible(policy, bound.objective, (f"{policy} cannot meet every SLO at any action rate",))
     operation = Operation(hosts=placement.hosts, caps=caps, gpus=placement.gpus)
     declared = tuple(task.num_robots for task in problem.classes)
-    held_against = _bound_of(placement.gpus, problem, curves, bound)
-    return solution_of(policy, served, curves, operation, held_against, declared=declared)
+    return solution_of(policy, served, judge.curves, operation, judge.bounds, declared=declared)
 
 
 def infeasible(policy: str, bound: float, problems: Sequence[str]) -> Solution:

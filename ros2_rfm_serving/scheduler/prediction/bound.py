@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ from ortools.linear_solver import pywraplp
 
 from ros2_rfm_serving.scheduler import programs
 from ros2_rfm_serving.scheduler.budget import Budget
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves, Line
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
 LEAST_RATE = 0.01
@@ -72,11 +72,23 @@ class Bound:
 
 
 def upper_bound(
-    problem: Problem, curves: Curves, budget: Budget | None = None, *, gap: float = 1e-3, shared_gpus: bool = False
+    problem: Problem,
+    curves: Curves,
+    budget: Budget | None = None,
+    *,
+    gap: float = 1e-3,
+    shared_gpus: bool = False,
+    own_queues: bool = False,
 ) -> Bound:
-    """shared_gpus: models may share a GPU in time slices; a slice does no more than its part of a whole server, nor sooner."""
+    """shared_gpus: models may share a GPU in time slices; a slice does no more than its part of a whole server, nor sooner.
+    own_queues: where actions wait for fixed batches, SLOs may hold at every load that was measured (`responses.py`)."""
     cuts = FINEST if len(problem.servers) > MANY else FINE
-    columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low), cuts)
+
+    def limit_hz(config: Config, demand: Demand) -> float:
+        queues = own_queues and demand.calls == 1.0 and curves.pads_batches(config)
+        return curves.max_rate_hz(config) if queues else curves.capacity_hz(config, demand.slo)
+
+    columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low), cuts, limit_hz)
     return _Mix(problem, columns, BOUND_NODES, shared_gpus=shared_gpus).solve(gap, budget)
 
 
@@ -89,11 +101,15 @@ def whole_mix(
     robots: with whole robots of obligations. thorough: looks further for a good one.
     """
     used = {share.column.config for share in bound.mix if share.servers > 1e-6}
+
+    def limit_hz(config: Config, demand: Demand) -> float:
+        return curves.capacity_hz(config, demand.slo)
+
     for demand in problem.demands:  # those that the bound's mix leaves out need servers too
-        capacity = {c: curves.capacity_hz(c, demand.slo_s, demand.percentile) for c in curves.of(demand.model)}
+        capacity = {c: limit_hz(c, demand) for c in curves.of(demand.model)}
         if not any(capacity[c] for c in capacity if c in used):
             used.add(max(capacity, key=lambda c: capacity[c]))
-    columns = _columns(problem, curves, used, lambda config, low, high: curves.mean(config).at(high), COARSE)
+    columns = _columns(problem, curves, used, lambda config, low, high: curves.mean(config).at(high), COARSE, limit_hz)
     robot_hz = {d.index: d.rate_hz(problem.classes[d.task].floor_hz) for d in problem.demands}
     kept = [replace(c, capacity_hz=c.capacity_hz - slack * max(robot_hz[d] for d in c.suits)) for c in columns]
     nodes, gap = (THOROUGH_NODES, THOROUGH_GAP) if thorough else (WHOLE_NODES if budget.work else 1, WHOLE_GAP)
@@ -106,8 +122,10 @@ def _columns(
     allowed: set[Config],
     mean_s: Callable[[Config, float, float], float],
     cuts: tuple[float, int],
+    limit_hz: Callable[[Config, Demand], float],
 ) -> list[Column]:
-    """mean_s(configuration, lower end, upper end of the interval): the latency that its servers are taken to have."""
+    """mean_s(configuration, lower end, upper end of the interval): the latency that its servers are taken to have. limit_hz: the
+    highest load at which a demand's SLO is met."""
     columns: list[Column] = []
     for model in problem.models:
         demands = [d for d in problem.demands if d.model == model]
@@ -116,22 +134,21 @@ def _columns(
                 Column(config, high, mean_s(config, low, high), suits)
                 for config in curves.configs.get((model, gpu_type), [])
                 if config in allowed
-                for low, high, suits in _intervals(config, demands, curves, *cuts)
+                for low, high, suits in _intervals(curves.mean(config), {d.index: limit_hz(config, d) for d in demands}, *cuts)
             ]
             columns += _undominated(of_gpu)
     return columns
 
 
 def _intervals(
-    config: Config, demands: list[Demand], curves: Curves, max_rise: float, max_cuts: int
+    mean: Line, limits: Mapping[int, float], max_rise: float, max_cuts: int
 ) -> list[tuple[float, float, frozenset[int]]]:
-    """(lower end, upper end, demands whose SLO is met all through), fine where the latency rises."""
-    mean = curves.mean(config)
+    """(lower end, upper end, demands whose SLO is met all through), fine where the latency rises. limits: demand -> load up to
+    which it is."""
     edges = [0.0]
     for x0, x1, y0, y1 in zip((0.0, *mean.x), mean.x, (mean.y[0], *mean.y), mean.y, strict=False):
         cuts = min(max_cuts, max(1, math.ceil((y1 - y0) / (max_rise * y0))))
         edges += [x0 + (x1 - x0) * (i + 1) / cuts for i in range(cuts)]
-    limits = {d.index: curves.capacity_hz(config, d.slo_s, d.percentile) for d in demands}
     edges = sorted({e for e in (*edges, *limits.values()) if e <= max(limits.values())})
     return [(low, high, frozenset(i for i, limit in limits.items() if limit >= high * (1 - 1e-9))) for low, high in pairwise(edges)]
 

@@ -57,7 +57,7 @@ def _convoy_response_s(problem: Problem, curves: Curves, host: Host) -> float | 
         return None
     service_s = _service_s(curves, host)
     response_s = _law_s(host, service_s, min(t.cycle_s for t in tasks))
-    return response_s if response_s + service_s <= min(d.slo_s for d in demands) else None
+    return response_s if response_s + service_s <= min(curves.share_s(host.config, d.slo) for d in demands) else None
 
 
 def _service_s(curves: Curves, host: Host) -> float:
@@ -76,7 +76,7 @@ def _fastest_response_s(problem: Problem, curves: Curves, host: Host) -> float |
     """Mean latency when the loops of all its robots are as fast as without queueing; None where an SLO is missed then."""
     load_hz = sum(count * problem.demands[d].rate_hz(_fastest_hz(problem, curves, d)) for d, count in host.robots)
     demands = [problem.demands[d] for d, _ in host.robots]
-    fits = load_hz <= min(curves.capacity_hz(host.config, d.slo_s, d.percentile) for d in demands)
+    fits = load_hz <= min(curves.capacity_hz(host.config, d.slo) for d in demands)
     return curves.mean(host.config).at(load_hz) if fits else None
 
 

@@ -8,9 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ros2_rfm_serving.profiles import Profile, column_of
+from ros2_rfm_serving.scheduler.slo import Slo
 
 ROUNDING = 1e-6
 """Share of the highest measured load that may be rounding."""
+BISECTIONS = 40
+PADDED = 0.1
+"""Relative difference between a full batch and one that is not, up to which they count as equally long."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Curves:
                     sizes = profile.batch_sizes(model, gpu_type)
                     self.configs[model, gpu_type] = [Config(model, gpu_type, batching, size) for batching, size in sizes]
         self._lines: dict[tuple[Config, str], Line] = {}
-        self._capacities: dict[tuple[Config, float, float], float] = {}
+        self._capacities: dict[tuple[Config, Slo], float] = {}
 
     def of(self, model: str) -> list[Config]:
         """Every way to serve a model."""
@@ -85,13 +89,44 @@ class Curves:
     def max_rate_hz(self, config: Config) -> float:
         return self.mean(config).x[-1]
 
-    def capacity_hz(self, config: Config, slo_s: float, percentile: float) -> float:
+    def pads_batches(self, config: Config) -> bool:
+        """Whether batches, full or not, take what one request alone takes, as CUDA graphs of one size do."""
+        full_s = config.batch_size / self.max_rate_hz(config)
+        return config.batching == "fixed" and math.isclose(self.quantile(config, 50.0).y[0], full_s, rel_tol=PADDED)
+
+    def capacity_hz(self, config: Config, slo: Slo) -> float:
         """Highest load that meets an SLO; 0: none does."""
-        key = (config, slo_s, percentile)
+        key = (config, slo)
         if key not in self._capacities:
-            k, curve = config.slices, (config.model, config.gpu_type, config.batching, config.batch_size)
-            self._capacities[key] = self.profile.capacity_hz(*curve, slo_s / k, percentile) / k
+            self._capacities[key] = self._far_capacity_hz(config, slo) if slo.travel_s else self._near_capacity_hz(config, slo)
         return self._capacities[key]
+
+    def share_s(self, config: Config, slo: Slo) -> float:
+        """What network and margin leave of an SLO for a server that is set up so; not above 0: nothing."""
+        if not slo.travel_s or math.isinf(slo.promised_s):
+            return slo.kept_s
+        load_hz = self.capacity_hz(config, slo)
+        return self.quantile(config, slo.percentile).at(load_hz) if load_hz else slo.kept_s - slo.far_s
+
+    def _near_capacity_hz(self, config: Config, slo: Slo) -> float:
+        k, curve = config.slices, (config.model, config.gpu_type, config.batching, config.batch_size)
+        return self.profile.capacity_hz(*curve, slo.kept_s / k, slo.percentile) / k
+
+    def _far_capacity_hz(self, config: Config, slo: Slo) -> float:
+        mean, tail = self.mean(config), self.quantile(config, slo.percentile)
+
+        def keeps(load_hz: float) -> bool:
+            return slo.response_s(tail.at(load_hz), mean.at(load_hz)) <= slo.kept_s
+
+        low_hz, high_hz = mean.x[0], mean.x[-1]
+        if not keeps(low_hz):
+            return 0.0
+        if keeps(high_hz):
+            return high_hz
+        for _ in range(BISECTIONS):
+            middle_hz = (low_hz + high_hz) / 2
+            low_hz, high_hz = (middle_hz, high_hz) if keeps(middle_hz) else (low_hz, middle_hz)
+        return low_hz
 
     def _line(self, config: Config, column: str) -> Line:
         if (config, column) not in self._lines:

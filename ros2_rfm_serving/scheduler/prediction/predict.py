@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.prediction import stable
 from ros2_rfm_serving.scheduler.prediction.bound import Bound
+from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium, equilibrium
-from ros2_rfm_serving.scheduler.prediction.network import response_s
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.responses import Latency, Responses
-from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream, TaskSolution
 
 NEGLECTED = 0.05
@@ -41,7 +42,7 @@ def solution_of(
     problem: Problem,
     curves: Curves,
     operation: Operation,
-    bound: Bound,
+    bounds: Bounds,
     *,
     declared: tuple[int, ...] | None = None,
 ) -> Solution:
@@ -50,6 +51,7 @@ def solution_of(
     rates = settled.rates
     servers = _servers(problem, curves, operation, settled)
     missed = _missed(servers)
+    bound = bounds.of(Kind(bool(operation.gpus), any(stream.by_own_queue for s in servers for stream in s.streams)))
     counts = declared or tuple(task.num_robots for task in problem.classes)
     problems = [
         f"{count - task.num_robots} of the robots of {task.name!r} get no server"
@@ -71,6 +73,14 @@ def solution_of(
         complete=operation.complete,
         notes=tuple(_notes(tasks, servers, bound)),
     )
+
+
+def keeps_every_slo(problem: Problem, curves: Curves, operation: Operation) -> bool:
+    """Those of curves alone first: they are quickly looked at."""
+    settled = _settled(problem, curves, operation)
+    responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
+    hosts = sorted(dict.fromkeys(operation.hosts), key=lambda host: host.config.batching == "fixed")
+    return all(s.keeps_slo for host in hosts for s in _server(problem, responses, operation, host, settled).streams)
 
 
 def _notes(tasks: Mapping[str, TaskSolution], servers: Sequence[ServerSolution], bound: Bound) -> Iterator[str]:
@@ -143,7 +153,7 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list
 def _server(problem: Problem, responses: Responses, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:
     rates, caps = settled.rates, operation.caps
     of_host = [(problem.demands[index], count) for index, count in host.robots]
-    latency, curve = responses.of(host), responses.by_curve(host) if caps else None
+    latency, curve, judged = responses.of(host), responses.by_curve(host), responses.judged(host)
     streams = [
         Stream(
             task=problem.classes[demand.task].name,
@@ -152,12 +162,12 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
             num_robots=count,
             rate_hz=demand.rate_hz(rates[demand.task]),
             cap_hz=demand.fixed_hz or (demand.calls * caps[demand.task] if caps else math.inf),
-            slo_s=demand.promised_s,
-            percentile=demand.percentile,
-            latency_s=latency.at(demand.percentile),
-            judged_s=curve.at(demand.percentile) if curve else None,
-            network_s=_added_s(latency, demand),
-            reserve_s=demand.promised_s - demand.slo_s if math.isfinite(demand.slo_s) else 0.0,
+            slo=demand.slo,
+            latency_s=latency.at(demand.slo.percentile),
+            curve_s=curve.at(demand.slo.percentile),
+            judged_s=judged.at(demand.slo.percentile),
+            network_s=_added_s(latency, demand.slo),
+            server_slo_s=responses.share_s(host, demand),
         )
         for demand, count in of_host
     ]
@@ -175,11 +185,9 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
     )
 
 
-def _added_s(latency: Latency, demand: Demand) -> float:
-    server_s = latency.at(demand.percentile)
-    if not demand.network.mean_s or not math.isfinite(server_s):
-        return 0.0
-    return response_s(server_s, latency.mean_s, demand.network, demand.percentile) - server_s
+def _added_s(latency: Latency, slo: Slo) -> float:
+    server_s = latency.at(slo.percentile)
+    return slo.response_s(server_s, latency.mean_s) - server_s if math.isfinite(server_s) else 0.0
 
 
 def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
@@ -190,14 +198,15 @@ def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
             if not stream.keeps_slo:
                 text = (
                     f"{stream.component} of {stream.task!r} on {server.server}: predicted p{stream.percentile:g} "
-                    f"{1e3 * stream.latency_s:.0f} ms, the SLO is {1e3 * stream.slo_s:.0f} ms{_share(stream)}"
+                    f"{1e3 * stream.judged_s:.0f} ms, the SLO is {1e3 * stream.slo_s:.0f} ms{_share(stream)}"
                 )
                 texts[stream.task].append(text)
     return dict(texts)
 
 
 def _share(stream: Stream) -> str:
-    return f", of which network and margin leave {1e3 * stream.server_slo_s:.0f} for the server" if stream.reserve_s else ""
+    taken = stream.server_slo_s < stream.slo_s
+    return f", of which network and margin leave {1e3 * stream.server_slo_s:.0f} for the server" if taken else ""
 
 
 def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:

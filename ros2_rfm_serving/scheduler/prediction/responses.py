@@ -14,8 +14,6 @@ from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.types.phase import has_room
 
-PADDED = 0.1
-"""Relative difference between a full batch and one that is not, up to which they count as equally long."""
 NORMAL_P99 = 2.326
 """Standard deviations that the 99th percentile of a normal distribution lies above its mean."""
 
@@ -37,12 +35,23 @@ class Responses:
 
     def of(self, host: Host) -> Latency:
         demands = [self._problem.demands[d] for d, _ in host.robots]
-        if demands and all(d.calls == 1.0 for d in demands) and self._runs_batches(host):
-            found = waits(
-                tuple(self._member(d, count) for d, (_, count) in zip(demands, host.robots, strict=True)), self._service(host)
-            )
+        if demands and all(d.calls == 1.0 for d in demands) and self._curves.pads_batches(host.config):
+            members = tuple(self._member(d, count) for d, (_, count) in zip(demands, host.robots, strict=True))
+            found = waits(members, self._service(host))
             return Latency(found.mean_s, found.at)
         return self.by_curve(host)
+
+    def judged(self, host: Host) -> Latency:
+        """What SLOs are compared with. By the curve, where caps hold the load within what was measured; where nothing does, by what
+        is predicted of just these robots. Of robots that differ the server takes those first that ask seldom: others wait longer
+        than in the queue, where all are equal. There the curve has to agree."""
+        curve = self.by_curve(host)
+        if self._caps:
+            return curve
+        found = self.of(host)
+        if len({self._problem.classes[self._problem.demands[d].task].name for d, _ in host.robots}) <= 1:
+            return found
+        return Latency(found.mean_s, lambda p: max(found.at(p), curve.at(p)))
 
     def by_curve(self, host: Host) -> Latency:
         """A saturated server makes everybody wait until just the measured maximum is asked; the tail is no shorter than there."""
@@ -53,18 +62,15 @@ class Responses:
         load_hz = self.load_hz(host)
         return Latency(mean.at(load_hz), lambda p: self._curves.quantile(host.config, p).at(load_hz))
 
+    def share_s(self, host: Host, demand: Demand) -> float:
+        """What is left of an SLO for this server."""
+        return self._curves.share_s(host.config, demand.slo)
+
     def load_hz(self, host: Host) -> float:
         demands = self._problem.demands
         return sum(count * demands[d].rate_hz(self._settled.rates[demands[d].task]) for d, count in host.robots)
 
     # --- the closed queue ---
-
-    def _runs_batches(self, host: Host) -> bool:
-        """Whether its curve is that of a server whose batches, full or not, take what one request alone takes."""
-        config = host.config
-        full_s = config.batch_size / self._curves.max_rate_hz(config)
-        alone_s = self._curves.quantile(config, 50.0).y[0]
-        return config.batching == "fixed" and math.isclose(alone_s, full_s, rel_tol=PADDED)
 
     def _member(self, demand: Demand, count: int) -> Member:
         task = self._problem.classes[demand.task]

@@ -23,6 +23,7 @@ from ros2_rfm_serving.reports import charts
 from ros2_rfm_serving.reports.placement import allocation, names
 from ros2_rfm_serving.scheduler import POLICIES, plan_factory
 from ros2_rfm_serving.scheduler.sizing import ModelLoad, Search, demanding, reached, required_rates
+from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
 from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
@@ -220,7 +221,7 @@ class TestPlacement:
 
     def test_allocation_counts_a_shared_gpu_once(self) -> None:
         def server(name: str, *components: str, gpu: str = "") -> ServerSolution:
-            streams = tuple(Stream(task="t", component=c, num_robots=1, rate_hz=1, cap_hz=1, slo_s=1) for c in components)
+            streams = tuple(Stream(task="t", component=c, num_robots=1, rate_hz=1, cap_hz=1, slo=Slo(1.0)) for c in components)
             common = {
                 "gpu_type": "G",
                 "model": "m",

@@ -11,6 +11,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler import Fleet, rebuilt
 from ros2_rfm_serving.scheduler.choices import Choice, choices
+from ros2_rfm_serving.scheduler.slo import Slo
 from test.unit.scheduler.test_adaptation import PROFILE, factory, fleet
 
 
@@ -78,7 +79,7 @@ def test_models_that_share_a_gpu_have_their_part_of_it() -> None:
     found = of(shared, "system1")
     host, curves = shared.hosts[found.server], shared.curves
     assert host.config.slices == 2 and host.mean_s(0.0, curves) >= 2 * curves.mean(replace(host.config, slices=1)).y[0]
-    assert f"of the {curves.capacity_hz(host.config, 0.2, 99.0):.1f} requests/s" in found.why_server
+    assert f"of the {curves.capacity_hz(host.config, Slo(0.2)):.1f} requests/s" in found.why_server
 
 
 def test_a_robot_that_is_not_served_is_an_error() -> None:

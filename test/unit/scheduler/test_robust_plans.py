@@ -14,9 +14,10 @@ from ros2_rfm_serving.factory import Catalogue, Factory, load_factory, parse_fac
 from ros2_rfm_serving.factory.descriptor import Network, Planning
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
-from ros2_rfm_serving.scheduler.planning import problem_of
+from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction import closed_queue
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Member, Service
+from ros2_rfm_serving.scheduler.slo import slo_of
 from ros2_rfm_serving.simulation import simulate
 from ros2_rfm_serving.types.phase import Phase
 
@@ -74,6 +75,22 @@ def test_network_and_margin_leave_less_of_an_slo_for_the_server(repository: Path
     routes = to_schedule(far, p4(repository, 64).robots, epoch=1).routes
     promised_s = [r.slo_s for r in routes if r.component == "system1"]
     assert promised_s == pytest.approx([0.2] * 64), "robots count by what they were promised"
+
+
+def test_each_set_up_has_its_own_share_of_an_slo(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
+    """What leaves least is not asked of servers that are set up otherwise."""
+    far, slo = p4(repository, 8, FAR), slo_of(p4(repository, 8, FAR), "assemble_kit", "system1")
+    curves = curves_of(problem_of(far, Counter(assemble_kit=8), *shipped), shipped[0])
+    shares_s = {}
+    for config in curves.of(far.tasks["assemble_kit"].components["system1"].model):
+        if load_hz := curves.capacity_hz(config, slo):
+            tail_s, mean_s = curves.quantile(config, 99).at(load_hz), curves.mean(config).at(load_hz)
+            assert slo.response_s(tail_s, mean_s) <= slo.kept_s
+            assert load_hz == curves.max_rate_hz(config) or slo.response_s(tail_s, mean_s) == pytest.approx(slo.kept_s, rel=1e-6)
+            shares_s[config.batch_size] = curves.share_s(config, slo)
+    solution = plan_factory(far, *shipped, policy="baseline3", rate_control=True, explained=False)
+    stream = next(s for server in solution.servers for s in server.streams if s.component == "system1")
+    assert stream.server_slo_s == shares_s[1] > min(shares_s.values())
 
 
 def test_robots_wait_for_the_network_too(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:

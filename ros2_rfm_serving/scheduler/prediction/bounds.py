@@ -1,0 +1,33 @@
+"""Upper bounds of one factory, each of one kind of schedule: a schedule is held against the bound of its own kind."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.problem import Problem
+
+
+class Kind(NamedTuple):
+    shared_gpus: bool = False
+    """Models share a GPU in time slices."""
+    own_queues: bool = False
+    """Robots without caps keep by their own closed queue an SLO that the profile's curve does not."""
+
+
+class Bounds:
+    """Those of other kinds than the first are found when they are asked for."""
+
+    def __init__(self, problem: Problem, curves: Curves, by_curves: Bound) -> None:
+        self._problem, self._curves = problem, curves
+        self._known = {Kind(): by_curves}
+
+    @property
+    def by_curves(self) -> Bound:
+        return self._known[Kind()]
+
+    def of(self, kind: Kind) -> Bound:
+        if kind not in self._known:
+            self._known[kind] = upper_bound(self._problem, self._curves, **kind._asdict())
+        return self._known[kind]

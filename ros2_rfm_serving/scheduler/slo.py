@@ -1,0 +1,45 @@
+"""What robots are promised from request to reply, and what the network and the margin leave of it for a server.
+
+A server's latency and a round trip are independent, so their tails rarely meet: the percentile of the sum is taken as mean + mean +
+root of the sum of the squares of what each one's percentile is above its mean (exact for normal distributions). What is left for
+a server follows from its own latency curves, each set-up by its own (`Curves.share_s`): the highest percentile of its latency with
+which the sum still keeps the SLO.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ros2_rfm_serving.factory import Factory
+
+
+class Slo(NamedTuple):
+    promised_s: float
+    """From request to reply; inf: none is declared."""
+    percentile: float = 99.0
+    margin: float = 0.0
+    """Share of the SLO that no prediction may use up."""
+    travel_s: float = 0.0
+    """Of a round trip on the network, mean."""
+    far_s: float = 0.0
+    """Of a round trip, at the percentile."""
+
+    @property
+    def kept_s(self) -> float:
+        """What predictions may use."""
+        return self.promised_s * (1 - self.margin)
+
+    def response_s(self, latency_s: float, mean_s: float) -> float:
+        """From request to reply, at the percentile. latency_s: the server's, at that percentile."""
+        if not self.travel_s or not math.isfinite(latency_s):
+            return latency_s
+        return mean_s + self.travel_s + math.hypot(latency_s - mean_s, self.far_s - self.travel_s)
+
+
+def slo_of(factory: Factory, task: str, component: str) -> Slo:
+    """As the descriptor has it."""
+    spec, network = factory.tasks[task].components[component], factory.network_of(task)
+    percentile = spec.percentile or factory.tasks[task].percentile
+    promised_s = spec.slo_ms / 1e3 if spec.slo_ms else math.inf
+    return Slo(promised_s, percentile, factory.planning.slo_margin, network.mean_s, network.at_s(percentile))
