@@ -97,9 +97,11 @@ $(VENV)/.fuzz: $(VENV)/.dependencies
 mutants: install
 	$(BIN)/python -m test.mutants
 
-# Plans of 300 random factories of eight GPUs, against the exact optimum of each. Some ten minutes of one core.
+# Plans of 300 random factories of eight GPUs, against the exact optimum of each, and of 100 against ROSA without a budget. Some
+# fifteen minutes of one core.
 optimum: install
 	$(BIN)/python -m test.optimum
+	$(BIN)/python -m test.optimum.rivals
 
 # Known vulnerabilities and licences of all that an installation brings. pip-audit lies in an environment of its own.
 audit: install

@@ -25,7 +25,7 @@ from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.standby import with_standbys
 from ros2_rfm_serving.types import Schedule
 
-WORK_PER_SERVER = 0.04
+WORK_PER_SERVER = 0.035
 """Default budget of a solver (see `budget`)."""
 BOUND_GAP, ROUGH_GAP = 3e-3, 0.5
 """Of the bound's integer program; rough when only feasibility is asked for."""
@@ -54,7 +54,7 @@ def plan_factory(
     rate_control: None takes the policy's own way: the baselines send without a limit (ROSA §4.1), ROSA caps every robot, `best`
         does unless robots that nothing holds back keep every SLO and get more done.
     num_robots: of each task, if not the descriptor's.
-    work: that the solver may do (see `budget`); None: 0.04 units per server; 0: any schedule will do.
+    work: that the solver may do (see `budget`); None: 0.035 units per server; 0: any schedule will do.
     arrivals: of the curves that the policy plans with (`poisson`: as ROSA does); None, for all policies alike: those nearest to a
         factory, which every policy's schedule is judged by.
 

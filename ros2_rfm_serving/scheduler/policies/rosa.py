@@ -29,8 +29,6 @@ SERVER_COST_S = 1e-4
 """Tie-break: what one server more must save in mean latency."""
 PACKING_NODES = 1000
 """Of the search tree of one packing, at the most."""
-CUTS_WORK = 3.0
-"""What an integer program with cutting planes does, relative to one without."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +211,7 @@ class Rosa:
             solver.Objective().SetCoefficient(y, cost)
             counts.append(y)
         status = solver.Solve()
-        self._work.spend(CUTS_WORK * programs.work_of(solver))
+        self._work.spend(programs.work_of(solver))
         if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
             return None
         return [

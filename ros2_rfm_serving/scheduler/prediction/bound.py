@@ -29,7 +29,7 @@ from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
 LEAST_RATE = 0.01
 """Of f_max, that every class has in a mix of whole servers: its robots need servers where their SLOs hold."""
-BOUND_NODES, WHOLE_NODES, THOROUGH_NODES = 200, 20, 100
+BOUND_NODES, WHOLE_NODES, THOROUGH_NODES = 200, 20, 80
 """Of the search tree, at the most."""
 WHOLE_GAP, THOROUGH_GAP = 2e-2, 5e-3
 """At which the search for a mix of whole servers ends."""
@@ -178,16 +178,14 @@ class _Mix:
         whole_robots: and every column of each obligation's robots."""
         self._problem, self._columns, self._shared_gpus = problem, columns, shared_gpus
         self._solver = solver = programs.integer(nodes, cuts=False)
-        self._share = [solver.Var(0, solver.infinity(), whole, "") for _ in columns]
         least = [max(task.floor_hz, LEAST_RATE * task.max_rate_hz if whole else 0.0) for task in problem.classes]
         self._rates = [
             solver.NumVar(low * task.num_robots, max(low, task.max_rate_hz) * task.num_robots, "")
             for low, task in zip(least, problem.classes, strict=True)
         ]
-        self._served: dict[tuple[int, int], pywraplp.Variable] = {}
-        """(column, demand) -> requests/s"""
-        self._add_servers()
-        self._add_loads()
+        self._served = [{d: solver.NumVar(0, solver.infinity(), "") for d in column.suits} for column in columns]
+        """Of every column, by demand: requests/s."""
+        self._counted = self._add_servers(whole)
         if whole_robots:
             self._add_whole_robots()
         for demand in problem.demands:
@@ -205,7 +203,7 @@ class _Mix:
             return Bound(-math.inf, (), True)
         status = solver.Solve(parameters)
         if budget:
-            budget.spend(programs.work_of(solver))
+            budget.spend(programs.work_of(solver, cuts=False))
         if status == pywraplp.Solver.INFEASIBLE:
             return Bound(-math.inf, (), True)
         if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
@@ -215,58 +213,56 @@ class _Mix:
         return Bound(best, self._mix(), status == pywraplp.Solver.OPTIMAL)
 
     def _mix(self) -> tuple[Share, ...]:
-        served: dict[int, dict[int, float]] = defaultdict(dict)
-        for (i, demand), rate in self._served.items():
-            served[i][demand] = rate.solution_value()
-        shares = enumerate(share.solution_value() for share in self._share)
-        return tuple(Share(self._columns[i], servers, served[i]) for i, servers in shares if servers > 1e-9)
+        """Servers that are counted together go to their columns by what these carry."""
+        shares = []
+        for servers, mine in self._counted:
+            served = {i: {d: rate.solution_value() for d, rate in self._served[i].items()} for i in mine}
+            needed = {i: sum(served[i].values()) / self._columns[i].capacity_hz for i in mine}
+            scale = servers.solution_value() / max(sum(needed.values()), 1e-12)
+            shares += [Share(self._columns[i], scale * needed[i], served[i]) for i in mine if scale * needed[i] > 1e-9]
+        return tuple(shares)
 
-    def _add_servers(self) -> None:
-        """No more servers than there are. Where GPUs are not shared, as many as are set up alike and serve the same demands are a
-        whole number, and every demand has one, however slowly its robots go."""
+    def _add_servers(self, whole: bool) -> list[tuple[pywraplp.Variable, list[int]]]:
+        """(servers, their columns): no more than there are, and enough for what they carry. Where GPUs are not shared, as many as
+        are set up alike and serve the same demands are a whole number, and every demand has one, however slowly its robots go.
+
+        What share of its time a server is in which interval follows from what it carries there, and is no unknown."""
         solver, problem = self._solver, self._problem
         totals = {gpu_type: solver.Constraint(0, available) for gpu_type, available in problem.gpus.items()}
         hosts = {d.index: solver.Constraint(0 if self._shared_gpus else 1, solver.infinity()) for d in problem.demands}
-        alike: dict[tuple[Config, frozenset[int]], list[int]] = defaultdict(list)
+        alike: dict[tuple[Config, frozenset[int], int], list[int]] = defaultdict(list)
         for i, column in enumerate(self._columns):
-            alike[column.config, column.suits].append(i)
-        for (config, suits), mine in alike.items():
+            alike[column.config, column.suits, i if whole else 0].append(i)
+        counted = []
+        for (config, suits, _), mine in alike.items():
             servers = solver.Var(0, problem.gpus[config.gpu_type], not self._shared_gpus, "")
+            counted.append((servers, mine))
             totals[config.gpu_type].SetCoefficient(servers, 1)
             for demand in suits:
                 hosts[demand].SetCoefficient(servers, 1)
-            total = solver.Constraint(0, 0)
-            total.SetCoefficient(servers, -1)
+            enough = solver.Constraint(-solver.infinity(), 0)
+            enough.SetCoefficient(servers, -1)
             for i in mine:
-                total.SetCoefficient(self._share[i], 1)
+                for served in self._served[i].values():
+                    enough.SetCoefficient(served, 1.0 / self._columns[i].capacity_hz)
+        return counted
 
     def _add_whole_robots(self) -> None:
         """Of obligations: what one server carries of them is a multiple of what one robot asks for."""
-        for (_, index), served in self._served.items():
-            demand = self._problem.demands[index]
-            if demand.fixed_hz:
-                robots = self._solver.IntVar(0, self._problem.robots_of(demand), "")
-                row = self._solver.Constraint(0, 0)
-                row.SetCoefficient(robots, -demand.fixed_hz)
-                row.SetCoefficient(served, 1)
-
-    def _add_loads(self) -> None:
-        """No column carries more than its servers may."""
-        solver = self._solver
-        for i, column in enumerate(self._columns):
-            row = solver.Constraint(-solver.infinity(), 0)
-            row.SetCoefficient(self._share[i], -column.capacity_hz)
-            for demand in column.suits:
-                self._served[i, demand] = solver.NumVar(0, solver.infinity(), "")
-                row.SetCoefficient(self._served[i, demand], 1)
+        fixed = [d for d in self._problem.demands if d.fixed_hz]
+        for demand, column in ((d, served[d.index]) for served in self._served for d in fixed if d.index in served):
+            robots = self._solver.IntVar(0, self._problem.robots_of(demand), "")
+            row = self._solver.Constraint(0, 0)
+            row.SetCoefficient(robots, -demand.fixed_hz)
+            row.SetCoefficient(column, 1)
 
     def _add_coverage(self, demand: Demand) -> None:
         """All of a demand is served somewhere."""
         fixed_hz = demand.fixed_hz * self._problem.robots_of(demand)
         row = self._solver.Constraint(fixed_hz, fixed_hz)
-        for i, column in enumerate(self._columns):
-            if demand.index in column.suits:
-                row.SetCoefficient(self._served[i, demand.index], 1)
+        for served in self._served:
+            if demand.index in served:
+                row.SetCoefficient(served[demand.index], 1)
         if demand.goal_coupled:
             row.SetCoefficient(self._rates[demand.task], -demand.calls)
 
@@ -282,7 +278,7 @@ class _Mix:
     def _add_waiting(self, demands: tuple[Demand, ...], num_robots: int) -> pywraplp.Constraint:
         row = self._solver.Constraint(-self._solver.infinity(), num_robots)
         for demand in demands:
-            for i, column in enumerate(self._columns):
-                if demand.index in column.suits:
-                    row.SetCoefficient(self._served[i, demand.index], column.mean_s)
+            for column, served in zip(self._columns, self._served, strict=True):
+                if demand.index in served:
+                    row.SetCoefficient(served[demand.index], column.mean_s)
         return row

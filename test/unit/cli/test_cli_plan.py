@@ -395,15 +395,15 @@ class TestRandomFactories:
 
 class TestBench:
     def test_writes_every_sample_and_prints_the_median(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(bench_scheduler, "SIZES", ((4, 8, 2, 2),))
+        monkeypatch.setattr(bench_scheduler, "SIZES", {(4, 8, 2, 2): 3})
         file = tmp_path / "bench.json"
-        done = rfm("bench", "scheduler", "--repetitions", "3", "--policy", "rosa", "--json", str(file))
+        done = rfm("bench", "scheduler", "--policy", "rosa", "--json", str(file))
         (row,) = json.loads(file.read_text(encoding="utf-8"))
         assert len(row["work"]["samples"]) + len(row["failed"]) == 3 and row["size"] == "4 GPUs, 8 robots, 2 classes, 2 models"
         assert "4 GPUs, 8 robots" in done.stdout and "gap to the bound (%)" in done.stdout
         assert done.exit_code == (1 if row["failed"] else 0)
 
     def test_failures_are_shown_and_change_the_status(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(bench_scheduler, "SIZES", ((1, 8, 2, 2),))
+        monkeypatch.setattr(bench_scheduler, "SIZES", {(1, 8, 2, 2): 3})
         done = rfm("bench", "scheduler", "--repetitions", "2")
         assert done.exit_code == 1 and "no schedule: " in done.stdout
