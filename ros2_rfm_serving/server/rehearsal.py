@@ -104,8 +104,8 @@ def _table(runs: Mapping[int, Sequence[_Run]], part_s: Callable[[_Run], float]) 
 
 
 def _scatter(same_s: Sequence[float]) -> float:
-    """Twice the difference of the two that are quickest: the first one of a size may have paid for what others find done."""
+    """Half the difference of the two that are quickest: the first one of a size may have paid for what others find done."""
     if len(same_s) < 2:
         return 0.0
     first_s, second_s = sorted(same_s)[:2]
-    return 2.0 * (second_s - first_s) / max(first_s, 1e-9)
+    return 0.5 * (second_s - first_s) / max(first_s, 1e-9)

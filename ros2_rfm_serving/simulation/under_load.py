@@ -63,19 +63,22 @@ class Ready:
 
 
 class SteppedSubject:
-    """`profiles.measure.Subject`. What the engine takes is measured once, as a live server does before it serves.
+    """`profiles.measure.Subject`. A real engine's costs are measured once, as a live server does before it serves;
+    a server of a law learns them anew in each run, as those of which the shipped profiles are.
 
     As the latency of a fixed batch is that of a full one, the unloaded latency here is that of half as many rows as there may be:
     by it the fleet is as large as for a fixed batch of that size.
     """
 
-    def __init__(self, start: Callable[[np.random.Generator], tuple[Engine, Clock]], size_px: tuple[int, int]) -> None:
+    def __init__(
+        self, start: Callable[[np.random.Generator], tuple[Engine, Clock]], size_px: tuple[int, int], *, rehearsed: bool = False
+    ) -> None:
         """start: the engine, and what its calls have taken until now; or any clock, for a real one."""
         self._start = start
         rng = np.random.default_rng(0)
         engine, clock = start(rng)
         self._blank = blank_request(engine.contract, size_px, encoded=engine.takes_encoded)
-        self._costs = step_costs(engine, UNLIMITED, self._blank, clock)
+        self._costs = step_costs(engine, UNLIMITED, self._blank, clock) if rehearsed else StepCosts()
         most = stepping(engine).max_rows
         self.unloaded_s = float(np.median(self.latencies_s(Ready(max(1, most // 2)), ALONE, rng)))
         crowd = Ready(CROWD * most)
@@ -98,7 +101,7 @@ def law_subject(law: SteppedService) -> SteppedSubject:
 
 def engine_subject(engine: Engine, size_px: tuple[int, int]) -> SteppedSubject:
     """Of a real engine, ready for its largest batch, on this machine."""
-    return SteppedSubject(lambda rng: (engine, time.perf_counter), size_px)
+    return SteppedSubject(lambda rng: (engine, time.perf_counter), size_px, rehearsed=True)
 
 
 class _UnderLoad:
