@@ -16,7 +16,9 @@ from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.types import Schedule
 
 MOVE_S = 0.5
-"""What a robot loses that turns to another server: a session is opened, and a request asked again."""
+"""What a robot loses that turns to another server: a session is opened, and a request asked again. Between two emulated servers of
+one busy machine the chunk after a move came 5 ms late (median of eight; 128 ms at worst), and no control period was without an
+action: most of the half second is for ways that are longer, and for robots that have to find their phase anew beside others."""
 GRAIN = 1e3
 """Parts of an action that are told apart."""
 SAME_MODEL, SAME_BATCH = 2, 1

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ros2_rfm_serving.audit.schedulers.replay import SchedulerReplay
 from ros2_rfm_serving.errors import ConfigurationError, PlannerError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Catalogue, load_factory
 from ros2_rfm_serving.profiles import load_profiles
-from ros2_rfm_serving.scheduler import InForce, Order, Planned, PlanOrder, Roster, Word, plan
+from ros2_rfm_serving.scheduler import InForce, Order, Planned, PlanOrder, Roster, Word, plan, resumed
 from ros2_rfm_serving.types import NOT_ADMITTED, Admission, Schedule
 from test.unit.scheduler.kept_plans import KeptPlans
 
@@ -351,3 +352,17 @@ def test_more_work_is_what_a_better_plan_is_made_with(running: Running) -> None:
     assert isinstance(made, Planned) and isinstance(better, Planned)
     assert (made.effort, better.effort) == (1, 4) and better.work >= made.work
     assert better.fleet.actions_hz() >= made.fleet.actions_hz()
+
+
+def test_what_a_predecessor_left_is_replayed(running: Running, repository: Path) -> None:
+    """It is part of what the first schedule was made from."""
+    profiles, factory = repository / "config" / "profiles", running.fleet.factory
+    found = replace(running.fleet.fleet.schedule, epoch=41)
+    order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy="best")
+    made, _ = resumed(order, found, running.profile, running.catalogue)
+    kept = KeptPlans(profiles)
+    kept.listen()
+    InForce(made, Roster(ME), lambda schedule, name: None, logging.getLogger("test"), kept.book)
+    replay = SchedulerReplay(profiles)
+    (record,) = [record for record in kept.records() if record["kind"] == "plan"]
+    assert replay.feed(record)["schedule"] == record["schedule"] and record["schedule"]["epoch"] == 42
