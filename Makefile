@@ -31,7 +31,7 @@ lint: install
 	$(BIN)/lint-imports
 
 unit: install
-	$(BIN)/python -m pytest test/unit -q -n 2
+	$(BIN)/python -m pytest test/unit -q -n 2 --dist worksteal --durations 5
 
 # What `unit` draws or tries some of, as often as the documents say: some three minutes of one core.
 thorough: install

@@ -8,11 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 os.environ.setdefault("ROS_LOG_DIR", "/tmp/rfm_serving_test_logs")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side on few cores: PyTorch's threads would wait for one another,
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # and, in the processes that tests start too, take a core for it
+
+# An example that a busy machine keeps waiting is not a slow one.
+settings.register_profile("unhurried", parent=settings.default, deadline=None)
+settings.load_profile("unhurried")
 
 _DOMAINS = itertools.cycle(range(1, 101))  # what domain_coordinator hands out, in turns
 REPOSITORY = Path(__file__).resolve().parents[1]
