@@ -151,7 +151,10 @@ class _Best:
                 yield from (schedule, self._parted(schedule))
 
     def _without_caps(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
-        """With the classes as they are, as another policy would have it, and where each robot goes at its own pace."""
+        """With the classes as they are, as another policy would have it, and where each robot goes at its own pace. Not where any
+        schedule will do."""
+        if not self._budget.work:
+            return
         yield from self._free(schedule)
         if len(schedule.hosts) <= ROSA_UP_TO_SERVERS:
             parts = parted(schedule.problem, schedule.hosts)
