@@ -240,6 +240,7 @@ weld:
 def test_a_robot_that_left_frees_all_that_it_took_also_by_a_tight_slo() -> None:
     weld = """
 weld:
+  value: 0.5  # of equal worth it would be a tie who goes how fast
   pipeline: {action_period_ms: 500}
   components:
     system1: {model: policy, slo_ms: 21}
