@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import math
 
+PROGRAMS_WORK = 0.03
+"""Per server: what the bound and the mixes of whole servers may take before they count as the search's."""
+
 
 class Budget:
     def __init__(self, work: float = math.inf) -> None:
@@ -16,9 +19,11 @@ class Budget:
     def spend(self, work: float) -> None:
         self.spent += work
 
-    def set_aside(self) -> None:
-        """What was spent until now is work done, but not of what is allowed: however hard it was, as much is left for the rest."""
-        self._aside, self.spent = self._aside + self.spent, 0.0
+    def set_aside(self, most: float) -> None:
+        """What was spent until now is work done, but not of what is allowed, up to so much in all: what was harder than that leaves
+        less for the rest."""
+        aside = min(self.spent, max(0.0, most - self._aside))
+        self._aside, self.spent = self._aside + aside, self.spent - aside
 
     @property
     def total(self) -> float:

@@ -12,7 +12,7 @@ from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.adaptation import Fleet
-from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judge, infeasible, run
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
@@ -25,8 +25,8 @@ from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.standby import with_standbys
 from ros2_rfm_serving.types import Schedule
 
-WORK_PER_SERVER = 0.035
-"""Default budget of a solver (see `budget`)."""
+BASE_WORK, WORK_PER_SERVER = 0.08, 0.035
+"""Default budget of a solver (see `budget`): small factories have few servers, but as many ways to combine them."""
 BOUND_GAP, ROUGH_GAP = 3e-3, 0.5
 """Of the bound's integer program; rough when only feasibility is asked for."""
 Refit = Callable[[Factory, Schedule, Sequence[Robot], Seen], Fleet]
@@ -54,7 +54,7 @@ def plan_factory(
     rate_control: None takes the policy's own way: the baselines send without a limit (ROSA §4.1), ROSA caps every robot, `best`
         does unless robots that nothing holds back keep every SLO and get more done.
     num_robots: of each task, if not the descriptor's.
-    work: that the solver may do (see `budget`); None: 0.035 units per server; 0: any schedule will do.
+    work: that the solver may do (see `budget`); None: the default; 0: any schedule will do.
     arrivals: of the curves that the policy plans with (`poisson`: as ROSA does); None, for all policies alike: those nearest to a
         factory, which every policy's schedule is judged by.
 
@@ -67,12 +67,12 @@ def plan_factory(
         raise ScheduleError(f"no policy is named {policy!r}; there are: {', '.join(POLICIES)}")
     counts = Counter(robot.task for robot in factory.robots) if num_robots is None else num_robots
     problem = problem_of(factory, counts, profile, catalogue, seen, previous)
-    budget = Budget(WORK_PER_SERVER * len(problem.servers) if work is None else work)
+    budget = Budget(default_work(len(problem.servers)) if work is None else work)
     curves = curves_of(problem, profile)
     if problems := explain.hopeless(problem, curves):
         return infeasible(policy, math.nan, problems)
     bound = upper_bound(problem, curves, budget, gap=BOUND_GAP if budget.work else ROUGH_GAP)
-    budget.set_aside()
+    budget.set_aside(PROGRAMS_WORK * len(problem.servers))
     planned = curves if arrivals is None else curves_of(problem, profile.under(arrivals))
     solution = run(policy, problem, planned, Judge(curves, Bounds(problem, curves, bound)), rate_control, budget)
     if solution.policy and not solution.servers:
@@ -89,6 +89,10 @@ def plan_factory(
         solution = with_standbys(solution, problem, every, reserved, peers=factory.standby.peers)
     servers = tuple(replace(server, gpu_type=declared_type(server.gpu_type)) for server in solution.servers)
     return replace(solution, servers=servers, work=budget.total)
+
+
+def default_work(num_servers: int) -> float:
+    return BASE_WORK + WORK_PER_SERVER * num_servers
 
 
 def _feasible(profile: Profile, catalogue: Catalogue | None, seen: Seen) -> explain.Feasible:
@@ -135,7 +139,7 @@ def plan(
 def _served(order: PlanOrder, profile: Profile, catalogue: Catalogue | None, work: float | None, explained: bool) -> Solution:
     counts = Counter(robot.task for robot in order.robots)
     if order.effort > 1:
-        work = order.effort * (WORK_PER_SERVER * len(order.factory.gpu_types) if work is None else work)
+        work = order.effort * (default_work(len(order.factory.gpu_types)) if work is None else work)
     solution = plan_factory(
         order.factory,
         profile,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ortools.linear_solver import pywraplp
 
-PROGRAM_WORK = 5e-3
+PROGRAM_WORK = 2e-3
 """Of an integer program, however small: the solver is set up and taken down."""
 WORK = (1e-5, 4e-5, 8e-4)
 """Of a variable, an iteration of the simplex method, a node of the search tree."""

@@ -25,7 +25,7 @@ from ros2_rfm_serving.scheduler import (
     plan,
     resumed,
 )
-from ros2_rfm_serving.scheduler.planning import WORK_PER_SERVER
+from ros2_rfm_serving.scheduler.planning import default_work
 from ros2_rfm_serving.scheduler.standing import Book
 from ros2_rfm_serving.scheduler.watch import Finding, RobotWord, ServerWord
 from ros2_rfm_serving.simulation.events import Events
@@ -154,7 +154,7 @@ class SimulatedScheduler:
         if self._running is None or wanted.needed:
             self._running = wanted
             made = self._made(wanted)
-            spent = made.work if isinstance(made, Planned) else WORK_PER_SERVER * len(wanted.factory.gpu_types)
+            spent = made.work if isinstance(made, Planned) else default_work(len(wanted.factory.gpu_types))
             self.events.at(self.events.now_s + spent * self._unit_s, self._deliver, wanted, made)
 
     def _made(self, order: PlanOrder) -> Planned | RfmError:

@@ -27,7 +27,7 @@ def test_a_plan_that_was_cut_short_is_replaced_by_a_better_one_once(
 ) -> None:
     text = (repository / "config" / "rosa" / "p4.yaml").read_text()
     (tmp_path / "factory.yaml").write_text(text.replace("num_robots: 32", f"num_robots: {NUM_ROBOTS}"))
-    monkeypatch.setattr(planning, "WORK_PER_SERVER", NEXT_TO_NOTHING)  # of the first plan: later ones are another process's
+    monkeypatch.setattr(planning, "default_work", lambda _: NEXT_TO_NOTHING)  # of the first plan: later ones are another process's
     parameters = [f"scheduler:factory_file:={tmp_path / 'factory.yaml'}", "robot:robot:=assemble_kit_1", "robot:task:=assemble_kit"]
     rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
     nodes = [SchedulerNode(), RobotNode(), Node("peer")]

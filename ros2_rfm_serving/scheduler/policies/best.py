@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
 from ros2_rfm_serving.scheduler.policies import baselines
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement
 from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, groups_of, tidy, typical_hz
@@ -87,7 +87,7 @@ class _Best:
         for static in statics:
             self._rivals += self._as_it_is(static.hosts, static.gpus)
         mixes = list(_mixes(self._problem, self._curves, self._bound, self._budget))
-        self._budget.set_aside()
+        self._budget.set_aside(PROGRAMS_WORK * len(self._problem.servers))
         found = self._searched([*mixes, *(groups_of(s.hosts) for s in statics if not s.gpus)], SEARCH_SHARE)
         rosa = self._rosa(self._worth(found))
         if found and self._worth(found) < self._enough:

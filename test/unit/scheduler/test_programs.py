@@ -1,9 +1,11 @@
-"""A Ctrl-C while a program is solved belongs to the process."""
+"""A Ctrl-C while a program is solved belongs to the process; hard programs take from what the rest may do."""
 
 import subprocess
 import sys
 
 import pytest
+
+from ros2_rfm_serving.scheduler.budget import Budget
 
 SOLVES = """
 import os, random, signal, threading
@@ -30,3 +32,13 @@ def test_a_solver_leaves_ctrl_c_to_the_process(parameters: str) -> None:
     script = SOLVES.replace("{parameters}", parameters)
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_what_programs_take_beyond_their_share_the_search_has_less() -> None:
+    budget = Budget(1.0)
+    budget.spend(0.2)
+    budget.set_aside(0.3)
+    assert budget.spent == 0.0 and not budget.expired()
+    budget.spend(0.5)
+    budget.set_aside(0.3)
+    assert budget.spent == pytest.approx(0.4) and budget.total == pytest.approx(0.7) and budget.expired(0.39)

@@ -368,7 +368,7 @@ def test_best_is_not_below_rosa_with_all_the_work_that_it_wants(seed: int) -> No
     best, bounded = (plan_factory(case.factory, case.profile, work=work, explained=False) for work in (None, 0.0))
     rosa = plan_factory(case.factory, case.profile, policy="rosa", work=math.inf, explained=False)
     assert best.feasible and best.objective >= rosa.objective and bounded.feasible
-    assert best.work < 2.5 and not best.complete
+    assert best.work < 1.2 and not best.complete
 
 
 def test_the_report_says_what_the_bound_is_of(repository: Path, shipped: tuple[Profile, Catalogue]) -> None:
