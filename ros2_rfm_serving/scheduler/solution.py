@@ -27,13 +27,13 @@ class Stream:
     latency_s: float = 0.0
     """Of the server, predicted, at that percentile."""
     curve_s: float = 0.0
-    """By the profile's curve, for the load alone."""
+    """From request to reply by the profile's curve, for the load alone."""
     judged_s: float = 0.0
-    """What the SLO is compared with (see `responses`)."""
+    """From request to reply: what the SLO is compared with (see `responses`)."""
     network_s: float = 0.0
     """What the network adds to it, at that percentile."""
     server_slo_s: float = math.inf
-    """What network and margin leave of the SLO for a server that is set up so: what its latency is compared with."""
+    """What network and margin leave of the SLO for a server that is set up so."""
     part: int = 0
     """Of the robots of its task: those of one part have the same streams, wherever they are."""
 
@@ -53,12 +53,12 @@ class Stream:
 
     @property
     def keeps_slo(self) -> bool:
-        return self.judged_s <= self.server_slo_s * SLO_SLACK
+        return self.judged_s <= self.slo.kept_s * SLO_SLACK
 
     @property
     def by_own_queue(self) -> bool:
         """It keeps its SLO, and would not by the curve."""
-        return self.keeps_slo and self.curve_s > self.server_slo_s * SLO_SLACK
+        return self.keeps_slo and self.curve_s > self.slo.kept_s * SLO_SLACK
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,8 @@ def _convoy_response_s(problem: Problem, curves: Curves, host: Host) -> float | 
         return None
     service_s = _service_s(curves, host)
     response_s = _law_s(host, service_s, min(t.cycle_s for t in tasks))
-    return response_s if response_s + service_s <= min(curves.share_s(host.config, d.slo) for d in demands) else None
+    tail_s = response_s + service_s
+    return response_s if all(d.slo.response_s(tail_s, response_s) <= d.slo.kept_s for d in demands) else None
 
 
 def _service_s(curves: Curves, host: Host) -> float:

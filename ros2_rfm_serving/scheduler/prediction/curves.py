@@ -106,7 +106,10 @@ class Curves:
         if not slo.travel_s or math.isinf(slo.promised_s):
             return slo.kept_s
         load_hz = self.capacity_hz(config, slo)
-        return self.quantile(config, slo.percentile).at(load_hz) if load_hz else slo.kept_s - slo.far_s
+        if not load_hz:
+            return slo.kept_s - slo.far_s
+        latency_s = self.quantile(config, slo.percentile).at(load_hz)
+        return slo.kept_s - (slo.response_s(latency_s, self.mean(config).at(load_hz)) - latency_s)
 
     def _near_capacity_hz(self, config: Config, slo: Slo) -> float:
         k, curve = config.slices, (config.model, config.gpu_type, config.batching, config.batch_size)

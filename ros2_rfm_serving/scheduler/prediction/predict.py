@@ -164,8 +164,8 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
             cap_hz=demand.fixed_hz or (demand.calls * caps[demand.task] if caps else math.inf),
             slo=demand.slo,
             latency_s=latency.at(demand.slo.percentile),
-            curve_s=curve.at(demand.slo.percentile),
-            judged_s=judged.at(demand.slo.percentile),
+            curve_s=curve.response_s(demand.slo),
+            judged_s=judged.response_s(demand.slo),
             network_s=_added_s(latency, demand.slo),
             server_slo_s=responses.share_s(host, demand),
         )
@@ -187,7 +187,7 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
 
 def _added_s(latency: Latency, slo: Slo) -> float:
     server_s = latency.at(slo.percentile)
-    return slo.response_s(server_s, latency.mean_s) - server_s if math.isfinite(server_s) else 0.0
+    return latency.response_s(slo) - server_s if math.isfinite(server_s) else 0.0
 
 
 def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
@@ -198,15 +198,18 @@ def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
             if not stream.keeps_slo:
                 text = (
                     f"{stream.component} of {stream.task!r} on {server.server}: predicted p{stream.percentile:g} "
-                    f"{1e3 * stream.judged_s:.0f} ms, the SLO is {1e3 * stream.slo_s:.0f} ms{_share(stream)}"
+                    f"{1e3 * stream.judged_s:.0f} ms{_on_the_way(stream)}, the SLO is {1e3 * stream.slo_s:.0f} ms{_margin(stream)}"
                 )
                 texts[stream.task].append(text)
     return dict(texts)
 
 
-def _share(stream: Stream) -> str:
-    taken = stream.server_slo_s < stream.slo_s
-    return f", of which network and margin leave {1e3 * stream.server_slo_s:.0f} for the server" if taken else ""
+def _on_the_way(stream: Stream) -> str:
+    return " with the network" if stream.slo.travel_s else ""
+
+
+def _margin(stream: Stream) -> str:
+    return f", of which the margin leaves {1e3 * stream.slo.kept_s:.0f}" if stream.slo.margin else ""
 
 
 def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
@@ -221,7 +224,7 @@ def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
 
 def _doubtful(servers: Sequence[ServerSolution]) -> Iterator[str]:
     """Where the curve keeps an SLO and the robots in question do not, in words."""
-    doubtful = {(s.task, s.component) for server in servers for s in server.streams if s.keeps_slo and s.latency_s > s.server_slo_s}
+    doubtful = {(s.task, s.component) for server in servers for s in server.streams if s.keeps_slo and s.response_s > s.slo.kept_s}
     for task, component in sorted(doubtful):
         yield (
             f"{component} of {task!r}: its load is within the SLO by the profile's curves, but so many robots with such caps may "

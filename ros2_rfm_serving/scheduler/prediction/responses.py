@@ -12,6 +12,7 @@ from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
+from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.types.phase import has_room
 
 NORMAL_P99 = 2.326
@@ -25,6 +26,10 @@ class Latency:
     mean_s: float
     at: Callable[[float], float]
     """Seconds at a percentile."""
+
+    def response_s(self, slo: Slo) -> float:
+        """From request to reply, at the percentile of an SLO."""
+        return slo.response_s(self.at(slo.percentile), self.mean_s)
 
 
 class Responses:
@@ -51,7 +56,7 @@ class Responses:
         found = self.of(host)
         if len({self._problem.classes[self._problem.demands[d].task].name for d, _ in host.robots}) <= 1:
             return found
-        return Latency(found.mean_s, lambda p: max(found.at(p), curve.at(p)))
+        return Latency(max(found.mean_s, curve.mean_s), lambda p: max(found.at(p), curve.at(p)))
 
     def by_curve(self, host: Host) -> Latency:
         """A saturated server makes everybody wait until just the measured maximum is asked; the tail is no shorter than there."""
