@@ -103,8 +103,8 @@ def _stepped(steps: Stepping, rows: Mapping[int, InferenceRequest], clock: Clock
         answers.update(steps.turn(left))
         num_turns += 1
     step_s = (clock() - entered_s) / num_turns
-    if len(answers) != len(rows):
-        raise EngineError(f"{len(answers)} of {len(rows)} rows are done after the {num_turns} turns that they take")
+    if answers.keys() != rows.keys():
+        raise EngineError(f"rows {[*answers]} of {[*rows]} are done after the {num_turns} turns that they take")
     return entered_s - began_s, step_s, list(answers.values())
 
 

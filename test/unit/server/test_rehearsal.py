@@ -100,6 +100,11 @@ class Endless(FakeStepping):
         return {}
 
 
+class Strange(FakeStepping):
+    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        return {row + 100: answer for row, answer in super().turn(rows).items()}
+
+
 class Failing(FakeStepping):
     def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
         return dict.fromkeys(super().turn(rows), ModelError("the model's output is not finite"))
@@ -121,6 +126,7 @@ class Short(FakeStepping):
         (Refusing, ModelError),
         (Raising, RuntimeError),
         (Endless, EngineError),
+        (Strange, EngineError),
         (Failing, ModelError),
         (Shapeless, EngineError),
         (Short, EngineError),
