@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from ros2_rfm_serving.engines.answers import answers_of
+from ros2_rfm_serving.engines.answers import Answer, answers_of, checked
 from ros2_rfm_serving.engines.base import Engine, Stepping, stepping
-from ros2_rfm_serving.errors import EngineError
+from ros2_rfm_serving.errors import EngineError, ModelError
 from ros2_rfm_serving.server.dispatch import ServiceTimes, StepCosts
 from ros2_rfm_serving.types import InferenceRequest
 
 REPEATS = 3
 """Of each size, as long as there is time; the median counts."""
 BUDGET_S = 2.0
-"""After which nothing more begins, but one run of one row and one of the largest batch, which are made in any case."""
+"""From the second run on; after it nothing more begins, but one run of one row and one of the largest batch, which are made in any
+case."""
 
 Clock = Callable[[], float]
 """Seconds"""
@@ -36,6 +37,7 @@ def step_costs(engine: Engine, batch_size: int, request: InferenceRequest, clock
     """
     steps = stepping(engine)
     most = min(batch_size, steps.max_rows, engine.max_batch_size)
+    _advance(engine, steps, [request] * most, clock)  # or what compiling takes would count, and rows go one by one for ever
     runs: dict[int, list[_Run]] = {}
     ends_s = clock() + BUDGET_S
     for rows in _sizes(most):
@@ -74,25 +76,36 @@ def _run(engine: Engine, steps: Stepping, requests: Sequence[InferenceRequest], 
     began_s = clock()
     answers_of(engine, requests)
     whole_s = clock() - began_s
+    return _Run(*_advance(engine, steps, requests, clock), whole_s)
+
+
+def _advance(engine: Engine, steps: Stepping, requests: Sequence[InferenceRequest], clock: Clock) -> tuple[float, float]:
+    """What perception and a step took. Raises: as `step_costs`, and what is wrong with an answer."""
     rows = dict(enumerate(requests, start=-len(requests)))  # no request of others has a number below 0
     try:
-        return _Run(*_stepped(steps, rows, clock), whole_s)
+        perceive_s, step_s, answers = _stepped(steps, rows, clock)
     finally:
         steps.leave(list(rows))
+    for answer in answers:
+        if isinstance(known := checked(engine.contract, answer), ModelError):
+            raise known
+    return perceive_s, step_s
 
 
-def _stepped(steps: Stepping, rows: Mapping[int, InferenceRequest], clock: Clock) -> tuple[float, float]:
+def _stepped(steps: Stepping, rows: Mapping[int, InferenceRequest], clock: Clock) -> tuple[float, float, list[Answer]]:
     """All of its turns: what a GPU computes is waited for in the last one. Raises: as `step_costs`."""
-    num_turns = _num_turns(steps, next(iter(rows.values())))
+    most_turns, num_turns = _num_turns(steps, next(iter(rows.values()))), 0
     began_s = clock()
     for error in steps.enter(rows).values():
         raise error
-    entered_s, answered = clock(), 0
-    for _ in range(num_turns):
-        answered += len(steps.turn(list(rows)))
-    if answered != len(rows):
-        raise EngineError(f"{answered} of {len(rows)} rows are done after the {num_turns} turns that they take")
-    return entered_s - began_s, (clock() - entered_s) / num_turns
+    entered_s, answers = clock(), dict[int, Answer]()
+    while num_turns < most_turns and (left := [row for row in rows if row not in answers]):
+        answers.update(steps.turn(left))
+        num_turns += 1
+    step_s = (clock() - entered_s) / num_turns
+    if answers.keys() != rows.keys():
+        raise EngineError(f"rows {[*answers]} of {[*rows]} are done after the {num_turns} turns that they take")
+    return entered_s - began_s, step_s, list(answers.values())
 
 
 def _table(runs: Mapping[int, Sequence[_Run]], part_s: Callable[[_Run], float]) -> tuple[float, ...]:

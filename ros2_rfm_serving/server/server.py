@@ -103,9 +103,8 @@ class ModelServer:
         self.look_again_s = math.inf
         """When the last `begin` of tier 0 that gave None wants to be called again, even if nothing new arrives."""
         check_able(config, engine)
-        known_s = config.costs.whole_s or config.profile_s
-        edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=known_s)
-        self._lanes = [Lane(tier, self.mishap) for tier in (edge, *overflow)]
+        edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
+        self._lanes = [Lane(edge, self.mishap, config.costs.whole_s), *(Lane(tier, self.mishap) for tier in overflow)]
         self.takes_encoded, self.max_batch_size = engine.takes_encoded, engine.max_batch_size
         self._turn_s = 0.0
         """That the last turn took; 0: rows went on in none since it was told."""

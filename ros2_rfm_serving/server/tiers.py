@@ -60,8 +60,9 @@ class Drift(NamedTuple):
 class Lane:
     """A tier at work."""
 
-    def __init__(self, tier: Tier, mishap: Mishap) -> None:
-        self.engine, self.view = tier.engine, EngineView(0, ServiceTimes(tier.profile_s), tier.round_trip_s)
+    def __init__(self, tier: Tier, mishap: Mishap, measured_s: Sequence[float] = ()) -> None:
+        """measured_s: of batches of 1, 2, ... rows, before anybody asked: to begin with, in place of the profile."""
+        self.engine, self.view = tier.engine, EngineView(0, ServiceTimes(measured_s or tier.profile_s), tier.round_trip_s)
         self.running = running_of(tier.engine, mishap)
         self.max_rows = tier.engine.max_rows if isinstance(tier.engine, Stepping) else 0
         """Of an engine whose rows can go on step by step; 0: it cannot."""

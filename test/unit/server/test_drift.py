@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.server.dispatch import StepCosts
 from test.unit.fakes import FakeEngine, observation, session_request
+from test.unit.stepping import FakeStepping
 
 
 def test_the_size_of_batch_that_is_furthest_from_the_profile_is_told() -> None:
@@ -28,3 +32,11 @@ def test_the_size_of_batch_that_is_furthest_from_the_profile_is_told() -> None:
 def test_nothing_is_told_without_a_profile_or_where_requests_share_the_engine() -> None:
     assert ModelServer(ServerConfig(name="s1"), FakeEngine()).drift is None
     assert ModelServer(ServerConfig(name="s1", max_concurrent=4, profile_s=(0.1,)), FakeEngine()).drift is None
+
+
+def test_what_was_measured_before_anybody_asked_does_not_hide_how_far_that_is_from_the_profile() -> None:
+    """As a continuous server is told to serve whole batches."""
+    config = ServerConfig(name="s1", batching="continuous", profile_s=(0.1,), costs=StepCosts(whole_s=(0.4,)))
+    target = ModelServer(config, FakeStepping())  # type: ignore[arg-type]
+    target.reconfigure(replace(config, batching="fixed"))
+    assert target.drift and target.drift.profiled_s == 0.1 and target.drift.measured_s == 0.4

@@ -9,9 +9,9 @@ import pytest
 from ros2_rfm_serving.engines.blank import blank_request
 from ros2_rfm_serving.errors import EngineError, ModelError
 from ros2_rfm_serving.server import rehearsal
-from ros2_rfm_serving.server.dispatch import StepCosts
+from ros2_rfm_serving.server.dispatch import Flight, StepCosts
 from ros2_rfm_serving.server.rehearsal import step_costs
-from ros2_rfm_serving.types import EngineReply, InferenceRequest
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, empty
 from test.unit.fakes import CONTRACT, FakeEngine
 from test.unit.server.test_continuous import Rig, robots
 from test.unit.stepping import FakeStepping
@@ -53,7 +53,7 @@ def test_a_slow_model_is_run_once_alone_and_once_full_and_the_rest_lies_between(
     timed = Timed()
     timed.engine.costs(rehearsal.BUDGET_S, lambda rows: 0.1 * rows)
     costs = timed.costs()
-    assert sorted(map(len, timed.engine.batches)) == [1, 8]
+    assert sorted(map(len, timed.engine.batches)) == [1, 8] and sorted(map(len, timed.engine.entered)) == [1, 8, 8]
     assert costs.step_s == pytest.approx([0.1 * n for n in range(1, 9)]) and costs.scatter == 0.0
 
 
@@ -62,6 +62,26 @@ def test_what_differs_from_run_to_run_is_told() -> None:
     draws = iter([0.5, 1.0, 1.1] * 1000)
     timed.engine._spend = lambda seconds: timed.spend(seconds * next(draws))
     assert 0.0 < timed.costs().scatter < 1.0
+
+
+def test_what_the_first_step_pays_for_is_not_what_steps_take() -> None:
+    """The largest batch would seem dear for ever, since no more rows are let in than pay."""
+    timed = Timed()
+    timed.engine.costs(0.001, lambda rows: 0.01)
+    timed.engine._spend = lambda seconds: timed.spend(seconds + 5.0 * (len(timed.engine.turns) == 1))
+    costs = timed.costs()
+    assert costs.step_s == pytest.approx([0.01] * 8) and Flight.knowing(8, 0, costs).most == 8
+
+
+class Early(FakeStepping):
+    """Rows are done when they are, which is no later than `num_turns` says."""
+
+    def num_turns(self, request: InferenceRequest) -> int:
+        return self.num_steps + 2
+
+
+def test_rows_that_are_done_early_are_not_asked_for_more() -> None:
+    assert Timed(Early).costs().step_s == pytest.approx([0.001 * n for n in range(1, 9)])
 
 
 class Refusing(FakeStepping):
@@ -80,13 +100,37 @@ class Endless(FakeStepping):
         return {}
 
 
+class Strange(FakeStepping):
+    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        return {row + 100: answer for row, answer in super().turn(rows).items()}
+
+
+class Failing(FakeStepping):
+    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        return dict.fromkeys(super().turn(rows), ModelError("the model's output is not finite"))
+
+
+class Shapeless(FakeStepping):
+    def turn(self, rows: Collection[int]) -> Mapping[int, EngineReply | ModelError]:
+        return {row: EngineReply(chunk_model=empty(1, 1), chunk_robot=empty(1, 1)) for row in super().turn(rows)}
+
+
 class Short(FakeStepping):
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         return super().infer(requests)[1:]
 
 
 @pytest.mark.parametrize(
-    ("kind", "error"), [(Refusing, ModelError), (Raising, RuntimeError), (Endless, EngineError), (Short, EngineError)]
+    ("kind", "error"),
+    [
+        (Refusing, ModelError),
+        (Raising, RuntimeError),
+        (Endless, EngineError),
+        (Strange, EngineError),
+        (Failing, ModelError),
+        (Shapeless, EngineError),
+        (Short, EngineError),
+    ],
 )
 def test_an_engine_that_cannot_is_told_apart_and_nothing_is_left_in_flight(
     kind: type[FakeStepping], error: type[Exception]
