@@ -10,7 +10,7 @@ from ros2_rfm_serving.types.contracts import Conditioning, Guidance, Horizon, Pi
 from ros2_rfm_serving.types.record import record
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RequestId:
     """Correlates a reply with its request. A reply counts only if all of it matches the latest request."""
 
@@ -66,7 +66,7 @@ class ObservationRequest:
     episode_start: bool = False
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class InferenceRequest:
     """One row of a batch, decoded: what an engine sees."""
 
@@ -89,7 +89,7 @@ class InferenceRequest:
     """Solver steps; 0: the model's own number"""
 
 
-@record(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineReply:
     """One row of an engine's answer: a chunk, a verdict or a plan."""
 

@@ -1,8 +1,11 @@
 """Records of which every request makes some: `@record(frozen=True, ...)` is `@dataclass(frozen=True, ...)` for whoever reads them.
 
 Nothing changes them, which mypy sees to. At run time nobody does: to write each field of a frozen dataclass takes longer than all
-else that is needed to make one, and a request makes five of them. What is made for every request gives its values by position:
+else that is needed to make one, and a request makes some of them. What is made for every request gives its values by position:
 names would be put into a dict and taken out again.
+
+What foreign engines are given or make is none of these: `InferenceRequest` and `RequestId` are frozen at run time too, or an engine
+could change whose answer it gives, and `EngineReply` takes names alone, or one could give a chunk in the other's space.
 """
 
 from __future__ import annotations

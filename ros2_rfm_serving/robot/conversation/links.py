@@ -106,6 +106,7 @@ class Links:
                     link.server_returns(now_s)
                 self._fail_over(link)
             self._settle()
+        self.watch_s = min(self.watch_s, self.servers.check_s)
         return new
 
     def server_loads(self, server: str, now_s: float) -> bool:

@@ -41,13 +41,13 @@ class Presence:
     def seen(self, server: str, now_s: float) -> bool:
         """True when it was not ready before."""
         self._silent_at_s[server] = now_s + self._timeout_s
+        self.check_s = min(self.check_s, self._silent_at_s[server])  # of a ready one too: its time may have become shorter
         if server in self.ready:
             return False
         self._expected.discard(server)
         self.lost.discard(server)
         self.ready.add(server)
         self._met.add(server)
-        self.check_s = min(self.check_s, self._silent_at_s[server])
         return True
 
     def loads(self, server: str, now_s: float) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.conversation.links import Links
 from ros2_rfm_serving.robot.conversation.presence import LOADING_PATIENCE, Presence
@@ -75,6 +77,21 @@ def test_a_server_that_was_ready_and_loads_again_is_lost_meanwhile() -> None:
     assert not links.server_loads("home", 1.0)
     links.server_lost("home", "home loads a model", 1.0)
     assert used(links) == "spare" and links.failovers == 1
+
+
+def test_a_timeout_that_became_shorter_counts_from_the_next_word_on() -> None:
+    links = Links(replace(CONFIG, server_timeout_s=60.0))
+    links.follow(Schedule(epoch=1, placements=(), routes=(ROUTE,), predicted_actions_hz=1.0, policy="test"), 0.0, newer=True)
+    for server in ("home", "spare"):
+        links.server_seen(server, 0.0)
+    links.watch(0.0)
+    links.reconfigure(CONFIG)
+    links.watch(0.5)
+    for server in ("home", "spare"):
+        links.server_seen(server, 1.0)
+    links.server_seen("spare", 2.9)
+    links.watch(3.0)
+    assert used(links) == "spare", "home has been silent for two seconds"
 
 
 def asked_at(links: Links, seconds: float) -> list[tuple[float, str]]:

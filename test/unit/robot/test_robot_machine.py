@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -9,6 +10,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.faults import FaultPlan
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
 from ros2_rfm_serving.robot.config import CommandType, FailSafeConfig, LinkConfig, Motion, Rung, TaskPolicy
@@ -24,6 +27,7 @@ from ros2_rfm_serving.robot.motion.failsafe import ALLOWED
 from ros2_rfm_serving.types import Conditioning, Fallback, Heard, Pipelining, RobotState, TaskOutcome, TaskPhase
 from test.unit.robot.robot_happenings import Happenings
 from test.unit.robot.robot_shadow import Shadow
+from test.unit.robot.robot_stored import check_stored
 from test.unit.robot.robot_world import COMPONENTS, HOME, NAMES, SPARE, World
 
 NUM_EVENTS = 100_000
@@ -200,6 +204,7 @@ class RobotMachine(RuleBasedStateMachine):
                 assert self.brain.state in ALLOWED[before], f"{before.name} -> {self.brain.state.name}"
             self.shadow.ticked(tick, may_act=may_act)
             self.shadow.reset_begins()
+            check_stored(self.brain)
             if self.brain.stop_reason:
                 self.seen.reasons[re.sub(r"'.*'|[\d.]+", "_", self.brain.stop_reason)] += 1
             if may_act and not self.brain.config.tick_is_step:
@@ -321,6 +326,19 @@ class RobotMachine(RuleBasedStateMachine):
         assert self.brain.refused["stale_schedule"] == before + 1
         world.schedule_epoch += 1
 
+    @rule(
+        offline_s=st.sampled_from([0.0, 0.3, 2.0, 60.0]),
+        timeout_s=st.sampled_from([0.3, 2.0]),
+        clamped=st.sampled_from([0.01, 0.5, 1.0]),
+    )
+    def reconfigure(self, offline_s: float, timeout_s: float, clamped: float) -> None:
+        """At work, as people may."""
+        config = self.brain.config
+        failsafe, gate = replace(config.failsafe, max_offline_s=offline_s), replace(config.gate, max_clamped=clamped)
+        with contextlib.suppress(ConfigurationError):  # it is where other settings do not let it go on: nothing has changed
+            self.brain.prepared(replace(config, failsafe=failsafe, gate=gate, server_timeout_s=timeout_s))()
+        self.period()
+
     # --- people and tasks ---
 
     @rule(x=st.floats(-1.0, 1.0, width=32), y=st.floats(-1.0, 1.0, width=32))
@@ -382,6 +400,7 @@ class RobotMachine(RuleBasedStateMachine):
         if hasattr(self, "world"):
             self.seen.rules += 1
             brain = self.brain
+            check_stored(brain)
             assert brain.queue_depth >= 0 and (math.isnan(brain.staleness_s) or brain.staleness_s >= 0)
 
 

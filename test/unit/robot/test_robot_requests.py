@@ -42,6 +42,13 @@ def test_an_asynchronous_robot_asks_so_that_the_next_chunk_is_there_where_the_ho
     assert asked_behind == horizon - delay
 
 
+def test_what_is_queued_goes_out_in_both_spaces() -> None:
+    rig = working(replace(CONFIG, execution_horizon=1))
+    rig.brain.reply(replace(long_chunk(rig.ask()), chunk_model=rows(100.0, 16)), rig.now_s)
+    request = rig.ask()
+    assert len(request.prefix_model) and (request.prefix_model - request.prefix_robot == 100.0).all()
+
+
 def test_a_report_says_how_long_the_chunk_has_been_executed_and_for_how_long_it_lasts() -> None:
     rig = working(SYNCHRONOUS)
     first = rig.ask()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from ros2_rfm_serving.types import (
     EncodedImage,
     EngineReply,
     Guidance,
+    InferenceRequest,
     OutputKind,
     Plan,
     PrefixSchedule,
@@ -286,6 +288,23 @@ def test_what_a_session_asked_for_reaches_the_engine_with_each_of_its_rows_and_t
     held = {reply.id.robot: reply.inference_delay_steps for reply in target.step(Clock()) if isinstance(reply, Chunk)}
     assert {row.id.robot: (row.conditioning, row.guidance) for row in engine.batches[0]} == asked
     assert held == {"r1": 0, "r2": 2, "r3": 0}
+
+
+class InTwoSpaces(FakeEngine):
+    def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
+        super().infer(requests)
+        return [EngineReply(chunk_model=rows(10.0), chunk_robot=rows(20.0)) for _ in requests]
+
+
+def test_actions_stay_in_their_spaces() -> None:
+    engine = InTwoSpaces()
+    target = server(engine)
+    epoch = target.open_session(session_request()).session_epoch
+    submit(target, observation(epoch, inference_delay_steps=2, prefix_model=rows(1.0, 2), prefix_robot=rows(2.0, 2)))
+    (reply,) = target.step(Clock())
+    ((row,),) = engine.batches
+    assert (row.prefix_model[0, 0], row.prefix_robot[0, 0]) == (1.0, 2.0)
+    assert isinstance(reply, Chunk) and (reply.chunk_model[0, 0], reply.chunk_robot[0, 0]) == (10.0, 20.0)
 
 
 @pytest.mark.parametrize("field", ["chunk_model", "chunk_robot"])
