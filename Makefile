@@ -33,10 +33,11 @@ lint: install
 unit: install
 	$(BIN)/python -m pytest test/unit -q -n 2 --dist worksteal --durations 5
 
-# What `unit` draws or tries some of, as often as the documents say: some three minutes of one core.
+# What `unit` and `system` draw or try some of, as often as the documents say: some four minutes of one core.
 thorough: install
 	RFM_TRIED_FACTORIES=200 $(BIN)/python -m pytest test/unit/scheduler/test_scheduler.py -q -k optimum
 	RFM_PIPELINED_EVENTS=100000 $(BIN)/python -m pytest test/unit/robot/test_robot_machine.py -q -k pipelined
+	$(BIN)/python -m pytest test/system -q -m thorough
 
 # Most of a test is waiting: for discovery, leases, timeouts. Each has a ROS domain of its own.
 ros: install
@@ -44,8 +45,8 @@ ros: install
 
 # Side by side, each test in a ROS domain of its own; then, one after the other, those that would starve beside another.
 system: install
-	$(BIN)/python -m pytest test/system -q -n 3 --dist worksteal -m "not alone" --durations 5
-	$(BIN)/python -m pytest test/system -q -m alone --durations 5
+	$(BIN)/python -m pytest test/system -q -n 3 --dist worksteal -m "not alone and not thorough" --durations 5
+	$(BIN)/python -m pytest test/system -q -m "alone and not thorough" --durations 5
 
 colcon: install
 	scripts/colcon_build $(BIN)/python

@@ -22,13 +22,19 @@ MOST_GPUS = 1024
 DEVICE = re.compile(r"\d{1,4}|(GPU|MIG)-[\w/-]+", re.ASCII)
 
 
+def _text(address: object) -> object:
+    if not isinstance(address, (str, IPv4Address)):
+        raise ValueError("is no address: write four numbers, 10.0.0.1")  # `yes` would be 0.0.0.1
+    return address
+
+
 def _of_a_host(address: IPv4Address) -> IPv4Address:
-    if address.is_multicast or address.is_unspecified or address == IPv4Address("255.255.255.255"):
+    if address.is_multicast or address.packed[0] == 0 or address == IPv4Address("255.255.255.255"):
         raise ValueError("is no machine's own address")
     return address
 
 
-Address = Annotated[IPv4Address, AfterValidator(_of_a_host)]
+Address = Annotated[IPv4Address, BeforeValidator(_text), AfterValidator(_of_a_host)]
 """That other hosts reach it under. DDS as it comes speaks IPv4."""
 
 

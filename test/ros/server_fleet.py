@@ -164,11 +164,26 @@ def write_profiles(folder: Path, batch_s: float = 0.01, mode: str = "shared", ju
 
 @contextmanager
 def started(
-    folder: Path, *, batch_s: float = 0.01, mode: str = "shared", judge_url: str = "http://127.0.0.1:9/v1", **parameters: object
+    folder: Path,
+    *,
+    batch_s: float = 0.01,
+    mode: str = "shared",
+    judge_url: str = "http://127.0.0.1:9/v1",
+    namespace: str = "/",
+    **parameters: object,
 ) -> Iterator[Any]:
-    """The process"""
+    """The process. namespace: of its node."""
     write_profiles(folder, batch_s, mode, judge_url)
-    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.model_server_node", "--ros-args"]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "ros2_rfm_serving.ros.model_server_node",
+        "--ros-args",
+        "-r",
+        f"__ns:={namespace}",
+    ]
     given = {"server": "s1", "model": "mirror", "batch_size": 8, "max_sessions": 8, **parameters}
     for name, value in {**given, "profiles_folder": str(folder / "profiles")}.items():
         command += ["-p", f"{name}:={value}"]

@@ -27,6 +27,8 @@ def main(file: str, robots: list[str]) -> None:
             record.write(json.dumps([time.monotonic(), kind, robot, what]) + "\n")
 
         def on_status(robot: str, message: Any) -> None:
+            (ages,) = (one for one in message.histograms if one.name == "staleness_s")
+            note("ages", robot, json.dumps({"bounds": list(ages.bounds), "counts": [int(count) for count in ages.counts]}))
             note("state", robot, RobotState(message.state).name if message.phase == RobotStatus.EXECUTING else "NO_TASK")
 
         for robot in robots:

@@ -55,6 +55,9 @@ def factory() -> Factory:
         ("10.0.0.1", "fe80::1", ["hosts.floor.address"]),
         ("10.0.0.1", "239.255.0.1", ["hosts.floor.address", "no machine's own address"]),
         ("10.0.0.1", "0.0.0.0", ["hosts.floor.address", "no machine's own address"]),
+        ("10.0.0.1", "0.0.0.1", ["hosts.floor.address", "no machine's own address"]),
+        ("10.0.0.1", "yes", ["hosts.floor.address", "write four numbers"]),
+        ("10.0.0.1", "167772161", ["hosts.floor.address", "write four numbers"]),
         ("address: 10.0.0.1", "adress: 10.0.0.1", ["hosts.floor.adress", "did you mean `address`?"]),
         ("10.0.0.2", "10.0.0.1", ["f.yaml:7", "hosts.gpu_a.address", "10.0.0.1 is 'floor''s already"]),
         ("gpu_a:", "gpu_b:", ["f.yaml:8", "hosts.gpu_b", "written twice"]),
@@ -88,6 +91,11 @@ def factory() -> Factory:
             "mode: server, servers: [gpu]",
             ["no host is named 'gpu'"],
         ),
+        (
+            "mode: peers, domain: 42, namespace: hall_3, peers: [10.0.0.9]",
+            "mode: server, servers: [floor, floor]",
+            ["discovery.servers[1]", "'floor' runs one already"],
+        ),
         ("discovery:", "discover:", ["discover", "did you mean `discovery`?"]),
     ],
 )
@@ -113,7 +121,7 @@ def test_hosts_that_are_none_and_discovery_without_them() -> None:
 def test_a_long_chain_of_moves_is_found_and_more_hosts_than_that_are_refused() -> None:
     """Each may sit on two hosts, and the last one's only host is the first one's choice."""
     num = 256
-    hosts = {f"h{i}": Host(address=IPv4Address(i + 1), gpus={"A": 1}) for i in range(num)}
+    hosts = {f"h{i}": Host(address=IPv4Address("10.0.0.1") + i, gpus={"A": 1}) for i in range(num)}
     wishes = {f"s{i}": Wish("A", (f"h{i}", f"h{i + 1}")) for i in range(num - 1)} | {"last": Wish("A", ("h0",))}
     found = seats(hosts, wishes)
     assert len(found) == num and found["last"].host == "h0"
