@@ -20,17 +20,20 @@ ASKED = 16
 ANSWER_S = 5.0
 """For the answer of one whose status is on the graph, on a machine that has much to do."""
 
+MOST_EPOCHS = 1 << 31
+"""Half of what the wire has room for: who counts from 1 does not get there, and whoever goes on from there runs out."""
+
 
 def found_in_force(names: qos.Names, servers: Sequence[str], seconds: float, log: Any) -> Schedule | None:
     """Looks around for so long, before anything else runs in the process. None: nobody follows any schedule."""
     asker = Node("scheduler_asks", enable_rosout=False, start_parameter_services=False)
     try:
-        return _of_most(_told(_asked(asker, names, servers[:ASKED], seconds), log))
+        return _of_most(_told(_asked(asker, names, servers[:ASKED], seconds, log), log))
     finally:
         asker.destroy_node()
 
 
-def _asked(asker: Node, names: qos.Names, servers: Iterable[str], seconds: float) -> list[Future]:
+def _asked(asker: Node, names: qos.Names, servers: Iterable[str], seconds: float, log: Any) -> list[Future]:
     clients = {
         server: asker.create_client(srv.GetSchedule, names.server(server, "get_schedule"), qos_profile=qos.CONTROL)
         for server in servers
@@ -46,7 +49,10 @@ def _asked(asker: Node, names: qos.Names, servers: Iterable[str], seconds: float
                 break
             for server in [s for s, client in clients.items() if s not in asked and client.service_is_ready()]:
                 asked[server] = clients[server].call_async(srv.GetSchedule.Request())
-            spinner.spin_once(timeout_sec=0.05)
+            try:
+                spinner.spin_once(timeout_sec=0.05)
+            except Exception as error:  # of whoever takes an answer off the wire
+                log.warning(f"an answer cannot be read: {error!r}")
     finally:
         spinner.shutdown()
     return [future for future in asked.values() if future.done()]
@@ -55,7 +61,10 @@ def _asked(asker: Node, names: qos.Names, servers: Iterable[str], seconds: float
 def _told(answers: Iterable[Future], log: Any) -> list[Schedule]:
     schedules = []
     for answer in answers:
-        if (message := answer.result().schedule).epoch:
+        message = answer.result().schedule
+        if message.epoch > MOST_EPOCHS:
+            log.warning(f"a server follows schedule {message.epoch}, which no scheduler can have counted to: it does not go on")
+        elif message.epoch:
             try:
                 schedules.append(convert.schedule_from(message))
             except BadMessageError as error:

@@ -44,7 +44,7 @@ FIRST = plan(ordered(factory()), PROFILE, None).fleet.schedule
 
 def said(routes: tuple[Route, ...]) -> list[Route]:
     """What of them is on the wire."""
-    return [replace(route, predicted_rate_hz=0.0) for route in routes]
+    return [replace(route, predicted_rate_hz=0.0, slo_s=single(route.slo_s)) for route in routes]
 
 
 def moved(before: Schedule, after: Schedule) -> int:
@@ -135,6 +135,7 @@ def nonsense(found: Schedule) -> dict[str, Schedule]:
         f"{first.server} is": replace(found, placements=(replace(first, gpu_type="another"), *placements)),
         "is not of this factory": replace(found, placements=(replace(first, batch_size=999), *placements)),
         "no server hosts": replace(found, placements=()),
+        f"{first.server} is not of this": replace(found, placements=(*found.placements, replace(first, standby=True))),
         "'rosa'": replace(found, policy="rosa"),
     }
 
@@ -172,3 +173,20 @@ lift:
 """)
     made, _ = again(other, heard(FIRST))
     assert {route.task for route in made.fleet.schedule.routes} == {"lift"}
+
+
+def test_a_standby_that_could_be_none_covers_nobody_and_slos_are_those_of_now() -> None:
+    """What robots would turn to in an emergency hosts their model, and is another server."""
+    for told in ("itself", "nowhere"):
+        routes = tuple(replace(r, standby=r.server if told == "itself" else told, slo_s=9.0) for r in FIRST.routes)
+        made, words = again(factory(), heard(replace(FIRST, routes=routes)))
+        assert "nothing moves" in words and {r.standby for r in made.fleet.schedule.routes} == {""}
+        assert [r.slo_s for r in made.fleet.schedule.routes] == [r.slo_s for r in FIRST.routes]
+
+
+def test_robots_of_a_reserved_standby_are_not_left_there() -> None:
+    """It would be said to be out of the normal routes, and cover others as if it were idle."""
+    found = replace(FIRST, placements=tuple(replace(p, standby=True) for p in FIRST.placements))
+    now = again(factory(), heard(found))[0].fleet.schedule
+    reserved = {p.server for p in now.placements if p.standby}
+    assert not reserved & {route.server for route in now.routes}
