@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from ros2_rfm_serving.factory import Factory, parse_factory
-from ros2_rfm_serving.scheduler import InForce, Planned, PlanOrder, Roster, Word, plan, resumed
+from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, Roster, Seen, Word, plan, resumed
+from ros2_rfm_serving.scheduler.watch import ServerWord
 from ros2_rfm_serving.simulation.scheduler import NoBook
-from ros2_rfm_serving.types import Admission, Route, Schedule
+from ros2_rfm_serving.types import Admission, Route, Schedule, ServerState
 from test.unit.scheduler.small_factories import small_factory
 from test.unit.scheduler.test_adaptation import PROFILE
 from test.unit.scheduler.test_adaptation import factory as fleet_factory
@@ -190,3 +191,38 @@ def test_robots_of_a_reserved_standby_are_not_left_there() -> None:
     now = again(factory(), heard(found))[0].fleet.schedule
     reserved = {p.server for p in now.placements if p.standby}
     assert not reserved & {route.server for route in now.routes}
+
+
+def test_nobody_is_sent_to_a_server_that_the_predecessor_did_without_and_that_is_not_there() -> None:
+    """It died, was repaired, and then the scheduler was started again with more to serve; the server comes back later."""
+    declared = factory(servers=5, robots=6)
+    before = plan(ordered(declared), PROFILE, None, work=0.0).fleet.schedule
+    missing = before.routes[0].server
+    placements = tuple(p for p in before.placements if p.server != missing)
+    routes = tuple(r for r in before.routes if r.server != missing)
+    seen = Seen(lost=(missing,))
+    found = heard(replace(before, policy="rosa", placements=placements, routes=routes))
+    made, words = resumed(replace(ordered(declared), seen=seen), found, PROFILE, None, work=0.0)
+    assert "planned anew" in words and missing not in {p.server for p in made.fleet.schedule.placements}
+    in_force = InForce(made, Roster(NOW), lambda schedule, name: None, logging.getLogger(), NoBook())
+    lookout = Lookout(in_force, PROFILE, None)
+    for half_second in range(30):
+        lookout.hear_server(idle(missing), half_second / 2)
+        lookout.look(half_second / 2)
+    assert in_force.seen.lost == () and lookout.watch.seen.lost == ()
+
+
+def idle(server: str) -> ServerWord:
+    return ServerWord(
+        server=server,
+        state=ServerState.READY,
+        model="",
+        batch_size=0,
+        mean_batch_size=0.0,
+        latency_p99_s=0.0,
+        replies=0,
+        inference_s=0.0,
+        queue_wait_s=0.0,
+        follows=0,
+        follows_another=False,
+    )
