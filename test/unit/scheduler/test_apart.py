@@ -17,6 +17,7 @@ from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.repair import seeing
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
+from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Stream
 from ros2_rfm_serving.scheduler.standby import cover_of
 from ros2_rfm_serving.types import Placement, Schedule
@@ -82,7 +83,7 @@ def test_a_plan_that_cannot_says_why_and_what_would_help() -> None:
 
 def test_a_host_whose_servers_fall_together_on_one_standby_is_named() -> None:
     problem = of_hosts(s1="a", s2="a", s3="b", s4="c")
-    most_hz = CURVES.capacity_hz(Config("policy", "GPU", "fixed", 1), 1.0, 99.0)
+    most_hz = CURVES.capacity_hz(Config("policy", "GPU", "fixed", 1), Slo(1.0))
     busy = [server(name, "policy", most_hz / 2.5) for name in ("s1", "s2")]
     one = cover_of([*busy, server("s3", "policy")], problem, CURVES, peers=True)
     assert one.standby_of["s1"] == one.standby_of["s2"] == "s3" and one.crowding == ()
@@ -157,7 +158,7 @@ def of_hosts(**hosts: str) -> Problem:
 
 
 def server(name: str, model: str, rate_hz: float = 1.0) -> ServerSolution:
-    stream = Stream(task="carry", component="system1", num_robots=1, rate_hz=rate_hz, cap_hz=1.0, slo_s=1.0)
+    stream = Stream(task="carry", component="system1", num_robots=1, rate_hz=rate_hz, cap_hz=1.0, slo=Slo(1.0))
     return ServerSolution(
         server=name,
         gpu_type="GPU",
