@@ -23,6 +23,8 @@ from ros2_rfm_serving.types import Schedule
 
 LONGEST_PLAN_S = 900.0
 """Thirty times what 256 GPUs take on a core of their own: a process that needs longer is stopped, or waits for what never comes."""
+LONGEST_STILL_S = 60.0
+"""Without any work of its own on a processor: stopped, or its memory is on a disk. Robots may wait for what it plans."""
 CODES: dict[int, type[RfmError]] = {error.code: error for error in (ScheduleError, ProfileError)}
 
 
@@ -43,6 +45,13 @@ class _Worker(NamedTuple):
             )
         return _Worker(process, ours)
 
+    def worked(self) -> list[str]:
+        """Ticks of a processor, of its own and of the kernel for it; empty: that cannot be told."""
+        try:
+            return Path(f"/proc/{self.process.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[11:13]
+        except OSError:
+            return []
+
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -57,6 +66,9 @@ class Planner:
         self._worker: _Worker | None = None
         self._running: PlanOrder | None = None
         self._began_s = 0.0
+        self._worked: list[str] = []
+        self._worked_s = 0.0
+        """What the process has done, and when that was more than before."""
         self._made: queue.SimpleQueue[tuple[PlanOrder, Planned | RfmError]] = queue.SimpleQueue()
 
     def lookout(self, fleet: InForce) -> Lookout:
@@ -81,8 +93,8 @@ class Planner:
                     self._log.error(str(made))
                     self.end()
                 fleet.planned(order, made)
-        if self._running is not None and clock() - self._began_s > LONGEST_PLAN_S:
-            self._made.put((self._running, PlannerError(f"no plan after {LONGEST_PLAN_S:g} s: ask again")))
+        if self._running is not None and (why := self._stuck()):
+            self._made.put((self._running, PlannerError(f"{why}: ask again")))
             return
         wanted = fleet.wanted
         if wanted is None or wanted is self._running:
@@ -100,8 +112,18 @@ class Planner:
 
     # --- parts ---
 
+    def _stuck(self) -> str:
+        """Why nobody should wait for what is being planned; empty: it will come."""
+        now_s, worked = clock(), self._worker.worked() if self._worker else []
+        if worked != self._worked or not worked:
+            self._worked, self._worked_s = worked, now_s
+        if now_s - self._worked_s > LONGEST_STILL_S:
+            return f"the planner's process has done nothing for {LONGEST_STILL_S:g} s"
+        return f"no plan after {LONGEST_PLAN_S:g} s" if now_s - self._began_s > LONGEST_PLAN_S else ""
+
     def _begin(self, order: PlanOrder) -> None:
         self._running, self._began_s = order, clock()
+        self._worked_s = self._began_s
         try:
             self._worker = self._worker or _Worker.started()
         except OSError as error:

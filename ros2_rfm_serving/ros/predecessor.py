@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rclpy.node import Node
 from rclpy.task import Future
@@ -20,42 +20,65 @@ ASKED = 16
 ANSWER_S = 5.0
 """For the answer of one whose status is on the graph, on a machine that has much to do."""
 
+MOST_EPOCHS = 1 << 31
+"""Half of what the wire has room for: who counts from 1 does not get there, and whoever goes on from there runs out."""
 
-def found_in_force(names: qos.Names, servers: Sequence[str], seconds: float, log: Any) -> Schedule | None:
-    """Looks around for so long, before anything else runs in the process. None: nobody follows any schedule."""
+
+class Left(NamedTuple):
+    schedule: Schedule | None = None
+    """None: nobody follows any."""
+    missing: tuple[str, ...] = ()
+    """Servers that it does without, and that are not there now either."""
+
+
+def found_in_force(names: qos.Names, servers: Sequence[str], seconds: float, log: Any) -> Left:
+    """Looks around for so long, before anything else runs in the process."""
     asker = Node("scheduler_asks", enable_rosout=False, start_parameter_services=False)
     try:
-        return _of_most(_told(_asked(asker, names, servers[:ASKED], seconds), log))
+        found = _of_most(_told(_asked(asker, names, servers, seconds, log), log))
+        absent = set(servers) - _there(asker, names, servers)
     finally:
         asker.destroy_node()
+    return Left(found, tuple(sorted(absent - {p.server for p in found.placements}))) if found else Left()
 
 
-def _asked(asker: Node, names: qos.Names, servers: Iterable[str], seconds: float) -> list[Future]:
+def _asked(asker: Node, names: qos.Names, servers: Sequence[str], seconds: float, log: Any) -> list[Future]:
     clients = {
         server: asker.create_client(srv.GetSchedule, names.server(server, "get_schedule"), qos_profile=qos.CONTROL)
-        for server in servers
+        for server in servers[:ASKED]
     }
     asked: dict[str, Future] = {}
-    spinner, begin_s = executor(), clock()
+    spinner, begin_s, there = executor(), clock(), set[str]()
     spinner.add_node(asker)
     try:
-        while sum(future.done() for future in asked.values()) < len(clients):
-            there = [server for server in clients if asker.count_publishers(names.server(server, "status"))]
-            waits = any(server not in asked or not asked[server].done() for server in there)
+        while sum(future.done() for future in asked.values()) < len(clients) or len(there) < len(servers):
+            there = _there(asker, names, servers)
+            waits = any(server not in asked or not asked[server].done() for server in there & clients.keys())
             if clock() - begin_s > seconds + (ANSWER_S if waits else 0.0):
                 break
             for server in [s for s, client in clients.items() if s not in asked and client.service_is_ready()]:
                 asked[server] = clients[server].call_async(srv.GetSchedule.Request())
-            spinner.spin_once(timeout_sec=0.05)
+            try:
+                spinner.spin_once(timeout_sec=0.05)
+            except Exception as error:  # of whoever takes an answer off the wire
+                log.warning(f"an answer cannot be read: {error!r}")
     finally:
         spinner.shutdown()
     return [future for future in asked.values() if future.done()]
 
 
+def _there(asker: Node, names: qos.Names, servers: Iterable[str]) -> set[str]:
+    """Whose status is on the graph."""
+    return {server for server in servers if asker.count_publishers(names.server(server, "status"))}
+
+
 def _told(answers: Iterable[Future], log: Any) -> list[Schedule]:
     schedules = []
     for answer in answers:
-        if (message := answer.result().schedule).epoch:
+        message = answer.result().schedule
+        if message.epoch > MOST_EPOCHS:
+            log.warning(f"a server follows schedule {message.epoch}, which no scheduler can have counted to: it does not go on")
+        elif message.epoch:
             try:
                 schedules.append(convert.schedule_from(message))
             except BadMessageError as error:

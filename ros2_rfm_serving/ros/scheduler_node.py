@@ -35,7 +35,7 @@ from ros2_rfm_serving.ros.planner import Planner
 from ros2_rfm_serving.ros.predecessor import found_in_force
 from ros2_rfm_serving.ros.watching import Watching
 from ros2_rfm_serving.ros.wire import convert, qos
-from ros2_rfm_serving.scheduler import DEFAULT_LEASE_S, POLICIES, InForce, Order, PlanOrder, Roster
+from ros2_rfm_serving.scheduler import DEFAULT_LEASE_S, POLICIES, InForce, Order, PlanOrder, Roster, Seen
 from ros2_rfm_serving.types import Schedule
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
 
@@ -79,9 +79,10 @@ class SchedulerNode(Node):
         self._audit = AuditTopic(self, "scheduler", names.audit).open()
         self._book = Book(self._audit.journal, profiles, clock)
         factory = load_factory(Path(file))
-        order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy=values.text("policy"))
-        found = found_in_force(names, factory.servers, values.number("look_around_s"), self.get_logger())
-        first = self._planner.at_once(order, found)
+        left = found_in_force(names, factory.servers, values.number("look_around_s"), self.get_logger())
+        seen = Seen(lost=left.missing)
+        order = PlanOrder(factory=factory, robots=tuple(factory.robots), policy=values.text("policy"), seen=seen)
+        first = self._planner.at_once(order, left.schedule)
         self._fleet = InForce(first, self._roster, self._publish, self.get_logger(), self._book)
         self._attendance = Attendance(self, names, self._roster, self._fleet)
         self._watching = Watching(self, names, self._fleet, self._planner.lookout(self._fleet), self._identity)

@@ -9,9 +9,11 @@ from rfm_serving import msg, srv
 
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import bounded, qos
+from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
 
 PATIENCE_S = 5.0
-"""For a scheduler that was started again to hear of the robot from itself, as it does unless that was started again, too."""
+"""For a scheduler that was started again to hear of the robot from itself, as it does unless that was started again, too. Time in
+which nobody publishes, as while a scheduler starts, is none that it had."""
 
 
 class StandingAdmission:
@@ -20,21 +22,24 @@ class StandingAdmission:
 
     def __init__(self, node: Node, fleet_namespace: str, robot: str, task: str) -> None:
         self._node, self._request = node, srv.AdmitRobot.Request(robot=robot, task=task)
-        self._served_by, self._waits_since_s = 0, clock()
-        """`_served_by`: 0: nobody yet, or it was released."""
+        self._served_by = 0
+        """0: nobody yet, or it was released."""
+        self._waited_s, self._heard_s = 0.0, clock()
         names = qos.Names(fleet_namespace)
         self._client = node.create_client(srv.AdmitRobot, names.admit_robot, qos_profile=qos.CONTROL)
         bounded.hear(node, msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, lambda error: None)  # which logs
 
     def _on_schedule(self, schedule: Any) -> None:
+        now_s = clock()
+        self._waited_s, self._heard_s = self._waited_s + min(now_s - self._heard_s, REPEAT_PERIOD_S), now_s
         if any(route.robot == self._request.robot for route in schedule.routes):
-            self._served_by, self._waits_since_s = schedule.scheduler, clock()
+            self._served_by, self._waited_s = schedule.scheduler, 0.0
         elif self._request.robot in schedule.released:
             self._served_by = 0
         elif self._served_by in (0, schedule.scheduler):
-            self._waits_since_s = clock()
-        elif clock() - self._waits_since_s > PATIENCE_S and self._client.service_is_ready():
-            self._waits_since_s = clock()
+            self._waited_s = 0.0
+        elif self._waited_s > PATIENCE_S and self._client.service_is_ready():
+            self._waited_s = 0.0
             self._client.call_async(self._request).add_done_callback(self._on_answer)
 
     def _on_answer(self, future: Any) -> None:

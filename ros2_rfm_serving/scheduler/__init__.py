@@ -10,6 +10,7 @@ from ros2_rfm_serving.scheduler.planning import fleet_of, plan, plan_factory, re
 from ros2_rfm_serving.scheduler.policies.schedules import POLICIES
 from ros2_rfm_serving.scheduler.roster import DEFAULT_LEASE_S, LOOK_PERIOD_S, Roster, Word, newcomers, settled
 from ros2_rfm_serving.scheduler.routes import to_schedule
+from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.takeover import resumed
 
@@ -25,6 +26,7 @@ __all__ = [
     "PlanOrder",
     "Planned",
     "Roster",
+    "Seen",
     "Solution",
     "Word",
     "fleet_of",

@@ -294,7 +294,7 @@ def _route(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: flo
         server=host.placement.server,
         max_rate_hz=demand.rate_hz(cap_hz),
         predicted_rate_hz=demand.rate_hz(rate_hz),
-        slo_s=demand.slo.promised_s if math.isfinite(demand.slo.promised_s) else 0.0,
+        slo_s=demand.slo.told_s,
         standby=host.standby,
         task=robot.task,
     )

@@ -15,7 +15,7 @@ class Lookout:
 
     def __init__(self, in_force: InForce, profile: Profile, catalogue: Catalogue | None) -> None:
         self._in_force, self._refit = in_force, refit_by(profile, catalogue)
-        self.watch = Watch(in_force.factory, profile, catalogue)
+        self.watch = Watch(in_force.factory, profile, catalogue, lost=in_force.seen.lost)
         self.broken: tuple[str, ...] = ()
         """What the schedule in force does not hold any more, by what was seen, in words."""
         self._judged: object = None

@@ -26,6 +26,11 @@ class Slo(NamedTuple):
     """Of a round trip, at the percentile."""
 
     @property
+    def told_s(self) -> float:
+        """As routes say it; 0: none is declared."""
+        return self.promised_s if math.isfinite(self.promised_s) else 0.0
+
+    @property
     def kept_s(self) -> float:
         """What predictions may use."""
         return self.promised_s * (1 - self.margin)

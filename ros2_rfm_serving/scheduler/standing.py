@@ -30,6 +30,8 @@ REMEMBERED = 64
 """Kinds of fleets without a plan."""
 ATTEMPTS = 3
 """At a plan that is needed, where the planner fails."""
+LOOKS_BETWEEN = 120
+"""Looks until the planner is asked again after those, a minute: memory that was short may not be any more."""
 
 
 class Log(Protocol):
@@ -62,7 +64,7 @@ class Standing:
         self._background: PlanOrder | None = None
         """To be planned when nobody waits for another plan."""
         self._failures = 0
-        """Of the planner, one after the other."""
+        """Of the planner, one after the other; after `ATTEMPTS`, with the looks since."""
         self._tried: tuple[object, ...] = ()
         """Beside which schedule, and for whom, room was to be made last."""
         self._impossible: dict[object, str] = {}
@@ -91,6 +93,7 @@ class Standing:
 
     def settle(self) -> None:
         """The schedule follows the roster: leases end, and robots that a former scheduler admitted are found."""
+        self._take_heart()
         planning = self._needs_plan
         fleet, self.no_room = settled(self._fleet, self._expected, self.declared, admitting=not planning)
         if fleet is not self._fleet:
@@ -144,6 +147,14 @@ class Standing:
         if order.needed or order.effort == 1 or migration.gained_actions:
             self._look_further(made)
 
+    def _take_heart(self) -> None:
+        """A planner that failed often enough to be let alone is asked again after a while, if something still needs a plan."""
+        self._failures += self._failures >= ATTEMPTS
+        if self._failures > ATTEMPTS + LOOKS_BETWEEN:
+            self._failures, self._tried = 0, ()
+            if self._background is None and broken(self._fleet):
+                self._background = self._order(self.factory, [*self._fleet.robots, *newcomers(self._fleet, self._expected)])
+
     def _look_further(self, made: Planned) -> None:
         """Of a search that was cut short twice the work may find more, when nobody wants anything else; one that found nothing
         better than what is in force was the last."""
@@ -169,7 +180,7 @@ class Standing:
         self.declared = {robot.name: robot.task for robot in factory.robots}
         """Robot -> task."""
         self._impossible.clear()
-        self._stranded = {}
+        self._stranded = {robot: self.declared[robot] for robot in self._stranded if robot in self.declared}  # they wait on
 
     @property
     def _expected(self) -> dict[str, str]:

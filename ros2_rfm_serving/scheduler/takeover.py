@@ -72,27 +72,36 @@ def _guests(order: PlanOrder, found: Schedule) -> list[Robot]:
 
 def _understood(order: PlanOrder, found: Schedule, problem: Problem, curves: Curves) -> Schedule:
     """What of it this factory could have planned: servers as declared, and robots with all their components on such servers; with
-    the rates that are to be expected."""
+    the rates that are to be expected, and what was promised by the descriptor of now."""
     measured, gpus = set(curves.profile.measured()), order.factory.gpu_types
+    told = Counter(p.server for p in found.placements)
     placements = tuple(
         p
         for p in found.placements
-        if gpus.get(p.server) == p.gpu_type and (p.model, p.gpu_type, p.batching, p.batch_size) in measured
+        if gpus.get(p.server) == p.gpu_type and (p.model, p.gpu_type, p.batching, p.batch_size) in measured and told[p.server] == 1
     )
     hosted = {placement.server: placement.model for placement in placements}
+    serving = {placement.server: placement.model for placement in placements if not placement.standby}
     routes: dict[str, dict[str, Route]] = defaultdict(dict)
     for route in found.routes:
         routes[route.robot][route.component] = route
+    demands = _demands(problem)
     whole = [
-        route
+        _promised(route, hosted, demands[route.task, route.component])
         for robot in order.robots
         for mine in [routes[robot.name]]
-        if {c: (r.task, hosted.get(r.server)) for c, r in mine.items()}
+        if {c: (r.task, serving.get(r.server)) for c, r in mine.items()}
         == {c: (robot.task, component.model) for c, component in order.factory.tasks[robot.task].components.items()}
         for route in mine.values()
     ]
     known = replace(found, placements=placements, scheduler=0, released=())
     return replace(known, routes=_settled(sorted(whole, key=lambda r: (r.robot, r.component)), known, problem, curves))
+
+
+def _promised(route: Route, hosted: Mapping[str, str], demand: Demand) -> Route:
+    """With the SLO of the descriptor of now, and a standby that could be one."""
+    stands_by = route.standby != route.server and hosted.get(route.standby) == hosted[route.server]
+    return replace(route, slo_s=demand.slo.told_s, standby=route.standby if stands_by else "")
 
 
 def _kept(order: PlanOrder, found: Schedule, problem: Problem, curves: Curves) -> Fleet:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
 
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
+from ros2_rfm_serving.ros.node.log_disk import LogDisk
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
@@ -119,3 +122,25 @@ def test_a_full_log_disk_is_said_and_counted(ros_domain: int, tmp_path: Path, mo
         for node in nodes:
             node.destroy_node()
         rclpy.try_shutdown()
+
+
+def test_a_log_disk_that_hangs_is_said_and_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a folder of a file server that does not answer: who looks goes on, and nobody asks it twice."""
+    answers, statvfs = threading.Event(), os.statvfs
+    asked: list[Path] = []
+
+    def hangs(folder: Path) -> os.statvfs_result:
+        asked.append(folder)
+        assert answers.wait(60.0)
+        return statvfs(folder)
+
+    monkeypatch.setattr(os, "statvfs", hangs)
+    disk = LogDisk(tmp_path)
+    for _ in range(10):
+        disk.look()
+    assert len(asked) <= 1 and "no answer from the disk" in disk.problem
+    answers.set()
+    end_s = time.monotonic() + 60.0
+    while disk.problem and time.monotonic() < end_s:
+        disk.look()
+    assert not disk.problem and not disk.figures()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +18,11 @@ import rclpy
 from rclpy.node import Node
 from rfm_serving import srv
 
+from ros2_rfm_serving.errors import PlannerError
+from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.ros import planner
 from ros2_rfm_serving.ros.node.runtime import executor
+from ros2_rfm_serving.scheduler import Planned, PlanOrder
 from test.ros.test_scheduler_node import FACTORY
 
 
@@ -38,8 +44,7 @@ class Rig:
 
     def planner(self) -> int:
         """The process that plans; 0: there is none yet."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return int(children[0]) if children else 0
+        return planner_of(self.process.pid)
 
     def close(self) -> None:
         self._executor.shutdown()
@@ -60,6 +65,20 @@ def rig(ros_domain: int, tmp_path: Path) -> Iterator[Rig]:
         rclpy.try_shutdown()
 
 
+def planner_of(parent: int) -> int:
+    """0: there is none yet. Before it runs its own program it is a copy of its parent, which waits for it: whoever stopped it then
+    would stop both."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return next((int(child) for child in children if b"plan_worker" in command_line(child)), 0)
+
+
+def command_line(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def lives(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -70,19 +89,42 @@ def lives(pid: int) -> bool:
 def test_ctrl_c_while_it_plans_answers_and_ends(rig: Rig) -> None:
     answer = rig.replan.call_async(srv.Replan.Request())
     rig.wait(rig.planner)
-    planner = rig.planner()
-    os.kill(planner, signal.SIGSTOP)
+    planner_id = rig.planner()
+    os.kill(planner_id, signal.SIGSTOP)
     os.killpg(rig.process.pid, signal.SIGINT)  # as a terminal does: everybody in front gets it
     rig.wait(answer.done)
     assert not answer.result().success and "the scheduler ends" in answer.result().error_msg
     assert rig.process.wait(timeout=30) == 0
-    rig.wait(lambda: not lives(planner))
+    rig.wait(lambda: not lives(planner_id))
 
 
 def test_a_scheduler_that_is_killed_leaves_no_planner_behind(rig: Rig) -> None:
     rig.replan.call_async(srv.Replan.Request())
     rig.wait(rig.planner)
-    planner = rig.planner()
+    planner_id = rig.planner()
     rig.process.kill()
     rig.process.wait()
-    rig.wait(lambda: not lives(planner))
+    rig.wait(lambda: not lives(planner_id))
+
+
+def test_a_planner_that_stands_still_is_replaced(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Robots without a standby may wait for its plan: who does nothing is not waited for until the longest plan would be there."""
+    monkeypatch.setattr(planner, "LONGEST_STILL_S", 2.0)
+    (tmp_path / "factory.yaml").write_text(FACTORY)
+    factory = load_factory(tmp_path / "factory.yaml")
+    order, made = PlanOrder(factory=factory, robots=tuple(factory.robots), policy="best"), []
+    fleet: Any = SimpleNamespace(wanted=order, planned=lambda order, plan: made.append(plan))
+    plans = planner.Planner(repository / "config" / "profiles", logging.getLogger())
+    try:
+        plans.look(fleet)
+        stopped = planner_of(os.getpid())
+        os.kill(stopped, signal.SIGSTOP)
+        end_s = time.monotonic() + 60.0
+        while not (made and isinstance(made[-1], Planned)):
+            assert time.monotonic() < end_s, made
+            plans.look(fleet)
+            time.sleep(0.05)
+        assert isinstance(made[0], PlannerError) and "has done nothing" in str(made[0])
+        assert not lives(stopped)
+    finally:
+        plans.end()

@@ -111,6 +111,11 @@ class Health:
         for name in servers:
             self._servers.setdefault(name, _Server())
 
+    def lose(self, servers: Collection[str]) -> None:
+        """Somebody else has found so."""
+        for name in self._servers.keys() & set(servers):
+            self._servers[name].lost = True
+
     def place(self, server: str, placement: Placement | None, load_s: float, epoch: int) -> None:
         """A schedule says what it hosts, None: nothing; another model or other batches than before take their time."""
         model, setup = (placement.model, _setup(placement)) if placement else ("", ())

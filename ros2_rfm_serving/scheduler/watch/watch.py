@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from ros2_rfm_serving.factory import Catalogue, Factory
@@ -32,8 +33,9 @@ class Finding(NamedTuple):
 class Watch:
     """Times are seconds of one clock that is not set; one that goes back all the same only costs what was not measured yet."""
 
-    def __init__(self, factory: Factory, profile: Profile, catalogue: Catalogue | None) -> None:
-        self.seen = AS_DECLARED
+    def __init__(self, factory: Factory, profile: Profile, catalogue: Catalogue | None, *, lost: tuple[str, ...] = ()) -> None:
+        """lost: from the start, until they are heard for long enough."""
+        self.seen = replace(AS_DECLARED, lost=lost)
         self._profile, self._catalogue = profile, catalogue
         self.insane = 0
         """Words with figures that are none."""
@@ -42,6 +44,7 @@ class Watch:
         self._schedule: Schedule | None = None
         self._looked_s = -math.inf
         self.declare(factory)
+        self.health.lose(lost)
 
     def declare(self, factory: Factory) -> None:
         """Another descriptor counts: what was measured counts on for servers of the same name."""

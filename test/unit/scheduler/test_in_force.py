@@ -253,6 +253,20 @@ def test_a_planner_that_fails_is_an_answer_and_says_nothing_of_the_factory(runni
     assert second.answer == 2
 
 
+def test_robots_that_wait_while_the_planner_fails_are_planned_for_when_it_does_not_any_more(running: Running) -> None:
+    """As one whose process is killed for want of memory: it is let alone for a while, and not for ever."""
+    running.says("guest", "wrist")
+    failed = 0
+    for look in range(1000):
+        running.fleet.settle()
+        while (order := running.fleet.wanted) and look < 300:
+            running.fleet.planned(order, PlannerError("the planner's process ended"))
+            failed += 1
+    assert 3 <= failed <= 9
+    running.plan_what_is_wanted()
+    assert running.tasks()["guest"] == "wrist"
+
+
 def test_who_waits_when_the_scheduler_ends_is_told(running: Running) -> None:
     told: list[str] = []
     orders = [running.fleet.admit("late", "wrist"), running.replan()]

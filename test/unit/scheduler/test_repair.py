@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -212,6 +213,21 @@ def test_declared_robots_without_a_server_are_served_again_when_there_is_one() -
     watched.run(15.0, lost)
     watched.run(30.0)
     assert {route.robot for route in watched.schedules[-1].routes} == {f"carry_{i + 1}" for i in range(9)}
+
+
+def test_declared_robots_that_wait_for_a_server_are_not_forgotten_when_somebody_replans() -> None:
+    """Two servers at once, more robots than are spread in one go: what an operator asks for meanwhile is planned first."""
+    watched = Watched(factory("{peers: false}", robots=60, servers=5))
+    counts = Counter(r.server for r in watched.schedules[0].routes if r.component == "system1")
+    lost = [server for server, _ in counts.most_common(2)]
+    watched.run(1.0)
+    watched.plans = False
+    watched.run(5.0, *lost)
+    watched.fleet.replan(watched.fleet.factory, declared_anew=False)
+    assert len(watched.fleet.fleet.robots) < 60, "or nobody waits"
+    watched.plans = True
+    watched.run(5.0, *lost)
+    assert {route.robot for route in watched.schedules[-1].routes} == {f"carry_{i + 1}" for i in range(60)}
 
 
 def test_a_plan_made_with_other_eyes_is_not_taken() -> None:

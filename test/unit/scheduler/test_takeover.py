@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from ros2_rfm_serving.factory import Factory, parse_factory
-from ros2_rfm_serving.scheduler import InForce, Planned, PlanOrder, Roster, Word, plan, resumed
+from ros2_rfm_serving.scheduler import InForce, Lookout, Planned, PlanOrder, Roster, Seen, Word, plan, resumed
+from ros2_rfm_serving.scheduler.watch import ServerWord
 from ros2_rfm_serving.simulation.scheduler import NoBook
-from ros2_rfm_serving.types import Admission, Route, Schedule
+from ros2_rfm_serving.types import Admission, Route, Schedule, ServerState
 from test.unit.scheduler.small_factories import small_factory
 from test.unit.scheduler.test_adaptation import PROFILE
 from test.unit.scheduler.test_adaptation import factory as fleet_factory
@@ -44,7 +45,7 @@ FIRST = plan(ordered(factory()), PROFILE, None).fleet.schedule
 
 def said(routes: tuple[Route, ...]) -> list[Route]:
     """What of them is on the wire."""
-    return [replace(route, predicted_rate_hz=0.0) for route in routes]
+    return [replace(route, predicted_rate_hz=0.0, slo_s=single(route.slo_s)) for route in routes]
 
 
 def moved(before: Schedule, after: Schedule) -> int:
@@ -135,6 +136,7 @@ def nonsense(found: Schedule) -> dict[str, Schedule]:
         f"{first.server} is": replace(found, placements=(replace(first, gpu_type="another"), *placements)),
         "is not of this factory": replace(found, placements=(replace(first, batch_size=999), *placements)),
         "no server hosts": replace(found, placements=()),
+        f"{first.server} is not of this": replace(found, placements=(*found.placements, replace(first, standby=True))),
         "'rosa'": replace(found, policy="rosa"),
     }
 
@@ -172,3 +174,55 @@ lift:
 """)
     made, _ = again(other, heard(FIRST))
     assert {route.task for route in made.fleet.schedule.routes} == {"lift"}
+
+
+def test_a_standby_that_could_be_none_covers_nobody_and_slos_are_those_of_now() -> None:
+    """What robots would turn to in an emergency hosts their model, and is another server."""
+    for told in ("itself", "nowhere"):
+        routes = tuple(replace(r, standby=r.server if told == "itself" else told, slo_s=9.0) for r in FIRST.routes)
+        made, words = again(factory(), heard(replace(FIRST, routes=routes)))
+        assert "nothing moves" in words and {r.standby for r in made.fleet.schedule.routes} == {""}
+        assert [r.slo_s for r in made.fleet.schedule.routes] == [r.slo_s for r in FIRST.routes]
+
+
+def test_robots_of_a_reserved_standby_are_not_left_there() -> None:
+    """It would be said to be out of the normal routes, and cover others as if it were idle."""
+    found = replace(FIRST, placements=tuple(replace(p, standby=True) for p in FIRST.placements))
+    now = again(factory(), heard(found))[0].fleet.schedule
+    reserved = {p.server for p in now.placements if p.standby}
+    assert not reserved & {route.server for route in now.routes}
+
+
+def test_nobody_is_sent_to_a_server_that_the_predecessor_did_without_and_that_is_not_there() -> None:
+    """It died, was repaired, and then the scheduler was started again with more to serve; the server comes back later."""
+    declared = factory(servers=5, robots=6)
+    before = plan(ordered(declared), PROFILE, None, work=0.0).fleet.schedule
+    missing = before.routes[0].server
+    placements = tuple(p for p in before.placements if p.server != missing)
+    routes = tuple(r for r in before.routes if r.server != missing)
+    seen = Seen(lost=(missing,))
+    found = heard(replace(before, policy="rosa", placements=placements, routes=routes))
+    made, words = resumed(replace(ordered(declared), seen=seen), found, PROFILE, None, work=0.0)
+    assert "planned anew" in words and missing not in {p.server for p in made.fleet.schedule.placements}
+    in_force = InForce(made, Roster(NOW), lambda schedule, name: None, logging.getLogger(), NoBook())
+    lookout = Lookout(in_force, PROFILE, None)
+    for half_second in range(30):
+        lookout.hear_server(idle(missing), half_second / 2)
+        lookout.look(half_second / 2)
+    assert in_force.seen.lost == () and lookout.watch.seen.lost == ()
+
+
+def idle(server: str) -> ServerWord:
+    return ServerWord(
+        server=server,
+        state=ServerState.READY,
+        model="",
+        batch_size=0,
+        mean_batch_size=0.0,
+        latency_p99_s=0.0,
+        replies=0,
+        inference_s=0.0,
+        queue_wait_s=0.0,
+        follows=0,
+        follows_another=False,
+    )
