@@ -1,6 +1,7 @@
 import asyncio
 import math
 import multiprocessing
+import signal
 import threading
 import time
 from typing import ClassVar
@@ -17,14 +18,18 @@ class AsyncLLM:
     def __init__(self, vllm_config):
         self.stub_arguments, self.renderer = vllm_config, BaseRenderer()
         self.stub_sampling, self.stub_priorities, self.stub_aborted = [], [], []
-        self.stub_core = multiprocessing.get_context("fork").Process(
-            target=time.sleep, args=(600.0,), name="EngineCore", daemon=True
-        )
+        self.stub_core = multiprocessing.get_context("fork").Process(target=self.stub_sleep, name="EngineCore", daemon=True)
         self.stub_core.start()
         self._dead, self._loop = False, asyncio.get_running_loop()
         self._thinking: set[asyncio.Future] = set()
         threading.Thread(target=self._monitor, daemon=True).start()
         AsyncLLM.stub_made.append(self)
+
+    @staticmethod
+    def stub_sleep():
+        """It hears signals by itself, as the real one does, whatever the process that it was forked from does with them."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        time.sleep(600.0)
 
     @classmethod
     def from_engine_args(cls, engine_args):
