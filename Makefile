@@ -37,11 +37,11 @@ unit: install
 thorough: install
 	RFM_TRIED_FACTORIES=200 $(BIN)/python -m pytest test/unit/scheduler/test_scheduler.py -q -k optimum
 	RFM_PIPELINED_EVENTS=100000 $(BIN)/python -m pytest test/unit/robot/test_robot_machine.py -q -k pipelined
-	$(BIN)/python -m pytest test/system -q -m thorough
+	$(BIN)/python -m pytest test/ros test/system -q -m thorough
 
 # Most of a test is waiting: for discovery, leases, timeouts. Each has a ROS domain of its own.
 ros: install
-	$(BIN)/python -m pytest test/ros -q -n 4 --dist worksteal --durations 5
+	$(BIN)/python -m pytest test/ros -q -n 4 -m "not thorough" --dist worksteal --durations 5
 
 # Side by side, each test in a ROS domain of its own; then, one after the other, those that would starve beside another.
 system: install

@@ -68,7 +68,7 @@ def read_discovery(source: YamlSource, hosts: Mapping[str, Host]) -> Discovery:
         raise source.error((DISCOVERY, "peers"), f"`mode: {discovery.mode.value}` has none", "write `mode: peers`")
     _check_known(source, (DISCOVERY, "servers"), discovery.servers, hosts)
     for i, name in enumerate(discovery.servers):
-        if name in discovery.servers[:i]:  # its number, by which others know it, would be two
+        if name in discovery.servers[:i]:
             raise source.error((DISCOVERY, "servers", i), f"{name!r} runs one already", "name each host once")
     return discovery
 

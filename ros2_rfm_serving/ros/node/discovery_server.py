@@ -12,10 +12,9 @@ from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, server_profile
 
 def discovery_servers(factory: Factory, host: str, folder: Path) -> list[NodeSpec]:
     """None where the descriptor wants none on this host. Its profile is written to `folder`. Raises: `ConfigurationError`."""
-    names = server_hosts(factory)
-    if host not in names:
+    if host not in server_hosts(factory):
         return []
-    profile = server_profile(str(factory.hosts[host].address), factory.discovery.port, names.index(host), folder)
+    profile = server_profile(str(factory.hosts[host].address), factory.discovery.port, folder)
     environment = {PROFILES_FILE: str(profile), SERVERS: "", SUPER_CLIENT: "FALSE"}
     name = f"discovery_server_{host}"
     return [NodeSpec(name=name, executable="discovery_server_node", namespace="rfm", host=host, environment=environment)]

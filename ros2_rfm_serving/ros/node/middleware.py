@@ -19,11 +19,8 @@ _IN_PARTITION = """\
       <qos><partition><names><name>{partition}</name></names></partition></qos>
     </data_{kind}>
 """
-_PREFIX = "44.53.{number:02x}.5f.45.50.52.4f.53.49.4d.41"
-"""Of server `number`, as clients that were told its address alone take it to be."""
 _SERVER = """\
       <rtps>
-        <prefix>{prefix}</prefix>
         <builtin>
           <discovery_config>{mark}</discovery_config>
           <metatrafficUnicastLocatorList>
@@ -67,9 +64,11 @@ def use_partition(partition: str, folder: Path, environment: MutableMapping[str,
     environment[PROFILES_FILE] = str(file.absolute())
 
 
-def server_profile(address: str, port: int, number: int, folder: Path) -> Path:
-    """That makes a participant a discovery server. Raises: `ConfigurationError` when it cannot be written."""
-    server = _SERVER.format(prefix=_PREFIX.format(number=number), mark=_SERVES, address=address, port=port)
+def server_profile(address: str, port: int, folder: Path) -> Path:
+    """That makes a participant a discovery server, with another identity at each start: whoever was registered notices that its
+    memory is gone and registers anew. Raises: `ConfigurationError` when it cannot be written.
+    """
+    server = _SERVER.format(mark=_SERVES, address=address, port=port)
     text = _read(shipped("config", "dds", "any_vendor.xml")).replace("      <rtps>\n", server, 1)
     _write(file := folder / "discovery_server.xml", text)
     return file.absolute()

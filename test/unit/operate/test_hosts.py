@@ -46,7 +46,7 @@ def test_a_host_s_part_begins_with_its_discovery_server(factory: Factory, tmp_pa
     on_gpu = part_of(nodes, factory, Options(host="gpu_a", logs=tmp_path / "gpu_a"))
     assert [node.name for node in on_gpu] == ["discovery_server_gpu_a", "server_1", "server_2"]
     profiles = [Path(part[0].environment[PROFILES_FILE]).read_text() for part in (on_floor, on_gpu)]
-    assert "<prefix>44.53.00." in profiles[0] and "<prefix>44.53.01." in profiles[1]  # the first and the second of the addresses
+    assert not any("<prefix>" in profile for profile in profiles)  # another identity at each start
     assert all(is_server_profile(part[0].environment[PROFILES_FILE]) for part in (on_floor, on_gpu))
     with pytest.raises(ConfigurationError, match=r"hosts.idle: nothing of the factory runs on this host"):
         part_of(nodes, factory, Options(host="idle", logs=tmp_path))
