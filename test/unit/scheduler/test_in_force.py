@@ -56,7 +56,7 @@ class Running:
     def plan(self, order: PlanOrder) -> Planned | RfmError:
         self.orders.append(order)
         try:
-            return plan(order, self.profile, self.catalogue, work=0.02)
+            return plan(order, self.profile, self.catalogue)
         except RfmError as error:
             return error
 
