@@ -55,6 +55,8 @@ class AsyncLLM:
 
     def shutdown(self, timeout=None):
         self.stub_core.terminate()
+        self.stub_core.join(5.0 if timeout is None else timeout)
+        self.stub_core.kill()  # as vLLM does (v1/utils.py): it may have been told before it listened
         self.stub_core.join()
 
     async def _think(self, request_id):
