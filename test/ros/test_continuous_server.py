@@ -41,7 +41,7 @@ from .server_fleet import HEADER, JPEG, Fleet
 CATALOGUE = """
 models:
   flow: {engine: bundle, bundle: metaworld_flow}
-  slow: {engine: bundle, bundle: metaworld_flow, options: {num_steps: 250}}
+  slow: {engine: bundle, bundle: metaworld_flow, options: {num_steps: 1000}}
   whole: {engine: "test.ros.mirror_engine:build"}
 """
 ROBOTS = ("r0", "r1", "r2", "r3")

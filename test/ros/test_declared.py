@@ -46,9 +46,13 @@ server_cluster:
     dispatch: fifo
     batching: fixed
     refetch_after_ms: 0
+    hosts: [gpu_a, gpu_b]
     overflow: {url: "ws://elsewhere:8000", round_trip_ms: 50, token_env: TOKEN}
   - {num_servers: 1, gpu_type: OTHER, batching: continuous}
-standby: {num_servers: 0, peers: true}
+standby: {num_servers: 0, peers: true, same_host: false}
+hosts:
+  gpu_a: {address: 10.0.0.1, gpus: {CPU: 2, GPU: 2, OTHER: 1}}
+  gpu_b: {address: 10.0.0.2, gpus: {CPU: 2, GPU: 2}}
 planning: {slo_margin: 0.1}
 robot_fleet: [{task: pick, num_robots: 2, network: {round_trip_ms: 4, jitter_ms: 2}}]
 pick:
@@ -87,6 +91,8 @@ CHANGED: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "server_cluster.overflow.round_trip_ms": ((*GROUP, "overflow", "round_trip_ms"), 80),
     "server_cluster.overflow.token_env": ((*GROUP, "overflow", "token_env"), "OTHER"),
     "standby.num_servers": (("standby", "num_servers"), 1),
+    "server_cluster.hosts": ((*GROUP, "hosts"), ["gpu_b"]),
+    "standby.same_host": (("standby", "same_host"), True),
     "standby.peers": (("standby", "peers"), False),
     "robot_fleet.task": (("robot_fleet", 0, "task"), "other"),
     "robot_fleet.num_robots": (("robot_fleet", 0, "num_robots"), 3),

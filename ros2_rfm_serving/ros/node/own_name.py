@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.duration import Duration
 from rclpy.node import Node
 from rfm_serving import msg
 
@@ -22,7 +23,7 @@ from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types.names import CLAIM_S, LATE_S, SETTLED_AFTER_S, ClaimStage, NameClaim
 
-LOOK_PERIOD_S = 0.1
+LOOK_PERIOD_S, LAST_WORD_S = 0.1, 2.0
 
 
 def named(kind: str, name: str) -> str:
@@ -97,6 +98,14 @@ class OwnName:
         )
         return DiagnosticStatus(level=level, name=f"{self.name}: name", message=message, hardware_id=self.name, values=values)
 
+    def last_word(self) -> None:
+        """Whoever has the name hears of this process before it ends: it may not have discovered this one yet."""
+        end_s = clock() + LAST_WORD_S
+        while self._publisher.get_subscription_count() < 2 and clock() < end_s:  # its own, and the other one's
+            time.sleep(LOOK_PERIOD_S)
+        self._tell()
+        self._publisher.wait_for_all_acked(Duration(seconds=LAST_WORD_S))
+
     def destroy(self) -> None:
         self._node.destroy_subscription(self._subscription)
         self._node.destroy_publisher(self._publisher)
@@ -149,6 +158,8 @@ def claim(node: Node, kind: str, topics: Iterable[tuple[str, str]]) -> list[OwnN
         time.sleep(LOOK_PERIOD_S)
     lost = [name for name in names if name.lost]
     if lost:
+        for name in lost:
+            name.last_word()
         diagnostics.last_words(*[name.diagnosis() for name in lost])
         for name in names:
             name.destroy()
