@@ -96,6 +96,7 @@ def test_best_is_within_one_percent_of_the_optimum_and_below_its_bound(part: int
 
 @given(seed=st.integers(0, 100_000))
 @example(seed=1448)
+@example(seed=38396)
 @settings(max_examples=15, deadline=None)
 def test_every_schedule_of_best_is_feasible_by_the_raw_profile(seed: int) -> None:
     small = small_factory(seed)
@@ -106,6 +107,8 @@ def test_every_schedule_of_best_is_feasible_by_the_raw_profile(seed: int) -> Non
     assert gpus.items() <= small.factory.gpu_types.items()
     if len(gpus) < len(solution.servers):
         return  # models that share a GPU, as baseline 1 has them, are slower there than the rows say
+    if all(s.cap_hz == math.inf for server in solution.servers for s in server.streams):
+        return  # where robots keep an SLO by their own queue the rows may not: see the test of that, which simulates them
     curves = RawCurves(small.rows)
     streams = [(server, s) for server in solution.servers if not server.standby for s in server.streams]
     entries = [entry.task for entry in small.factory.robot_fleet]
