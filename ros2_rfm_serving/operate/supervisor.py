@@ -17,7 +17,9 @@ from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, SUPERVISED
 
 INITIAL_BACKOFF_S, MAX_BACKOFF_S, HEALTHY_AFTER_S = 1.0, 15.0, 30.0
 MAX_RESTARTS_IN_A_ROW = 5
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S, TERMINATE_TIMEOUT_S = 10.0, 3.0
+ROBOTS_FIRST_S = 3.0
+"""What robots get to end in while their servers still answer."""
 
 
 @dataclass
@@ -106,21 +108,15 @@ class Supervisor:
         return [process for process in self.processes if process.node.executable == executable]
 
     def stop(self) -> list[str]:
-        """SIGINT, then SIGTERM, then SIGKILL to those that remain. Returns the names of the killed."""
-        return self._stop([p for p in self.processes if p not in self._around]) + self._stop(self._around)
+        """SIGINT, then SIGTERM, then SIGKILL to those that remain. Returns the names of the killed.
 
-    def _stop(self, processes: list[Process]) -> list[str]:
-        running = [p for p in processes if p.running is not None and p.running.poll() is None]
-        for number, patience_s in ((signal.SIGINT, STOP_TIMEOUT_S), (signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
-            deadline_s = time.monotonic() + patience_s
-            for process in running:
-                _signal(process, number)
-            while running and time.monotonic() < deadline_s:
-                running = [p for p in running if p.running is not None and p.running.poll() is None]
-                time.sleep(0.05)
-            if number == signal.SIGTERM:
-                killed = [p.node.name for p in running]
-        return killed
+        Robots first, and a while for them alone: to a robot, a server that ends before it is a lost one, and it turns to another.
+        """
+        robots = self._of("robot_node")
+        others = [process for process in self.processes if process not in robots and process not in self._around]
+        _interrupt(robots, ROBOTS_FIRST_S)
+        _interrupt(others)
+        return _end([*robots, *others]) + _end(_interrupt(self._around))
 
     def _prepare(self, node: NodeSpec, folder: Path, fleet_namespace: str, log_level: str) -> Process:
         parameters = folder / f"{node.name}.yaml"
@@ -157,8 +153,36 @@ class Supervisor:
         return f"{process.node.name}: ended ({_how(process.last_exit)}), starting again in {backoff_s:g} s; see {process.log}"
 
 
+def _interrupt(processes: list[Process], patience_s: float = 0.0) -> list[Process]:
+    for process in processes:
+        _signal(process, signal.SIGINT)
+    _still_running(processes, patience_s)
+    return processes
+
+
+def _end(interrupted: list[Process]) -> list[str]:
+    """The names of those that had to be killed."""
+    running = _still_running(interrupted, STOP_TIMEOUT_S)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        killed = [process.node.name for process in running]
+        for process in running:
+            _signal(process, number)
+        running = _still_running(running, TERMINATE_TIMEOUT_S)
+    return killed
+
+
+def _still_running(processes: list[Process], patience_s: float) -> list[Process]:
+    """Those that have not ended after so long."""
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        running = [process for process in processes if process.running is not None and process.running.poll() is None]
+        if not running or time.monotonic() >= deadline_s:
+            return running
+        time.sleep(0.05)
+
+
 def _signal(process: Process, number: signal.Signals) -> None:
-    if process.running is None:
+    if process.running is None or process.running.poll() is not None:
         return
     try:
         os.killpg(process.running.pid, number)

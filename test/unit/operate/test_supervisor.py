@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,3 +87,47 @@ def test_a_process_gets_what_its_node_is_to_find_in_its_environment(tmp_path: Pa
             assert process.log.read_text().split() == [process.node.name[-1], "147"]
     finally:
         started.stop()
+
+
+ENDS_SLOWLY = """
+import os, signal, sys, time
+def end(*_):
+    time.sleep(float(sys.argv[1])); print(time.monotonic_ns()); sys.exit()
+signal.signal(signal.SIGINT, end)
+print("begun", flush=True)
+while True: time.sleep(0.02)
+"""
+
+
+def test_robots_end_before_the_servers_that_answer_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the slower ones among them see a server lost in every end, and turn to another."""
+    patience = {"model_server_node": "0", "robot_node": "0.5"}
+    monkeypatch.setattr(
+        supervisor, "command_of", lambda executable: [sys.executable, "-S", "-c", ENDS_SLOWLY, patience[executable]]
+    )
+    nodes = [NodeSpec(name="server_1", executable="model_server_node"), NodeSpec(name="arm_1", executable="robot_node")]
+    started = Supervisor(nodes, tmp_path)
+    started.start()
+    try:
+        while not all("begun" in process.log.read_text() for process in started.processes):
+            time.sleep(0.02)
+    finally:
+        killed = started.stop()
+    server_ns, robot_ns = (int(process.log.read_text().split()[-1]) for process in started.processes)
+    assert not killed and robot_ns < server_ns
+
+
+def test_a_process_that_hears_nothing_is_killed_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaf = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; print('begun', flush=True); time.sleep(600)"
+    monkeypatch.setattr(supervisor, "command_of", lambda executable: [sys.executable, "-S", "-c", deaf])
+    monkeypatch.setattr(supervisor, "ROBOTS_FIRST_S", 0.1)
+    monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(supervisor, "TERMINATE_TIMEOUT_S", 0.1)
+    started = Supervisor([NodeSpec(name="arm_1", executable="robot_node")], tmp_path)
+    started.start()
+    try:
+        while "begun" not in started.processes[0].log.read_text():
+            time.sleep(0.02)
+    finally:
+        killed = started.stop()
+    assert killed == ["arm_1"]
