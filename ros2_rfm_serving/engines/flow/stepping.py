@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig, Stepping
 from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.flow.device import settle
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.flight import Done, Flight, SteppedModel
 from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, require_spread, session_of
@@ -57,7 +58,9 @@ class SteppingEngine(FlowEngine, Stepping):
     def enter(self, rows: Mapping[int, InferenceRequest]) -> Mapping[int, ModelError]:
         with self._lock:
             try:
-                return self._enter(list(rows.items()))
+                errors = self._enter(list(rows.items()))
+                settle(self._config.device)
+                return errors
             except BaseException:
                 self._leave(rows)
                 raise
@@ -77,6 +80,7 @@ class SteppingEngine(FlowEngine, Stepping):
             going = [row for row in self.ready() if row in wanted]
             try:
                 answers.update(self._replies(self._flight.advance(going)))
+                settle(self._config.device)
             except BaseException:
                 self._leave(going)
                 raise

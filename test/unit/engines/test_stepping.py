@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Predicts, SamplingConfig, Stepping, stepping
 from ros2_rfm_serving.engines.embedded.engine import FlowPolicy
+from ros2_rfm_serving.engines.flow.device import settle
 from ros2_rfm_serving.engines.flow.engine import FlowEngine
 from ros2_rfm_serving.engines.flow.flight import Flight
 from ros2_rfm_serving.engines.flow.frames import steps_of_stages
@@ -313,6 +315,31 @@ def test_whatever_a_model_raises_no_row_stays_behind(method: str, monkeypatch: p
         used.enter({1: FREE[0], 2: piped(0)})
         finish(used)
     used.leave([2])
+
+
+def test_a_call_ends_when_its_device_has_done_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a server that measures what a turn costs measures what it costs to ask for one."""
+    done: list[str] = []
+    work = SteppingEngine._enter, Flight.advance
+    monkeypatch.setattr(SteppingEngine, "_enter", lambda self, rows: (work[0](self, rows), done.append("entered"))[0])
+    monkeypatch.setattr(Flight, "advance", lambda self, rows: (work[1](self, rows), done.append("stepped"))[0])
+    monkeypatch.setattr("ros2_rfm_serving.engines.flow.stepping.settle", lambda device: done.append(f"{device} has settled"))
+    used = engine(num_steps=1)
+    used.enter({1: FREE[0]})
+    used.turn([1])
+    assert done == ["entered", "cpu has settled", "stepped", "cpu has settled"]
+
+
+def test_a_gpu_is_waited_for_on_the_stream_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[object] = []
+
+    def stream(device: object) -> torch.cuda.Stream:
+        return SimpleNamespace(synchronize=lambda: waited.append(device))  # type: ignore[return-value]
+
+    monkeypatch.setattr(torch.cuda, "current_stream", stream)
+    settle("cpu")
+    settle("cuda:1")
+    assert waited == ["cuda:1"]
 
 
 def test_an_observation_of_a_session_that_did_not_enter_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
