@@ -103,7 +103,7 @@ class FlowPolicy:
         blocks: tuple[Function, ...] = (self._tokens, *map(_alone, network.encoder), self._read_by_head)
         self._perception = [fast(block) for block in blocks]
         self._few_times = not options.fixed_shapes
-        self._modulation_at = lru_cache(maxsize=64)(lambda *times: network.modulation(torch.tensor(times, device=options.device)))
+        self._modulation_at = lru_cache(maxsize=1024)(lambda time: network.modulation(torch.tensor([time], device=options.device)))
 
     @property
     def contract(self) -> ModelContract:
@@ -181,12 +181,13 @@ class FlowPolicy:
         return (self._network.velocity_at(x, modulation, _pairs(context)),)
 
     def _modulation(self, time: Tensor) -> Tensor:
-        """Of few distinct times: the solver step's, and 0 of fixed rows. So it is computed once each, not per token and call."""
+        """Of few distinct times: those of solver steps, and 0 of fixed rows. So each is computed once, not per token and call, and is
+        the same in any company."""
         if torch.equal(time, time[:, :1].expand_as(time)):
             time = time[:, :1]  # nothing is fixed: a row's tokens share its time, and what broadcasts need not be read
         times, which = time.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        distinct = self._modulation_at(*times.tolist())
-        return distinct[0] if len(distinct) == 1 else distinct[which]
+        distinct = [self._modulation_at(each) for each in times.tolist()]
+        return distinct[0][0] if len(distinct) == 1 else torch.cat(distinct)[which]
 
 
 def _alone(block: nn.Module) -> Function:
