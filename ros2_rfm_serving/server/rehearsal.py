@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
@@ -19,6 +20,9 @@ REPEATS = 3
 BUDGET_S = 2.0
 """From the second run on; after it nothing more begins, but one run of one row and one of the largest batch, which are made in any
 case."""
+
+MOST_TURNS = 20
+"""Of a row. A model that takes more is asked for so many where it lets a request choose, and steps are alike."""
 
 Clock = Callable[[], float]
 """Seconds"""
@@ -36,6 +40,9 @@ def step_costs(engine: Engine, batch_size: int, request: InferenceRequest, clock
     Raises: `ModelError`, and whatever else a foreign engine does; nothing is left in flight.
     """
     steps = stepping(engine)
+    asked_turns = _num_turns(steps, request)
+    request = _shortened(steps, request)
+    times = asked_turns / _num_turns(steps, request)
     most = min(batch_size, steps.max_rows, engine.max_batch_size)
     _advance(engine, steps, [request] * most, clock)  # or what compiling takes would count, and rows go one by one for ever
     runs: dict[int, list[_Run]] = {}
@@ -47,8 +54,8 @@ def step_costs(engine: Engine, batch_size: int, request: InferenceRequest, clock
     return StepCosts(
         perceive_s=_table(runs, lambda run: run.perceive_s),
         step_s=_table(runs, lambda run: run.step_s),
-        whole_s=_table(runs, lambda run: run.whole_s),
-        num_turns=_num_turns(steps, request),
+        whole_s=_table(runs, lambda run: run.whole_s + (times - 1.0) * max(0.0, run.whole_s - run.perceive_s)),
+        num_turns=asked_turns,
         scatter=median(_scatter([run.whole_s for run in same]) for same in runs.values()),
     )
 
@@ -61,6 +68,11 @@ def _sizes(most: int) -> Iterator[int]:
 
 def _num_turns(steps: Stepping, request: InferenceRequest) -> int:
     return max(1, int(steps.num_turns(request)))
+
+
+def _shortened(steps: Stepping, request: InferenceRequest) -> InferenceRequest:
+    shorter = replace(request, num_steps=MOST_TURNS)
+    return shorter if _num_turns(steps, request) > MOST_TURNS == _num_turns(steps, shorter) else request
 
 
 def _runs(engine: Engine, steps: Stepping, requests: Sequence[InferenceRequest], clock: Clock, ends_s: float) -> list[_Run]:
@@ -93,7 +105,7 @@ def _advance(engine: Engine, steps: Stepping, requests: Sequence[InferenceReques
 
 
 def _stepped(steps: Stepping, rows: Mapping[int, InferenceRequest], clock: Clock) -> tuple[float, float, list[Answer]]:
-    """All of its turns: what a GPU computes is waited for in the last one. Raises: as `step_costs`."""
+    """All of its turns: rows that are done are worth more than those that are not. Raises: as `step_costs`."""
     most_turns, num_turns = _num_turns(steps, next(iter(rows.values()))), 0
     began_s = clock()
     for error in steps.enter(rows).values():

@@ -42,7 +42,7 @@ class FakeStepping(FakeEngine):
         self.costs(perceive_s, lambda rows: step_s)
 
     def num_turns(self, request: InferenceRequest) -> int:
-        return self.num_steps
+        return request.num_steps or self.num_steps
 
     def require_pipelining(self, pipelining: Pipelining, num_steps: int = 0) -> None: ...
 
@@ -50,7 +50,7 @@ class FakeStepping(FakeEngine):
         assert len(self.in_flight) + len(rows) <= self.max_rows and not self.in_flight.keys() & rows.keys()
         self.entered.append(list(rows))
         self._spend(self._perceive_s(len(rows)))
-        self.in_flight |= {number: (request, self.num_steps) for number, request in rows.items()}
+        self.in_flight |= {number: (request, self.num_turns(request)) for number, request in rows.items()}
         return {}
 
     def ready(self) -> Collection[int]:
@@ -65,7 +65,7 @@ class FakeStepping(FakeEngine):
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         self._spend(self._perceive_s(len(requests)))
-        for _ in range(self.num_steps):
+        for _ in range(max(map(self.num_turns, requests))):
             self._spend(self._step_s(len(requests)))
         return super().infer(requests)
 

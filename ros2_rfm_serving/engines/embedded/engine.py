@@ -181,8 +181,7 @@ class FlowPolicy:
         return (self._network.velocity_at(x, modulation, _pairs(context)),)
 
     def _modulation(self, time: Tensor) -> Tensor:
-        """Of few distinct times: those of solver steps, and 0 of fixed rows. So each is computed once, not per token and call, and is
-        the same in any company."""
+        """Of few distinct times: those of solver steps, and 0 of fixed rows. So each is computed once, not per token and call."""
         if torch.equal(time, time[:, :1].expand_as(time)):
             time = time[:, :1]  # nothing is fixed: a row's tokens share its time, and what broadcasts need not be read
         times, which = time.unique(return_inverse=True)  # type: ignore[no-untyped-call]

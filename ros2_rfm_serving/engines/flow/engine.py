@@ -17,6 +17,9 @@ from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_f
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract
 
+WARM_STEPS = 5
+"""Of each kind and size, when a model is warmed up; for kernels that are optimised when they have run a few times."""
+
 
 class FlowEngine(Engine):
     """A `VelocityModel` served through our loop.
@@ -95,8 +98,14 @@ class FlowEngine(Engine):
         size = self.padded(size)
         if size not in self._warm:
             for request in self._all_kinds():
-                self.infer([request] * size)
+                self.infer([replace(request, num_steps=self._warm_steps)] * size)
             self._warm.add(size)
+
+    @property
+    def _warm_steps(self) -> int:
+        """Every step is the same program: a few have seen all of it. 0: the model's own number."""
+        may_choose = most_steps(self._config) >= WARM_STEPS
+        return WARM_STEPS if may_choose and self._config.num_steps > WARM_STEPS else 0
 
     @property
     def _warm_sizes(self) -> tuple[int, ...]:

@@ -330,6 +330,16 @@ def test_a_call_ends_when_its_device_has_done_the_work(monkeypatch: pytest.Monke
     assert done == ["entered", "cpu has settled", "stepped", "cpu has settled"]
 
 
+@pytest.mark.parametrize("predicts", [Predicts.VELOCITY, Predicts.CHUNK])
+def test_a_warm_up_sees_every_program_and_not_every_step(predicts: Predicts, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    whole = FlowPolicy.velocity
+    monkeypatch.setattr(FlowPolicy, "velocity", lambda self, x, *rest: (calls.append(len(x)), whole(self, x, *rest))[1])
+    used = engine(predicts, num_steps=1 if predicts is Predicts.CHUNK else 400)
+    used.warm_up()
+    assert {1, used.max_batch_size} == {*calls} and len(calls) < 60
+
+
 def test_a_gpu_is_waited_for_on_the_stream_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[object] = []
 

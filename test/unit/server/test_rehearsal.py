@@ -57,6 +57,31 @@ def test_a_slow_model_is_run_once_alone_and_once_full_and_the_rest_lies_between(
     assert costs.step_s == pytest.approx([0.1 * n for n in range(1, 9)]) and costs.scatter == 0.0
 
 
+def test_a_model_of_many_steps_is_measured_by_a_few_of_them() -> None:
+    """Its turns are alike, and a server that counts a thousand of them for each size is ready a minute later."""
+    timed = Timed()
+    timed.engine.num_steps = 1000
+    costs, rows = timed.costs(), range(1, 9)
+    assert costs.step_s == pytest.approx([0.001 * n for n in rows]) and costs.num_turns == 1000
+    assert costs.whole_s == pytest.approx([0.010 + 0.002 * n + 1000 * 0.001 * n for n in rows])
+    assert len(timed.engine.turns) == rehearsal.MOST_TURNS * len(timed.engine.entered) < 1000
+
+
+class OfItsOwn(FakeStepping):
+    """A model whose requests may not choose."""
+
+    def num_turns(self, request: InferenceRequest) -> int:
+        return self.num_steps
+
+
+def test_a_model_that_takes_its_own_number_of_steps_is_measured_by_all_of_them() -> None:
+    timed = Timed(OfItsOwn)
+    timed.engine.num_steps = 50
+    costs = timed.costs(2)
+    assert costs.num_turns == 50 and costs.whole_s == pytest.approx([0.010 + 0.052 * n for n in (1, 2)])
+    assert len(timed.engine.turns) == 50 * len(timed.engine.entered)
+
+
 def test_what_differs_from_run_to_run_is_told() -> None:
     timed = Timed()
     draws = iter([0.5, 1.0, 1.1] * 1000)
