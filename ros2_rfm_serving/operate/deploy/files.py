@@ -13,6 +13,8 @@ from ros2_rfm_serving.errors import ConfigurationError
 
 Document = dict[str, Any]
 WIDTH = 160
+NO_TEXT_TO_OTHERS = re.compile(r"[-+.]?\d.*|[yn]", re.IGNORECASE)
+"""What readers of YAML 1.2, and those written in Go, take for a number or a truth value, and PyYAML for a text: 1e3, 0o17, y."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -26,8 +28,14 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    plain = text.replace("\n", "").replace("\t", "").isprintable()
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if not plain else "|" if "\n" in text else None)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=_style(text))
+
+
+def _style(text: str) -> str | None:
+    """None: PyYAML's choice."""
+    if not text.replace("\n", "").replace("\t", "").isprintable():
+        return '"'
+    return "|" if "\n" in text else "'" if NO_TEXT_TO_OTHERS.fullmatch(text) else None
 
 
 _Dumper.add_representer(str, _text)
