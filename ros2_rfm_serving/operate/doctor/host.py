@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.environment import VISIBLE, host_named, server_hosts
+from ros2_rfm_serving.factory.environment import VISIBLE, host_named, server_hosts, visible_devices
 from ros2_rfm_serving.factory.hosts import NO_DEVICE, Host
 from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
 
@@ -88,7 +88,7 @@ def _visible(here: list[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     if VISIBLE not in environment:
         return here
     known = {gpu.number: gpu for gpu in here} | {gpu.identity: gpu for gpu in here}
-    return [known[device.strip()] for device in environment[VISIBLE].split(",") if device.strip() in known]
+    return [known[device] for device in visible_devices(environment) if device in known]
 
 
 def _alike(declared: str, name: str) -> bool:
