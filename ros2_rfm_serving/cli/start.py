@@ -18,6 +18,8 @@ def main() -> None:
 
 
 def _doctor() -> None:
+    from ros2_rfm_serving.errors import RfmError
+
     try:
         import typer
 
@@ -26,6 +28,9 @@ def _doctor() -> None:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         app.command("doctor")(doctor)
         app(sys.argv[2:], prog_name="rfm doctor")
+    except RfmError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     except ImportError:  # not even what reads options and draws the table is here
         _plain_doctor()
 

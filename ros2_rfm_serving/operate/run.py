@@ -118,9 +118,20 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     choose_profile(nodes, factory.discovery.partition, options.logs)
     if options.host:
         nodes = part_of(nodes, factory, options.host, options.logs)
+        warn_of_another_machine(factory, options.host)
     if options.markers:
         nodes.append(_markers(factory, share() / "config", options.namespace))
     return nodes
+
+
+def warn_of_another_machine(factory: Factory, host: str) -> None:
+    from ros2_rfm_serving.operate.doctor.host import is_here
+
+    if not is_here(factory.hosts[host]):
+        text = (
+            f"warning: {factory.hosts[host].address} is not this machine's address: is this {host}? (`rfm doctor --host` says more)"
+        )
+        console.print(text, style="yellow", highlight=False, markup=False)
 
 
 def _recorder(folder: Path | None, namespace: str, factory: Factory) -> list[NodeSpec]:

@@ -54,11 +54,18 @@ def host_findings(
 
 def _address(name: str, host: Host) -> Finding:
     part, fix = f"{name}: address", "correct `address` in `hosts`, or start the host that this machine is"
+    if not is_here(host):
+        return Finding(part=part, verdict=Verdict.MISSING, found=f"{host.address} is not this machine's", fix=fix)
+    return Finding(part=part, verdict=Verdict.OK, found=str(host.address))
+
+
+def is_here(host: Host) -> bool:
+    """Its address is one of this machine's."""
     try:
         _bind(str(host.address), 0)
     except OSError:
-        return Finding(part=part, verdict=Verdict.MISSING, found=f"{host.address} is not this machine's", fix=fix)
-    return Finding(part=part, verdict=Verdict.OK, found=str(host.address))
+        return False
+    return True
 
 
 def _gpus(name: str, declared: Mapping[str, str], here: list[Gpu], environment: Mapping[str, str]) -> Finding:
