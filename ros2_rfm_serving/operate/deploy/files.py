@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,15 @@ def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[str]:
     left = [file for below in ours for file in sorted((folder / below).rglob("*")) if file.is_file()]
     extra = [file for file in left if str(file.relative_to(folder)) not in files]
     return [f"{file} is not of this factory: remove it if an earlier `rfm deploy` wrote it" for file in extra]
+
+
+def open_to_readers(folder: Path, names: Iterable[str]) -> None:
+    """Units and containers read them as users of their own, whatever the umask of who wrote them; no secret is in them."""
+    files = {Path(name) for name in names}
+    modes = dict.fromkeys(files, 0o644) | {parent: 0o755 for file in files for parent in file.parents if parent.name}
+    for path, mode in modes.items():
+        with suppress(PermissionError):  # somebody else's, which said the same already
+            (folder / path).chmod(mode)
 
 
 def _differs(file: Path, text: str) -> bool:
