@@ -92,6 +92,13 @@ def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[str]:
     return [f"{file} is not of this factory: remove it if an earlier `rfm deploy` wrote it" for file in extra]
 
 
+def _differs(file: Path, text: str) -> bool:
+    try:
+        return file.exists() and (not file.is_file() or file.read_bytes() != text.encode())
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(file), fix="choose another folder") from None
+
+
 def open_to_readers(folder: Path, names: Iterable[str]) -> None:
     """Units and containers read them as users of their own, whatever the umask of who wrote them; no secret is in them."""
     files = {Path(name) for name in names}
@@ -99,10 +106,3 @@ def open_to_readers(folder: Path, names: Iterable[str]) -> None:
     for path, mode in modes.items():
         with suppress(PermissionError):  # somebody else's, which said the same already
             (folder / path).chmod(mode)
-
-
-def _differs(file: Path, text: str) -> bool:
-    try:
-        return file.exists() and (not file.is_file() or file.read_bytes() != text.encode())
-    except OSError as error:
-        raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(file), fix="choose another folder") from None

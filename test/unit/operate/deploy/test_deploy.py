@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -294,19 +293,6 @@ def test_the_command_writes_all_of_it(repository: Path, tmp_path: Path) -> None:
     there = {path.name for path in (tmp_path / "out").iterdir()}
     assert there == {"README.md", "Dockerfile", "Dockerfile.dockerignore", "compose.yaml", "etc"}
     assert parsed((tmp_path / "out" / "compose.yaml").read_text())[0]["services"]["server_1"]["environment"]["ROS_DOMAIN_ID"] == "7"
-
-
-@pytest.mark.usefixtures("own_domain")
-def test_the_users_of_containers_and_units_can_read_what_somebody_careful_wrote(repository: Path, tmp_path: Path) -> None:
-    before = os.umask(0o077)
-    try:
-        file = str(repository / "config" / "factory_emulated.yaml")
-        assert CliRunner().invoke(app, ["deploy", "--compose", str(tmp_path / "out"), file]).exit_code == 0
-    finally:
-        os.umask(before)
-    for path in (tmp_path / "out").rglob("*"):
-        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
-    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700, "it may be anybody's folder"
 
 
 def test_options_are_frozen() -> None:
