@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import sys
 
+INTERRUPTED = 130
+"""As a shell has it: 128 + SIGINT."""
+
 
 def main() -> None:
+    try:
+        _main()
+    except KeyboardInterrupt:  # while it imports, or before a verb has begun to listen for it
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _main() -> None:
     if sys.argv[1:2] == ["doctor"]:
         _doctor()
         return
