@@ -30,11 +30,11 @@ from launch import LaunchDescription
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.factory.dds import dds_profile
-from ros2_rfm_serving.factory.environment import discovery_environment, on_host
+from ros2_rfm_serving.factory.environment import discovery_environment
 from ros2_rfm_serving.factory.nodes import node_list, recorder_node, write_parameters
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.operate.held_folder import HeldFolder
-from ros2_rfm_serving.ros.node.discovery_server import discovery_servers
+from ros2_rfm_serving.ros.node.discovery_server import part_of
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_read, use_partition, use_profile
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, LogLevel
 
@@ -79,8 +79,7 @@ def nodes(context):
     folder = HeldFolder("rfm_serving_launch_")  # removed at shutdown, or when this process ends, or by the next launch
     profile = profile_of(specs, factory.discovery.partition, folder.path)
     if value["host"]:
-        mine = on_host(specs, factory, value["host"], os.environ)
-        specs = [*discovery_servers(factory, value["host"], folder.path), *mine]
+        specs = part_of(specs, factory, value["host"], folder.path)
     actions = [RegisterEventHandler(OnShutdown(on_shutdown=lambda event, context: folder.cleanup())), *warned, *profile]
     actions += [SetEnvironmentVariable(name, text) if text else UnsetEnvironmentVariable(name) for name, text in heard.items()]
     for spec in [*recorder_node(value["record"], value["namespace"], factory), *specs]:
@@ -91,16 +90,16 @@ def nodes(context):
 
 
 def profile_of(specs, partition, folder):
-    """The Fast DDS profile that holds what their cameras make, in the descriptor's partition; none where the user has chosen a
-    profile or a middleware."""
-    profile, environment = dds_profile(specs), dict(os.environ)
-    chosen = is_read() and use_profile(profile.file, environment)
+    """The Fast DDS profile that holds what their cameras make, or that the user has chosen, in the descriptor's partition; none
+    where it is what they have anyway."""
+    profile, environment, actions = dds_profile(specs), dict(os.environ), []
+    if is_read() and use_profile(profile.file, environment):
+        actions.append(LogInfo(msg=f"Fast DDS profile {profile.file}: {profile.reason} (another one: {PROFILES_FILE})"))
     if partition:
         use_partition(partition, folder, environment)
-    if not chosen:
-        return []
-    said = LogInfo(msg=f"Fast DDS profile {profile.file}: {profile.reason} (another one: {PROFILES_FILE})")
-    return [SetEnvironmentVariable(PROFILES_FILE, environment[PROFILES_FILE]), said]
+    if environment != os.environ:
+        actions.append(SetEnvironmentVariable(PROFILES_FILE, environment[PROFILES_FILE]))
+    return actions
 
 
 def node(spec, file, value):

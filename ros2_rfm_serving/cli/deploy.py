@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.operate.inputs import FactoryFile, Profiles, console, load_inputs
+from ros2_rfm_serving.operate.inputs import FactoryFile, Inputs, Profiles, console, load_inputs
 from ros2_rfm_serving.ros.node.process import LogLevel
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.operate.deploy.options import Options
 
 
 def deploy(
@@ -43,13 +46,8 @@ def deploy(
     Exit code: 0, or 2 when something is wrong with the descriptor, or a file would be overwritten.
     """
     from ros2_rfm_serving.factory.environment import discovery_environment
-    from ros2_rfm_serving.operate.deploy.files import write
     from ros2_rfm_serving.operate.deploy.options import Kind, Options
-    from ros2_rfm_serving.operate.deploy.planning import elsewhere, plan
-    from ros2_rfm_serving.operate.deploy.writing import files
-    from ros2_rfm_serving.operate.drafts import check_nodes
     from ros2_rfm_serving.operate.running import prepare_environment, ros_domain
-    from ros2_rfm_serving.scheduler import start_fleet
 
     asked = {Kind.KUBERNETES: kubernetes, Kind.COMPOSE: compose, Kind.SYSTEMD: systemd}
     kinds = [kind for kind, wanted in asked.items() if wanted]
@@ -74,12 +72,24 @@ def deploy(
         etc=etc.rstrip("/"),
         prefix=prefix.rstrip("/"),
     )
+    _write(folder, inputs, options, force)
+
+
+def _write(folder: Path, inputs: Inputs, options: Options, force: bool) -> None:
+    """Raises: `RfmError` before there is a file."""
+    from ros2_rfm_serving.operate.deploy.files import open_to_readers, write
+    from ros2_rfm_serving.operate.deploy.planning import elsewhere, plan
+    from ros2_rfm_serving.operate.deploy.writing import files
+    from ros2_rfm_serving.operate.drafts import check_nodes
+    from ros2_rfm_serving.scheduler import start_fleet
+
     start_fleet(inputs.factory, inputs.factory.robots, inputs.profile, inputs.catalogue, epoch=1)  # as `rfm up` asks first
     planned = plan(inputs.factory, inputs.catalogue, options)
     written = files(planned)
     warnings = check_nodes([process.node for process in planned.processes], inputs.factory.file)
     warnings += elsewhere(planned, inputs.catalogue)
     warnings += write(folder, written, force=force)
+    open_to_readers(folder, written)
     for warning in warnings:
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     console.print(

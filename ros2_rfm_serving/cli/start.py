@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import sys
 
+INTERRUPTED = 130
+"""As a shell has it: 128 + SIGINT."""
+
 
 def main() -> None:
+    try:
+        _main()
+    except KeyboardInterrupt:  # while it imports, or before a verb has begun to listen for it
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _main() -> None:
     if sys.argv[1:2] == ["doctor"]:
         _doctor()
         return
@@ -18,6 +28,8 @@ def main() -> None:
 
 
 def _doctor() -> None:
+    from ros2_rfm_serving.errors import RfmError
+
     try:
         import typer
 
@@ -26,6 +38,9 @@ def _doctor() -> None:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         app.command("doctor")(doctor)
         app(sys.argv[2:], prog_name="rfm doctor")
+    except RfmError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     except ImportError:  # not even what reads options and draws the table is here
         _plain_doctor()
 

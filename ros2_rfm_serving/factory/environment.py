@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import takewhile
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.descriptor import Factory
 from ros2_rfm_serving.factory.discovery import Mode
-from ros2_rfm_serving.factory.hosts import Host
+from ros2_rfm_serving.factory.hosts import DEVICE, Host
 from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 
@@ -72,6 +73,12 @@ def on_host(nodes: Iterable[NodeSpec], factory: Factory, host: str, environment:
     return [replace(node, environment={**node.environment, **gpu_environment(node, environment)}) for node in mine]
 
 
+def visible_devices(environment: Mapping[str, str]) -> list[str]:
+    """As CUDA reads them: what stands behind one that is none, such as -1, is not seen."""
+    listed = (device.strip() for device in environment[VISIBLE].split(","))
+    return list(takewhile(DEVICE.fullmatch, listed))
+
+
 def gpu_environment(node: NodeSpec, environment: Mapping[str, str]) -> dict[str, str]:
     """Of a model server that has a GPU of its own. Indices count within what this process may see itself.
 
@@ -81,7 +88,7 @@ def gpu_environment(node: NodeSpec, environment: Mapping[str, str]) -> dict[str,
         return {}
     if VISIBLE not in environment or not node.device.isdecimal():
         return {VISIBLE: node.device, ORDER: environment.get(ORDER, "PCI_BUS_ID")}
-    visible = [device.strip() for device in environment[VISIBLE].split(",") if device.strip()]
+    visible = visible_devices(environment)
     if int(node.device) >= len(visible):
         raise ConfigurationError(
             f"{node.name} is to run on GPU {node.device} of {node.host}, and {VISIBLE} shows {len(visible)}",

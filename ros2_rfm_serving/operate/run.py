@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -106,6 +105,7 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     from ros2_rfm_serving.factory.nodes import node_list
     from ros2_rfm_serving.operate.drafts import check_nodes
     from ros2_rfm_serving.profiles import load_profiles
+    from ros2_rfm_serving.ros.node.discovery_server import part_of
     from ros2_rfm_serving.ros.node.runtime import share
     from ros2_rfm_serving.scheduler import start_fleet
 
@@ -117,24 +117,21 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     choose_profile(nodes, factory.discovery.partition, options.logs)
     if options.host:
-        nodes = part_of(nodes, factory, options)
+        nodes = part_of(nodes, factory, options.host, options.logs)
+        warn_of_another_machine(factory, options.host)
     if options.markers:
         nodes.append(_markers(factory, share() / "config", options.namespace))
     return nodes
 
 
-def part_of(nodes: list[NodeSpec], factory: Factory, options: Options) -> list[NodeSpec]:
-    """What runs on a host, its discovery server first. Raises: `ConfigurationError` when that is nothing."""
-    from ros2_rfm_serving.factory.environment import on_host
-    from ros2_rfm_serving.ros.node.discovery_server import discovery_servers
+def warn_of_another_machine(factory: Factory, host: str) -> None:
+    from ros2_rfm_serving.operate.doctor.host import is_here
 
-    mine = [*discovery_servers(factory, options.host, options.logs), *on_host(nodes, factory, options.host, os.environ)]
-    if not mine:
-        fix = "name its tasks in `robots`, or leave it out"
-        raise ConfigurationError(
-            "nothing of the factory runs on this host", file=factory.file, key=f"hosts.{options.host}", fix=fix
+    if not is_here(factory.hosts[host]):
+        text = (
+            f"warning: {factory.hosts[host].address} is not this machine's address: is this {host}? (`rfm doctor --host` says more)"
         )
-    return mine
+        console.print(text, style="yellow", highlight=False, markup=False)
 
 
 def _recorder(folder: Path | None, namespace: str, factory: Factory) -> list[NodeSpec]:

@@ -177,8 +177,9 @@ def observing(board: Board, namespace: str, *, discover: bool = False) -> Iterat
 
 @contextmanager
 def spinning(make: Callable[[], N]) -> Iterator[N]:
-    """A node of this process, on a thread of its own."""
+    """A node of this process, on a thread of its own. Raises: `ConfigurationError` for a name that no topic can have."""
     import rclpy
+    from rclpy.exceptions import NameValidationException
     from rclpy.signals import SignalHandlerOptions
 
     from ros2_rfm_serving.ros.node.middleware import use_profile
@@ -188,8 +189,11 @@ def spinning(make: Callable[[], N]) -> Iterator[N]:
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = make()
-    except BaseException:
+    except BaseException as error:
         rclpy.try_shutdown()
+        if isinstance(error, NameValidationException):
+            fix = "names are of letters, digits and underscores, a letter first"
+            raise ConfigurationError(" ".join(str(error).split()).rstrip(" ^"), fix=fix) from None
         raise
     spinner, ending = executor(), threading.Event()
     spinner.add_node(node)

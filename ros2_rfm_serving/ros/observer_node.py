@@ -54,14 +54,16 @@ class ObserverNode(Node):
     def _alive(self) -> None:
         self._board.looked_s = clock()
 
-    def watch_server(self, server: str) -> None:
+    def watch_server(self, server: str) -> Any:
+        """Its status' subscription."""
         events = SubscriptionEventCallbacks(liveliness=lambda event: self._on_liveliness(server, event))
         topic = self._names.server(server, "status")
-        self._hear(msg.ServerStatus, topic, self._on_server, qos.SERVER_STATUS, event_callbacks=events)
+        return self._hear(msg.ServerStatus, topic, self._on_server, qos.SERVER_STATUS, event_callbacks=events)
 
-    def watch_robot(self, robot: str) -> None:
-        self._hear(msg.RobotStatus, self._names.robot(robot, "rfm/status"), self._on_robot, qos.ROBOT_STATUS)
+    def watch_robot(self, robot: str) -> Any:
+        """Its status' subscription."""
         self._hear(msg.EpisodeScore, self._names.robot(robot, "world/score"), self._on_score, qos.SCORE)
+        return self._hear(msg.RobotStatus, self._names.robot(robot, "rfm/status"), self._on_robot, qos.ROBOT_STATUS)
 
     def factory_is_running(self) -> bool:
         """Whether somebody publishes a schedule that is heard here: the graph also shows those of other DDS partitions."""

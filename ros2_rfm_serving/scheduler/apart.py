@@ -36,28 +36,40 @@ class _Seats:
         pinned = _pinned(servers, problem)
         self._free = [i for i, name in enumerate(self.names) if name not in pinned]
         self._able = [[j for j, other in enumerate(servers) if j != i and able(other, s)] for i, s in enumerate(servers)]
-        self._serves = [i for i, server in enumerate(servers) if server.streams and self._able[i]]
+        self._serves = {i for i, server in enumerate(servers) if server.streams and self._able[i]}
+        self._depends: dict[int, set[int]] = {i: {i} for i in range(len(self.names))}
+        """Position -> whose cover changes with the name in it."""
+        for i, others in enumerate(self._able):
+            for j in others:
+                self._depends[j].add(i)
 
     def cover(self, position: int) -> None:
         """By the one exchange of two names that covers most, if any covers more than now."""
         if position not in self._serves or self._is_covered(position):
             return
-        best, most = None, self._num_covered()
+        best, most = None, 0
         for one in {position, *self._able[position]} & set(self._free):
             for other in self._free:
-                if other != one and self._types[other] == self._types[one]:
-                    self._exchange(one, other)
-                    if (num := self._num_covered()) > most:
-                        best, most = (one, other), num
-                    self._exchange(one, other)
+                if self._is_exchange(one, other) and (gain := self._gain(one, other)) > most:
+                    best, most = (one, other), gain
         if best:
             self._exchange(*best)
 
+    def _is_exchange(self, one: int, other: int) -> bool:
+        """Of two names of one host, nobody would notice it."""
+        return self._types[other] == self._types[one] and self._problem.apart(self.names[one], self.names[other])
+
+    def _gain(self, one: int, other: int) -> int:
+        """How many more would be covered."""
+        touched = (self._depends[one] | self._depends[other]) & self._serves
+        before = sum(map(self._is_covered, touched))
+        self._exchange(one, other)
+        after = sum(map(self._is_covered, touched))
+        self._exchange(one, other)
+        return after - before
+
     def _exchange(self, one: int, other: int) -> None:
         self.names[one], self.names[other] = self.names[other], self.names[one]
-
-    def _num_covered(self) -> int:
-        return sum(map(self._is_covered, self._serves))
 
     def _is_covered(self, position: int) -> bool:
         return any(self._problem.apart(self.names[position], self.names[other]) for other in self._able[position])

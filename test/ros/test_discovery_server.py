@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +26,17 @@ while True:
     talker.publish(String(data=sys.argv[1]))
     rclpy.spin_once(node, timeout_sec=0.1)
 """
+
+
+def test_a_port_that_another_one_has_is_said(tmp_path: Path, ros_domain: int) -> None:
+    with socket.socket(type=socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        environment = {**os.environ, PROFILES_FILE: str(server_profile("127.0.0.1", port, tmp_path))}
+        command = [sys.executable, "-W", "ignore", "-c", SERVE]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 1 and "Traceback" not in ran.stderr
+    assert f"UDP port 127.0.0.1:{port} cannot be had" in ran.stderr, ran.stderr
 
 
 class Hall:

@@ -10,6 +10,13 @@ from .server_fleet import serving
 from .test_server_ends import settle
 
 
+def test_a_name_that_nobody_can_have_is_said(ros_domain: int) -> None:
+    for name in ("s 1", ""):
+        command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "drain", name]
+        ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 2 and ran.stderr.startswith("error: Invalid ") and ran.stderr.count("\n") == 1, ran.stderr
+
+
 def test_of_two_who_drain_a_server_at_once_each_returns_when_it_has_finished(ros_domain: int, tmp_path: Path) -> None:
     robots = ["r1", "r2", "r3"]
     slow = {"batch_s": 0.8, "batch_size": 1, "dispatch": "fifo", "drain_timeout_s": 30.0}

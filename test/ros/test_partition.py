@@ -11,11 +11,12 @@ from ros2_rfm_serving.ros.node.middleware import use_partition, use_profile
 
 SPEAK = """
 import rclpy, time
-from rfm_serving.msg import Schedule
+from rfm_serving.msg import RobotStatus, Schedule
 from ros2_rfm_serving.ros.wire import qos
 rclpy.init(args=[])
 node = rclpy.create_node("scheduler")
 said = node.create_publisher(Schedule, "/rfm/schedule", qos.SCHEDULE)
+status = node.create_publisher(RobotStatus, "/arm_1/rfm/status", qos.ROBOT_STATUS)  # silent: hung, or elsewhere
 print("there", flush=True)
 time.sleep(120)
 """
@@ -23,12 +24,13 @@ LOOK = """
 import sys, time
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.operate.running import observing
-with observing(Board([], []), "") as observer:
+board = Board([], [])
+with observing(board, "", discover=True) as observer:
     end_s = time.monotonic() + 60
-    while not observer.count_publishers("/rfm/schedule") and time.monotonic() < end_s:
+    while not observer.count_publishers("/arm_1/rfm/status") and time.monotonic() < end_s:
         time.sleep(0.1)
-    time.sleep(1.0)
-    print(observer.count_publishers("/rfm/schedule"), observer.factory_is_running())
+    time.sleep(3.0)
+    print(observer.count_publishers("/arm_1/rfm/status"), observer.factory_is_running(), *board.robots)
 """
 
 
@@ -45,12 +47,12 @@ def test_a_factory_in_another_partition_is_shown_by_the_graph_and_not_heard(tmp_
     )
     try:
         assert scheduler.stdout and scheduler.stdout.readline() == "there\n"
-        for partition, heard in (("hall_4", "False"), ("hall_3", "True")):
+        for partition, heard in (("hall_4", ["False"]), ("hall_3", ["True", "arm_1"])):
             command = [sys.executable, "-W", "ignore", "-c", LOOK]
             looked = subprocess.run(
                 command, env=in_partition(partition, tmp_path), capture_output=True, text=True, timeout=120, check=True
             )
-            assert looked.stdout.split()[-2:] == ["1", heard], (partition, looked)
+            assert looked.stdout.split() == ["1", *heard], (partition, looked)
     finally:
         scheduler.kill()
         scheduler.communicate()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
 from ros2_rfm_serving.types.following import SILENT_AFTER_S as SCHEDULE_SILENT_AFTER_S
 
@@ -21,6 +23,8 @@ def is_up(row: RobotRow | ServerRow, now_s: float) -> bool:
 def not_alive(board: Board, now_s: float) -> list[str]:
     """Of who looks."""
     silent_s = now_s - board.looked_s
+    if math.isinf(silent_s):
+        return ["the graph has not been looked at yet"]
     return [f"the graph was last looked at {silent_s:.1f} s ago"] if silent_s > READS_WITHIN_S else []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from ros2_rfm_serving.errors import ConfigurationError
 
 Document = dict[str, Any]
 WIDTH = 160
+NO_TEXT_TO_OTHERS = re.compile(r"[-+.]?\d.*|[yn]", re.IGNORECASE)
+"""What readers of YAML 1.2, and those written in Go, take for a number or a truth value, and PyYAML for a text: 1e3, 0o17, y."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -26,8 +29,14 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    plain = text.replace("\n", "").replace("\t", "").isprintable()
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if not plain else "|" if "\n" in text else None)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=_style(text))
+
+
+def _style(text: str) -> str | None:
+    """None: PyYAML's choice."""
+    if not text.replace("\n", "").replace("\t", "").isprintable():
+        return '"'
+    return "|" if "\n" in text else "'" if NO_TEXT_TO_OTHERS.fullmatch(text) else None
 
 
 _Dumper.add_representer(str, _text)
@@ -88,3 +97,12 @@ def _differs(file: Path, text: str) -> bool:
         return file.exists() and (not file.is_file() or file.read_bytes() != text.encode())
     except OSError as error:
         raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(file), fix="choose another folder") from None
+
+
+def open_to_readers(folder: Path, names: Iterable[str]) -> None:
+    """Units and containers read them as users of their own, whatever the umask of who wrote them; no secret is in them."""
+    files = {Path(name) for name in names}
+    modes = dict.fromkeys(files, 0o644) | {parent: 0o755 for file in files for parent in file.parents if parent.name}
+    for path, mode in modes.items():
+        with suppress(PermissionError):  # somebody else's, which said the same already
+            (folder / path).chmod(mode)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ros2_rfm_serving.operate.deploy import compose, pods, systemd
 from ros2_rfm_serving.operate.deploy.files import slug
-from ros2_rfm_serving.operate.deploy.images import targets
+from ros2_rfm_serving.operate.deploy.images import server_extras, targets
 from ros2_rfm_serving.operate.deploy.options import ACCOUNT, Kind
 from ros2_rfm_serving.operate.deploy.processes import Plan, Role
 
@@ -36,8 +36,7 @@ def _kubernetes(plan: Plan) -> Iterator[str]:
     yield "## Put in place\n\nA namespace of its own for each factory.\n"
     yield from _commands("kubectl create namespace rfm", "kubectl config set-context --current --namespace rfm")
     if plan.secrets:
-        yield f"Its secrets, from a file `{compose.SECRETS}` with a line for each of these:\n"
-        yield from _commands(*(f"{name}=..." for name in plan.secrets))
+        yield from _secrets(f"Its secrets, from a file `{compose.SECRETS}`", plan.secrets)
         yield from _commands(f"kubectl create secret generic {pods.SECRETS} --from-env-file={compose.SECRETS}")
     if labels := list(dict.fromkeys(_labels(plan))):
         yield "Labels that say which node is which:\n"
@@ -73,9 +72,7 @@ def _discovery(plan: Plan) -> str:
 
 
 def _compose(plan: Plan) -> Iterator[str]:
-    if plan.secrets:
-        yield f"## Put in place\n\n`{compose.SECRETS}` beside `compose.yaml`, of mode 600, with a line for each of these:\n"
-        yield from _commands(*(f"{name}=..." for name in plan.secrets))
+    yield from _secrets(f"## Put in place\n\n`{compose.SECRETS}` beside `compose.yaml`, of mode 600,", plan.secrets)
     if any(process.gpu for process in plan.processes):
         yield "NVIDIA's container toolkit on each machine with a GPU.\n"
     yield "## Start, look, end\n"
@@ -93,9 +90,9 @@ def _compose(plan: Plan) -> Iterator[str]:
 def _systemd(plan: Plan) -> Iterator[str]:
     prefix, etc = plan.options.prefix, plan.options.etc
     if prefix:
-        engines = ",".join(("metrics", *(["metaworld"] if plan.has(Role.WORLD) else [])))
-        yield f"rfm_serving is expected at `{prefix}` on each machine, and beside servers what their engines need:\n"
-        yield from _commands(f"python3 -m venv {prefix}", f"{prefix}/bin/pip install 'ros2-rfm-serving[{engines}]'")
+        extras = ",".join(sorted({*server_extras(plan), *(["metaworld"] if plan.has(Role.WORLD) else [])}))
+        yield f"rfm_serving is expected at `{prefix}` on each machine, from the wheel that `make wheel` makes in a checkout:\n"
+        yield from _commands(f"python3 -m venv {prefix}", f'{prefix}/bin/pip install "$(echo dist/*.whl)[{extras}]"')
     for host in plan.hosts:
         here = f"{host}/" if host else ""
         yield f"## On {host}\n" if host else "## Put in place\n"
@@ -104,9 +101,8 @@ def _systemd(plan: Plan) -> Iterator[str]:
             f"sudo mkdir -p {etc} && sudo cp -r {here}etc/. {etc}/",
             f"sudo install -m 644 -t /etc/systemd/system {here}units/* && sudo systemctl daemon-reload",
         )
-        if secrets := sorted({name for process in plan.on(host) for name in process.secrets}):
-            yield f"`{etc}/{systemd.SECRETS}`, of root and mode 600, with a line for each of these:\n"
-            yield from _commands(*(f"{name}=..." for name in secrets))
+        secrets = sorted({name for process in plan.on(host) for name in process.secrets})
+        yield from _secrets(f"`{etc}/{systemd.SECRETS}`, of root and mode 600,", secrets)
         units = " ".join(f"rfm-{process.name}" for process in plan.on(host))
         yield from _commands(
             f"sudo systemctl enable --now {systemd.TARGET} rfm-metrics {units}",
@@ -115,6 +111,12 @@ def _systemd(plan: Plan) -> Iterator[str]:
             f"sudo systemctl stop {systemd.TARGET}      # servers finish what they have",
         )
     yield f"Units run as the user `{ACCOUNT}`; a GPU's device files have to be open to it.\n"
+
+
+def _secrets(where: str, names: Sequence[str]) -> Iterator[str]:
+    if names:
+        yield f"{where} with a line for each of these:\n"
+        yield from _commands(*(f"{name}=..." for name in names))
 
 
 def _commands(*lines: str) -> Iterator[str]:

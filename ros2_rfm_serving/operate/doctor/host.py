@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.environment import VISIBLE, host_named, server_hosts
+from ros2_rfm_serving.factory.environment import VISIBLE, host_named, server_hosts, visible_devices
 from ros2_rfm_serving.factory.hosts import NO_DEVICE, Host
 from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
 
@@ -54,11 +54,18 @@ def host_findings(
 
 def _address(name: str, host: Host) -> Finding:
     part, fix = f"{name}: address", "correct `address` in `hosts`, or start the host that this machine is"
+    if not is_here(host):
+        return Finding(part=part, verdict=Verdict.MISSING, found=f"{host.address} is not this machine's", fix=fix)
+    return Finding(part=part, verdict=Verdict.OK, found=str(host.address))
+
+
+def is_here(host: Host) -> bool:
+    """Its address is one of this machine's."""
     try:
         _bind(str(host.address), 0)
     except OSError:
-        return Finding(part=part, verdict=Verdict.MISSING, found=f"{host.address} is not this machine's", fix=fix)
-    return Finding(part=part, verdict=Verdict.OK, found=str(host.address))
+        return False
+    return True
 
 
 def _gpus(name: str, declared: Mapping[str, str], here: list[Gpu], environment: Mapping[str, str]) -> Finding:
@@ -88,7 +95,7 @@ def _visible(here: list[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
     if VISIBLE not in environment:
         return here
     known = {gpu.number: gpu for gpu in here} | {gpu.identity: gpu for gpu in here}
-    return [known[device.strip()] for device in environment[VISIBLE].split(",") if device.strip() in known]
+    return [known[device] for device in visible_devices(environment) if device in known]
 
 
 def _alike(declared: str, name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rclpy.node import Node
@@ -54,6 +54,11 @@ def look(node: Node, names: qos.Names) -> There:
     )
 
 
+def _connected(names: frozenset[str], ears: Mapping[str, Any]) -> Iterator[str]:
+    """Those with a publisher that is of this partition."""
+    return (name for name in names & ears.keys() if ears[name] is None or ears[name].get_publisher_count())
+
+
 def _usable(names: frozenset[str]) -> frozenset[str]:
     """A schedule may come from anybody."""
     return frozenset(name for name in names if NAME.fullmatch(name))
@@ -62,12 +67,15 @@ def _usable(names: frozenset[str]) -> frozenset[str]:
 class DiscoveringNode(ObserverNode):
     """Watches robots and servers as they come, those of the schedule even before, and forgets who has gone for good.
 
+    The graph also names those of other DDS partitions: on the board is who is heard, or who could be.
+
     Subscriptions are never let go of: they cost nothing, and destroying one may crash the executor (ros2/rclpy#1644).
     """
 
     def __init__(self, board: Board, fleet_namespace: str = "") -> None:
         super().__init__(board, fleet_namespace)
-        self._watched = set(board.robots), set(board.servers)
+        self._ears: tuple[dict[str, Any], dict[str, Any]] = dict.fromkeys(board.robots), dict.fromkeys(board.servers)
+        """Robots and servers that are watched -> the subscription to their status; None: since before there was a look."""
         self._there_s: dict[str, float] = {}
         """When somebody was last there, or was to be."""
         self._look_s = -math.inf
@@ -91,19 +99,29 @@ class DiscoveringNode(ObserverNode):
 
     def look(self) -> None:
         board, found = self._board, look(self, self._names)
-        robots, servers = found.robots | _usable(board.planned_robots), found.servers | _usable(board.planned_servers)
-        self._add(robots, servers)
-        self._forget(robots | servers)
+        heard = [frozenset(_connected(names, ears)) for names, ears in zip(found, self._ears, strict=True)]
+        self._add(heard[0] | _usable(board.planned_robots), heard[1] | _usable(board.planned_servers))
+        self._watch(found)
+        self._forget(heard[0] | heard[1] | _usable(board.planned_robots | board.planned_servers))
+
+    def _on_robot(self, message: Any) -> None:
+        if (name := message.header.frame_id) in self._ears[0] and name not in self._board.robots:
+            self._board.add(robots=[name])
+        super()._on_robot(message)
+
+    def _on_server(self, message: Any) -> None:
+        if (name := message.header.frame_id) in self._ears[1] and name not in self._board.servers:
+            self._board.add(servers=[name])
+        super()._on_server(message)
 
     def _add(self, robots: frozenset[str], servers: frozenset[str]) -> None:
-        self._watch(robots, self._watched[0], self.watch_robot)
-        self._watch(servers, self._watched[1], self.watch_server)
-        self._board.add(robots=sorted(robots & self._watched[0]), servers=sorted(servers & self._watched[1]))
+        self._watch(There(robots, servers))
+        self._board.add(robots=sorted(robots & self._ears[0].keys()), servers=sorted(servers & self._ears[1].keys()))
 
-    def _watch(self, found: frozenset[str], watched: set[str], watch: Callable[[str], None]) -> None:
-        for name in sorted(found - watched)[: MAX_WATCHED - len(watched)]:
-            watched.add(name)
-            watch(name)
+    def _watch(self, found: There) -> None:
+        for names, ears, watch in zip(found, self._ears, (self.watch_robot, self.watch_server), strict=True):
+            for name in sorted(names - ears.keys())[: MAX_WATCHED - len(ears)]:
+                ears[name] = watch(name)
 
     def _forget(self, there: frozenset[str]) -> None:
         now_s = clock()

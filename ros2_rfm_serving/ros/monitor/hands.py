@@ -33,11 +33,13 @@ DONE = {"drain": "takes nothing new, and finishes what it has", "activate": "tak
 
 @dataclass
 class _Waiting:
-    client: Any
+    find: Callable[[], Any]
+    """Its client; None: the graph does not name the service yet."""
     request: Any
     read: Callable[[Any], Answer]
     answer: Future[Answer]
     ends_s: float
+    client: Any = None
     asked: Any = None
     """rclpy's future."""
 
@@ -68,9 +70,9 @@ class Hands:
         self._waiting = [one for one in self._waiting if not self._settle(one)]
 
     def _begin(self, action: str, target: str, task: str, answer: Future[Answer]) -> None:
-        names, read, profile = self._names, _trigger, None
+        names, read, profile, topic = self._names, _trigger, None, ""
         if action in TRANSITIONS:
-            kind, topic = ChangeState, self._lifecycle_of(target)
+            kind = ChangeState
             request = ChangeState.Request(transition=Transition(id=TRANSITIONS[action]))
             read = lambda response: _lifecycle(action, response)  # noqa: E731
         elif action in ("admit", "release"):
@@ -80,14 +82,18 @@ class Hands:
                 kind, topic, request = srv.ReleaseRobot, names.release_robot, srv.ReleaseRobot.Request(robot=target)
         else:
             kind, topic, request = Trigger, names.robot(target, f"rfm/{action}"), Trigger.Request()
-        client = self._client(kind, topic, profile)
-        self._waiting.append(_Waiting(client, request, read, answer, clock() + FOUND_WITHIN_S))
+
+        def find() -> Any:
+            found = topic or self._lifecycle_of(target)
+            return self._client(kind, found, profile) if found else None
+
+        self._waiting.append(_Waiting(find, request, read, answer, clock() + FOUND_WITHIN_S))
 
     def _lifecycle_of(self, server: str) -> str:
-        """Its node may have any name in the server's namespace."""
+        """Its node may have any name in the server's namespace. Empty: the graph has none yet."""
         below = self._names.server(server, "")
         offered = (name for name, kinds in self._node.get_service_names_and_types() if CHANGE_STATE in kinds)
-        return next((name for name in offered if name.startswith(below)), f"{below}model_server/change_state")
+        return next((name for name in offered if name.startswith(below)), "")
 
     def _client(self, kind: Any, topic: str, profile: Any) -> Any:
         if topic not in self._clients:
@@ -97,7 +103,8 @@ class Hands:
 
     def _settle(self, one: _Waiting) -> bool:
         """Whether it is over."""
-        if one.asked is None and one.client.service_is_ready():
+        one.client = one.client or one.find()
+        if one.asked is None and one.client is not None and one.client.service_is_ready():
             one.asked, one.ends_s = one.client.call_async(one.request), clock() + ANSWERED_WITHIN_S
         if one.asked is not None and one.asked.done():
             _say(one.answer, one.read(one.asked.result()))
@@ -107,7 +114,7 @@ class Hands:
         problem = "is not there" if one.asked is None else "does not answer; it may still come about"
         if one.asked is not None:
             one.client.remove_pending_request(one.asked)
-        _say(one.answer, Answer(False, f"{one.client.srv_name} {problem}"))
+        _say(one.answer, Answer(False, f"{one.client.srv_name if one.client else 'its service'} {problem}"))
         return True
 
 

@@ -42,13 +42,13 @@ class LookingNode(DiscoveringNode):
         heard.diagnoses = {name: said for name, said in heard.diagnoses.items() if name.rpartition(": ")[0] in known}
         return heard
 
-    def watch_robot(self, robot: str) -> None:
+    def watch_robot(self, robot: str) -> Any:
         self.heard.expected_s[robot] = clock()
-        super().watch_robot(robot)
+        return super().watch_robot(robot)
 
-    def watch_server(self, server: str) -> None:
+    def watch_server(self, server: str) -> Any:
         self.heard.expected_s[server] = clock()
-        super().watch_server(server)
+        return super().watch_server(server)
 
     def _on_schedule(self, message: Any) -> None:
         super()._on_schedule(message)

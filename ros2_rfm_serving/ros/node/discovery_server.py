@@ -1,13 +1,25 @@
-"""The discovery server of a host, as one of the processes that it starts."""
+"""What runs on a host: its part of a factory's processes, before them its discovery server."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.environment import SERVERS, SUPER_CLIENT, server_hosts
+from ros2_rfm_serving.factory.environment import SERVERS, SUPER_CLIENT, on_host, server_hosts
 from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, server_profile
+
+
+def part_of(nodes: Iterable[NodeSpec], factory: Factory, host: str, folder: Path) -> list[NodeSpec]:
+    """What runs on a host. folder: of profiles. Raises: `ConfigurationError` when that is nothing."""
+    mine = [*discovery_servers(factory, host, folder), *on_host(nodes, factory, host, os.environ)]
+    if not mine:
+        fix = "name its tasks in `robots`, or leave it out"
+        raise ConfigurationError("nothing of the factory runs on this host", file=factory.file, key=f"hosts.{host}", fix=fix)
+    return mine
 
 
 def discovery_servers(factory: Factory, host: str, folder: Path) -> list[NodeSpec]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ OLDER_PROFILES_FILE = "FASTRTPS_DEFAULT_PROFILES_FILE"
 FILE_IN_THIS_FOLDER = "DEFAULT_FASTDDS_PROFILES.xml"
 """Which Fast DDS reads by itself."""
 _SERVES = "<discoveryProtocol>SERVER</discoveryProtocol>"
+_LISTENS = re.compile(r"<udpv4><address>(.*?)</address><port>(\d+)</port>")
 _IN_PARTITION = """\
     <data_{kind} profile_name="{kind}_in_partition" is_default_profile="true">
       <qos><partition><names><name>{partition}</name></names></partition></qos>
@@ -76,6 +78,12 @@ def server_profile(address: str, port: int, folder: Path) -> Path:
 
 def is_server_profile(file: str) -> bool:
     return Path(file).is_file() and _SERVES in _read(Path(file))
+
+
+def server_address(file: str) -> str:
+    """That a server profile listens on, as <address>:<port>; empty: it is none."""
+    found = _LISTENS.search(_read(Path(file))) if is_server_profile(file) else None
+    return ":".join(found.groups()) if found else ""
 
 
 def is_shipped(file: str) -> bool:

@@ -166,7 +166,7 @@ def test_every_server_sees_its_own_gpu_and_no_other(factory: Factory) -> None:
 def test_indices_count_within_what_this_process_may_see() -> None:
     node = NodeSpec(name="server_2", executable="model_server_node", host="gpu_a", device="1")
     assert gpu_environment(node, {"CUDA_VISIBLE_DEVICES": "4, 6"}) == {"CUDA_VISIBLE_DEVICES": "6"}
-    for visible in ("", "4"):
+    for visible in ("", "4", "-1,4", "4,-1,6", "NoDevFiles"):  # CUDA reads on until what is no device
         with pytest.raises(ConfigurationError, match=r"hosts.gpu_a.gpus.*server_2 is to run on GPU 1"):
             gpu_environment(node, {"CUDA_VISIBLE_DEVICES": visible})
     named = NodeSpec(name="server_2", executable="model_server_node", host="gpu_a", device="GPU-8a5f")

@@ -138,6 +138,7 @@ def test_rules_and_dashboards_ask_for_what_is_exported(repository: Path) -> None
         (lambda b: setattr(b.servers["s1"], "state", "hung"), "s1: hung"),
         (lambda b: setattr(b, "schedule_seen_s", -math.inf), "no schedule is heard"),
         (lambda b: setattr(b, "looked_s", NOW_S - 20.0), "the graph was last looked at 20.0 s ago"),
+        (lambda b: setattr(b, "looked_s", -math.inf), "the graph has not been looked at yet"),
         (
             lambda b: (setattr(b.servers["s1"], "waiting", 3), setattr(b.servers["s1"], "progressed_s", NOW_S - 30.0)),
             "s1: 3 requests wait, and none was answered for 30 s",

@@ -15,8 +15,9 @@ from ros2_rfm_serving.factory.environment import discovery_environment
 from ros2_rfm_serving.factory.nodes import node_list
 from ros2_rfm_serving.operate.doctor.finding import Verdict
 from ros2_rfm_serving.operate.doctor.host import Gpu, host_findings
-from ros2_rfm_serving.operate.run import part_of
-from ros2_rfm_serving.operate.running import Options, prepare_environment
+from ros2_rfm_serving.operate.run import warn_of_another_machine
+from ros2_rfm_serving.operate.running import prepare_environment
+from ros2_rfm_serving.ros.node.discovery_server import part_of
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE, is_server_profile, use_partition, use_profile
 from ros2_rfm_serving.shipped import shipped
 
@@ -41,15 +42,22 @@ def factory() -> Factory:
 
 def test_a_host_s_part_begins_with_its_discovery_server(factory: Factory, tmp_path: Path) -> None:
     nodes = node_list(factory, shipped("config"), work={})
-    on_floor = part_of(nodes, factory, Options(host="floor", logs=tmp_path / "floor"))
+    on_floor = part_of(nodes, factory, "floor", tmp_path / "floor")
     assert [node.name for node in on_floor] == ["discovery_server_floor", "scheduler", "arm_1", "foreman"]
-    on_gpu = part_of(nodes, factory, Options(host="gpu_a", logs=tmp_path / "gpu_a"))
+    on_gpu = part_of(nodes, factory, "gpu_a", tmp_path / "gpu_a")
     assert [node.name for node in on_gpu] == ["discovery_server_gpu_a", "server_1", "server_2"]
     profiles = [Path(part[0].environment[PROFILES_FILE]).read_text() for part in (on_floor, on_gpu)]
     assert not any("<prefix>" in profile for profile in profiles)  # another identity at each start
     assert all(is_server_profile(part[0].environment[PROFILES_FILE]) for part in (on_floor, on_gpu))
     with pytest.raises(ConfigurationError, match=r"hosts.idle: nothing of the factory runs on this host"):
-        part_of(nodes, factory, Options(host="idle", logs=tmp_path))
+        part_of(nodes, factory, "idle", tmp_path)
+
+
+def test_a_host_that_this_machine_is_not_is_warned_of(factory: Factory, capsys: pytest.CaptureFixture[str]) -> None:
+    warn_of_another_machine(factory, "gpu_a")
+    assert not capsys.readouterr().out
+    warn_of_another_machine(factory, "floor")
+    assert "warning: 10.0.0.1 is not this machine's address: is this floor?" in capsys.readouterr().out
 
 
 def test_the_descriptor_comes_before_what_was_set_and_an_option_before_it(monkeypatch: pytest.MonkeyPatch) -> None:

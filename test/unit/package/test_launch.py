@@ -25,6 +25,7 @@ from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
+from ros2_rfm_serving.shipped import shipped
 from ros2_rfm_serving.types import Fallback
 
 
@@ -216,6 +217,23 @@ def test_a_host_starts_its_part_with_its_gpus_and_whom_it_hears(
     )
     with pytest.raises(ConfigurationError, match=r"no host is named 'gpu_b'; did you mean `gpu_a`"):
         launched.actions(factory=str(file), host="gpu_b")
+    file.write_text(
+        file.read_text().replace("hosts:\n", "hosts:\n  idle: {address: 10.0.0.9}\n").replace("1}", "1, scheduler: true}")
+    )
+    with pytest.raises(ConfigurationError, match=r"hosts.idle: nothing of the factory runs on this host"):
+        launched.actions(factory=str(file), host="idle")
+
+
+def test_a_shipped_profile_that_the_user_chose_is_in_the_partition_as_well(
+    repository: Path, launched: Launched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or its robots would hear another factory's servers."""
+    monkeypatch.setenv(PROFILES_FILE, str(shipped("config", "dds", "wan.xml")))
+    file = tmp_path / "factory.yaml"
+    file.write_text((repository / "config" / "factory_quickstart.yaml").read_text() + "discovery: {partition: hall_3}\n")
+    actions = launched.actions(factory=str(file))  # kept: its files go with it
+    (profile,) = [a.kwargs["value"] for a in actions if isinstance(a, SetEnvironmentVariable) and a.kwargs["name"] == PROFILES_FILE]
+    assert "<name>hall_3</name>" in Path(profile).read_text() and "<maxMessageSize>1400" in Path(profile).read_text()
 
 
 def test_the_recorder_is_the_first_to_start(launched: Launched, tmp_path: Path) -> None:

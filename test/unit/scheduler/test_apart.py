@@ -224,3 +224,11 @@ def test_who_hosts_its_model_already_keeps_its_name() -> None:
         frozenset({"s1", "s2"}),
         frozenset({"s3", "s4"}),
     }
+
+
+@pytest.mark.timeout(60)
+def test_many_servers_that_nobody_can_cover_are_named_at_once() -> None:
+    """A host with many GPUs and one with none of theirs: it took days to find that no exchange helps."""
+    hosts = {f"s{i}": "a" for i in range(128)} | {"cpu": "b"}
+    servers = [*(server(f"s{i}", "m") for i in range(128)), replace(server("cpu", "n"), gpu_type="CPU")]
+    assert spread(servers, {}, of_hosts(**hosts), lambda other, one: other.model == one.model) == servers

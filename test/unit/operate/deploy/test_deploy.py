@@ -253,6 +253,17 @@ def test_any_text_is_read_again_as_it_was() -> None:
     assert parsed(dump([{"all": texts}], "about"))[0]["all"] == texts
 
 
+@pytest.mark.parametrize("text", ["1e3", "0o17", "-0o7", "12E03", "1.e5", "y", "N", "0x1f", "yes", "012", "1_000", "2026-01-01"])
+def test_no_reader_takes_a_text_for_a_number_or_a_truth_value(text: str) -> None:
+    """YAML 1.2, as Compose and Kubernetes read it, has other numbers than the YAML 1.1 of PyYAML; none is in quotes."""
+    assert dump([{"word": text}], "about").endswith(f"word: '{text}'\n")
+
+
+def test_a_factory_whose_name_looks_like_a_number(tmp_path: Path) -> None:
+    texts = written(gpu_factory(tmp_path, "1e3.yaml"), Kind.COMPOSE)
+    assert "\nname: '1e3'\n" in texts["compose.yaml"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

@@ -11,6 +11,7 @@ import pytest
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.environment import discovery_environment, on_host
 from ros2_rfm_serving.factory.nodes import node_list
+from ros2_rfm_serving.operate.deploy.files import open_to_readers, write
 from ros2_rfm_serving.operate.deploy.options import Kind
 from ros2_rfm_serving.operate.supervisor import Supervisor
 from ros2_rfm_serving.ros.node.discovery_server import discovery_servers
@@ -81,6 +82,19 @@ def test_containers_of_several_hosts_want_their_hosts_addresses(tmp_path: Path) 
     devices = services(texts)["server_2"]["deploy"]["resources"]["reservations"]["devices"]
     assert devices[0]["device_ids"] == ["3"], "of gpu_b, as the descriptor says"
     assert "gpu_a/etc/parameters/server_1.yaml" in texts and "gpu_a/etc/parameters/server_2.yaml" not in texts
+
+
+def test_the_users_of_units_and_containers_can_read_what_somebody_careful_wrote(tmp_path: Path) -> None:
+    texts, folder = written(gpu_factory(tmp_path, text=with_hosts()), Kind.SYSTEMD), tmp_path / "out"
+    before = os.umask(0o077)
+    try:
+        write(folder, texts, force=False)
+        open_to_readers(folder, texts)
+    finally:
+        os.umask(before)
+    for path in folder.rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
+    assert folder.stat().st_mode & 0o777 == 0o700, "it may be anybody's folder"
 
 
 def test_pods_go_where_the_descriptor_says(tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+"""Orders to servers that the graph does not name yet."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import rclpy
+from lifecycle_msgs.srv import ChangeState
+from rclpy.node import Node
+
+from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.operate.running import observing
+from ros2_rfm_serving.ros.monitor import hands
+from test.ros.spinning import living
+from test.ros.test_dashboard import NAMES
+
+
+class Server(Node):
+    """Its node has a name of its own."""
+
+    def __init__(self, context: rclpy.Context) -> None:
+        super().__init__("another_name", context=context)
+        self.create_service(ChangeState, NAMES.server("s2", "another_name/change_state"), self._change)
+
+    def _change(self, request: Any, response: Any) -> Any:
+        response.success = True
+        return response
+
+
+def test_a_server_that_is_discovered_after_the_order_carries_it_out(ros_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hands, "FOUND_WITHIN_S", 30.0)
+    with observing(Board([], []), "plant") as node:
+        answer = hands.Hands(node, NAMES).order("drain", "s2", "")
+        time.sleep(1.0)  # it has been looked for
+        with living(Server, ros_domain):
+            assert answer.result(timeout=60.0).done
