@@ -20,7 +20,7 @@ from ros2_rfm_serving.benchmarks.dashboard.report import _await_all
 from ros2_rfm_serving.benchmarks.processes import process
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
-from ros2_rfm_serving.monitoring.dashboard.control import Tokens
+from ros2_rfm_serving.security.tokens import Tokens
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
 from ros2_rfm_serving.operate.running import observing
 from ros2_rfm_serving.ros.monitor.eyes import Eyes

@@ -29,7 +29,7 @@ from std_srvs.srv import Trigger
 from ros2_rfm_serving.audit.chain import Checked, Page, records
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
-from ros2_rfm_serving.monitoring.dashboard.control import Tokens
+from ros2_rfm_serving.security.tokens import Tokens
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
 from ros2_rfm_serving.operate.running import observing
 from ros2_rfm_serving.ros.monitor.eyes import LEASE_S, Eyes

@@ -31,9 +31,7 @@ from ros2_rfm_serving.monitoring.dashboard.control import (
     NOTED_WITHIN_S,
     Answer,
     Failures,
-    Tokens,
     read_order,
-    read_tokens,
 )
 from ros2_rfm_serving.monitoring.dashboard.feed import BEHIND, MAX_PAGES, Feed
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
@@ -200,7 +198,7 @@ def test_token_files_say_what_is_wrong_with_them(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=word):
             read_tokens(file)
     file.write_text(f"# people\nada {TOKEN}\n\nben {TOKEN}2\n")
-    assert read_tokens(file) == {"ada": TOKEN, "ben": f"{TOKEN}2"}
+    assert read_tokens(file) == {"ada": digest(TOKEN), "ben": digest(f"{TOKEN}2")}
     file.chmod(0o644)
     with pytest.raises(ConfigurationError, match="chmod 600"):
         read_tokens(file)
