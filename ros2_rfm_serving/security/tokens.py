@@ -26,6 +26,10 @@ class Tokens:
         """A token as it is, or its digest."""
         self._digests = {name: digest(token) if isinstance(token, str) else token for name, token in named.items()}
 
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._digests)
+
     def holder(self, given: str) -> str:
         """Whose token it is; empty: nobody's. It takes as long whatever is given."""
         mine, found = digest(given[:MAX_TOKEN_CHARACTERS]), ""
@@ -51,6 +55,11 @@ class TokenFile:
             except ConfigurationError:
                 self._tokens = Tokens({})
         return self._tokens.holder(given)
+
+    def knows(self, name: str) -> bool:
+        """Still has a token."""
+        self.holder("")
+        return name in self._tokens.names
 
     def _version(self) -> tuple[int, int, int]:
         try:

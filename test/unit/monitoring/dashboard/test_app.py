@@ -36,6 +36,7 @@ from ros2_rfm_serving.monitoring.dashboard.control import (
 from ros2_rfm_serving.monitoring.dashboard.feed import BEHIND, MAX_PAGES, Feed
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
 from ros2_rfm_serving.operate.page import read_door
+from ros2_rfm_serving.security.tokens import Tokens, digest, read_tokens
 from ros2_rfm_serving.types import Chunk, EncodedImage, RequestId, Served
 from test.unit.monitoring.dashboard.boards import board
 
