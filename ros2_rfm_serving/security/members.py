@@ -54,7 +54,7 @@ def members_of(factory: Factory, config_folder: Path, addresses: tuple[str, ...]
     Raises: `ConfigurationError` when a robot's parameter file is missing or contradicts the descriptor.
     """
     nodes = node_list(factory, config_folder, work={})
-    topics = {node.namespace: _own_topics(merged_parameters(node)) for node in nodes if node.executable == "robot_node"}
+    topics = {node.namespace: own_topics(merged_parameters(node)) for node in nodes if node.executable == "robot_node"}
     found = [_member(factory, node, topics, addresses) for node in nodes]
     found += [Member(name=name, role=role, addresses=(*LOCAL, *addresses)) for name, role in OTHERS.items()]
     members = {member.name: member for member in found}
@@ -78,7 +78,7 @@ def _member(
     return Member(name=node.name, role=role, of=of, addresses=(*LOCAL, *host, *addresses), topics=own)
 
 
-def _own_topics(parameters: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def own_topics(parameters: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Where a robot's parameters put its cameras, state and commands; below its namespace unless absolute."""
     given = dict(pair.split("=", 1) for pair in parameters.get("camera_topics", ()) if "=" in pair)
     kinds = dict(pair.split("=", 1) for pair in parameters.get("camera_types", ()) if "=" in pair)
