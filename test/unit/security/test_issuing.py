@@ -57,7 +57,7 @@ def test_permissions_are_signed_by_the_authority_as_openssl_sees_it(written: Fol
     for file in (written.enclave(ARM) / "permissions.p7s", written.enclaves / "governance.p7s"):
         done = subprocess.run([*verify, str(file)], capture_output=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.replace(b"\r\n", b"\n") in (file.with_suffix(".xml").read_bytes(),)
+        assert done.stdout.replace(b"\r\n", b"\n") == file.with_suffix(".xml").read_bytes()
     forged = tmp_path / "forged.p7s"
     forged.write_bytes(
         (written.enclave(ARM) / "permissions.p7s").read_bytes().replace(b"pick_place_1/rfm/status", b"push_1/rfm/status")
@@ -85,7 +85,7 @@ def test_a_robot_publishes_its_own_and_hears_its_own(written: Folder) -> None:
         ("permissions", lambda text: text.replace("DENY", "PERHAPS"), "'PERHAPS' is no value"),
         ("permissions", lambda text: re.sub("<id>7</id>", "<id>all</id>", text), "'all' is no value"),
         ("permissions", lambda text: text.replace("validity>", "duration>"), "validity is there 0 times"),
-        ("permissions", lambda text: re.sub("<not_after>20..", "<not_after>19..", text), "ends before it begins"),
+        ("permissions", lambda text: text.replace("<not_after>20", "<not_after>19"), "ends before it begins"),
         ("permissions", lambda text: re.sub("<not_after>.*</not_after>", "<not_after>later</not_after>", text), "no moment"),
         ("permissions", lambda text: text.replace('name="', 'title="'), "has no name"),
         ("permissions", lambda text: text.replace("</dds>", ""), "no XML"),
@@ -175,7 +175,7 @@ def test_who_is_revoked_has_nothing_left_and_comes_back_under_another_name(folde
     assert f"{ARM}.2" in allowed and ARM not in allowed, "what was lost stays worthless"
     assert common_name(certificate(folder, ARM)) == f"{ARM}.2" and said(folder) == ""
     revoke(folder, "tablet", utc_now())
-    assert list(read_tokens(folder.door_tokens)) == [ARM]
+    assert ARM in read_tokens(folder.door_tokens) and "tablet" not in read_tokens(folder.door_tokens)
 
 
 def test_what_cannot_be_used_is_named(folder: Folder, tmp_path: Path, members: dict[str, Member]) -> None:
