@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from typing import Any
 
 from picows import WSCloseCode, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener, ws_create_server
 
@@ -113,7 +114,7 @@ class WebsocketDoor:
         listener = await ws_create_server(
             self._admit,
             sock=self._entry.step,
-            **({"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_WITHIN_S} if (tls := self._config.tls) else {}),
+            **self._encryption(),
             logger_name=quiet,
             enable_auto_ping=True,
             auto_ping_idle_timeout=PING_S,
@@ -122,6 +123,11 @@ class WebsocketDoor:
         )
         self._thread.loop.call_later(TEND_PERIOD_S, self._tend)
         return listener
+
+    def _encryption(self) -> dict[str, Any]:
+        """asyncio's own TLS: picows' faster sockets do not know of certificates that change."""
+        tls = self._config.tls
+        return {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_WITHIN_S, "use_aiofastnet": False} if tls else {}
 
     def _admit(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
         """Before the handshake. Whatever this raised would be told to the client."""
