@@ -93,7 +93,7 @@ class Robot:
             with self._door.connect("B") as mine:
                 mine.recv(timeout=20)
                 while not self._ending.wait(0.05):
-                    value += 1
+                    value = (value + 1) % 100
                     asked_s = time.monotonic()
                     mine.send(packer.pack(observation(value)))
                     answer = mine.recv(timeout=20)

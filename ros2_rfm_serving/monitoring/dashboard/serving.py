@@ -12,12 +12,10 @@ import uvicorn
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.dashboard.app import LOOPBACK, Dashboard
-from ros2_rfm_serving.monitoring.dashboard.connection import MAX_CONNECTIONS, Connection
+from ros2_rfm_serving.monitoring.dashboard.connection import Connection
 from ros2_rfm_serving.security.doorstep import Doorstep, listen
 from ros2_rfm_serving.security.tls import ServerTls
 
-MAX_WAITING = 2 * MAX_CONNECTIONS
-"""Connections that are open, those of pages included."""
 STARTS_WITHIN_S, ENDS_WITHIN_S = 10.0, 2.0
 
 
@@ -40,7 +38,7 @@ def serving(dashboard: Dashboard, address: str, port: int, tls: ServerTls | None
         log_config=None,
         lifespan="on",
         server_header=False,
-        http=Connection,
+        http=type("Met", (Connection,), {"step": door}),
         proxy_headers=False,  # anybody on this machine could claim any address, a new one for each guess of a token
         timeout_graceful_shutdown=int(ENDS_WITHIN_S),
         ws="none",
@@ -79,7 +77,7 @@ class _Server(uvicorn.Server):
 
 def _listen(address: str, port: int) -> Doorstep:
     try:
-        return listen(address, port, MAX_WAITING)
+        return listen(address, port)
     except OSError as error:
         problem = f"{address}:{port} cannot be listened on: {error.strerror or error}"
         raise ConfigurationError(problem, key="dashboard", fix="choose another port, or 0 for any") from None

@@ -13,16 +13,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.board import Board
+from ros2_rfm_serving.monitoring.dashboard.serving import serving
 from ros2_rfm_serving.monitoring.metrics import http
 from ros2_rfm_serving.monitoring.metrics.exporter import exporting
 from ros2_rfm_serving.security.authority import Authority, Identity, utc_now
-from ros2_rfm_serving.security.doorstep import listen
+from ros2_rfm_serving.security.doorstep import MAX_WAITING, listen
 from ros2_rfm_serving.security.folder import Folder, write_private, write_public
 from ros2_rfm_serving.security.tls import ServerTls, client_context
+from test.unit.monitoring.dashboard.test_app import GOOD, PAUSE, Page
 
 
 def eventually(true: Callable[[], Any], seconds: float = 20.0) -> Any:
@@ -150,3 +153,22 @@ def test_slow_strangers_take_no_scrape_from_prometheus(hurried: None, written: F
         finally:
             ending.set()
             dripping.join(5)
+
+
+def test_a_page_with_tls_stays_open_while_strangers_never_finish_their_handshake(written: Folder) -> None:
+    page = Page()
+    trusted = client_context(written.authority, "ca")
+    with (
+        serving(page.dashboard, "127.0.0.1", 0, ServerTls(written.enclave("dashboard"), "--tls")) as url,
+        httpx.Client(base_url=url, trust_env=False, verify=trusted, timeout=20) as client,
+        client.stream("GET", "/api/stream") as stream,
+        contextlib.ExitStack() as stack,
+    ):
+        lines, port = stream.iter_lines(), int(url.rpartition(":")[2].strip("/"))
+        assert url.startswith("https:") and next(lines)
+        for _ in range(MAX_WAITING + 60):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)).sendall(b"\x16")
+        assert client.get("/api/schedule").status_code == 200 and next(lines) is not None
+        answer = client.post("/api/control", json=PAUSE, headers={"authorization": "Bearer guess"})
+        assert answer.status_code == 401 and page.noted[-1]["outcome"] == "refused"
+        assert client.post("/api/control", json=PAUSE, headers=GOOD).status_code == 200
