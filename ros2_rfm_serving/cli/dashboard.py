@@ -18,6 +18,7 @@ def dashboard(
     token_file: Annotated[
         Path | None, typer.Option(help="Who may act: a line `name token` each; default: one token, drawn at random and printed")
     ] = None,
+    tls: Annotated[Path | None, typer.Option(metavar="DIR", help="With cert.pem and key.pem, for TLS; default: plain text")] = None,
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
 ) -> None:
@@ -35,6 +36,6 @@ def dashboard(
     with (
         stop_signals(stop),
         observing(board, namespace, discover=True) as node,
-        dashboard_page(board, node, namespace, address, port, token_file),
+        dashboard_page(board, node, namespace, address, port, token_file, tls),
     ):
         stop.wait()

@@ -29,6 +29,7 @@ from ros2_rfm_serving.cli import (
     replay,
     reproduce,
     robot,
+    security,
     simulate,
     status,
     train,
@@ -74,6 +75,7 @@ app.add_typer(audit.app, name="audit")
 app.add_typer(bench.app, name="bench")
 app.add_typer(netlink.app, name="netlink")
 app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(security.app, name="security")
 
 
 def main() -> None:

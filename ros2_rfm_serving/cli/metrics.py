@@ -17,6 +17,7 @@ def metrics(
     address: Annotated[str, typer.Option(help="To listen on; 0.0.0.0: everybody may read")] = "127.0.0.1",
     server: Annotated[str, typer.Option(help="Of this server alone: a port of its own for each; empty: the whole factory")] = "",
     disk: Annotated[Path, typer.Option(help="Watch the file system of this folder")] = Path("logs"),
+    tls: Annotated[Path | None, typer.Option(metavar="DIR", help="With cert.pem and key.pem, for TLS; default: plain text")] = None,
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
 ) -> None:
@@ -28,11 +29,17 @@ def metrics(
     """
     prepare_environment(domain)
     from ros2_rfm_serving.monitoring.board import Board
+    from ros2_rfm_serving.security.tls import ServerTls
 
     with needing("metrics", "rfm metrics"):
         from ros2_rfm_serving.monitoring.metrics.exporter import exporting
 
     board, stop = Board([], [server] if server else []), threading.Event()
-    with stop_signals(stop), observing(board, namespace, discover=not server), exporting(board, address, port, disk, server) as url:
+    made = ServerTls(tls, "--tls") if tls else None
+    with (
+        stop_signals(stop),
+        observing(board, namespace, discover=not server),
+        exporting(board, address, port, disk, server, made) as url,
+    ):
         console.print(f"{url}, /healthz, /livez, /readyz")
         stop.wait()

@@ -42,6 +42,9 @@ def up(
         str, typer.Option(metavar="[ADDRESS:]PORT", help="Of the web page, as of `rfm dashboard`; 0: any port; empty: none")
     ] = "",
     token_file: Annotated[Path | None, typer.Option(help="Who may act through the page, as of `rfm dashboard`")] = None,
+    security: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Certificates, as of `rfm security init`; page and metrics have TLS then")
+    ] = None,
     markers: Annotated[bool, typer.Option(help="Offer markers for rviz, <robot>/rfm/markers")] = False,
     record: Annotated[bool, typer.Option("--record", help="Record it all, as `rfm record` does")] = False,
     record_to: Annotated[Path | None, typer.Option(help="Folder of the recording; default: recordings/<time>")] = None,
@@ -75,6 +78,7 @@ def up(
         record=record_to or (new_recording() if record else None),
         dashboard=dashboard,
         token_file=token_file,
+        security=security,
     )
     outcome = run_factory(factory, options)
     ignore_signals()  # all that is left is to say how it went

@@ -38,28 +38,36 @@ def read_door(text: str) -> Door:
 
 
 @contextmanager
-def dashboard_page(board: Board, node: Node, namespace: str, address: str, port: int, token_file: Path | None) -> Iterator[str]:
-    """Serves it until the end, and says where; gives the URL. Raises: `ConfigurationError`."""
+def dashboard_page(
+    board: Board, node: Node, namespace: str, address: str, port: int, token_file: Path | None, enclave: Path | None = None
+) -> Iterator[str]:
+    """Serves it until the end, and says where; gives the URL. enclave: whose certificate it has; None: no TLS.
+
+    Raises: `ConfigurationError`.
+    """
     with needing("dashboard", "dashboard"):
         from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
         from ros2_rfm_serving.monitoring.dashboard.serving import serving
-    from ros2_rfm_serving.monitoring.dashboard.control import Tokens, new_token, read_tokens
     from ros2_rfm_serving.ros.monitor.eyes import Eyes
     from ros2_rfm_serving.ros.monitor.hands import Hands
     from ros2_rfm_serving.ros.monitor.words import Words
     from ros2_rfm_serving.ros.wire.qos import Names
+    from ros2_rfm_serving.security.tls import ServerTls
+    from ros2_rfm_serving.security.tokens import TokenFile, Tokens, new_token
 
     names = Names(namespace)
-    named = read_tokens(token_file) if token_file else {PERSON: new_token()}
+    drawn = "" if token_file else new_token()
+    tokens = TokenFile(token_file, "--token-file") if token_file else Tokens({PERSON: drawn})
+    tls = ServerTls(enclave, "--tls") if enclave else None
     with closing(Words(node, names)) as words:
 
         def note(kind: str, **body: object) -> None:
             log_order(kind, **body)
             words.note(body)
 
-        page = Dashboard(board, Eyes(node, names), Hands(node, names), Tokens(named), note)
-        with serving(page, address, port) as url:
-            _tell(url, address, "" if token_file else named[PERSON])
+        page = Dashboard(board, Eyes(node, names), Hands(node, names), tokens, note)
+        with serving(page, address, port, tls) as url:
+            _tell(url, address, drawn)
             yield url
 
 
@@ -70,8 +78,8 @@ def _tell(url: str, address: str, token: str) -> None:
     console.print(plain(f"dashboard: {url}"))
     if token:
         console.print(plain(f"to act through it: {url}#token={token}"), soft_wrap=True)
-    if not is_loopback(address):
-        warning = "anybody who reaches this address may look, and tokens travel without TLS: put a proxy with TLS before it"
+    if not is_loopback(address) and url.startswith("http:"):
+        warning = "anybody who reaches this address may look, and tokens travel without TLS: --tls encrypts them"
         console.print(plain(f"warning: {warning}"), style="yellow")
 
 

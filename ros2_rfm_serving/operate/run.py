@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -121,7 +121,21 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
         warn_of_another_machine(factory, options.host)
     if options.markers:
         nodes.append(_markers(factory, share() / "config", options.namespace))
-    return nodes
+    return secured(nodes, options.security)
+
+
+def secured(nodes: list[NodeSpec], folder: Path | None) -> list[NodeSpec]:
+    """Each with its certificate. folder: None: nobody has one. Raises: `ConfigurationError` for somebody without."""
+    from ros2_rfm_serving.security.folder import CERTIFICATE, Folder
+    from ros2_rfm_serving.security.own import member_environment
+
+    if folder is None:
+        return nodes
+    for node in nodes:
+        if not (Folder(folder).enclave(node.name) / CERTIFICATE).is_file():
+            fix = "rfm security init, for this descriptor"
+            raise ConfigurationError(f"{node.name} has no certificate there", file=str(folder), key="--security", fix=fix)
+    return [replace(node, environment={**node.environment, **member_environment(folder, node.name)}) for node in nodes]
 
 
 def warn_of_another_machine(factory: Factory, host: str) -> None:
@@ -167,10 +181,14 @@ def _metrics(board: Board, options: Options) -> Iterator[None]:
     if options.metrics < 0:
         yield
         return
+    from ros2_rfm_serving.security.folder import Folder
+    from ros2_rfm_serving.security.tls import ServerTls
+
     with needing("metrics", "--metrics"):
         from ros2_rfm_serving.monitoring.metrics.exporter import exporting
 
-    with exporting(board, options.metrics_address, options.metrics, options.logs) as url:
+    tls = ServerTls(Folder(options.security).enclave("observer"), "--security") if options.security else None
+    with exporting(board, options.metrics_address, options.metrics, options.logs, tls=tls) as url:
         console.print(url)
         yield
 
@@ -181,7 +199,8 @@ def _dashboard(board: Board, observer: ObserverNode, options: Options) -> Iterat
         yield
         return
     door = read_door(options.dashboard)
-    with dashboard_page(board, observer, options.namespace, door.address, door.port, options.token_file):
+    enclave = options.security / "enclaves" / "dashboard" if options.security else None
+    with dashboard_page(board, observer, options.namespace, door.address, door.port, options.token_file, enclave):
         yield
 
 

@@ -60,6 +60,8 @@ class Options:
     """[ADDRESS:]PORT of the page; empty: none."""
     token_file: Path | None = None
     """Who may act through the page."""
+    security: Path | None = None
+    """That `rfm security init` wrote: the certificates of all; None: nobody has one."""
     host: str = ""
     """Of the descriptor: only what runs there is started; empty: all of it, on this machine."""
 

@@ -20,12 +20,12 @@ from ros2_rfm_serving.benchmarks.dashboard.report import _await_all
 from ros2_rfm_serving.benchmarks.processes import process
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
-from ros2_rfm_serving.monitoring.dashboard.control import Tokens
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
 from ros2_rfm_serving.operate.running import observing
 from ros2_rfm_serving.ros.monitor.eyes import Eyes
 from ros2_rfm_serving.ros.monitor.hands import Hands
 from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.security.tokens import Tokens
 from test.operate.test_prometheus import free_port
 from test.ros.test_dashboard import NAMES, TOKEN, Plant, Server, living
 from test.system.test_factory import EMULATED, pids, rfm_up

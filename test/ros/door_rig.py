@@ -14,7 +14,8 @@ from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.ros.server.engine_thread import EngineThread
-from ros2_rfm_serving.ros.server.websocket_door import DoorConfig, WebsocketDoor
+from ros2_rfm_serving.ros.server.websocket_door import WebsocketDoor
+from ros2_rfm_serving.ros.server.websocket_entry import DoorConfig
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.types import (
     EngineReply,

@@ -29,7 +29,6 @@ from std_srvs.srv import Trigger
 from ros2_rfm_serving.audit.chain import Checked, Page, records
 from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.dashboard.app import Dashboard
-from ros2_rfm_serving.monitoring.dashboard.control import Tokens
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
 from ros2_rfm_serving.operate.running import observing
 from ros2_rfm_serving.ros.monitor.eyes import LEASE_S, Eyes
@@ -37,6 +36,7 @@ from ros2_rfm_serving.ros.monitor.hands import Hands
 from ros2_rfm_serving.ros.monitor.words import Words
 from ros2_rfm_serving.ros.node.audit import page_from
 from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.security.tokens import Tokens
 from test.ros.spinning import living
 
 TOKEN = "a-long-enough-token"

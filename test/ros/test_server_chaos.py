@@ -35,7 +35,8 @@ from ros2_rfm_serving.ros.server.intake import Intake
 from ros2_rfm_serving.ros.server.loading import Former, Loaded, Loading
 from ros2_rfm_serving.ros.server.settings import hung_limit_s
 from ros2_rfm_serving.ros.server.watchdog import EXIT_HUNG, Watchdog
-from ros2_rfm_serving.ros.server.websocket_door import PREFIX, DoorConfig, WebsocketDoor
+from ros2_rfm_serving.ros.server.websocket_door import PREFIX, WebsocketDoor
+from ros2_rfm_serving.ros.server.websocket_entry import DoorConfig
 from ros2_rfm_serving.ros.wire import convert
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.openpi.protocol import OpenpiClient

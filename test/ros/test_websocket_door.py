@@ -28,7 +28,8 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.server import websocket_settings as gateway
-from ros2_rfm_serving.ros.server.websocket_door import DoorConfig, WebsocketDoor
+from ros2_rfm_serving.ros.server.websocket_door import WebsocketDoor
+from ros2_rfm_serving.ros.server.websocket_entry import DoorConfig
 from ros2_rfm_serving.types import (
     Conditioning,
     Guidance,

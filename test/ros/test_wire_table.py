@@ -1,4 +1,5 @@
-"""docs/structures.md has every topic, service and action that the nodes of a factory make, and none that they do not."""
+"""docs/structures.md has every topic, service and action that the nodes of a factory make, and none that they do not; and what
+certificates allow is what the nodes do, and no more."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import rclpy
+from domain_coordinator import domain_id
 from rclpy.action.graph import get_action_names_and_types
 from rclpy.node import Node
 
@@ -17,6 +20,7 @@ from ros2_rfm_serving.ros.foreman_node import ForemanNode
 from ros2_rfm_serving.ros.markers_node import MarkersNode
 from ros2_rfm_serving.ros.metaworld_robot_node import MetaworldRobotNode
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
+from ros2_rfm_serving.ros.monitor.hands import Hands
 from ros2_rfm_serving.ros.monitor.recorder import RecorderNode
 from ros2_rfm_serving.ros.monitor.words import Words
 from ros2_rfm_serving.ros.node.runtime import executor
@@ -24,6 +28,9 @@ from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.ros.wire.qos import Names
+from ros2_rfm_serving.security.members import Member, own_topics
+from ros2_rfm_serving.security.permissions import Grants, Permissions
+from ros2_rfm_serving.security.wire_table import NODES, ROWS, Role
 
 from .test_scheduler_node import FACTORY
 
@@ -34,11 +41,64 @@ EVERY_NODE = (
 )
 LIFECYCLE = r".*/(transition_event|change_state|get_state|get_available_\w+|get_transition_graph)"
 ACTIONS = r".*/_action/\w+"
+MEMBERS = {
+    member.name: member
+    for member in (
+        Member(name="scheduler", role=Role.SCHEDULER),
+        Member(name="server_1", role=Role.SERVER, of="server_1"),
+        Member(name="server_2", role=Role.SERVER, of="server_2"),
+        Member(name="arm_1", role=Role.ROBOT, of="arm_1", topics=own_topics({"cameras": ["front", "side"]})),
+        Member(name="arm_2", role=Role.ROBOT, of="arm_2", topics=own_topics({})),
+        Member(name="arm_1_world", role=Role.WORLD, of="arm_1", topics=own_topics({"cameras": ["front", "side"]})),
+        Member(name="foreman", role=Role.FOREMAN),
+        Member(name="markers", role=Role.MARKERS),
+        Member(name="recorder", role=Role.RECORDER),
+        Member(name="dashboard", role=Role.DASHBOARD),
+    )
+}
+NODE_OF = {
+    "scheduler": "scheduler",
+    "server_1": "model_server",
+    "arm_1": "robot",
+    "arm_1_world": "metaworld_robot",
+    "foreman": "foreman",
+    "markers": "markers",
+    "recorder": "recorder",
+    "dashboard": "rfm_observer",
+}
+"""Here all are in the root namespace; a factory has each in its own (`security.wire_table.NODES`)."""
+NOT_YET = {
+    "server_1": r"/arm_\d/rfm/(judgement|plan|refetch)",  # replies of kinds that nobody was given yet
+    "arm_1": r"/arm_1/(camera/side/.*|joint_states)",  # as its parameters say: here one camera, and the state is an array
+    "dashboard": r"/diagnostics|/arm_\d/(camera/.*|rfm/(action_chunk|judgement|plan))|/rosout",  # while a page shows them
+    "recorder": r"/arm_\d/rfm/(judgement|plan|refetch)|/rosout",  # which nobody publishes yet
+    "foreman": "",
+    "scheduler": r".*/get_schedule",  # asked of servers that are there when it starts
+    "markers": r"/arm_\d/.*|/rosout",  # while somebody looks
+}
+"""Allowed, and used at other times than this."""
+OF_OTHERS = r"/arm_2/.*|/rfm/servers/server_2/.*"
+"""Who is in the descriptor and not started here."""
 
 
-@pytest.fixture
-def graph(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Name -> type of all that a small factory has on the graph."""
+class Graph(NamedTuple):
+    """All that a small factory has on it."""
+
+    types: dict[str, str]
+    """Name -> type."""
+    used: dict[str, Grants]
+    """By node: what it publishes, hears, serves and calls."""
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graph]:
+    tmp_path = tmp_path_factory.mktemp("factory")
+    with domain_id() as domain, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROS_DOMAIN_ID", str(domain))
+        yield from running(tmp_path)
+
+
+def running(tmp_path: Path) -> Iterator[Graph]:
     (tmp_path / "factory.yaml").write_text(FACTORY)
     parameters = [
         f"scheduler:factory_file:={tmp_path / 'factory.yaml'}",
@@ -55,7 +115,10 @@ def graph(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, str]]:
     ]
     rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
     observer = ObserverNode(Board(["arm_1"], ["server_1"]))
-    words = Words(observer, Names())
+    words, hands = Words(observer, Names()), Hands(observer, Names())
+    for action, target in (("pause", "arm_1"), ("resume", "arm_1"), ("abort", "arm_1"), ("drain", "server_1"), ("admit", "arm_1")):
+        hands.order(action, target, "arm")
+    hands.order("release", "arm_2", "arm")
     nodes: list[Node] = [
         SchedulerNode(),
         ModelServerNode(),
@@ -70,7 +133,8 @@ def graph(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, str]]:
     for node in nodes:
         spinner.add_node(node)
     try:
-        yield settled(spinner, observer)
+        types = settled(spinner, observer)
+        yield Graph(types, {node.get_name(): used_by(node, observer) for node in nodes})
     finally:
         spinner.shutdown()
         words.close()
@@ -78,6 +142,17 @@ def graph(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, str]]:
             getattr(node, "stop", lambda: None)()
             node.destroy_node()
         rclpy.try_shutdown()
+
+
+def used_by(node: Node, observer: Node) -> Grants:
+    name, namespace = node.get_name(), node.get_namespace()
+    asked = (
+        observer.get_publisher_names_and_types_by_node,
+        observer.get_subscriber_names_and_types_by_node,
+        observer.get_service_names_and_types_by_node,
+        observer.get_client_names_and_types_by_node,
+    )
+    return Grants(*(frozenset(found for found, _ in ask(name, namespace)) for ask in asked))
 
 
 def settled(spinner: object, observer: Node) -> dict[str, str]:
@@ -114,11 +189,35 @@ def table(repository: Path) -> dict[str, str]:
     return patterns
 
 
-def test_the_table_of_the_wire_is_the_wire(repository: Path, graph: dict[str, str]) -> None:
+def test_the_table_of_the_wire_is_the_wire(repository: Path, graph: Graph) -> None:
     patterns = table(repository)
-    rows = {name: [pattern for pattern in patterns if re.fullmatch(pattern, name)] for name in graph}
-    assert not [f"{name}: {graph[name]}" for name, row in rows.items() if not row], "not in docs/structures.md"
+    rows = {name: [pattern for pattern in patterns if re.fullmatch(pattern, name)] for name in graph.types}
+    assert not [f"{name}: {graph.types[name]}" for name, row in rows.items() if not row], "not in docs/structures.md"
     used = {pattern for row in rows.values() for pattern in row}
     assert not [pattern for pattern in patterns if pattern not in used], "in docs/structures.md, and nobody makes it"
     typed = {name: patterns[row[0]] for name, row in rows.items() if "`" in patterns[row[0]]}
-    assert not [f"{name} is {graph[name]}" for name, kind in typed.items() if graph[name] not in re.findall(r"\w+", kind)]
+    assert not [
+        f"{name} is {graph.types[name]}" for name, kind in typed.items() if graph.types[name] not in re.findall(r"\w+", kind)
+    ]
+
+
+@pytest.mark.parametrize("name", NODE_OF)
+def test_a_certificate_allows_what_its_node_does_and_nothing_else(graph: Graph, name: str) -> None:
+    member, node = MEMBERS[name], NODE_OF[name]
+    home = NODES[member.role].replace("<robot>", member.of).replace("<server>", member.of) if member.role in NODES else node
+    allowed, found = Permissions(Names(), MEMBERS).of(member), graph.used[node]
+    placed = [frozenset(re.sub(rf"^/{node}/", f"/{home}/", one) for one in names) for names in vars(found).values()]
+    used = Grants(*placed)
+    missing = {one for kind in vars(used) for one in vars(used)[kind] - vars(allowed)[kind]}
+    assert not missing - {f"/{node}/get_type_description"}, "used, and not allowed"
+    spare = {one for kind in vars(used) for one in vars(allowed)[kind] - vars(used)[kind]}
+    explained = re.compile(f"{NOT_YET.get(name, '')}|{OF_OTHERS}")
+    assert not {one for one in spare if not explained.fullmatch(one)}, "allowed, and nobody's"
+
+
+def test_the_table_of_permissions_is_the_wires(repository: Path) -> None:
+    """Every row of docs/structures.md has somebody who gives it, and no other name is in the table."""
+    patterns = list(table(repository))
+    filled = {re.sub(r"<\w+>", "x", f"/{row.name.removeprefix('/')}") for row in ROWS if "/_action/" not in row.name}
+    assert not [name for name in filled if not any(re.fullmatch(pattern, name) for pattern in patterns)]
+    assert not [pattern for pattern in patterns if not any(re.fullmatch(pattern, name) for name in filled)]

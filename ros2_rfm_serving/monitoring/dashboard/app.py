@@ -29,11 +29,11 @@ from ros2_rfm_serving.monitoring.dashboard.control import (
     ON_SERVERS,
     Answer,
     Failures,
+    Holders,
     Note,
     Order,
     Orders,
     Strangers,
-    Tokens,
     read_order,
 )
 from ros2_rfm_serving.monitoring.dashboard.events import GOOD, WARNING
@@ -59,7 +59,7 @@ HEADERS = {
 class Dashboard:
     """now: the board's clock."""
 
-    def __init__(self, board: Board, graph: Looking, orders: Orders, tokens: Tokens, note: Note) -> None:
+    def __init__(self, board: Board, graph: Looking, orders: Orders, tokens: Holders, note: Note) -> None:
         self.feed = Feed(board)
         self._board, self._graph, self._orders, self._tokens, self._note = board, graph, orders, tokens, note
         self._failures, self._strangers = Failures(), Strangers()

@@ -8,6 +8,8 @@ from typing import cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ros2_rfm_serving.security.doorstep import Doorstep
+
 MAX_CONNECTIONS = 512
 ASKS_WITHIN_S = 10.0
 """From when it is open, or was answered last, to the end of a request's head."""
@@ -19,11 +21,15 @@ class Connection(H11Protocol):
     """Beyond `MAX_CONNECTIONS` the one that has asked for nothing for longest gives way, and where all are being answered the
     newest."""
 
+    step: Doorstep | None = None
+    """Where it stood before it spoke."""
     _stuck: asyncio.TimerHandle | None = None
     _quiet_since_s = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self.step is not None:
+            self.step.let_in(transport.get_extra_info("peername"))
         self._quiet_since_s = self.loop.time()
         self._look(before=self)
         if len(self.connections) > MAX_CONNECTIONS:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import re
-import secrets
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-
-from ros2_rfm_serving.errors import ConfigurationError
 
 ON_ROBOTS, ON_SERVERS = ("pause", "resume", "abort", "release"), ("drain", "activate")
 ACTIONS = (*ON_ROBOTS, *ON_SERVERS, "admit")
 NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
-MIN_TOKEN_CHARACTERS, MAX_TOKEN_CHARACTERS = 16, 512
 MAX_BODY_BYTES = 4096
 MAX_FAILURES, FAILURES_WITHIN_S = 5, 60.0
 MAX_ADDRESSES = 1024
@@ -38,6 +30,12 @@ class Answer(NamedTuple):
     done: bool
     message: str
     """What follows, or why not."""
+
+
+class Holders(Protocol):
+    """Knows whose token it is; empty: nobody's."""
+
+    def holder(self, given: str) -> str: ...
 
 
 class Orders(Protocol):
@@ -73,50 +71,6 @@ def read_order(body: bytes) -> Order:
     if told.get("confirmed") is not True:
         raise ValueError("confirmed: true, once a person has confirmed it")
     return Order(action, target, task)
-
-
-class Tokens:
-    """By name: whoever has one may act."""
-
-    def __init__(self, named: Mapping[str, str]) -> None:
-        self._named = [(name, _digest(token)) for name, token in named.items()]
-
-    def holder(self, given: str) -> str:
-        """Whose token it is; empty: nobody's. It takes as long whatever is given."""
-        digest, found = _digest(given[:MAX_TOKEN_CHARACTERS]), ""
-        for name, known in self._named:
-            found = name if hmac.compare_digest(digest, known) else found
-        return found
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(24)
-
-
-def read_tokens(file: Path) -> dict[str, str]:
-    """A line for each: a name and a token; # begins a comment. Raises: `ConfigurationError`."""
-    try:
-        mode, text = file.stat().st_mode, file.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise _unusable(file, f"cannot be read: {error}", "name a text file") from None
-    if mode & 0o077:
-        raise _unusable(file, "others on this machine may read it", f"chmod 600 {file}")
-    lines = [line.split() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    for number, line in enumerate(lines, 1):
-        if len(line) != 2 or not MIN_TOKEN_CHARACTERS <= len(line[1]) <= MAX_TOKEN_CHARACTERS:
-            fix = f"write `name token`, the token of {MIN_TOKEN_CHARACTERS} to {MAX_TOKEN_CHARACTERS} characters"
-            raise _unusable(file, f"its token {number} is not usable", fix)
-    if not lines or len({line[0] for line in lines}) < len(lines):
-        raise _unusable(file, "it has no tokens, or two of one name", "write a line `name token` for each person")
-    return {line[0]: line[1] for line in lines}
-
-
-def _unusable(file: Path, problem: str, fix: str) -> ConfigurationError:
-    return ConfigurationError(problem, file=str(file), key="--token-file", fix=fix)
 
 
 class Failures:

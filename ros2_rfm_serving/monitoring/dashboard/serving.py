@@ -13,8 +13,9 @@ import uvicorn
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.dashboard.app import LOOPBACK, Dashboard
 from ros2_rfm_serving.monitoring.dashboard.connection import Connection
+from ros2_rfm_serving.security.doorstep import Doorstep, listen
+from ros2_rfm_serving.security.tls import ServerTls
 
-BACKLOG = 128
 STARTS_WITHIN_S, ENDS_WITHIN_S = 10.0, 2.0
 
 
@@ -23,7 +24,7 @@ def is_loopback(address: str) -> bool:
 
 
 @contextmanager
-def serving(dashboard: Dashboard, address: str, port: int) -> Iterator[str]:
+def serving(dashboard: Dashboard, address: str, port: int, tls: ServerTls | None = None) -> Iterator[str]:
     """Serves the page until the end; gives its URL. port 0: any.
 
     Raises: `ConfigurationError` when the port cannot be had.
@@ -37,18 +38,21 @@ def serving(dashboard: Dashboard, address: str, port: int) -> Iterator[str]:
         log_config=None,
         lifespan="on",
         server_header=False,
-        http=Connection,
+        http=type("Met", (Connection,), {"step": door}),
         proxy_headers=False,  # anybody on this machine could claim any address, a new one for each guess of a token
         timeout_graceful_shutdown=int(ENDS_WITHIN_S),
         ws="none",
     )
+    if tls is not None:
+        config.load()
+        config.ssl = tls.context
     server = _Server(config, dashboard)
     thread = threading.Thread(target=server.run, args=([door],), name="dashboard", daemon=True)
     thread.start()
     try:
         server.up.wait(STARTS_WITHIN_S)
         shown = f"[{address}]" if ":" in address else address
-        yield f"http://{shown}:{door.getsockname()[1]}/"
+        yield f"{'https' if tls else 'http'}://{shown}:{door.getsockname()[1]}/"
     finally:
         server.should_exit = True
         thread.join(timeout=2 * ENDS_WITHIN_S)
@@ -71,15 +75,9 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _listen(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    door = socket.socket(family, socket.SOCK_STREAM)
+def _listen(address: str, port: int) -> Doorstep:
     try:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.bind((address, port))
-        door.listen(BACKLOG)
+        return listen(address, port)
     except OSError as error:
-        door.close()
         problem = f"{address}:{port} cannot be listened on: {error.strerror or error}"
         raise ConfigurationError(problem, key="dashboard", fix="choose another port, or 0 for any") from None
-    return door

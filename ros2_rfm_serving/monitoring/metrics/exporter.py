@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ros2_rfm_serving.errors import ConfigurationError
@@ -21,11 +19,11 @@ from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.monitoring.disk import disk_usage
 from ros2_rfm_serving.monitoring.metrics.families import BoardCollector
 from ros2_rfm_serving.monitoring.metrics.health import not_alive, not_living, not_ready
+from ros2_rfm_serving.monitoring.metrics.http import bounded_server
+from ros2_rfm_serving.security.tls import ServerTls
 
 Start = Callable[[str, list[tuple[str, str]]], object]
 PROBES: dict[str, Callable[[Board, float, str], list[str]]] = {"livez": not_living, "readyz": not_ready}
-TIMEOUT_S = 10.0
-"""Of a client that says nothing."""
 
 
 class DiskCollector(Collector):
@@ -42,12 +40,28 @@ class DiskCollector(Collector):
             yield family
 
 
+class DoorCollector(Collector):
+    """Of the exporter's own port."""
+
+    def __init__(self, turned_away: Callable[[], Mapping[str, int]]) -> None:
+        self._turned_away = turned_away
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily("rfm_exporter_refused", "Connections that were not answered", labels=["reason"])
+        for reason, number in self._turned_away().items():
+            family.add_metric([reason], number)
+        yield family
+
+
 class App:
     """WSGI."""
 
     def __init__(self, board: Board, folder: Path, server: str = "") -> None:
         registry = CollectorRegistry()
-        for collector in (BoardCollector(board, time.monotonic, server), DiskCollector(folder.resolve())):
+        self.turned_away: Mapping[str, int] = {}
+        """By reason."""
+        own = DoorCollector(lambda: self.turned_away)
+        for collector in (BoardCollector(board, time.monotonic, server), DiskCollector(folder.resolve()), own):
             registry.register(collector)
         ProcessCollector(registry=registry), PlatformCollector(registry=registry), GCCollector(registry=registry)
         self._metrics, self._board, self._server = make_wsgi_app(registry), board, server
@@ -70,32 +84,23 @@ def _answer(start: Start, problems: list[str]) -> Iterable[bytes]:
     return [json.dumps({"ok": not problems, "problems": problems}).encode() + b"\n"]
 
 
-class _Handler(WSGIRequestHandler):
-    timeout = TIMEOUT_S
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Not a line for every scrape."""
-
-
-class _Server(ThreadingWSGIServer):
-    daemon_threads = True
-
-
 @contextmanager
-def exporting(board: Board, address: str, port: int, folder: Path, server: str = "") -> Iterator[str]:
+def exporting(board: Board, address: str, port: int, folder: Path, server: str = "", tls: ServerTls | None = None) -> Iterator[str]:
     """Serves the board until the end; gives the URL. folder: whose file system is watched. server: of that server alone.
 
     Raises: `ConfigurationError` when the port cannot be had.
     """
+    app = App(board, folder, server)
     try:
-        http = make_server(address, port, App(board, folder, server), _Server, handler_class=_Handler)
+        http = bounded_server(address, port, app, tls)
     except OSError as error:
         problem = f"{address}:{port} cannot be listened on: {error.strerror or error}"
         raise ConfigurationError(problem, key="port", fix="choose another port, or 0 for any") from None
+    app.turned_away = http.turned_away
     thread = threading.Thread(target=http.serve_forever, name="metrics", daemon=True)
     thread.start()
     try:
-        yield f"http://{address}:{http.server_port}/metrics"
+        yield f"{'https' if tls else 'http'}://{address}:{http.server_port}/metrics"
     finally:
         http.shutdown()
         http.server_close()

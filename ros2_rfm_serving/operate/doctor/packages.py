@@ -70,6 +70,7 @@ PACKAGES = {
     "matplotlib": Package("matplotlib>=3.8", "python3-matplotlib", "plots"),
     "metaworld": Package("metaworld==3.1.*", None, "metaworld"),
     "msgpack": Package("msgpack>=1.0.8", "python3-msgpack", "gateway"),
+    "cryptography": Package("cryptography>=42", "python3-cryptography", "security"),
     "mujoco": Package("mujoco>=3.3.0", "python3-mujoco-pip", "metaworld"),
     "picows": Package("picows>=2.3", None, "gateway"),
     "prometheus_client": Package("prometheus-client>=0.19", "python3-prometheus-client", "metrics"),

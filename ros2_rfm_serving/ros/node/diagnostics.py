@@ -12,6 +12,7 @@ from rclpy.node import Node
 from ros2_rfm_serving.ros.node.log_disk import LogDisk
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.security.own import OwnCertificate
 from ros2_rfm_serving.types.wall_clock import WallClock
 
 TOPIC = "/diagnostics"
@@ -34,16 +35,22 @@ class Diagnostics:
         self._node, self._parts = node, parts
         self._publisher = node.create_publisher(DiagnosticArray, TOPIC, 10)
         self._turn, self._wall_clock, self._log_disk = 0, WallClock(), LogDisk.of_process()
+        self._certificate = OwnCertificate.of_process()
         self._timer = every(node, PERIOD_S / TURNS, self._take_turn)
 
     def publish(self, *statuses: DiagnosticStatus) -> None:
+        own = self._certificate
         figures = self._wall_clock.figures(clock()) | (self._log_disk.figures() if self._log_disk else {})
+        figures |= own.figures() if own else {}
         for status in statuses if figures else ():
             status.values = [*status.values, *key_values(figures)]
         if self._log_disk and (problem := self._log_disk.problem):
             for status in statuses:
                 status.level = max(status.level, DiagnosticStatus.WARN)
                 status.message = f"{status.message}; {problem}"
+        for status in statuses if own and own.problem else ():
+            status.level = max(status.level, DiagnosticStatus.ERROR if own and own.is_over else DiagnosticStatus.WARN)
+            status.message = f"{status.message}; {own.problem if own else ''}"
         array = DiagnosticArray(status=list(statuses))
         array.header.stamp = self._node.get_clock().now().to_msg()
         self._publisher.publish(array)
@@ -65,6 +72,8 @@ class Diagnostics:
         self._turn = (self._turn + 1) % TURNS
         if self._log_disk and not self._turn:
             self._log_disk.look()
+        if self._certificate and not self._turn:
+            self._certificate.look(clock())
         told = (tell() for tell in turn_of(self._parts(), self._turn))
         statuses = [status for status in told if status is not None]
         if statuses:

@@ -39,6 +39,10 @@ class Connection(WSListener):
         """`connections`: where it stands, by its name as a robot, as long as it is open."""
         super().__init__()
         self.client = client
+        self.holder = ""
+        """Whose token let it in; empty: nobody's in particular."""
+        self.entered: Callable[[object], None] = lambda address: None
+        """Told when it is open, with the address of the other side."""
         self._server, self._wake, self._loop, self._decoders = server, wake, loop, decoders
         self._log, self._connections = log, connections
         self._packer = wire.packer()
@@ -54,11 +58,12 @@ class Connection(WSListener):
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
         self._connections[self.client.robot] = self
+        self.entered(transport.underlying_transport.get_extra_info("peername"))
         try:
             transport.send(BINARY, self._packer.pack(self.client.metadata()))
         except (Exception, SystemExit):
             self._log(traceback.format_exc())
-            self._refuse(RfmError("internal error"))
+            self.refuse(RfmError("internal error"))
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
@@ -70,10 +75,10 @@ class Connection(WSListener):
             try:
                 self._on_data(frame)
             except RfmError as error:
-                self._refuse(error)
+                self.refuse(error)
             except (Exception, SystemExit):
                 self._log(traceback.format_exc())
-                self._refuse(RfmError("internal error"))
+                self.refuse(RfmError("internal error"))
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         sent = transport.close_handshake.sent if transport.close_handshake else None
@@ -128,10 +133,10 @@ class Connection(WSListener):
             self._server.submit(observation, clock())
             self._wake()
         except RfmError as error:
-            self._loop.call_soon_threadsafe(self._refuse, error)
+            self._loop.call_soon_threadsafe(self.refuse, error)
         except (Exception, SystemExit):
             self._log(traceback.format_exc())
-            self._loop.call_soon_threadsafe(self._refuse, RfmError("internal error"))
+            self._loop.call_soon_threadsafe(self.refuse, RfmError("internal error"))
 
     # --- what goes back ---
 
@@ -144,12 +149,12 @@ class Connection(WSListener):
         """Its inference failed."""
         if request == self._waits:
             self._waits = None
-            self._refuse(BadMessageError("gateway_no_answer", "the model could not answer"))
+            self.refuse(BadMessageError("gateway_no_answer", "the model could not answer"))
 
     def tend(self, now_s: float, *, idle_s: float, reply_s: float) -> None:
         """Called now and then: nobody waits for ever, in either direction."""
         if self._waits and now_s - self._heard_s > reply_s:
-            self._refuse(BadMessageError("gateway_no_reply", "the request was not answered"))
+            self.refuse(BadMessageError("gateway_no_reply", "the request was not answered"))
         elif not self._waits and now_s - self._heard_s > idle_s:
             self._server.count("gateway_idle")
             self.end("nothing was asked for too long", WSCloseCode.GOING_AWAY)
@@ -175,7 +180,7 @@ class Connection(WSListener):
         if self._transport is not None and not self._transport.is_disconnected:
             self._transport.send(BINARY, self._packer.pack(told))
 
-    def _refuse(self, error: RfmError) -> None:
+    def refuse(self, error: RfmError) -> None:
         kind = error.kind if isinstance(error, BadMessageError) else COUNTED.get(type(error), "gateway_error")
         self._server.count(kind)
         self.end(str(error), WSCloseCode.INTERNAL_ERROR)

@@ -7,23 +7,24 @@ the executor's. picows carries the frames, for two thirds of the CPU time that w
 from __future__ import annotations
 
 import asyncio
-import hmac
 import itertools
 import logging
 import os
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
 
 from picows import WSCloseCode, WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener, ws_create_server
 
 from ros2_rfm_serving import wire
-from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
 from ros2_rfm_serving.loop_thread import LoopThread
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.websocket_connection import Connection
+from ros2_rfm_serving.ros.server.websocket_entry import DoorConfig, Entry
+from ros2_rfm_serving.security.tls import HANDSHAKE_WITHIN_S
 from ros2_rfm_serving.server import ModelServer
 from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
 from ros2_rfm_serving.types import Reply, RequestId
@@ -39,25 +40,6 @@ WITHIN_S = 10.0
 """It listens, or has ended, or something is wrong."""
 PARTS_WITHIN_S = 0.5
 """From a client, when it ends."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DoorConfig:
-    """Where it stands and what it allows."""
-
-    port: int
-    """0: one that is free."""
-    host: str = "127.0.0.1"
-    token: str = ""
-    """That clients have to know; empty: none."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """A client's key -> ours; see `OpenpiClient`."""
-    max_connections: int = 256
-    idle_s: float = 600.0
-    """A connection that asks for nothing is closed after this long."""
-    reply_s: float = 30.0
-    """A request without an answer is given up after this long."""
-    decode_threads: int = 1
 
 
 class WebsocketDoor:
@@ -83,6 +65,7 @@ class WebsocketDoor:
         self._decoders = ThreadPoolExecutor(config.decode_threads, thread_name_prefix="gateway_decode")
         self._thread = LoopThread("gateway")
         try:
+            self._entry = Entry(config)
             self._listener = self._thread.call(self._listen(), WITHIN_S)
         except OSError as error:
             self._thread.stop()
@@ -130,8 +113,8 @@ class WebsocketDoor:
         quiet.setLevel(logging.CRITICAL)  # a stranger must not be able to fill the disk
         listener = await ws_create_server(
             self._admit,
-            self._config.host,
-            self._config.port,
+            sock=self._entry.step,
+            **self._encryption(),
             logger_name=quiet,
             enable_auto_ping=True,
             auto_ping_idle_timeout=PING_S,
@@ -141,8 +124,14 @@ class WebsocketDoor:
         self._thread.loop.call_later(TEND_PERIOD_S, self._tend)
         return listener
 
+    def _encryption(self) -> dict[str, Any]:
+        """asyncio's own TLS: picows' faster sockets do not know of certificates that change."""
+        tls = self._config.tls
+        return {"ssl": tls.context, "ssl_handshake_timeout": HANDSHAKE_WITHIN_S, "use_aiofastnet": False} if tls else {}
+
     def _admit(self, request: WSUpgradeRequest) -> Connection | WSUpgradeResponseWithListener:
         """Before the handshake. Whatever this raised would be told to the client."""
+        self._entry.on_request()
         try:
             return self._admitted(request)
         except (Exception, SystemExit):
@@ -157,22 +146,16 @@ class WebsocketDoor:
         if serving is None:
             return _answered(HTTPStatus.SERVICE_UNAVAILABLE)
         server, wake = serving
-        if problem := self._problem(request):
-            kind, status = problem
-            server.count(kind)
-            return _answered(status)
-        client = OpenpiClient(server, f"{PREFIX}{next(self._numbers)}", self._config.names)
-        return Connection(client, server, wake, self._thread.loop, self._decoders, self._log, self._connections)
-
-    def _problem(self, request: WSUpgradeRequest) -> tuple[str, HTTPStatus] | None:
-        if "Origin" in request.headers:
-            return "gateway_origin", HTTPStatus.FORBIDDEN  # a web page, in the browser of somebody who may come in
-        said = request.headers.get("Authorization", "").encode(errors="replace")
-        if self._config.token and not hmac.compare_digest(said, f"Api-Key {self._config.token}".encode()):
-            return "gateway_token", HTTPStatus.UNAUTHORIZED
-        if len(self._connections) >= self._config.max_connections:
-            return "gateway_connections", HTTPStatus.SERVICE_UNAVAILABLE
-        return None
+        inside = [connection.holder for connection in self._connections.values()]
+        who, refusal = self._entry.ask(request.headers, inside)
+        if refusal:
+            server.count(refusal.kind)
+            return _answered(refusal.status)
+        name = f"{PREFIX}{who}-{next(self._numbers)}" if who else f"{PREFIX}{next(self._numbers)}"
+        client = OpenpiClient(server, name, self._config.names)
+        connection = Connection(client, server, wake, self._thread.loop, self._decoders, self._log, self._connections)
+        connection.holder, connection.entered = who, self._entry.let_in
+        return connection
 
     def _deliver(self, replies: Sequence[Reply]) -> None:
         for reply in replies:
@@ -198,6 +181,10 @@ class WebsocketDoor:
         idle_s, reply_s = self._config.idle_s, self._config.reply_s
         for connection in list(self._connections.values()):
             self._guarded(connection, lambda at: at.tend(now_s, idle_s=idle_s, reply_s=reply_s))
+            if not self._entry.is_known(connection.holder):
+                connection.refuse(BadMessageError("gateway_revoked", "your token was taken away"))
+        if (serving := self._serving()) and (strangers := self._entry.strangers()):
+            serving[0].count("gateway_no_request", strangers)
 
     def _release(self, why: str) -> None:
         for connection in list(self._connections.values()):

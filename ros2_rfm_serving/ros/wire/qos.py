@@ -1,13 +1,13 @@
-"""Every QoS profile and name on the wire, in one place (docs/structures.md has the table)."""
+"""Every QoS profile on the wire, in one place, beside the names (docs/structures.md has the table)."""
 
 from __future__ import annotations
-
-import re
 
 from rclpy.duration import Duration
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, LivelinessPolicy, QoSProfile, ReliabilityPolicy
 
-from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.graph_names import NAME, Names
+
+__all__ = ["NAME", "Names"]
 
 STATUS_PERIOD_S = 0.5
 LIVELINESS_LEASE_S = 1.0
@@ -54,38 +54,3 @@ COMMAND = _profile(ReliabilityPolicy.RELIABLE, 1)
 CONTROL = _profile(ReliabilityPolicy.RELIABLE, 4096)
 """Of services that a whole fleet calls at once, and of their clients, each of which hears the answers to all: what ROS takes by
 default keeps ten, and loses the others without a word."""
-
-NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
-"""Of a robot or a server: topics are named after it. A schedule with any other name is refused as a whole."""
-
-
-class Names:
-    """Absolute names on the graph. `root` is the factory's namespace; empty: the names of docs/structures.md as they stand."""
-
-    def __init__(self, root: str = "") -> None:
-        """Raises: `ConfigurationError` for a namespace that ROS does not take."""
-        self._root = "/" + root.strip("/") if root.strip("/") else ""
-        if not re.fullmatch(r"(/[A-Za-z_]\w*)*", self._root, re.ASCII) or "__" in self._root:
-            fix = "write names such as `plant/line_2`: letters, digits and single underscores, no digit first"
-            raise ConfigurationError(f"{root!r} is no namespace", key="fleet_namespace", fix=fix)
-        self.root = self._root
-        """With a slash in front; empty: none."""
-        self.schedule = f"{self._root}/rfm/schedule"
-        self.admit_robot = f"{self._root}/rfm/admit_robot"
-        self.release_robot = f"{self._root}/rfm/release_robot"
-        self.replan = f"{self._root}/rfm/replan"
-        self.audit = f"{self._root}/rfm/audit"
-        self.dashboard_audit = f"{self._root}/rfm/dashboard/audit"
-
-    def server(self, server: str, leaf: str) -> str:
-        """/rfm/servers/<server>/<leaf>"""
-        return f"{self._root}/rfm/servers/{server}/{leaf}"
-
-    def robot(self, robot: str, leaf: str) -> str:
-        """/<robot>/<leaf>"""
-        return f"{self._root}/{robot}/{leaf}"
-
-    def robot_of(self, topic: str, leaf: str) -> str:
-        """Whose topic it is; empty: not `leaf` of a robot of this factory."""
-        robot = topic.removeprefix(f"{self._root}/").removesuffix(f"/{leaf}")
-        return robot if topic == self.robot(robot, leaf) and NAME.fullmatch(robot) else ""

@@ -31,13 +31,12 @@ from ros2_rfm_serving.monitoring.dashboard.control import (
     NOTED_WITHIN_S,
     Answer,
     Failures,
-    Tokens,
     read_order,
-    read_tokens,
 )
 from ros2_rfm_serving.monitoring.dashboard.feed import BEHIND, MAX_PAGES, Feed
 from ros2_rfm_serving.monitoring.dashboard.serving import serving
 from ros2_rfm_serving.operate.page import read_door
+from ros2_rfm_serving.security.tokens import Tokens, digest, read_tokens
 from ros2_rfm_serving.types import Chunk, EncodedImage, RequestId, Served
 from test.unit.monitoring.dashboard.boards import board
 
@@ -200,7 +199,7 @@ def test_token_files_say_what_is_wrong_with_them(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=word):
             read_tokens(file)
     file.write_text(f"# people\nada {TOKEN}\n\nben {TOKEN}2\n")
-    assert read_tokens(file) == {"ada": TOKEN, "ben": f"{TOKEN}2"}
+    assert read_tokens(file) == {"ada": digest(TOKEN), "ben": digest(f"{TOKEN}2")}
     file.chmod(0o644)
     with pytest.raises(ConfigurationError, match="chmod 600"):
         read_tokens(file)

@@ -1,0 +1,84 @@
+"""HTTP for probes and scrapers: a thread for each connection, of which there are so many, each for so long and not longer."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from prometheus_client.exposition import ThreadingWSGIServer
+
+from ros2_rfm_serving.security.tls import ServerTls
+
+MAX_CONNECTIONS = 64
+WITHIN_S = 10.0
+"""From a connection to the end of its answer: somebody who sends a byte now and then does not gain time by it."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = WITHIN_S
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Not a line for every scrape."""
+
+
+class BoundedServer(ThreadingWSGIServer):
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.turned_away: Counter[str] = Counter()
+        self.tls: ServerTls | None = None
+        self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._answering: dict[int, socket.socket] = {}
+        """By thread."""
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.turned_away["full"] += 1
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        mine = threading.get_ident()
+        self._answering[mine] = request
+        ending = threading.Timer(WITHIN_S, self._end, [mine])
+        ending.daemon = True
+        ending.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            ending.cancel()
+            self._answering.pop(mine, None)
+            self._room.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if self.tls is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(WITHIN_S)
+        with self.tls.context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as encrypted:
+            self._answering[threading.get_ident()] = encrypted
+            encrypted.do_handshake()
+            super().finish_request(encrypted, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Of a stranger: counted, and not a traceback for each."""
+        self.turned_away["broken"] += 1
+
+    def _end(self, thread: int) -> None:
+        self.turned_away["slow"] += 1
+        with contextlib.suppress(OSError, KeyError):
+            socket.socket.shutdown(self._answering[thread], socket.SHUT_RDWR)  # below TLS, whose own would wait
+
+
+def bounded_server(address: str, port: int, app: Callable[..., Any], tls: ServerTls | None) -> BoundedServer:
+    """Raises: `OSError`."""
+    made = make_server(address, port, app, BoundedServer, handler_class=_Handler)
+    made.tls = tls
+    return made

@@ -1,0 +1,145 @@
+"""The factory's certificate authority: EC P-256 throughout, as DDS Security asks for (9.3.1), and TLS understands too."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key, pkcs7
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ros2_rfm_serving.errors import ConfigurationError
+
+AUTHORITY_DAYS, MEMBER_DAYS = 3650, 365
+BACKDATED = timedelta(hours=1)
+"""Machines whose clocks are behind take a certificate at once."""
+REVOKED_FOR = timedelta(days=AUTHORITY_DAYS)
+
+
+@dataclass(frozen=True)
+class Identity:
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @property
+    def certificate_pem(self) -> bytes:
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    @property
+    def key_pem(self) -> bytes:
+        return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+class Authority:
+    """Signs certificates, revocations and documents."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+
+    @staticmethod
+    def new(name: str, now: datetime, days: int = AUTHORITY_DAYS) -> Authority:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        built = _builder(subject, subject, key, now, days)
+        built = built.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        built = built.add_extension(_usage(signs_certificates=True), critical=True)
+        return Authority(Identity(built.sign(key, hashes.SHA256()), key))
+
+    @staticmethod
+    def load(certificate: bytes, key: bytes) -> Authority:
+        """Raises: `ValueError`, `TypeError`."""
+        loaded = load_pem_private_key(key, None)
+        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+            raise ValueError("its key is on no elliptic curve")
+        return Authority(Identity(x509.load_pem_x509_certificate(certificate), loaded))
+
+    def issue(self, name: str, addresses: Iterable[str], now: datetime, days: float = MEMBER_DAYS) -> Identity:
+        """For a process that others reach under these addresses, and that reaches others."""
+        key, issuer = ec.generate_private_key(ec.SECP256R1()), self.identity.certificate
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        built = _builder(subject, issuer.subject, key, now, days)
+        built = built.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        built = built.add_extension(_usage(signs_certificates=False), critical=True)
+        both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        built = built.add_extension(x509.ExtendedKeyUsage(both), critical=False)
+        built = built.add_extension(x509.SubjectAlternativeName(list(map(_general_name, dict.fromkeys(addresses)))), critical=False)
+        key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.identity.key.public_key())
+        built = built.add_extension(key_id, critical=False)
+        return Identity(built.sign(self.identity.key, hashes.SHA256()), key)
+
+    def revocations(self, serials: Iterable[int], now: datetime) -> bytes:
+        """A list of the certificates that are not to be trusted any more, PEM."""
+        issuer = self.identity.certificate.subject
+        built = (
+            x509.CertificateRevocationListBuilder().issuer_name(issuer).last_update(now - BACKDATED).next_update(now + REVOKED_FOR)
+        )
+        for serial in serials:
+            one = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            built = built.add_revoked_certificate(one)
+        return built.sign(self.identity.key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+    def sign(self, document: bytes) -> bytes:
+        """As S/MIME, readable, as DDS Security wants governance and permissions (9.4.1)."""
+        builder = pkcs7.PKCS7SignatureBuilder().set_data(document)
+        builder = builder.add_signer(self.identity.certificate, self.identity.key, hashes.SHA256())
+        return builder.sign(Encoding.SMIME, [pkcs7.PKCS7Options.Text, pkcs7.PKCS7Options.DetachedSignature])
+
+
+def load_certificate(pem: bytes, file: str) -> x509.Certificate:
+    """Raises: `ConfigurationError`."""
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError as error:
+        raise ConfigurationError(f"is no certificate: {error}", file=file, fix="rfm security rotate") from None
+
+
+def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def utc_now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, days: float
+) -> x509.CertificateBuilder:
+    built = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
+    built = built.serial_number(x509.random_serial_number()).not_valid_before(now - BACKDATED)
+    built = built.not_valid_after(max(now - BACKDATED, now + timedelta(days=days)))
+    return built.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+
+
+def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(address: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(address))
+    except ValueError:
+        return x509.DNSName(address)

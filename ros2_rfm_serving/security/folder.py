@@ -1,0 +1,98 @@
+"""Where everything lies below the folder of a factory's security: an SROS2 keystore, and beside it what is not DDS.
+
+public/ca.cert.pem, crl.pem              may be read by anybody
+private/ca.key.pem                       stays with whoever issues; no machine of the factory needs it
+enclaves/<member>/                       all that one process needs, and the only part that is copied to its machine
+zenoh/router.json5                       of the router
+tokens/door, tokens/clients/<name>       digests that servers compare with; the tokens themselves, one file per client
+security.yaml                            who has which certificate, and which were revoked
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ros2_rfm_serving.errors import ConfigurationError
+
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+CERTIFICATE, KEY, IDENTITY_CA, PERMISSIONS_CA = "cert.pem", "key.pem", "identity_ca.cert.pem", "permissions_ca.cert.pem"
+GOVERNANCE, PERMISSIONS, REVOKED = "governance", "permissions", "crl.pem"
+
+
+@dataclass(frozen=True)
+class Folder:
+    root: Path
+
+    @property
+    def authority(self) -> Path:
+        return self.root / "public" / "ca.cert.pem"
+
+    @property
+    def authority_key(self) -> Path:
+        return self.root / "private" / "ca.key.pem"
+
+    @property
+    def revoked(self) -> Path:
+        return self.root / "public" / REVOKED
+
+    @property
+    def record(self) -> Path:
+        return self.root / "security.yaml"
+
+    @property
+    def enclaves(self) -> Path:
+        return self.root / "enclaves"
+
+    @property
+    def router(self) -> Path:
+        return self.root / "zenoh" / "router.json5"
+
+    @property
+    def door_tokens(self) -> Path:
+        return self.root / "tokens" / "door"
+
+    def enclave(self, member: str) -> Path:
+        return self.enclaves / member
+
+    def client_token(self, client: str) -> Path:
+        return self.root / "tokens" / "clients" / client
+
+
+def write_public(file: Path, content: bytes) -> None:
+    """Whole or not at all. Raises: `ConfigurationError`."""
+    _write(file, content, 0o644)
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """That nobody else on this machine can read, at no moment. Raises: `ConfigurationError`."""
+    _write(file, content, PRIVATE_FILE)
+
+
+def read(file: Path) -> bytes:
+    """Raises: `ConfigurationError`."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        fix = "name the folder that `rfm security init` wrote"
+        raise ConfigurationError(f"cannot be read: {error.strerror}", file=str(file), fix=fix) from None
+
+
+def is_private(file: Path) -> bool:
+    return not file.stat().st_mode & 0o077
+
+
+def _write(file: Path, content: bytes, mode: int) -> None:
+    new = file.with_name(f".{file.name}.new")
+    try:
+        private = mode == PRIVATE_FILE
+        file.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER if private else 0o755)
+        new.unlink(missing_ok=True)
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        new.replace(file)
+    except OSError as error:
+        fix = "choose a folder that can be written"
+        raise ConfigurationError(f"cannot be written: {error.strerror}", file=str(file), fix=fix) from None

@@ -1,0 +1,211 @@
+"""Writes a factory's security: `rfm security init`, `rotate` and `revoke`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from cryptography import x509
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.graph_names import NAME, Names
+from ros2_rfm_serving.security import dds, zenoh
+from ros2_rfm_serving.security.authority import MEMBER_DAYS, Authority, Identity, load_certificate
+from ros2_rfm_serving.security.folder import (
+    CERTIFICATE,
+    GOVERNANCE,
+    IDENTITY_CA,
+    KEY,
+    PERMISSIONS,
+    PERMISSIONS_CA,
+    PRIVATE_FOLDER,
+    REVOKED,
+    Folder,
+    read,
+    write_private,
+    write_public,
+)
+from ros2_rfm_serving.security.members import Member
+from ros2_rfm_serving.security.permissions import Permissions
+from ros2_rfm_serving.security.record import MemberEntry, Record, RevokedEntry
+from ros2_rfm_serving.security.tokens import hashed, new_token
+from ros2_rfm_serving.security.wire_table import Role
+
+LINKS = (
+    ("public", "ca.cert.pem", IDENTITY_CA),
+    ("public", "ca.cert.pem", PERMISSIONS_CA),
+    ("private", "ca.key.pem", "identity_ca.key.pem"),
+    ("private", "ca.key.pem", "permissions_ca.key.pem"),
+)
+"""Under the names that SROS2's own tools look for."""
+
+
+@dataclass(frozen=True)
+class Issuer:
+    """Of one factory, to whom its authority's key is at hand."""
+
+    folder: Folder
+    authority: Authority
+    record: Record
+    days: float = MEMBER_DAYS
+
+    @staticmethod
+    def create(folder: Folder, record: Record, now: datetime) -> Issuer:
+        """Raises: `ConfigurationError` where there is one already: whoever has its certificates would be shut out."""
+        if folder.authority_key.exists() or folder.record.exists():
+            fix = "rfm security rotate, or another folder"
+            raise ConfigurationError("there is a certificate authority already", file=str(folder.root), fix=fix)
+        authority = Authority.new(f"{record.factory} rfm_serving CA", now)
+        write_private(folder.authority_key, authority.identity.key_pem)
+        folder.authority_key.parent.chmod(PRIVATE_FOLDER)
+        write_public(folder.authority, authority.identity.certificate_pem)
+        for below, target, name in LINKS:
+            (folder.root / below / name).symlink_to(target)
+        return Issuer(folder, authority, record)
+
+    @staticmethod
+    def open(folder: Folder) -> Issuer:
+        """Raises: `ConfigurationError`."""
+        try:
+            authority = Authority.load(read(folder.authority), read(folder.authority_key))
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"cannot be used: {error}", file=str(folder.authority_key)) from None
+        return Issuer(folder, authority, Record.load(folder))
+
+    # --- what is written ---
+
+    def issue(self, members: Iterable[Member], now: datetime) -> Record:
+        """New keys and certificates, for members of the record and newcomers; the record with them."""
+        issued = dict(self.record.members)
+        for member in members:
+            before = issued.get(member.name)
+            generation = before.generation if before else 1
+            name = member.name if generation == 1 else f"{member.name}.{generation}"
+            identity = self.authority.issue(name, (member.name, *member.addresses), now, self.days)
+            self._write_identity(member.name, identity)
+            issued[member.name] = _entry(member, name, identity.certificate, generation)
+        return self.record.model_copy(update={"members": issued})
+
+    def write_documents(self, now: datetime) -> None:
+        """All that follows from the record and the certificates: permissions, governance, revocations, the router's rules."""
+        governance, revoked = dds.governance(self.record.domain), self._revocations(now)
+        write_public(self.folder.enclaves / f"{GOVERNANCE}.xml", governance)
+        signed = self.authority.sign(governance)
+        write_public(self.folder.enclaves / f"{GOVERNANCE}.p7s", signed)
+        write_public(self.folder.revoked, revoked)
+        members = self.record.all_members
+        permissions = Permissions(Names(self.record.namespace), members)
+        for name, member in members.items():
+            enclave = self.folder.enclave(name)
+            if not self.record.members[name].is_revoked:
+                certificate = load_certificate(read(enclave / CERTIFICATE), str(enclave / CERTIFICATE))
+                document = dds.permissions(name, certificate, permissions.of(member), self.record.domain)
+                write_public(enclave / f"{PERMISSIONS}.xml", document)
+                write_public(enclave / f"{PERMISSIONS}.p7s", self.authority.sign(document))
+            write_public(enclave / f"{GOVERNANCE}.p7s", signed)
+            write_public(enclave / REVOKED, revoked)
+        zenoh.write(self.folder, self.record, permissions)
+        self.record.save(self.folder)
+
+    def issue_tokens(self, clients: Iterable[str]) -> Record:
+        """A new token for each; the door's file has their digests, and those of nobody that was revoked."""
+        known = _lines(self.folder)
+        for client in clients:
+            if not NAME.fullmatch(client):
+                fix = "letters, digits and underscores, a letter first"
+                raise ConfigurationError(f"{client!r} is no name", key="client", fix=fix)
+            token = new_token()
+            write_private(self.folder.client_token(client), token.encode() + b"\n")
+            known[client] = hashed(token)
+        return self._with_tokens(known)
+
+    def drop_token(self, client: str) -> Record:
+        known = _lines(self.folder)
+        known.pop(client, None)
+        self.folder.client_token(client).unlink(missing_ok=True)
+        return self._with_tokens(known)
+
+    def _with_tokens(self, known: dict[str, str]) -> Record:
+        text = "".join(f"{name} {digest}\n" for name, digest in known.items())
+        write_private(self.folder.door_tokens, f"# client, and SHA-256 of its token\n{text}".encode())
+        return self.record.model_copy(update={"clients": tuple(known)})
+
+    def _write_identity(self, member: str, identity: Identity) -> None:
+        enclave = self.folder.enclave(member)
+        enclave.mkdir(parents=True, exist_ok=True)
+        write_private(enclave / KEY, identity.key_pem)
+        write_public(enclave / CERTIFICATE, identity.certificate_pem)
+        for name in (IDENTITY_CA, PERMISSIONS_CA):
+            write_public(enclave / name, self.authority.identity.certificate_pem)
+
+    def _revocations(self, now: datetime) -> bytes:
+        return self.authority.revocations([int(one.serial, 16) for one in self.record.revoked], now)
+
+
+def start(
+    folder: Folder, record: Record, members: Mapping[str, Member], clients: Iterable[str], now: datetime, days: float
+) -> Record:
+    """All of it, for a factory that has none. Raises: `ConfigurationError`."""
+    issuer = replace(Issuer.create(folder, record, now), days=days)
+    issuer = replace(issuer, record=issuer.issue(members.values(), now))
+    issuer = replace(issuer, record=issuer.issue_tokens(clients))
+    issuer.write_documents(now)
+    return issuer.record
+
+
+def rotate(folder: Folder, names: Sequence[str], now: datetime, days: float) -> Record:
+    """New keys, certificates and tokens; of everybody where nobody is named. Raises: `ConfigurationError`."""
+    issuer = replace(Issuer.open(folder), days=days)
+    record = issuer.record
+    chosen = names or [*(name for name, entry in record.members.items() if not entry.is_revoked), *record.clients]
+    for name in chosen:
+        if name not in record.clients:
+            record.entry(name)
+    issuer = replace(issuer, record=issuer.issue([record.member(name) for name in chosen if name in record.members], now))
+    robots = {name for name in chosen if name in record.members and record.members[name].role == Role.ROBOT.name}
+    issuer = replace(issuer, record=issuer.issue_tokens(sorted({*robots, *(name for name in chosen if name in record.clients)})))
+    issuer.write_documents(now)
+    return issuer.record
+
+
+def revoke(folder: Folder, name: str, now: datetime) -> Record:
+    """Certificate and token. Raises: `ConfigurationError` for somebody who has neither."""
+    issuer = Issuer.open(folder)
+    is_client = name in issuer.record.clients
+    if name in issuer.record.members or not is_client:
+        issuer = replace(issuer, record=_without(issuer.record, name, now))
+        (folder.enclave(name) / KEY).unlink(missing_ok=True)
+    if is_client:
+        issuer = replace(issuer, record=issuer.drop_token(name))
+    issuer.write_documents(now)
+    return issuer.record
+
+
+def _without(record: Record, member: str, now: datetime) -> Record:
+    entry = record.entry(member)
+    if entry.is_revoked:
+        fix = f"rfm security rotate --member {member} issues anew"
+        raise ConfigurationError(f"{member} has nothing that could be revoked", key="member", fix=fix)
+    gone = RevokedEntry(member=member, serial=entry.serial, when=now)
+    left = entry.model_copy(update={"is_revoked": True, "generation": entry.generation + 1})
+    return record.model_copy(update={"revoked": (*record.revoked, gone), "members": {**record.members, member: left}})
+
+
+def _entry(member: Member, common_name: str, certificate: x509.Certificate, generation: int) -> MemberEntry:
+    return MemberEntry(
+        role=str(member.role.name),
+        of=member.of,
+        common_name=common_name,
+        serial=f"{certificate.serial_number:x}",
+        generation=generation,
+        addresses=member.addresses,
+        topics=dict(member.topics),
+    )
+
+
+def _lines(folder: Folder) -> dict[str, str]:
+    if not folder.door_tokens.exists():
+        return {}
+    lines = [line.split() for line in read(folder.door_tokens).decode().splitlines() if not line.startswith("#")]
+    return {line[0]: line[1] for line in lines if len(line) == 2}

@@ -1,0 +1,60 @@
+"""TLS of a door of ours: with the certificate of a folder, and with its successor as soon as that lies there."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.security.folder import CERTIFICATE, KEY, is_private
+
+HANDSHAKE_WITHIN_S = 5.0
+
+
+class ServerTls:
+    """Its `context` presents what lies in the folder at the time of each handshake."""
+
+    def __init__(self, enclave: Path, key: str) -> None:
+        """key: the option or parameter that names the folder. Raises: `ConfigurationError`."""
+        self._certificate, self._key = enclave / CERTIFICATE, enclave / KEY
+        try:
+            self._seen, self.context = self._version(), self._load()
+            private = is_private(self._key)
+        except (OSError, ssl.SSLError) as error:
+            fix = f"name a folder with {CERTIFICATE} and {KEY}, such as enclaves/<member> of `rfm security init`"
+            raise ConfigurationError(f"cannot be used: {error}", file=str(enclave), key=key, fix=fix) from None
+        if not private:
+            problem = "others on this machine may read it"
+            raise ConfigurationError(problem, file=str(self._key), key=key, fix=f"chmod 600 {self._key}")
+        self._current = self.context
+        self.context.sni_callback = self._on_hello
+
+    def _on_hello(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        """Whatever a client calls us. Half a rotation is none: the certificate before is good until both files are there."""
+        try:
+            seen = self._version()
+            if seen != self._seen:
+                self._current, self._seen = self._load(), seen
+        except (OSError, ssl.SSLError):
+            pass
+        connection.context = self._current
+
+    def _load(self) -> ssl.SSLContext:
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        made.load_cert_chain(self._certificate, self._key)
+        return made
+
+    def _version(self) -> tuple[int, int]:
+        return self._certificate.stat().st_mtime_ns, self._key.stat().st_mtime_ns
+
+
+def client_context(authority: Path, key: str) -> ssl.SSLContext:
+    """Of somebody who trusts this authority alone. Raises: `ConfigurationError`."""
+    try:
+        made = ssl.create_default_context(cafile=str(authority))
+    except (OSError, ssl.SSLError) as error:
+        fix = "name the ca.cert.pem of `rfm security init`"
+        raise ConfigurationError(f"cannot be used: {error}", file=str(authority), key=key, fix=fix) from None
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    return made

@@ -1,0 +1,142 @@
+"""Who sends and who hears each name of the graph: the wire table of docs/structures.md, by role.
+
+`<robot>` and `<server>` are one's own for whoever has one, and all of them for everybody else; a robot asks any server that the
+schedule may send it to, so its `<server>` are all, and a server's `<robot>` likewise.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+
+class Role(enum.Flag):
+    """What a certificate is for."""
+
+    SCHEDULER = enum.auto()
+    SERVER = enum.auto()
+    ROBOT = enum.auto()
+    WORLD = enum.auto()
+    """A simulated robot's hardware, or the drivers of a real one."""
+    FOREMAN = enum.auto()
+    MARKERS = enum.auto()
+    RECORDER = enum.auto()
+    OBSERVER = enum.auto()
+    """Looks: `rfm status`, `rfm why`, `rfm metrics`."""
+    DASHBOARD = enum.auto()
+    """Looks, and orders what people order through its page."""
+    OPERATOR = enum.auto()
+    """A person's commands: `rfm drain`, `rfm robot`, `ros2 action send_goal`."""
+    DOOR = enum.auto()
+    """Speaks for robots that are not on this graph."""
+    ROUTER = enum.auto()
+    """Of Zenoh: hands on what others may say, and says nothing."""
+
+
+NOBODY = Role(0)
+LOOKING = Role.OBSERVER | Role.DASHBOARD | Role.OPERATOR
+RECORDING = Role.RECORDER
+TELLING = Role.SCHEDULER | Role.SERVER | Role.ROBOT | Role.RECORDER
+"""Of themselves, in `/diagnostics`."""
+
+
+class Kind(enum.Enum):
+    TOPIC = "topic"
+    SERVICE = "service"
+    ACTION = "action"
+
+
+class Row(NamedTuple):
+    name: str
+    """Below the factory's namespace."""
+    kind: Kind
+    gives: Role
+    """Publishes the topic, serves the service, carries out the action."""
+    takes: Role
+    """Hears, calls, asks."""
+    watches: Role = NOBODY
+    """Of an action: hears its feedback and status alone."""
+
+
+def _topic(name: str, gives: Role, takes: Role) -> Row:
+    return Row(name, Kind.TOPIC, gives, takes)
+
+
+def _service(name: str, gives: Role, takes: Role) -> Row:
+    return Row(name, Kind.SERVICE, gives, takes)
+
+
+SCHEDULER, SERVER, ROBOT, WORLD = Role.SCHEDULER, Role.SERVER, Role.ROBOT, Role.WORLD
+FOREMAN, MARKERS, DASHBOARD, DOOR, OPERATOR = Role.FOREMAN, Role.MARKERS, Role.DASHBOARD, Role.DOOR, Role.OPERATOR
+ORDERING = DASHBOARD | OPERATOR
+OF_SERVER, OF_ROBOT = "rfm/servers/<server>", "<robot>/rfm"
+
+ROWS = (
+    _topic("rfm/schedule", SCHEDULER, SCHEDULER | SERVER | ROBOT | DOOR | LOOKING | RECORDING),
+    _topic(f"{OF_SERVER}/status", SERVER, SCHEDULER | ROBOT | DOOR | LOOKING | RECORDING),
+    _topic(f"{OF_SERVER}/observation", ROBOT | DOOR, SERVER | RECORDING),
+    _topic(f"{OF_SERVER}/name", SERVER, SERVER | RECORDING),
+    _topic(f"{OF_SERVER}/audit", SERVER, RECORDING),
+    _service(f"{OF_SERVER}/open_session", SERVER, ROBOT | DOOR),
+    _service(f"{OF_SERVER}/close_session", SERVER, ROBOT | DOOR),
+    _service(f"{OF_SERVER}/reset_episode", SERVER, ROBOT | DOOR),
+    _service(f"{OF_SERVER}/describe", SERVER, OPERATOR),
+    _service(f"{OF_SERVER}/get_schedule", SERVER, SCHEDULER),
+    Row(f"{OF_SERVER}/infer", Kind.ACTION, SERVER, OPERATOR),
+    _topic(f"{OF_SERVER}/infer/_action/feedback", NOBODY, RECORDING),
+    _topic(f"{OF_ROBOT}/action_chunk", SERVER, ROBOT | DOOR | MARKERS | DASHBOARD | RECORDING),
+    _topic(f"{OF_ROBOT}/judgement", SERVER, ROBOT | DOOR | DASHBOARD | RECORDING),
+    _topic(f"{OF_ROBOT}/plan", SERVER, ROBOT | DOOR | DASHBOARD | RECORDING),
+    _topic(f"{OF_ROBOT}/refetch", SERVER, ROBOT | DOOR | RECORDING),
+    _topic(f"{OF_ROBOT}/status", ROBOT | DOOR, SCHEDULER | MARKERS | LOOKING | RECORDING),
+    _topic(f"{OF_ROBOT}/name", ROBOT | DOOR, ROBOT | DOOR | RECORDING),
+    _topic(f"{OF_ROBOT}/audit", ROBOT, RECORDING),
+    _topic(f"{OF_ROBOT}/markers", MARKERS, NOBODY),
+    _service(f"{OF_ROBOT}/pause", ROBOT, ORDERING),
+    _service(f"{OF_ROBOT}/resume", ROBOT, ORDERING),
+    _service(f"{OF_ROBOT}/abort", ROBOT, ORDERING),
+    _service("rfm/admit_robot", SCHEDULER, ORDERING),
+    _service("rfm/release_robot", SCHEDULER, ORDERING),
+    _service("rfm/replan", SCHEDULER, OPERATOR),
+    _topic("rfm/audit", SCHEDULER, RECORDING),
+    _topic("rfm/dashboard/audit", DASHBOARD, RECORDING),
+    _service("rfm/recorder/save", RECORDING, OPERATOR),
+    Row("<robot>/execute_task", Kind.ACTION, ROBOT, FOREMAN | OPERATOR, RECORDING),
+    _topic("<robot>/robot_description", MARKERS, MARKERS | RECORDING),
+    _topic("<robot>/world/score", WORLD, FOREMAN | LOOKING | RECORDING),
+    _topic("<robot>/camera/<camera>/image/compressed", WORLD, ROBOT | DASHBOARD),
+    _topic("<robot>/state", WORLD, ROBOT | MARKERS | RECORDING),
+    _topic("<robot>/joint_states", WORLD, ROBOT | MARKERS | RECORDING),
+    _topic("<robot>/command", ROBOT, WORLD | RECORDING),
+    _service("<robot>/reset", WORLD, ROBOT),
+    _topic("/diagnostics", TELLING, LOOKING | RECORDING),
+)
+"""A name that begins with a slash is of no namespace."""
+
+EVERYBODYS = ("/rosout", "/parameter_events")
+"""Whatever is a node publishes them."""
+OF_EVERY_NODE = (
+    "describe_parameters",
+    "get_parameter_types",
+    "get_parameters",
+    "list_parameters",
+    "set_parameters",
+    "set_parameters_atomically",
+    "get_type_description",
+)
+"""Services of a node itself, below its name. Nobody of a factory calls them."""
+OF_LIFECYCLE_NODES = ("change_state", "get_state", "get_available_states", "get_available_transitions", "get_transition_graph")
+ORDERED = "change_state"
+"""Of these, what people call: it drains a server."""
+TRANSITIONS = "transition_event"
+NODES = {
+    SCHEDULER: "rfm/scheduler",
+    SERVER: f"{OF_SERVER}/model_server",
+    ROBOT: "<robot>/robot",
+    WORLD: "<robot>/metaworld_robot",
+    FOREMAN: "rfm/foreman",
+    MARKERS: "rfm/markers",
+    RECORDING: "rfm/recorder",
+}
+"""As the processes of a factory name them. Who looks has no services."""
+LIFECYCLE = SERVER | ROBOT

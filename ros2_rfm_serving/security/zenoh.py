@@ -1,0 +1,162 @@
+"""A Zenoh router that lets in who has a certificate, and lets pass what its name allows; in the key expressions of rmw_zenoh.
+
+`<domain>/<topic>/<type>/<hash>` is a topic or a service; `@ros2_lv/<domain>/.../<kind>/<enclave>/<namespace>/<node>/<topic>/...`
+says that somebody has one; and `.../@adv/**` below a topic is what late joiners are sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ros2_rfm_serving.security.folder import CERTIFICATE, IDENTITY_CA, KEY, Folder, write_public
+from ros2_rfm_serving.security.permissions import Grants, Permissions
+from ros2_rfm_serving.security.record import Record
+
+ROUTER = "router"
+PORT = 7447
+IN, OUT = "ingress", "egress"
+"""As the router sees it."""
+MAX_MESSAGE_BYTES = 24 << 20
+"""Of anything: six images of 4 MB, which is the most that a server takes of one, and whatever else is in an observation."""
+MAX_PUTS_HZ = 400.0
+"""Of one member, per topic: four times what a server answers to one robot."""
+MAX_SESSIONS, MAX_PENDING, OPENS_WITHIN_MS = 1024, 64, 5000
+
+Rule = dict[str, Any]
+
+
+def write(folder: Folder, record: Record, permissions: Permissions) -> None:
+    """The router's configuration, and that of each member's session. Raises: `ConfigurationError`."""
+    place = record.place or str(folder.root.absolute())
+    write_public(folder.router, _text(router(record, permissions, place)))
+    for name, entry in record.members.items():
+        if not entry.is_revoked:
+            write_public(folder.enclave(name) / "zenoh.json5", _text(session(name, record, place)))
+
+
+def router(record: Record, permissions: Permissions, place: str) -> dict[str, Any]:
+    """place: where the folder will lie on the router's machine."""
+    return {
+        "mode": "router",
+        "listen": {"endpoints": [f"tls/[::]:{PORT}"]},
+        "scouting": {"multicast": {"enabled": False}},
+        "transport": {
+            "unicast": {
+                "max_sessions": MAX_SESSIONS,
+                "accept_pending": MAX_PENDING,
+                "accept_timeout": OPENS_WITHIN_MS,
+                "open_timeout": OPENS_WITHIN_MS,
+            },
+            "link": {"protocols": ["tls"], "rx": {"max_message_size": MAX_MESSAGE_BYTES}, "tls": _tls(ROUTER, place)},
+            "shared_memory": {"enabled": False},
+        },
+        "access_control": access_control(record, permissions),
+        "downsampling": [_slowed(record.domain)],
+        "low_pass_filter": [_bounded(record.domain)],
+    }
+
+
+def session(member: str, record: Record, place: str) -> dict[str, Any]:
+    """To be merged into whatever else a session of rmw_zenoh is told."""
+    return {
+        "mode": "client",
+        "connect": {"endpoints": [f"tls/{record.router}:{PORT}"]},
+        "scouting": {"multicast": {"enabled": False}},
+        "transport": {"link": {"protocols": ["tls"], "tls": _tls(member, place)}},
+    }
+
+
+def access_control(record: Record, permissions: Permissions) -> dict[str, Any]:
+    """Nothing is allowed but this. Who is revoked has no rule; a certificate issued later has another common name."""
+    rules, subjects, policies = [_discovery(record.domain)[0], _discovery(record.domain)[1]], [], []
+    for name, member in record.all_members.items():
+        entry = record.members[name]
+        if entry.is_revoked:
+            continue
+        mine = list(_rules(name, permissions.of(member), record.domain))
+        rules += mine
+        subjects.append({"id": name, "cert_common_names": [entry.common_name]})
+        policies.append({"rules": ["in the graph", "of the graph", *(rule["id"] for rule in mine)], "subjects": [name]})
+    return {"enabled": True, "default_permission": "deny", "rules": rules, "subjects": subjects, "policies": policies}
+
+
+def _rules(name: str, grants: Grants, domain: int) -> Iterable[Rule]:
+    publishes, hears = _keys(grants.publishes, domain), _keys(grants.hears, domain)
+    serves, calls = _keys(grants.serves, domain), _keys(grants.calls, domain)
+    kept, late = _late(grants.publishes, domain), _late(grants.hears, domain)
+    offers, asks = ["declare_queryable", "reply", "liveliness_token", "put"], ["query", "declare_liveliness_subscriber"]
+    asks += ["liveliness_query", "declare_subscriber"]
+    told: Sequence[tuple[str, str, list[str], list[str]]] = (
+        ("publishes", IN, ["put"], publishes),
+        ("is heard", OUT, ["declare_subscriber"], publishes),
+        ("hears", IN, ["declare_subscriber"], hears),
+        ("is told", OUT, ["put"], hears),
+        ("serves", IN, ["declare_queryable", "reply"], serves),
+        ("is asked", OUT, ["query"], serves),
+        ("calls", IN, ["query"], calls),
+        ("is answered", OUT, ["declare_queryable", "reply"], calls),
+        ("keeps", IN, offers, kept),
+        ("is asked late", OUT, asks, kept),
+        ("asks late", IN, asks, late),
+        ("is told late", OUT, offers, late),
+        ("is in the graph", IN, ["liveliness_token"], _tokens(grants, domain)),
+    )
+    for what, flow, messages, keys in told:
+        if keys:
+            yield _rule(f"{name} {what}", flow, messages, keys)
+
+
+def _discovery(domain: int) -> tuple[Rule, Rule]:
+    """Who is there, and what of, is told to every member; only names."""
+    everything, nodes = f"@ros2_lv/{domain}/**", f"@ros2_lv/{domain}/*/*/*/NN/**"
+    asked = _rule("in the graph", IN, ["declare_liveliness_subscriber", "liveliness_query"], [everything])
+    return asked, _rule("of the graph", OUT, ["liveliness_token", "reply"], [everything, nodes])
+
+
+def _tokens(grants: Grants, domain: int) -> list[str]:
+    """By which rmw_zenoh says what a node has."""
+    kinds = (("MP", grants.publishes), ("MS", grants.hears), ("SS", grants.serves), ("SC", grants.calls))
+    below = f"@ros2_lv/{domain}/*/*/*"
+    said = [f"{below}/{kind}/*/*/*/{name.replace('/', '%')}/**" for kind, names in kinds for name in sorted(names)]
+    return [f"{below}/NN/*/*/*", *said]
+
+
+def _keys(names: Iterable[str], domain: int) -> list[str]:
+    return [f"{domain}{name}/*/*" for name in sorted(names)]
+
+
+def _late(names: Iterable[str], domain: int) -> list[str]:
+    return [f"{domain}{name}/*/*/@adv/**" for name in sorted(names)]
+
+
+def _rule(name: str, flow: str, messages: list[str], keys: list[str]) -> Rule:
+    return {"id": name, "permission": "allow", "flows": [flow], "messages": messages, "key_exprs": keys}
+
+
+def _bounded(domain: int) -> Rule:
+    messages = ["put", "delete", "query", "reply"]
+    return {"id": "size", "flows": [IN], "messages": messages, "key_exprs": [f"{domain}/**"], "size_limit": MAX_MESSAGE_BYTES}
+
+
+def _slowed(domain: int) -> Rule:
+    """Counted for each session by itself: whoever floods loses its own messages."""
+    return {"id": "rate", "flows": [IN], "messages": ["put"], "rules": [{"key_expr": f"{domain}/**", "freq": MAX_PUTS_HZ}]}
+
+
+def _tls(member: str, place: str) -> Mapping[str, Any]:
+    enclave = f"{place}/enclaves/{member}"
+    pair = {"private_key": f"{enclave}/{KEY}", "certificate": f"{enclave}/{CERTIFICATE}"}
+    own = {f"{way}_{name}": file for way in ("listen", "connect") for name, file in pair.items()}
+    return {
+        "root_ca_certificate": f"{enclave}/{IDENTITY_CA}",
+        **own,
+        "enable_mtls": True,
+        "verify_name_on_connect": True,
+        "close_link_on_expiration": True,
+    }
+
+
+def _text(config: Mapping[str, Any]) -> bytes:
+    return f"// Written by `rfm security`; it names keys, and holds none.\n{json.dumps(config, indent=1)}\n".encode()

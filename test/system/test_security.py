@@ -1,0 +1,142 @@
+"""A factory with certificates, as a user starts it: no secret of it is on a command line, in a log, in a recording or on a page."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mcap.reader import make_reader
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from ros2_rfm_serving import wire
+from ros2_rfm_serving.security.tls import client_context
+
+RFM = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli"]
+NODE = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.executables", "model_server_node", "--ros-args"]
+
+
+def rfm(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [*RFM, *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return int(door.getsockname()[1])
+
+
+@contextlib.contextmanager
+def started(command: list[str], cwd: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, cwd=cwd, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        yield process
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, log.read_text()
+    finally:
+        process.kill()
+
+
+def secrets_of(folder: Path) -> set[str]:
+    """Every line of every file that only its owner may read, as it would be told."""
+    files = [*folder.rglob("key.pem"), *folder.glob("private/*.pem"), *folder.glob("tokens/**/*")]
+    lines = {line.strip() for file in files if file.is_file() for line in file.read_text().splitlines()}
+    words = {word for line in lines if not line.startswith(("#", "-----")) for word in line.split()}
+    return {word.removeprefix("sha256:") for word in words if len(word) > 20}
+
+
+def command_lines(processes: list[subprocess.Popen[bytes]]) -> str:
+    """Of these and of all that they started, with the environment that others of this user can read."""
+    found, ids = [], {process.pid for process in processes}
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            parent = int(re.search(r"PPid:\s*(\d+)", (place / "status").read_text())[1])  # type: ignore[index]
+            if int(place.name) in ids or parent in ids:
+                found += [(place / "cmdline").read_text().replace("\0", " "), (place / "environ").read_text(errors="replace")]
+    assert len(found) > 8, "the nodes are among them"
+    return "\n".join(found)
+
+
+def told_in(folder: Path) -> str:
+    """All that was written, recordings uncompressed."""
+    said = [file.read_text(errors="replace") for file in folder.rglob("*") if file.is_file()]
+    bags = list(folder.rglob("*.mcap"))
+    assert bags, "it was recorded"
+    for bag in bags:
+        with bag.open("rb") as stream:
+            said += [message.data.decode(errors="replace") for _, _, message in make_reader(stream).iter_messages()]
+    return "\n".join(said)
+
+
+def get(url: str, trusted: ssl.SSLContext, **headers: str) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20, context=trusted) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def until(url: str, trusted: ssl.SSLContext, process: subprocess.Popen[bytes]) -> None:
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s and process.poll() is None:
+        with contextlib.suppress(OSError):
+            if get(url, trusted) == 200:
+                return
+        time.sleep(0.1)
+    pytest.fail(f"{url} is not served")
+
+
+def test_no_secret_is_told_anywhere(repository: Path, tmp_path: Path, ros_domain: int) -> None:
+    security, factory, logs = tmp_path / "security", repository / "config" / "factory_emulated.yaml", tmp_path / "told"
+    logs.mkdir()
+    made = rfm("security", "init", factory, security, "--client", "tablet", cwd=repository)
+    assert made.returncode == 0 and "enclaves/<member>" in made.stdout, made.stderr
+    page, metrics, gateway = free_port(), free_port(), free_port()
+    people, token = tmp_path / "people", (security / "tokens" / "clients" / "tablet").read_text().strip()
+    people.touch(0o600)
+    people.write_text(f"ada {token}\n")
+    up = [*RFM, "up", str(factory), "--security", str(security), "--logs", str(logs / "logs"), "--record-to", str(logs / "bag")]
+    up += ["--dashboard", str(page), "--metrics", str(metrics), "--token-file", str(people), "--log-level", "debug"]
+    door = {"server": "extra", "model": "emulated/arm-policy", "gpu_type": "EMULATED", "gateway_port": gateway}
+    door |= {"gateway_tls": security / "enclaves" / "server_1", "gateway_token_file": security / "tokens" / "door"}
+    node = [*NODE, *[word for name, value in door.items() for word in ("-p", f"{name}:={value}")], "--log-level", "debug"]
+    trusted = client_context(security / "public" / "ca.cert.pem", "test")
+    with started(up, repository, logs / "up.txt") as factory_up, started(node, repository, logs / "door.txt") as server:
+        until(f"https://127.0.0.1:{page}/", trusted, factory_up)
+        until(f"https://127.0.0.1:{gateway}/readyz", trusted, server)
+        assert get(f"https://127.0.0.1:{metrics}/metrics", trusted) == 200
+        assert get(f"https://127.0.0.1:{page}/api/whoami", trusted, Authorization=f"Bearer {token}") == 200
+        assert get(f"https://127.0.0.1:{page}/api/whoami", trusted, Authorization=f"Bearer {token}x") == 401
+        for url in (f"http://127.0.0.1:{page}/", f"http://127.0.0.1:{gateway}/readyz"):
+            with pytest.raises(OSError):
+                urllib.request.urlopen(url, timeout=20)
+        key = {"Authorization": f"Api-Key {token}"}
+        with connect(f"wss://127.0.0.1:{gateway}", ssl=trusted, additional_headers=key) as tablet:
+            tablet.recv(timeout=20)
+            images = {"front": np.zeros((8, 8, 3), np.uint8), "side": np.zeros((8, 8, 3), np.uint8)}
+            tablet.send(wire.packer().pack({"state": np.zeros(39), "prompt": "stay", **images}))
+            assert isinstance(tablet.recv(timeout=20), bytes)
+        with pytest.raises(InvalidStatus):
+            connect(f"wss://127.0.0.1:{gateway}", ssl=trusted, additional_headers={"Authorization": f"Api-Key {token}x"})
+        seen = command_lines([factory_up, server])
+        time.sleep(2.0)  # for the recording to have more than a beginning
+    secrets, told = secrets_of(security), told_in(logs)
+    assert token in secrets and len(secrets) > 50
+    assert not [word for word in secrets if word in seen], "on a command line or in an environment"
+    assert not [word for word in secrets if word in told], "in a log or a recording"
+    assert "PRIVATE KEY" not in seen + told and "certificate ends in, days" in told, "which /diagnostics does say"
+    done = rfm("security", "check", security, cwd=repository)
+    assert done.returncode == 0 and "nothing is wrong" in done.stdout

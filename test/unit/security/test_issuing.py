@@ -1,0 +1,198 @@
+"""`rfm security`: what is issued, what is wrong with it, and what is taken away."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.security import dds_schema
+from ros2_rfm_serving.security.authority import Authority, common_name, is_issued_by, load_certificate, utc_now
+from ros2_rfm_serving.security.checking import check
+from ros2_rfm_serving.security.folder import Folder, write_public
+from ros2_rfm_serving.security.issuing import Issuer, revoke, rotate, start
+from ros2_rfm_serving.security.members import Member
+from ros2_rfm_serving.security.own import ENCLAVE, OwnCertificate
+from ros2_rfm_serving.security.record import Record
+from ros2_rfm_serving.security.tokens import TokenFile, read_tokens
+
+ARM, OTHER = "pick_place_1", "push_1"
+
+
+def certificate(folder: Folder, member: str) -> x509.Certificate:
+    return load_certificate((folder.enclave(member) / "cert.pem").read_bytes(), "")
+
+
+def said(folder: Folder, days: float = 0.0) -> str:
+    return "\n".join(f"{one.where}: {one.what}" for one in check(folder, utc_now() + timedelta(days=days)))
+
+
+def test_everybody_has_a_certificate_of_this_authority_and_a_key_that_nobody_else_reads(
+    written: Folder, members: dict[str, Member]
+) -> None:
+    authority = load_certificate(written.authority.read_bytes(), "")
+    assert check(written, utc_now()) == []
+    for name in members:
+        issued = certificate(written, name)
+        assert is_issued_by(issued, authority) and common_name(issued) == name
+        assert isinstance(issued.public_key(), ec.EllipticCurvePublicKey)
+    private = [*written.root.glob("enclaves/*/key.pem"), *written.root.glob("private/*.pem"), *written.root.glob("tokens/**/*")]
+    assert len(private) > len(members) and all(file.stat().st_mode & 0o077 == 0 for file in private if file.is_file())
+    names = certificate(written, "server_2").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {"localhost", "gpu-1.plant", "server_2"} <= set(names.get_values_for_type(x509.DNSName))
+    assert "10.77.0.3" in map(str, names.get_values_for_type(x509.IPAddress)), "the address of its host"
+
+
+def test_permissions_are_signed_by_the_authority_as_openssl_sees_it(written: Folder, tmp_path: Path) -> None:
+    verify = ["openssl", "smime", "-verify", "-text", "-CAfile", str(written.authority), "-in"]
+    for file in (written.enclave(ARM) / "permissions.p7s", written.enclaves / "governance.p7s"):
+        done = subprocess.run([*verify, str(file)], capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.replace(b"\r\n", b"\n") == file.with_suffix(".xml").read_bytes()
+    forged = tmp_path / "forged.p7s"
+    forged.write_bytes(
+        (written.enclave(ARM) / "permissions.p7s").read_bytes().replace(b"pick_place_1/rfm/status", b"push_1/rfm/status")
+    )
+    assert subprocess.run([*verify, str(forged)], capture_output=True, check=False).returncode != 0
+
+
+def test_a_robot_publishes_its_own_and_hears_its_own(written: Folder) -> None:
+    root = ET.parse(written.enclave(ARM) / "permissions.xml").getroot()
+    publish, subscribe = (
+        {topic.text for topic in root.iter(way) for topic in topic.iter("topic")} for way in ("publish", "subscribe")
+    )
+    assert {"rt/rfm/servers/server_1/observation", f"rt/{ARM}/rfm/status", "rq/rfm/servers/server_1/open_sessionRequest"} <= publish
+    assert {f"rt/{ARM}/rfm/action_chunk", "rt/rfm/schedule", "rr/rfm/servers/server_1/open_sessionReply"} <= subscribe
+    assert not [topic for topic in publish | subscribe if topic and OTHER in topic], "nothing of another robot"
+    everything = "\n".join(str(topic) for topic in publish)
+    assert not re.search(r"admit|release|replan|server_\d/model_server|rt/rfm/schedule|action_chunk|\*", everything)
+    assert root.findtext("permissions/grant/subject_name") == f"CN={ARM}" and root.findtext(".//default") == "DENY"
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "fault"),
+    [
+        ("permissions", lambda text: text.replace("<default>DENY</default>", ""), "default is there 0 times"),
+        ("permissions", lambda text: text.replace("DENY", "PERHAPS"), "'PERHAPS' is no value"),
+        ("permissions", lambda text: re.sub("<id>7</id>", "<id>all</id>", text), "'all' is no value"),
+        ("permissions", lambda text: text.replace("validity>", "duration>"), "validity is there 0 times"),
+        ("permissions", lambda text: text.replace("<not_after>20", "<not_after>19"), "ends before it begins"),
+        ("permissions", lambda text: re.sub("<not_after>.*</not_after>", "<not_after>later</not_after>", text), "no moment"),
+        ("permissions", lambda text: text.replace('name="', 'title="'), "has no name"),
+        ("permissions", lambda text: text.replace("</dds>", ""), "no XML"),
+        ("permissions", lambda text: text.replace("subscribe>", "listen>"), "listen is not expected"),
+        ("governance", lambda text: text.replace("rtps_protection_kind>SIGN", "rtps_protection_kind>LOCK"), "'LOCK' is no value"),
+        ("governance", lambda text: re.sub(".*enable_join.*\n", "", text), "enable_join_access_control is there 0 times"),
+        ("governance", lambda text: text.replace("topic_rule>", "rule>"), "topic_rule is there 0 times"),
+    ],
+)
+def test_documents_that_the_specification_does_not_allow(
+    written: Folder, file: str, change: Callable[[str], str], fault: str
+) -> None:
+    place = written.enclaves if file == "governance" else written.enclave(ARM)
+    document = (place / f"{file}.xml").read_text()
+    assert dds_schema.faults(document.encode(), file) == []
+    changed = change(document)
+    assert changed != document and fault in "; ".join(dds_schema.faults(changed.encode(), file))
+
+
+def test_check_says_what_is_wrong_and_what_mends_it(folder: Folder, members: dict[str, Member]) -> None:
+    (folder.enclave("server_1") / "key.pem").chmod(0o644)
+    (folder.enclave("server_2") / "key.pem").write_bytes((folder.enclave("server_3") / "key.pem").read_bytes())
+    foreign = Authority.new("somebody", utc_now()).issue("scheduler", [], utc_now())
+    write_public(folder.enclave("scheduler") / "cert.pem", foreign.certificate_pem)
+    permissions = folder.enclave(ARM) / "permissions.xml"
+    permissions.write_text(permissions.read_text().replace(f"rt/{ARM}/rfm/status", f"rt/{OTHER}/rfm/status"))
+    (folder.enclave("foreman") / "cert.pem").unlink()
+    folder.client_token("tablet").chmod(0o640)
+    problems = said(folder)
+    for problem in (
+        "server_1: others on this machine may read its key",
+        "server_2: its key is not of its certificate",
+        "scheduler: its certificate is another authority's",
+        f"{ARM}: its permissions are not those of the wire table",
+        f"{ARM}: its permissions were changed after they were signed",
+        "foreman: ",
+        "tablet: others on this machine may read its token",
+    ):
+        assert problem in problems, problems
+    assert "server_4" not in problems
+
+
+def test_certificates_end_and_it_is_said_before(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said(folder, days=300) == ""
+    assert "server_1: its certificate ends in 25 days" in said(folder, days=340)
+    assert "server_1: its certificate ended on" in said(folder, days=370)
+    assert "its certificate begins on" in said(folder, days=-3), "a machine whose clock is wrong"
+    monkeypatch.setenv(ENCLAVE, str(folder.enclave("server_1")))
+    own = OwnCertificate.of_process()
+    assert own is not None
+    own.look(0.0)
+    assert own.figures()["certificate ends in, days"] == pytest.approx(365, abs=0.2) and not own.problem
+    rotate(folder, ["server_1"], utc_now(), 20.0)
+    own.look(1.0)
+    assert not own.problem, "the disk is not asked at every turn"
+    own.look(20.0)
+    assert own.problem == "own certificate ends in 20 days: rfm security rotate" and not own.is_over
+    rotate(folder, ["server_1"], utc_now(), 0.0)
+    own.look(40.0)
+    assert own.is_over and "has ended" in own.problem
+    (folder.enclave("server_1") / "cert.pem").unlink()
+    own.look(60.0)
+    assert "cannot be read" in own.problem
+
+
+def test_who_is_revoked_has_nothing_left_and_comes_back_under_another_name(folder: Folder) -> None:
+    before = certificate(folder, ARM)
+    tokens = TokenFile(folder.door_tokens, "test")
+    token = folder.client_token(ARM).read_text().strip()
+    assert tokens.holder(token) == ARM
+    revoke(folder, ARM, utc_now())
+    assert not tokens.holder(token) and not tokens.knows(ARM), "at once, in a door that runs"
+    for listed in (folder.revoked, folder.enclave("server_1") / "crl.pem"):
+        crl = x509.load_pem_x509_crl(listed.read_bytes())
+        assert crl.get_revoked_certificate_by_serial_number(before.serial_number) is not None
+        assert crl.is_signature_valid(load_certificate(folder.authority.read_bytes(), "").public_key())  # type: ignore[arg-type]
+    rules = json.loads(folder.router.read_text().partition("\n")[2])["access_control"]
+    assert ARM not in {name for subject in rules["subjects"] for name in subject["cert_common_names"]}
+    assert f"{ARM}: is revoked and has no certificate" in said(folder)
+    with pytest.raises(ConfigurationError, match="nothing that could be revoked"):
+        revoke(folder, ARM, utc_now())
+    rotate(folder, [], utc_now(), 365.0)
+    assert "is revoked" in said(folder), "all others are issued anew, not who was shut out"
+    rotate(folder, [ARM], utc_now(), 365.0)
+    rules = json.loads(folder.router.read_text().partition("\n")[2])["access_control"]
+    allowed = {name for subject in rules["subjects"] for name in subject["cert_common_names"]}
+    assert f"{ARM}.2" in allowed and ARM not in allowed, "what was lost stays worthless"
+    assert common_name(certificate(folder, ARM)) == f"{ARM}.2" and said(folder) == ""
+    revoke(folder, "tablet", utc_now())
+    assert ARM in read_tokens(folder.door_tokens) and "tablet" not in read_tokens(folder.door_tokens)
+
+
+def test_what_cannot_be_used_is_named(folder: Folder, tmp_path: Path, members: dict[str, Member]) -> None:
+    empty = Record(factory="f", domain=0, members={})
+    with pytest.raises(ConfigurationError, match="there is a certificate authority already"):
+        start(folder, empty, members, [], utc_now(), 1.0)
+    with pytest.raises(ConfigurationError, match="'my tablet' is no name"):
+        start(Folder(tmp_path / "new"), empty, {}, ["my tablet"], utc_now(), 1.0)
+    with pytest.raises(ConfigurationError, match="nobody is named 'nobody'"):
+        rotate(folder, ["nobody"], utc_now(), 1.0)
+    with pytest.raises(ConfigurationError, match="nobody is named 'nobody'"):
+        revoke(folder, "nobody", utc_now())
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        check(Folder(tmp_path / "none"), utc_now())
+    folder.record.write_text("factory: f\ndomain: 999\n")
+    with pytest.raises(ConfigurationError, match=r"domain: .*members: "):
+        check(folder, utc_now())
+    folder.authority_key.write_text("no key")
+    with pytest.raises(ConfigurationError, match="cannot be used"):
+        Issuer.open(folder)

@@ -1,0 +1,259 @@
+"""A real Zenoh router with what `rfm security init` wrote: who comes in, what passes, and what intruders cost the others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zenoh
+
+from ros2_rfm_serving.security.authority import Authority, utc_now
+from ros2_rfm_serving.security.folder import Folder, write_private, write_public
+from ros2_rfm_serving.security.issuing import revoke
+from ros2_rfm_serving.security.zenoh import MAX_PUTS_HZ
+
+from .conftest import DOMAIN
+
+A, B, SERVER = "pick_place_1", "push_1", "server_1"
+KIND = "rfm_serving::msg::dds_::Any_/RIHS01_0"
+OPENS_WITHIN_MS, REFUSED_WITHIN_MS = 5000, 700
+
+
+def key(name: str) -> str:
+    return f"{DOMAIN}/{name}/{KIND}"
+
+
+def read(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text().partition("\n")[2])
+    return found
+
+
+@dataclass
+class Plant:
+    """The router of a factory, and sessions of its members."""
+
+    folder: Folder
+    port: int
+    stack: contextlib.ExitStack
+
+    def session(self, member: str, within_ms: int = OPENS_WITHIN_MS, **tls: str) -> Any:
+        """tls: other files than its own."""
+        config = read(self.folder.enclave(member) / "zenoh.json5")
+        config["connect"] = {"endpoints": [f"tls/localhost:{self.port}"], "timeout_ms": within_ms, "exit_on_failure": True}
+        config["transport"]["link"]["tls"].update(tls)
+        return self.stack.enter_context(zenoh.open(zenoh.Config.from_json5(json.dumps(config))))
+
+    def hear(self, session: Any, name: str) -> list[bytes]:
+        """What others send."""
+        heard: list[bytes] = []
+        session.declare_subscriber(
+            key(name), lambda sample: heard.append(sample.payload.to_bytes()), allowed_origin=zenoh.Locality.REMOTE
+        )
+        return heard
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return int(door.getsockname()[1])
+
+
+@contextlib.contextmanager
+def plant(folder: Folder) -> Iterator[Plant]:
+    config, port = read(folder.router), free_port()
+    text = json.dumps(config).replace(str(config["listen"]["endpoints"][0]), f"tls/127.0.0.1:{port}")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(zenoh.open(zenoh.Config.from_json5(text)))
+        yield Plant(folder, port, stack)
+
+
+def placed(folder: Folder) -> Folder:
+    """A copy names its own files."""
+    for file in folder.root.glob("**/*.json5"):
+        first, _, rest = file.read_text().partition("\n")
+        config = json.loads(rest)
+        tls = config["transport"]["link"]["tls"]
+        for name, value in tls.items():
+            if isinstance(value, str):
+                tls[name] = str(folder.root / Path(*Path(value).parts[-3:]))
+        file.write_text(f"{first}\n{json.dumps(config)}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running(written: Folder) -> Iterator[Plant]:
+    with plant(written) as made:
+        yield made
+
+
+def eventually(true: Callable[[], Any], seconds: float = 20.0) -> Any:
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        if found := true():
+            return found
+        time.sleep(0.01)
+    return true()
+
+
+def test_robots_and_servers_hear_what_is_theirs_and_nobody_else_can_say_it(running: Plant) -> None:
+    a, b, server = (running.session(name) for name in (A, B, SERVER))
+    observed = running.hear(server, f"rfm/servers/{SERVER}/observation")
+    chunks = running.hear(b, f"{B}/rfm/action_chunk")
+    stolen = [running.hear(a, name) for name in (f"{B}/camera/front/image/compressed", f"{B}/rfm/action_chunk", "*/**")]
+    shown = running.hear(running.session("dashboard"), f"{B}/camera/front/image/compressed")
+
+    def passes() -> bool:
+        a.put(key(f"rfm/servers/{SERVER}/observation"), b"of A")
+        server.put(key(f"{B}/rfm/action_chunk"), b"for B")
+        running_world.put(key(f"{B}/camera/front/image/compressed"), b"picture")
+        a.put(key(f"{B}/rfm/action_chunk"), b"forged")  # robot A's certificate, for B
+        a.put(key(f"{B}/rfm/status"), b"forged")
+        a.put(key(f"{B}/command"), b"forged")
+        a.put(key("rfm/schedule"), b"forged")
+        b.put(key(f"{B}/rfm/action_chunk"), b"replayed")  # what B has heard before, said again by B itself
+        return bool(observed and chunks and shown)
+
+    running_world = running.session(f"{B}_world")
+    forged = [
+        running.hear(running.session(who), name) for who, name in (("dashboard", f"{B}/rfm/status"), (f"{B}_world", f"{B}/command"))
+    ]
+    forged.append(running.hear(server, "rfm/schedule"))
+    assert eventually(passes)
+    for _ in range(5):
+        passes()
+        time.sleep(0.05)
+    assert set(observed) == {b"of A"} and set(chunks) == {b"for B"} and set(shown) == {b"picture"}
+    assert not any(stolen) and not any(forged)
+
+
+def test_a_robot_may_open_a_session_and_neither_be_admitted_nor_drain_a_server(running: Plant) -> None:
+    a, server, scheduler, people = (running.session(name) for name in (A, SERVER, "scheduler", "operator"))
+    asked: list[str] = []
+
+    def serve(session: Any, name: str) -> None:
+        def answer(query: Any) -> None:
+            asked.append(name)
+            query.reply(query.key_expr, b"yes")
+
+        session.declare_queryable(key(name), answer)
+
+    drain = f"rfm/servers/{SERVER}/model_server/change_state"
+    serve(server, f"rfm/servers/{SERVER}/open_session")
+    serve(server, drain)
+    serve(scheduler, "rfm/admit_robot")
+
+    def answered(session: Any, name: str) -> bool:
+        return any(reply.ok is not None for reply in session.get(key(name), timeout=1.0))
+
+    assert eventually(lambda: answered(a, f"rfm/servers/{SERVER}/open_session"))
+    assert eventually(lambda: answered(people, drain)) and eventually(lambda: answered(people, "rfm/admit_robot"))
+    asked.clear()
+    assert not answered(a, drain) and not answered(a, "rfm/admit_robot") and not answered(a, "rfm/replan")
+    assert asked == [], "nobody was asked"
+    a.declare_queryable(key("rfm/admit_robot"), lambda query: query.reply(query.key_expr, b"forged"))
+    time.sleep(0.3)
+    replies = [reply.ok.payload.to_bytes() for reply in people.get(key("rfm/admit_robot"), timeout=1.0) if reply.ok is not None]
+    assert replies == [b"yes"], "nor can it answer for the scheduler"
+
+
+def test_the_graph_is_seen_by_all_and_nobody_is_in_it_for_another(running: Plant) -> None:
+    a, people = running.session(A), running.session("operator")
+    below = f"@ros2_lv/{DOMAIN}/z/0/1"
+    mine = a.liveliness().declare_token(f"{below}/MP/%/%{A}/robot/%{A}%rfm%status/{KIND}/qos")
+    theirs = a.liveliness().declare_token(f"{below}/MP/%/%{B}/robot/%{B}%rfm%status/{KIND}/qos")
+
+    def graph() -> set[str]:
+        return {str(reply.ok.key_expr) for reply in people.liveliness().get(f"@ros2_lv/{DOMAIN}/**", timeout=1.0) if reply.ok}
+
+    assert eventually(lambda: any(f"%{A}%rfm%status" in one for one in graph()))
+    assert not any(f"%{B}%rfm%status" in one for one in graph())
+    mine.undeclare(), theirs.undeclare()
+
+
+def test_without_a_certificate_of_this_authority_nobody_comes_in(running: Plant, tmp_path: Path) -> None:
+    authority = Authority.load(running.folder.authority.read_bytes(), running.folder.authority_key.read_bytes())
+    made = {
+        "foreign": Authority.new("somebody", utc_now()).issue(A, ["localhost"], utc_now()),
+        "ended": authority.issue(A, ["localhost"], utc_now() - timedelta(days=9), days=1),
+    }
+    for name, identity in made.items():
+        write_private(tmp_path / name / "key.pem", identity.key_pem)
+        write_public(tmp_path / name / "cert.pem", identity.certificate_pem)
+        files = {"connect_private_key": str(tmp_path / name / "key.pem"), "connect_certificate": str(tmp_path / name / "cert.pem")}
+        with pytest.raises(zenoh.ZError):
+            running.session(A, REFUSED_WITHIN_MS, **files)
+    config = read(running.folder.enclave(A) / "zenoh.json5")
+    config["connect"] = {"endpoints": [f"tls/localhost:{running.port}"], "timeout_ms": REFUSED_WITHIN_MS, "exit_on_failure": True}
+    config["transport"]["link"]["tls"] = {"root_ca_certificate": str(running.folder.authority)}
+    for endpoint in (f"tls/localhost:{running.port}", f"tcp/localhost:{running.port}"):
+        config["connect"]["endpoints"] = [endpoint]
+        config["transport"]["link"]["protocols"] = [endpoint[:3]]
+        with pytest.raises(zenoh.ZError):
+            zenoh.open(zenoh.Config.from_json5(json.dumps(config)))
+
+
+def test_who_is_revoked_may_say_nothing_any_more(folder: Folder) -> None:
+    placed(folder)
+    kept = {name: (folder.enclave(A) / name).read_bytes() for name in ("key.pem", "zenoh.json5")}
+    revoke(folder, A, utc_now())
+    placed(folder)
+    for name, content in kept.items():  # whoever stole it has it still
+        (folder.enclave(A) / name).write_bytes(content)
+    with plant(folder) as made:
+        a, b, server = (made.session(name) for name in (A, B, SERVER))
+        observed = made.hear(server, f"rfm/servers/{SERVER}/observation")
+
+        def heard() -> bool:
+            a.put(key(f"rfm/servers/{SERVER}/observation"), b"of A")
+            b.put(key(f"rfm/servers/{SERVER}/observation"), b"of B")
+            return b"of B" in observed
+
+        assert eventually(heard) and not time.sleep(0.2)
+        assert set(observed) == {b"of B"}
+
+
+def test_a_flood_and_messages_of_50_mb_cost_their_sender_alone(running: Plant) -> None:
+    a, b, server = (running.session(name) for name in (A, B, SERVER))
+    sizes: list[int] = []
+    name, mine = f"rfm/servers/{SERVER}/observation", b"of B" + bytes(20_000)
+    server.declare_subscriber(key(name), lambda sample: sizes.append(len(sample.payload)))
+    assert eventually(lambda: b.put(key(name), mine) or sizes)
+    time.sleep(0.3)
+    sizes.clear()
+    a.put(key(name), bytes(50 << 20), congestion_control=zenoh.CongestionControl.BLOCK)
+    began_s, sent, flood, lasted_s = time.monotonic(), 0, 0, 0.0
+    while lasted_s < 1.0 or flood < 3 * MAX_PUTS_HZ * lasted_s:
+        for _ in range(1000):
+            a.put(key(name), b"flood")
+        b.put(key(name), mine)
+        flood, sent = flood + 1000, sent + 1
+        time.sleep(0.02)
+        lasted_s = time.monotonic() - began_s
+    assert eventually(lambda: sizes.count(len(mine)) == sent), "all of B's arrive"
+    assert sizes.count(5) <= 1.5 * MAX_PUTS_HZ * lasted_s, "of A's, what any robot may send"
+    assert max(sizes) < 1 << 20
+    assert eventually(lambda: a.put(key(name), b"again!") or 6 in sizes), "and it is not shut out"
+
+
+def test_silent_connections_hold_up_nobody_who_is_in(running: Plant) -> None:
+    b, server = running.session(B), running.session(SERVER)
+    heard = running.hear(server, f"rfm/servers/{SERVER}/observation")
+    with contextlib.ExitStack() as stack:
+        for _ in range(200):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_connection(("127.0.0.1", running.port), 1)).sendall(b"\x16")
+        assert eventually(lambda: b.put(key(f"rfm/servers/{SERVER}/observation"), b"on") or heard)
+
+        def comes_in() -> bool:
+            with contextlib.suppress(zenoh.ZError):
+                return running.session(A) is not None
+            return False
+
+        assert eventually(comes_in, 30.0), "and newcomers come in once those have had their time"
