@@ -11,11 +11,12 @@ import queue
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import simplejpeg
 from zenoh_ros2_sdk import ROS2Publisher, ROS2ServiceClient, ROS2Subscriber
 from zenoh_ros2_sdk.qos import QosDurability, QosProfile, QosReliability
 from zenoh_ros2_sdk.session import ZenohSession
@@ -26,6 +27,9 @@ NESTED = re.compile(r"^\s*(?:(\w+)/)?([A-Z]\w*)(?:\[[^\]]*\])?\s+[a-z]", re.ASCI
 BEST_EFFORT = QosProfile(reliability=QosReliability.BEST_EFFORT, history_depth=1)
 RELIABLE = QosProfile(history_depth=2)
 LATCHED = QosProfile(durability=QosDurability.TRANSIENT_LOCAL, history_depth=1)
+NOTHING: Mapping[str, bytes] = {}
+ACTIONS, CAMERAS, STATE_SIZE = ["delta_x", "delta_y", "delta_z", "gripper"], ("side", "front"), 39
+"""Of `emulated/arm-policy`."""
 ANSWER_S = 2.0
 """Beyond it the request is given up."""
 
@@ -87,7 +91,7 @@ class Robot:
         given = {"type_hash": hash_of(kind), **self._where, **more}
         return ROS2Publisher(topic, kind, definition(kind), node_name=self.name, qos=qos, **given)
 
-    def client(self, kind: str, name: str, timeout_s: float = 5.0) -> ROS2ServiceClient:
+    def client(self, kind: str, name: str, timeout_s: float = ANSWER_S) -> ROS2ServiceClient:
         request, response = definition(kind).split("---")
         self._learn(kind, request)
         self._learn(kind, response)
@@ -105,7 +109,7 @@ class Robot:
         self.epoch, self.sequence = (answer.session_epoch if answer else 0), 0
         return answer
 
-    def observe(self, state: list[float], image_bytes: int = 0, **more: Any) -> None:
+    def observe(self, state: list[float], images: Mapping[str, bytes] = NOTHING) -> None:
         """One request."""
         self.sequence += 1
         given = self.blank("rfm_serving/msg/Observation")
@@ -122,11 +126,11 @@ class Robot:
             "stamp_ns": time.monotonic_ns(),
             "state": np.array(state, np.float32),
             "episode_start": self.sequence == 1,
-            **more,
         }
-        if image_bytes:
-            given["images"] = [self.make("sensor_msgs/msg/CompressedImage", format="jpeg", data=np.zeros(image_bytes, np.uint8))]
-            given["images"][0].header.frame_id = "front"
+        for camera, data in images.items():
+            image = self.make("sensor_msgs/msg/CompressedImage", format="jpeg", data=np.frombuffer(data, np.uint8))
+            image.header.frame_id = camera
+            given["images"].append(image)
         self.observation.publish(**given)
 
     def tell(self) -> None:
@@ -171,17 +175,19 @@ def main(address: str, domain: str, name: str, server: str) -> None:
     def note(what: str, how: Any = "") -> None:
         print(json.dumps([time.monotonic(), what, how]), flush=True)
 
+    rng = np.random.default_rng(0)
+    images = {one: simplejpeg.encode_jpeg(rng.integers(0, 255, (96, 96, 3), np.uint8), quality=85) for one in CAMERAS}
     robot = Robot(address, int(domain), name, server)
     note("there")
     while True:
         if not robot.epoch:
-            answer = robot.open(action_names=["x"], state_size=1)
+            answer = robot.open(action_names=ACTIONS, cameras=list(CAMERAS), state_size=STATE_SIZE)
             note("opened" if robot.epoch else "refused", answer.error_msg if answer else "no answer")
             if not robot.epoch:
                 time.sleep(0.3)
                 continue
         robot.tell()
-        robot.observe([0.0], image_bytes=20_000)
+        robot.observe([0.0] * STATE_SIZE, images)
         began_s = time.monotonic()
         try:
             while (

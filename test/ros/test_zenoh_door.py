@@ -56,7 +56,7 @@ def test_a_robot_without_ros_is_served_as_any_other(ros_domain: int, port: int, 
             here.wait(lambda: here.count("robots") == 1, "the robot at the door")
             answer = beside(here, lambda: robot.open(action_names=["x"], state_size=3), "a session")
             assert answer.success and answer.session_epoch == here.server.opened["arm_1"], answer
-            robot.observe([0.5, 1.5, 2.5], image_bytes=300_000)
+            robot.observe([0.5, 1.5, 2.5], {"front": bytes(300_000)})
             chunk = beside(here, lambda: robot.chunks.get(timeout=30), "a chunk")
             assert (chunk.id.robot, chunk.id.sequence) == ("arm_1", 1) and chunk.chunk_robot.rows > 0
             (seen,) = here.server.observations
@@ -97,7 +97,10 @@ def test_what_is_none_of_ours_is_refused_and_counted(ros_domain: int, port: int,
         foreign = topic._replace(interface=passing.interface(msg.Plan))
         nobody = topic._replace(name="/rfm/servers/s9/observation")
         good = serialized(msg.Observation(id=msg.RequestId(robot="arm_1", component="system1")))
+        stranger = serialized(msg.Observation(id=msg.RequestId(robot="arm_2", component="system1")))
         gid = bytes(16)
+        there = robot.liveliness().declare_token(token(robot, ros_domain, "/arm_1/rfm/action_chunk"))
+        here.wait(lambda: here.count("robots") == 1, "the robot")
         put(robot, topic, good, Attachment(5, 0, gid))
         for refused in (
             lambda: put(robot, topic, good, None),
@@ -106,6 +109,7 @@ def test_what_is_none_of_ours_is_refused_and_counted(ros_domain: int, port: int,
             lambda: put(robot, stale, good, Attachment(6, 0, gid)),
             lambda: put(robot, foreign, good, Attachment(6, 0, gid)),
             lambda: put(robot, nobody, good, Attachment(6, 0, gid)),
+            lambda: put(robot, topic, stranger, Attachment(6, 0, gid)),
             lambda: put(robot, topic, good[:-3], Attachment(6, 0, gid)),
             lambda: put(robot, topic, b"", Attachment(6, 0, gid)),
             lambda: put(robot, topic, good + bytes(600_000), Attachment(6, 0, gid)),
@@ -125,13 +129,15 @@ def test_what_is_none_of_ours_is_refused_and_counted(ros_domain: int, port: int,
             "refused_stale_hash": 1,
             "refused_foreign_type": 2,
             "refused_not_there": 1,
+            "refused_unknown_robot": 1,
             "refused_bad_message": 2,
             "refused_too_large": 1,
             "refused_bad_token": 1,
             "lost_before_the_door": 3,
         }
         here.wait(lambda: all(here.count(what) == times for what, times in expected.items()), f"{expected}")
-        assert here.count("robots") == 0 and len(tokens) == 3
+        assert here.count("robots") == 1 and len(tokens) == 3
+        there.undeclare()
         robot.close()
 
 

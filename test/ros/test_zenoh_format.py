@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rclpy.qos import QoSProfile
+from rclpy.serialization import serialize_message
+from rfm_serving import msg
 from zenoh_ros2_sdk import attachment as sdk_attachment
 from zenoh_ros2_sdk import keyexpr as sdk_keys
 from zenoh_ros2_sdk.entity import EndpointEntity, EntityKind, NodeEntity
@@ -17,6 +19,7 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.zenoh import passing
 from ros2_rfm_serving.ros.zenoh.format import GID_BYTES, Address, Attachment, Interface, Kind, Node, endpoint_of, gid_of, qos_text
+from ros2_rfm_serving.ros.zenoh.inward import sender_of
 from ros2_rfm_serving.ros.zenoh.tally import Sequences
 from test.zenoh_robot import hash_of
 
@@ -109,6 +112,7 @@ def test_attachments_that_are_none(data: bytes) -> None:
     assert refused.value.kind == "bad_attachment"
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=300))
 def test_no_text_breaks_the_reading_of_a_token(text: str) -> None:
     for token in (text, f"@ros2_lv/0/a/0/1/MS/{text}", f"@ros2_lv/0/a/0/1/MS/%/%/n/{text}/t/h/q"):
@@ -118,12 +122,21 @@ def test_no_text_breaks_the_reading_of_a_token(text: str) -> None:
             assert error.kind in ("bad_token", "bad_key")
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 232), st.lists(WORDS, min_size=1, max_size=4), WORDS, st.sampled_from(list(Kind)[1:]))
 def test_what_is_written_is_read(domain: int, name: list[str], node: str, kind: Kind) -> None:
     address = Address(domain, "/" + "/".join(name), STRING)
     assert Address.read(address.key) == address
     token = Node(domain, "a1", 2, "/ns", node).endpoint_token(1, kind, address.name, STRING, OF_TEN)
     assert endpoint_of(token) == ("a1", kind, address)
+
+
+@settings(max_examples=25)
+@given(st.text("abcö_", max_size=9), st.text("xyz", max_size=9))
+def test_an_observations_robot_is_read_without_reading_the_rest(frame: str, robot: str) -> None:
+    message = msg.Observation(id=msg.RequestId(robot=robot, component="system1"), instruction="go")
+    message.header.frame_id = frame
+    assert sender_of(bytes(serialize_message(message))) == robot
 
 
 def test_gaps_are_counted_and_what_was_there_before_is_refused() -> None:

@@ -100,7 +100,7 @@ class CarriedServer:
         ways, topic = self._ways, passing.OBSERVATION
         tell, self._made = ways.publish(self._name("status"), passing.STATUS)
         observation = ways.address(self._name("observation"), topic.message)
-        self._inward.open(observation, topic.message, ways.most_bytes(topic), self._observations.publish)
+        self._inward.open(observation, topic, ways.most_bytes(topic), self._observations.publish)
         self._made += ways.session.show_subscription(observation, passing.told(topic.heard))
         for leaf, kind in passing.SERVICES.items():
             service = Service(ways.address(self._name(leaf), kind), kind, self._clients[leaf])
@@ -123,7 +123,7 @@ class CarriedRobot:
         topic = passing.ROBOT_STATUS
         self._status = ways.node.create_publisher(topic.message, name("rfm/status"), topic.sent, event_callbacks=NO_WRITER_EVENTS)
         self._address = ways.address(name("rfm/status"), topic.message)
-        inward.open(self._address, topic.message, ways.most_bytes(topic), self._status.publish)
+        inward.open(self._address, topic, ways.most_bytes(topic), self._status.publish)
         self._made += ways.session.show_subscription(self._address, passing.told(topic.heard))
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ class ZenohDoorNode(Node):
         self._domain = self.context.get_domain_id() if domain < 0 else domain
         self._tally, self._inbox = Tally(), Inbox()
         self._presence = Presence(self._names, values.distinct("robots"), self._refuse)
-        self._inward = Inward(self._tally, self._refuse)
+        self._inward = Inward(self._tally, self._refuse, self._presence.check)
         self._calls = Calls(self._tally, self._refuse, self._check_asking, values.number("call_timeout_s"))
         self._ways: Ways | None = None
         """None: no router has answered yet."""

@@ -14,19 +14,18 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.zenoh.format import GRAPH, Address, Attachment, Kind, Node, gid_of
 from ros2_rfm_serving.ros.zenoh.inbox import Inbox, Take
 
-ALWAYS = {
-    "connect/timeout_ms": 2000,  # an attempt to reach a router ends, so that the process can
-    "connect/exit_on_failure": True,
-    "timestamping/enabled": True,  # or nothing can be kept for who comes later
-}
+CLIENT = {"mode": "client", "scouting/multicast/enabled": False, "connect/timeout_ms": 10_000, "connect/exit_on_failure": True}
+"""Of whoever is given an address: it looks for nobody else, and asks again and again, until that is told and begun anew."""
+KEPT = {"timestamping/enabled": True}
+"""Or nothing can be kept for who comes later."""
 
 
 def configuration(file: str, router: str) -> zenoh.Config:
     """file: JSON5; empty: a client of `router`. Raises: `ConfigurationError`."""
-    said = {} if file else {"mode": "client", "connect/endpoints": [router], "scouting/multicast/enabled": False}
+    said = {} if file else {"connect/endpoints": [router], **CLIENT}
     try:
         config = zenoh.Config.from_file(file) if file else zenoh.Config()
-        for key, value in {**said, **ALWAYS}.items():
+        for key, value in {**said, **KEPT}.items():
             config.insert_json5(key, json.dumps(value))
     except zenoh.ZError as error:
         fix = "see `rfm zenoh --help`" if file else "write tcp/<host>:7447 or tls/<host>:7447"
@@ -48,7 +47,10 @@ class Outlet:
         where = "carried" if self._latched or self._publisher.matching_status.matching else "unheard"
         if where == "unheard" and not self._session.connected:
             where = "unconnected"
-        self._publisher.put(data, attachment=Attachment(self._sequence, stamp_ns, self._gid).written())
+        try:
+            self._publisher.put(data, attachment=Attachment(self._sequence, stamp_ns, self._gid).written())
+        except zenoh.ZError:  # it is being closed
+            return "unconnected"
         return where
 
 
