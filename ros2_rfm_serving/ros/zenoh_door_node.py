@@ -28,7 +28,10 @@ def _make() -> Node:
     except ModuleNotFoundError as error:
         fix = "pip install 'ros2-rfm-serving[zenoh]'"
         raise ConfigurationError(f"{error.name} is missing", key="zenoh_door_node", fix=fix) from None
-    return ZenohDoorNode(SPECS)
+    door = ZenohDoorNode(SPECS)
+    door.claim()
+    door.begin()
+    return door
 
 
 def main() -> None:

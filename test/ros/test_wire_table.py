@@ -24,6 +24,8 @@ from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.ros.wire.qos import Names
+from ros2_rfm_serving.ros.zenoh.door import ZenohDoorNode
+from ros2_rfm_serving.ros.zenoh_door_node import SPECS
 
 from .test_scheduler_node import FACTORY
 
@@ -56,6 +58,8 @@ def graph(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, str]]:
     rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
     observer = ObserverNode(Board(["arm_1"], ["server_1"]))
     words = Words(observer, Names())
+    door = ZenohDoorNode(SPECS)
+    door.claim()
     nodes: list[Node] = [
         SchedulerNode(),
         ModelServerNode(),
@@ -64,6 +68,7 @@ def graph(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, str]]:
         ForemanNode(),
         MarkersNode(),
         RecorderNode(),
+        door,
         observer,
     ]
     spinner = executor()

@@ -13,10 +13,13 @@ from rclpy.serialization import deserialize_message, serialize_message
 from rfm_serving import msg, srv
 from zenoh import ext
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.zenoh import passing
+from ros2_rfm_serving.ros.zenoh.door import ZenohDoorNode
 from ros2_rfm_serving.ros.zenoh.format import Address, Attachment, Kind
 from ros2_rfm_serving.ros.zenoh.format import Node as GraphNode
+from ros2_rfm_serving.ros.zenoh_door_node import SPECS
 from test.ros.zenoh_rig import ADDRESS, Floor, client, floor, router
 from test.zenoh_robot import Robot
 
@@ -213,6 +216,15 @@ def test_a_door_before_its_router_waits_and_one_whose_router_goes_carries_on(ros
         there.undeclare()
         robot.close()
         second.close()
+
+
+def test_a_factory_has_one_door(ros_domain: int, port: int, routing: zenoh.Session) -> None:
+    with floor(port) as here:
+        here.door.claim()
+        second = ZenohDoorNode(SPECS)
+        with pytest.raises(ConfigurationError, match="another process is door 'zenoh_door' already"):
+            second.claim()
+        second.destroy_node()
 
 
 def serialized(message: Any) -> bytes:

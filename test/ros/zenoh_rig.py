@@ -46,6 +46,7 @@ class Floor:
     def __init__(self, port: int, **parameters: Any) -> None:
         given = [Parameter(name, value=value) for name, value in {"router": f"tcp/{ADDRESS}:{port}", **parameters}.items()]
         self.door = ZenohDoorNode(SPECS, parameter_overrides=given)
+        self.door.begin()
         self.server, self.peer = FakeServer(), Node("peer")
         self.statuses: list[Any] = []
         self.told: dict[str, str] = {}

@@ -14,6 +14,7 @@ from rclpy.node import Node
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.monitor.discovery import look
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
+from ros2_rfm_serving.ros.node.own_name import OwnName, claim
 from ros2_rfm_serving.ros.node.parameters import Spec, Values, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names
 from ros2_rfm_serving.ros.node.timers import every
@@ -25,6 +26,7 @@ from ros2_rfm_serving.ros.zenoh.inward import Inward
 from ros2_rfm_serving.ros.zenoh.presence import Presence
 from ros2_rfm_serving.ros.zenoh.tally import Tally
 
+NAME = "zenoh_door"
 LOOK_PERIOD_S, SLOW_LOOK_PERIOD_S = 0.05, 1.0
 AGAIN_S = 1.0
 """Between two attempts to reach a router for the first time."""
@@ -36,8 +38,8 @@ HARMLESS = frozenset({"from_robots", "to_robots_carried", "to_robots_unheard", "
 
 class ZenohDoorNode(Node):
     def __init__(self, specs: Mapping[str, Spec], **options: Any) -> None:
-        """Raises: `ConfigurationError`."""
-        super().__init__("zenoh_door", enable_rosout=False, **options)
+        """Raises: `ConfigurationError`. Carries from `begin` on, after `claim`."""
+        super().__init__(NAME, enable_rosout=False, **options)
         declare(self, specs)
         values = Values(self, specs)
         self._names = fleet_names(self)
@@ -59,8 +61,17 @@ class ZenohDoorNode(Node):
         self._bad, self._bad_s, self._slow_look_s = 0, -RECENT_S, -SLOW_LOOK_PERIOD_S
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._live, name="zenoh", daemon=True)
+        self._own: list[OwnName] = []
+        self._diagnostics = Diagnostics(self, lambda: [self._status, *[name.diagnosis for name in self._own]])
+
+    def claim(self) -> None:
+        """Two doors would carry everything twice. Raises: `ConfigurationError`: the factory has one already."""
+        self._own = claim(self, "door", [(NAME, f"{self._names.root}/rfm/{NAME}/name")])
+        for name in self._own:
+            name.report = self._diagnostics.publish
+
+    def begin(self) -> None:
         self._thread.start()
-        self._diagnostics = Diagnostics(self, lambda: [self._status])
         every(self, LOOK_PERIOD_S, self._look)
 
     def stop(self) -> None:
@@ -158,6 +169,4 @@ class ZenohDoorNode(Node):
             "servers": sum(server.offered for server in self._servers.values()),
             **dict(sorted(counts.items())),
         }
-        return DiagnosticStatus(
-            level=level, name="zenoh_door: door", message=message, hardware_id="zenoh_door", values=key_values(values)
-        )
+        return DiagnosticStatus(level=level, name=f"{NAME}: door", message=message, hardware_id=NAME, values=key_values(values))
