@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +17,15 @@ from rfm_serving import msg, srv
 from zenoh import ext
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.ros.node.own_name import claim
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.zenoh import passing
 from ros2_rfm_serving.ros.zenoh.door import ZenohDoorNode
 from ros2_rfm_serving.ros.zenoh.format import Address, Attachment, Kind
 from ros2_rfm_serving.ros.zenoh.format import Node as GraphNode
+from ros2_rfm_serving.ros.zenoh.session import configuration
 from ros2_rfm_serving.ros.zenoh_door_node import SPECS
+from test.ros.robot_rig import FakeServer
 from test.ros.zenoh_rig import ADDRESS, Floor, client, floor, router
 from test.zenoh_robot import Robot
 
@@ -183,10 +189,12 @@ def test_a_server_that_is_lost_on_dds_is_lost_on_zenoh_and_a_name_is_borne_once(
             return len(list(robot.liveliness().get(of_server, timeout=5)))
 
         assert shown() == 1
-        here.executor.remove_node(here.server)
-        here.server.destroy_node()
+        here.lose(here.server)
         here.wait(lambda: here.count("servers") == 0, "its withdrawal")
         assert shown() == 0
+        again = FakeServer()
+        here.executor.add_node(again)
+        here.wait(lambda: here.count("servers") == 1 and shown() == 1, "its coming back")
         taken = here.peer.create_publisher(msg.RobotStatus, "/arm_1/rfm/status", qos.ROBOT_STATUS)
         here.wait(lambda: here.door.count_publishers("/arm_1/rfm/status"), "the robot on DDS")
         there = robot.liveliness().declare_token(token(robot, ros_domain, "/arm_1/rfm/action_chunk"))
@@ -194,8 +202,11 @@ def test_a_server_that_is_lost_on_dds_is_lost_on_zenoh_and_a_name_is_borne_once(
         assert here.count("robots") == 0
         here.peer.destroy_publisher(taken)
         here.wait(lambda: here.count("robots") == 1, "the name's being free")
+        with pytest.raises(ConfigurationError, match="another process is robot 'arm_1' already"):
+            claim(here.peer, "robot", [("arm_1", "/arm_1/rfm/name")])
         there.undeclare()
         robot.close()
+        here.lose(again)
 
 
 def test_a_door_before_its_router_waits_and_one_whose_router_goes_carries_on(ros_domain: int, port: int) -> None:
@@ -225,6 +236,41 @@ def test_a_factory_has_one_door(ros_domain: int, port: int, routing: zenoh.Sessi
         with pytest.raises(ConfigurationError, match="another process is door 'zenoh_door' already"):
             second.claim()
         second.destroy_node()
+
+
+@pytest.mark.parametrize(
+    ("file", "router", "words"),
+    [
+        ("", "nonsense", "router: Zenoh cannot use it: .*write tcp/<host>:7447"),
+        ("/no/such.json5", "", "/no/such.json5: Zenoh cannot use it: No such file"),
+        ("broken.json5", "", "broken.json5: Zenoh cannot use it"),
+    ],
+)
+def test_what_zenoh_cannot_use_is_named(tmp_path: Path, file: str, router: str, words: str) -> None:
+    (tmp_path / "broken.json5").write_text('{mode: "clien')
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        configuration(str(tmp_path / file) if file else "", router)
+    assert ".cargo" not in str(refused.value)
+
+
+WITHOUT_ZENOH = """
+import sys
+from importlib.abc import MetaPathFinder
+class Hidden(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] == "zenoh":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+from ros2_rfm_serving.ros.zenoh_door_node import _make
+_make()
+"""
+
+
+def test_a_door_without_its_extra_says_how_to_get_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WITHOUT_ZENOH], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode and "zenoh is missing; pip install 'ros2-rfm-serving[zenoh]'" in done.stderr, done
 
 
 def serialized(message: Any) -> bytes:

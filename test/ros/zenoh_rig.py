@@ -65,6 +65,13 @@ class Floor:
         for node in (self.door, self.server, self.peer):
             node.destroy_node()
 
+    def lose(self, node: Node) -> None:
+        """Its timers have been called by then."""
+        self.executor.remove_node(node)
+        for _ in range(5):
+            self.executor.spin_once(timeout_sec=0.02)
+        node.destroy_node()
+
     def wait(self, until: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
         end_s = time.monotonic() + seconds
         while not (found := until()):

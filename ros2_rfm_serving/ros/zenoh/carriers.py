@@ -8,8 +8,9 @@ from typing import Any
 
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.node import Node
+from rfm_serving import msg
 
-from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.ros.zenoh import passing
 from ros2_rfm_serving.ros.zenoh.calls import Calls, Service
 from ros2_rfm_serving.ros.zenoh.format import Address
@@ -17,6 +18,7 @@ from ros2_rfm_serving.ros.zenoh.inward import Inward
 from ros2_rfm_serving.ros.zenoh.passing import Topic
 from ros2_rfm_serving.ros.zenoh.session import Outlet, Session
 from ros2_rfm_serving.ros.zenoh.tally import Tally
+from ros2_rfm_serving.types.names import ClaimStage
 
 NO_WRITER_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 NO_READER_EVENTS = SubscriptionEventCallbacks(use_default_callbacks=False)
@@ -125,6 +127,7 @@ class CarriedRobot:
         self._address = ways.address(name("rfm/status"), topic.message)
         inward.open(self._address, topic, ways.most_bytes(topic), self._status.publish)
         self._made += ways.session.show_subscription(self._address, passing.told(topic.heard))
+        self._name = self._claim(name("rfm/name"), robot)
 
     def close(self) -> None:
         """To servers it has left: they close its sessions."""
@@ -133,6 +136,16 @@ class CarriedRobot:
         for heard in self._heard:
             self._ways.node.destroy_subscription(heard)
         self._ways.node.destroy_publisher(self._status)
+        self._ways.node.destroy_publisher(self._name)
+
+    def _claim(self, topic: str, robot: str) -> Any:
+        """Who comes to DDS later with this name hears that somebody has it; somebody who has it there keeps it."""
+        node = self._ways.node
+        publisher = node.create_publisher(msg.NameClaim, topic, qos.NAME_CLAIM, event_callbacks=NO_WRITER_EVENTS)
+        said = msg.NameClaim(stage=int(ClaimStage.SETTLED), process=1)  # the least: of two that have settled it gives way
+        said.header.frame_id = robot
+        publisher.publish(convert.stamped(said, node))
+        return publisher
 
 
 def undeclare(made: Iterable[Any]) -> None:

@@ -100,7 +100,7 @@ class ZenohDoorNode(Node):
             try:
                 return session.Session(self._config, node, self._inbox)
             except zenoh.ZError as error:
-                self.get_logger().warning(f"no Zenoh router yet: {error}", throttle_duration_sec=SAID_PERIOD_S)
+                self.get_logger().warning(f"no Zenoh router yet: {session.problem(error)}", throttle_duration_sec=SAID_PERIOD_S)
                 self._ending.wait(AGAIN_S)
         return None
 

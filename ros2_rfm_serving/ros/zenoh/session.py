@@ -29,8 +29,15 @@ def configuration(file: str, router: str) -> zenoh.Config:
             config.insert_json5(key, json.dumps(value))
     except zenoh.ZError as error:
         fix = "see `rfm zenoh --help`" if file else "write tcp/<host>:7447 or tls/<host>:7447"
-        raise ConfigurationError(f"Zenoh cannot use it: {error}", file=file, key="" if file else "router", fix=fix) from None
+        raise ConfigurationError(
+            f"Zenoh cannot use it: {problem(error)}", file=file, key="" if file else "router", fix=fix
+        ) from None
     return config
+
+
+def problem(error: zenoh.ZError) -> str:
+    """Without where in Zenoh's source it was noticed."""
+    return str(error).partition(" at /")[0]
 
 
 class Outlet:
