@@ -28,6 +28,8 @@ from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.ros.wire.qos import Names
+from ros2_rfm_serving.ros.zenoh.door import ZenohDoorNode
+from ros2_rfm_serving.ros.zenoh_door_node import SPECS
 from ros2_rfm_serving.security.members import Member, own_topics
 from ros2_rfm_serving.security.permissions import Grants, Permissions
 from ros2_rfm_serving.security.wire_table import NODES, ROWS, Role
@@ -119,6 +121,8 @@ def running(tmp_path: Path) -> Iterator[Graph]:
     for action, target in (("pause", "arm_1"), ("resume", "arm_1"), ("abort", "arm_1"), ("drain", "server_1"), ("admit", "arm_1")):
         hands.order(action, target, "arm")
     hands.order("release", "arm_2", "arm")
+    door = ZenohDoorNode(SPECS)
+    door.claim()
     nodes: list[Node] = [
         SchedulerNode(),
         ModelServerNode(),
@@ -127,6 +131,7 @@ def running(tmp_path: Path) -> Iterator[Graph]:
         ForemanNode(),
         MarkersNode(),
         RecorderNode(),
+        door,
         observer,
     ]
     spinner = executor()
