@@ -31,12 +31,11 @@ class Cluster:
     nodes: tuple[ClusterNode, ...]
     """Those that live now."""
 
-    def place(self, layout: Layout, name: str) -> Any:
+    def place(self, layout: Layout) -> Any:
         """A placement group; it waits where others have taken the room."""
         return ray.util.placement_group(
             [dict(bundle.resources) for bundle in layout.bundles],
             strategy=layout.strategy.value,
-            name=name,
             bundle_label_selector=[_selector(bundle.labels) for bundle in layout.bundles],
         )
 
@@ -47,17 +46,18 @@ def asked_address(option: str) -> str:
 
 
 @contextmanager
-def joined(address: str, layout: Layout, namespace: str) -> Iterator[Cluster]:
-    """Raises: `ConfigurationError` where no cluster answers."""
+def joined(address: str, layout: Layout) -> Iterator[Cluster]:
+    """In a namespace of its own, so that factories may have actors of the same names.
+
+    Raises: `ConfigurationError` where no cluster answers.
+    """
     own = {"num_cpus": max(os.cpu_count() or 1, int(layout.total_cpus) + 1), "object_store_memory": OBJECT_STORE_BYTES}
     own |= {"include_dashboard": False}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         _knock(address)
-        context = ray.init(
-            address, namespace=namespace, log_to_driver=False, logging_level="warning", **(own if address == LOCAL else {})
-        )
+        context = ray.init(address, log_to_driver=False, logging_level="warning", **(own if address == LOCAL else {}))
     except (RuntimeError, ValueError, OverflowError, OSError) as error:
         fix = (
             f"name a cluster that runs (`ray status`), or neither give --ray-address nor set {ADDRESS}: then a local one is started"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, RayError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 
 from ros2_rfm_serving.operate.on_ray.actor import Look
 from ros2_rfm_serving.operate.supervisor import HEALTHY_AFTER_S, STOP_TIMEOUT_S, Kept, how
@@ -30,6 +31,7 @@ class Remote(Kept):
     ending_of: str = ""
     """The life whose end has been told."""
     is_silent: bool = False
+    """Which has been told."""
 
     def watch(self) -> list[str]:
         """What happened, in words."""
@@ -44,25 +46,29 @@ class Remote(Kept):
         except ActorDiedError as error:  # for good
             self.gave_up = True
             return [f"{self.node.name}: Ray cannot keep it, given up: {_cause(error)}"]
-        except RayError:  # Ray is about it already
-            self._ask()
-            return []
-        events = [*self._answered(look)]
+        except ActorUnavailableError:  # Ray is about it already
+            events = list[str]()
+        except RayError as error:
+            events = self._said_once(f"cannot be asked how it does: {_cause(error)}")
+        else:
+            events = self._answered(look)
         self._ask()
         return events
 
     def begin_end(self) -> Any:
-        return self.actor.end.remote(*self._heard())
+        """None: there is nobody to be told."""
+        return None if self.gave_up or self.is_silent or not self.last else self.actor.end.remote(*self._heard())
 
     def end(self, ending: Any, deadline_s: float) -> bool:
         """After `begin_end`: whether it ended in order. Nothing is left of it in either case."""
-        in_order = False
+        in_order = ending is None
         try:
-            killed, look = ray.get(ending, timeout=max(0.1, deadline_s - time.monotonic()))
-            self._write(look)
-            in_order = not killed
-        except RayError:
-            in_order = self.last is None or self.gave_up  # nothing was there to end
+            if ending is not None:
+                killed, look = ray.get(ending, timeout=max(0.1, deadline_s - time.monotonic()))
+                self._write(look)
+                in_order = not killed
+        except RayError as error:
+            self._write_line(_cause(error))
         ray.kill(self.actor, no_restart=True)
         return in_order
 
@@ -73,11 +79,15 @@ class Remote(Kept):
         self.asked, self.asked_s = self.actor.look.remote(*self._heard()), time.monotonic()
 
     def _waiting(self) -> list[str]:
-        if self.is_silent or time.monotonic() - self.asked_s < SILENT_S:
+        if time.monotonic() - self.asked_s < SILENT_S:
             return []
-        self.is_silent = True
-        what = "nothing is heard of it; Ray starts it" if self.last else "waits for a node with room for it; Ray starts it"
-        return [f"{self.node.name}: {what} as soon as it can (`ray status`)"]
+        what = "nothing is heard of it" if self.last else "waits for a node with room for it"
+        return self._said_once(f"{what}; Ray starts it as soon as it can (`ray status`)")
+
+    def _said_once(self, what: str) -> list[str]:
+        """Until it answers again."""
+        was, self.is_silent = self.is_silent, True
+        return [] if was else [f"{self.node.name}: {what}"]
 
     def _answered(self, look: Look) -> list[str]:
         before, events = self.last, list[str]()
@@ -104,10 +114,14 @@ class Remote(Kept):
         return f"{self.node.name}: ended ({how(look.code)}), Ray starts it again; see {self.log}"
 
     def _write(self, look: Look) -> None:
-        with self.log.open("a", encoding="utf-8") as log:
-            log.write(look.log)
+        self._write_line(look.log, end="")
+
+    def _write_line(self, text: str, end: str = "\n") -> None:
+        """What finds no room here is in Ray's own log."""
+        with suppress(OSError), self.log.open("a", encoding="utf-8") as log:
+            log.write(text + end)
 
 
-def _cause(error: ActorDiedError) -> str:
+def _cause(error: RayError) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

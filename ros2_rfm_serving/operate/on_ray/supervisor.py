@@ -19,7 +19,7 @@ from ros2_rfm_serving.operate.on_ray.cluster import LOCAL, Cluster, asked_addres
 from ros2_rfm_serving.operate.on_ray.errand import errand
 from ros2_rfm_serving.operate.on_ray.planning import KEPT, Layout, check_room, heard, layout
 from ros2_rfm_serving.operate.on_ray.remote import END_S, Remote
-from ros2_rfm_serving.operate.running import Options, console, ros_domain
+from ros2_rfm_serving.operate.running import Options, console
 from ros2_rfm_serving.operate.supervisor import Kept, Supervisor
 from ros2_rfm_serving.shipped import shipped
 
@@ -41,7 +41,7 @@ class OnRay(Supervisor):
         return [*self.processes, *self._remotes]
 
     def start(self) -> None:
-        group = self._cluster.place(self._planned, _name(self._options))
+        group = self._cluster.place(self._planned)
         carried = dict(files(self._planned.factory, self._options.profiles))
         self._remotes = [self._remote(node, group, carried) for node in self._nodes]
         super().start()
@@ -51,7 +51,7 @@ class OnRay(Supervisor):
 
     def _stop_others(self) -> list[str]:
         """All at once, wherever they are."""
-        endings = [(remote, remote.begin_end()) for remote in self._remotes if not remote.gave_up]
+        endings = [(remote, remote.begin_end()) for remote in self._remotes]
         deadline_s = time.monotonic() + END_S
         killed = super()._stop_others()
         return [*killed, *(remote.node.name for remote, ending in endings if not remote.end(ending, deadline_s))]
@@ -77,7 +77,7 @@ def on_ray(factory: Factory, options: Options) -> Iterator[tuple[dict[str, str],
     catalogue = Catalogue.load((options.profiles or shipped("config", "profiles")) / "models.yaml")
     address = asked_address(options.ray_address)
     planned = layout(factory, {entry.engine for entry in entries_of(factory, catalogue)}, one_machine=address == LOCAL)
-    with joined(address, planned, _name(options)) as cluster:
+    with joined(address, planned) as cluster:
         environment = heard(factory, {node.address for node in cluster.nodes}, cluster.own)
         check_room(planned, cluster.nodes)
         where = "started for this factory" if address == LOCAL else f"at {cluster.address}"
@@ -85,8 +85,3 @@ def on_ray(factory: Factory, options: Options) -> Iterator[tuple[dict[str, str],
         if address == LOCAL and factory.hosts:
             console.print("warning: one machine is all hosts of the descriptor: a robot's server and its standby share it")
         yield environment, cluster, planned
-
-
-def _name(options: Options) -> str:
-    """Of Ray's namespace, in which the actors' names are unique: one for each factory."""
-    return "_".join(["rfm", ros_domain(), *options.namespace.strip("/").split("/")]).rstrip("_")

@@ -42,6 +42,7 @@ class Ending:
         self._orderly = False
         for number in ENDING_SIGNALS:
             signal.signal(number, self._take)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)  # of who started it, as Ray has it of what it starts
 
     def in_order(self) -> None:
         self._orderly = True

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 OWNER = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.operate import supervisor
@@ -22,6 +22,7 @@ from ros2_rfm_serving.operate.on_ray import actor
 from ros2_rfm_serving.operate.on_ray.errand import Errand
 
 actor.RESTART_S = 0.1
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 supervisor.command_of = lambda executable: [sys.executable, "-c", sys.argv[1]]
 node = NodeSpec(name="server_1", executable="model_server_node", parameters={"factory_file": "elsewhere"})
 told = Errand(node=node, files={"factory.yaml": "its text", "dds.xml": "<dds/>"}, environment={"ROS_DOMAIN_ID": "63"})
@@ -31,7 +32,7 @@ while True:
     look = owner.look(look.life, look.read)
     read += look.log
     print(look.code, repr(read), flush=True)
-    if sys.argv[2:] and "up" in read:
+    if sys.argv[2:] and "blocked" in read:
         killed, last = owner.end(look.life, look.read)
         print("ended", killed, repr(last.log), owner._folder.path.exists(), flush=True)
         break
@@ -95,7 +96,12 @@ def test_who_cannot_run_as_it_is_configured_is_not_started_again(tmp_path: Path)
 
 
 def test_an_end_in_order_leaves_nothing(tmp_path: Path) -> None:
-    node = "import signal; signal.signal(2, lambda *_: (print('last words', flush=True), os._exit(0))); time.sleep(600)"
+    """Also where the owner has inherited that Ctrl-C is not for it, which is not for its process."""
+    node = (
+        "from ros2_rfm_serving.ros.node.process import Ending; import signal; Ending();"
+        "print('blocked', signal.pthread_sigmask(signal.SIG_BLOCK, []), flush=True); time.sleep(600)"
+    )
     with owner_of(node, tmp_path, "end") as owner:
+        assert said(owner, "blocked") == "blocked set()\n"
         assert said(owner, "ended").startswith("ended False '")
         assert owner.wait(timeout=30) == 0 and not list(tmp_path.iterdir())

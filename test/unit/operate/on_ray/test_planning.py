@@ -67,7 +67,9 @@ def test_who_is_bound_to_several_hosts_may_be_on_any_of_them() -> None:
 
 def test_without_hosts_every_server_lies_where_there_is_room() -> None:
     made = planned(without_hosts())
-    assert made.strategy is Strategy.SPREAD and [bundle.servers for bundle in made.bundles] == [(f"server_{i}",) for i in range(1, 6)]
+    assert made.strategy is Strategy.SPREAD and [bundle.servers for bundle in made.bundles] == [
+        (f"server_{i}",) for i in range(1, 6)
+    ]
     check_room(made, [node("a", gpus=4)])
 
 
@@ -86,7 +88,9 @@ def test_emulated_servers_take_no_gpu() -> None:
 
 
 def test_gpus_of_several_types_are_told_apart_by_labels() -> None:
-    two = TEXT.replace("{num_servers: 4, gpu_type: H200}", "{num_servers: 2, gpu_type: H200}\n  - {num_servers: 2, gpu_type: NVIDIA L4}")
+    two = TEXT.replace(
+        "{num_servers: 4, gpu_type: H200}", "{num_servers: 2, gpu_type: H200}\n  - {num_servers: 2, gpu_type: NVIDIA L4}"
+    )
     made = planned(two.replace("H200: [0, 3]", "NVIDIA L4: 2"))
     assert {bundle.name: bundle.labels.get(GPU_TYPE) for bundle in made.bundles} == {
         "floor": None,
@@ -94,7 +98,11 @@ def test_gpus_of_several_types_are_told_apart_by_labels() -> None:
         "gpu_b": ("nvidia-l4",),
     }
     with pytest.raises(ConfigurationError, match=r"hosts.gpu_a.gpus: has GPUs of several types.*; declare a host for each type"):
-        planned(two.replace("gpus: {H200: 2}", "gpus: {H200: 2, NVIDIA L4: 2}").replace("  gpu_b: {address: 10.0.0.3, gpus: {H200: [0, 3]}}\n", ""))
+        planned(
+            two.replace("gpus: {H200: 2}", "gpus: {H200: 2, NVIDIA L4: 2}").replace(
+                "  gpu_b: {address: 10.0.0.3, gpus: {H200: [0, 3]}}\n", ""
+            )
+        )
     alike = two.replace("NVIDIA L4", "h-200").replace("H200", "H-200").replace("h-200", "h 200")
     with pytest.raises(ConfigurationError, match="'H-200' and 'h 200' would both be the label 'h-200'"):
         planned(without_hosts(alike))
@@ -105,7 +113,10 @@ def test_gpus_of_several_types_are_told_apart_by_labels() -> None:
     [
         ([node("a", 2), node("b", 2), node("c", 0, host="floor")], ""),
         ([node("a", 4), node("c", 0, host="floor")], "each host wants a node of its own, and none is left for gpu_b"),
-        ([node("a", 2), node("b", 2), node("c", 0)], "no node of the Ray cluster has room for floor (1 CPU, rfm-serving/host=floor)"),
+        (
+            [node("a", 2), node("b", 2), node("c", 0)],
+            "no node of the Ray cluster has room for floor (1 CPU, rfm-serving/host=floor)",
+        ),
         ([node("a", 2), node("b", 1), node("c", 1, host="floor")], "none is left for gpu_b (2 CPU, 2 GPU)"),
         ([node("a", 2, cpus=1), node("c", 0, host="floor")], "has room for gpu_a (2 CPU, 2 GPU)"),
         ([], "has room for gpu_a"),
@@ -126,7 +137,7 @@ def test_processes_hear_each_other_wherever_they_are_put() -> None:
     assert heard(of(), {"10.0.0.1", "10.0.0.2"}, "10.0.0.1")["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "SUBNET"
     peers = heard(of(TEXT + "discovery: {mode: peers, domain: 42}\n"), {"10.0.0.9", "10.0.0.2"}, "10.0.0.2")
     assert peers["ROS_STATIC_PEERS"] == "10.0.0.1;10.0.0.2;10.0.0.3;10.0.0.9" and peers["ROS_DOMAIN_ID"] == "42"
-    with pytest.raises(ConfigurationError, match="discovery.mode: a discovery server has one address"):
+    with pytest.raises(ConfigurationError, match=r"discovery\.mode: a discovery server has one address"):
         heard(of(TEXT + "discovery: {mode: server}\n"), {"10.0.0.1"}, "10.0.0.1")
 
 
