@@ -64,17 +64,14 @@ class RayNodes:
 
 
 @contextmanager
-def three_nodes(*, gpus: int = 0) -> Iterator[RayNodes]:
-    """In a folder with a short name: sockets lie there."""
+def short_folder() -> Iterator[Path]:
+    """Ray's sockets lie there, and so do the folders of its actors."""
     folder, before = Path(tempfile.mkdtemp(prefix="rfm_")), dict(os.environ)
     os.environ.update({**ENVIRONMENT, **NOTICES, "RAY_TMPDIR": str(folder), "TMPDIR": str(folder)})
+    os.environ.pop("RAY_ADDRESS", None)
     (folder / "ray").mkdir()
     try:
-        nodes = RayNodes(folder, gpus)
-        try:
-            yield nodes
-        finally:
-            nodes.shutdown()
+        yield folder
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -82,12 +79,23 @@ def three_nodes(*, gpus: int = 0) -> Iterator[RayNodes]:
 
 
 @contextmanager
-def rfm_up(nodes: RayNodes, logs: Path, file: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-    """As a user starts it; what it prints is in `logs`/up.txt."""
+def three_nodes(*, gpus: int = 0) -> Iterator[RayNodes]:
+    with short_folder() as folder:
+        nodes = RayNodes(folder, gpus)
+        try:
+            yield nodes
+        finally:
+            nodes.shutdown()
+
+
+@contextmanager
+def rfm_up(address: str, logs: Path, file: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+    """As a user starts it, in a process group of its own; what it prints is in `logs`/up.txt. address: empty: none is given."""
     logs.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.cli", "up", str(file), "--on", "ray", "--logs", str(logs)]
+    command += [*(["--ray-address", address] if address else []), *more]
     with (logs / "up.txt").open("wb") as output:
-        process = subprocess.Popen([*command, "--ray-address", nodes.address, *more], stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         yield process
     finally:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import Factory, parse_factory
+from ros2_rfm_serving.factory import Factory, load_factory, parse_factory
 from ros2_rfm_serving.operate.on_ray.planning import ClusterNode, Layout, Strategy, check_room, heard, layout
+from ros2_rfm_serving.operate.run import run_factory
 from ros2_rfm_serving.operate.running import Options
 
 HOST, GPU_TYPE = "rfm-serving/host", "rfm-serving/gpu-type"
@@ -152,3 +154,12 @@ def test_processes_hear_each_other_wherever_they_are_put() -> None:
 def test_options_that_contradict_each_other_are_refused(options: dict[str, str], problem: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(problem)):
         Options(logs=Path("logs"), **options)
+
+
+def test_without_ray_it_is_said_how_to_get_it(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("supervisor", "cluster", "remote"):
+        monkeypatch.delitem(sys.modules, f"ros2_rfm_serving.operate.on_ray.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    factory = load_factory(repository / "config" / "factory_emulated.yaml")
+    with pytest.raises(ConfigurationError, match=re.escape("--on ray: ray is missing; pip install 'ros2-rfm-serving[ray]'")):
+        run_factory(factory, Options(on="ray"))
