@@ -58,11 +58,12 @@ def joined(address: str, layout: Layout) -> Iterator[Cluster]:
     try:
         _knock(address)
         context = ray.init(address, log_to_driver=False, logging_level="warning", **(own if address == LOCAL else {}))
-    except (RuntimeError, ValueError, OverflowError, OSError) as error:
+    except (RuntimeError, ValueError, OverflowError, OSError, SystemExit) as error:  # Ray ends who reaches something else there
         fix = (
             f"name a cluster that runs (`ray status`), or neither give --ray-address nor set {ADDRESS}: then a local one is started"
         )
-        problem = f"no Ray cluster at {address!r}: {str(error).strip().splitlines()[0]}"
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        problem = f"no Ray cluster at {address!r}: {why}"
         raise ConfigurationError(problem, key="--ray-address", fix=fix) from None
     finally:
         for number, handler in handlers.items():  # Ray takes SIGTERM

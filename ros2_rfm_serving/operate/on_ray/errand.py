@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ros2_rfm_serving.audit.versions import versions
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.environment import DOMAIN, PEERS, RANGE, SERVERS, SUPER_CLIENT
 from ros2_rfm_serving.factory.nodes import NodeSpec
 from ros2_rfm_serving.operate.carried import moved
+from ros2_rfm_serving.operate.commands import node_environment
 from ros2_rfm_serving.operate.executables import SITE, is_installed
 from ros2_rfm_serving.ros.node.middleware import FILE_IN_THIS_FOLDER, OLDER_PROFILES_FILE, PROFILES_FILE
 
@@ -27,9 +30,14 @@ class Errand:
     environment: Mapping[str, str]
     fleet_namespace: str = ""
     log_level: str = "info"
+    version: str = field(default_factory=lambda: versions()["package"])
+    """Of rfm_serving, where `rfm up` was started."""
 
     def put(self, folder: Path) -> NodeSpec:
-        """The node, with its files in the folder."""
+        """The node, with its files in the folder. Raises: `ConfigurationError` where another version is installed here."""
+        if (here := versions()["package"]) != self.version:
+            problem = f"{socket.gethostname()} has rfm_serving {here}, and `rfm up` is of {self.version}"
+            raise ConfigurationError(problem, fix="install the same version on every node")
         for name, text in self.files.items():
             file = folder / name
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +51,7 @@ def errand(
     node: NodeSpec, files: Mapping[str, str], environment: Mapping[str, str], fleet_namespace: str, log_level: str
 ) -> Errand:
     """environment: of this process, in which all that concerns DDS is decided. Raises: `ConfigurationError`."""
-    told = {name: environment.get(name, "") for name in CARRIED}
+    told = {name: environment.get(name, "") for name in CARRIED} | node_environment(environment)  # Ray has threads of its own mind
     profile = _profile(environment)
     return Errand(
         node=node,

@@ -12,6 +12,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from ros2_rfm_serving.factory import Catalogue, Factory
 from ros2_rfm_serving.factory.nodes import NodeSpec
+from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.carried import entries_of, files
 from ros2_rfm_serving.operate.deploy.processes import Role
 from ros2_rfm_serving.operate.on_ray.actor import NodeActor
@@ -81,7 +82,7 @@ def on_ray(factory: Factory, options: Options) -> Iterator[tuple[dict[str, str],
         environment = heard(factory, {node.address for node in cluster.nodes}, cluster.own)
         check_room(planned, cluster.nodes)
         where = "started for this factory" if address == LOCAL else f"at {cluster.address}"
-        console.print(f"Ray {ray.__version__}, {where}: nodes {', '.join(node.address for node in cluster.nodes)}")
+        console.print(plain(f"Ray {ray.__version__}, {where}: nodes {', '.join(node.address for node in cluster.nodes)}"))
         if address == LOCAL and factory.hosts:
             console.print("warning: one machine is all hosts of the descriptor: a robot's server and its standby share it")
         yield environment, cluster, planned

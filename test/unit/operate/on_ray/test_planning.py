@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -10,9 +11,12 @@ import pytest
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Factory, load_factory, parse_factory
+from ros2_rfm_serving.factory.nodes import node_list
+from ros2_rfm_serving.operate.on_ray.errand import errand
 from ros2_rfm_serving.operate.on_ray.planning import ClusterNode, Layout, Strategy, check_room, heard, layout
 from ros2_rfm_serving.operate.run import run_factory
 from ros2_rfm_serving.operate.running import Options
+from ros2_rfm_serving.shipped import shipped
 
 HOST, GPU_TYPE = "rfm-serving/host", "rfm-serving/gpu-type"
 TEXT = """\
@@ -141,6 +145,22 @@ def test_processes_hear_each_other_wherever_they_are_put() -> None:
     assert peers["ROS_STATIC_PEERS"] == "10.0.0.1;10.0.0.2;10.0.0.3;10.0.0.9" and peers["ROS_DOMAIN_ID"] == "42"
     with pytest.raises(ConfigurationError, match=r"discovery\.mode: a discovery server has one address"):
         heard(of(TEXT + "discovery: {mode: server}\n"), {"10.0.0.1"}, "10.0.0.1")
+
+
+def test_what_concerns_all_is_carried_and_what_is_a_machine_s_own_is_not(tmp_path: Path) -> None:
+    here = {"ROS_DOMAIN_ID": "7", "OMP_NUM_THREADS": "4", "CUDA_VISIBLE_DEVICES": "3", "CLOUD_TOKEN": "secret", "PATH": "/bin"}
+    nodes = {node.name: node for node in node_list(of(), shipped("config"), profiles=tmp_path)}
+    texts = {"factory.yaml": TEXT, "profiles/models.yaml": "models: {}"}
+    told = errand(nodes["scheduler"], texts, here, "hall", "debug")
+    assert "secret" not in repr(told) and not {"CUDA_VISIBLE_DEVICES", "PATH"} & told.environment.keys()
+    assert told.environment["ROS_DOMAIN_ID"] == "7" and told.environment["OMP_NUM_THREADS"] == "4"
+    assert told.environment["ROS_STATIC_PEERS"] == "", "what is not set here is not set there"
+    put = told.put(tmp_path / "there")
+    assert Path(put.parameters["factory_file"]).read_text() == TEXT
+    assert (Path(put.parameters["profiles_folder"]) / "models.yaml").is_file()
+    with pytest.raises(ConfigurationError, match=r"has rfm_serving .*, and `rfm up` is of 0\.0\.9; install the same version"):
+        dataclasses.replace(told, version="0.0.9").put(tmp_path)
+    assert errand(nodes["server_1"], {}, {}, "", "info").environment["OMP_NUM_THREADS"] == "1", "whatever Ray says"
 
 
 @pytest.mark.parametrize(
