@@ -120,7 +120,8 @@ def watching(folder: Path, *robots: str) -> Iterator[Watched]:
 def wait(until: Callable[[], object], what: str, logs: Path, seconds: float = READY_S) -> None:
     end_s = time.monotonic() + seconds
     while not until():
-        assert time.monotonic() < end_s, f"waited in vain: {what}; {(logs / 'up.txt').read_text()[-3000:]}"
+        said = "\n".join(f"{file.name}: {file.read_text()[-1500:]}" for file in [*logs.glob("s*.log"), logs / "up.txt"])
+        assert time.monotonic() < end_s, f"waited in vain: {what}; {said}"
         time.sleep(0.1)
 
 

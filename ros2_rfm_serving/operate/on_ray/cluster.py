@@ -51,6 +51,15 @@ def joined(address: str, layout: Layout) -> Iterator[Cluster]:
 
     Raises: `ConfigurationError` where no cluster answers.
     """
+    reached = _connect(address, layout)
+    try:
+        yield Cluster(address=reached, own=ray.util.get_node_ip_address(), nodes=_nodes())
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str, layout: Layout) -> str:
+    """The address of the cluster that is reached."""
     own = {"num_cpus": max(os.cpu_count() or 1, int(layout.total_cpus) + 1), "object_store_memory": OBJECT_STORE_BYTES}
     own |= {"include_dashboard": False}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -58,6 +67,7 @@ def joined(address: str, layout: Layout) -> Iterator[Cluster]:
     try:
         _knock(address)
         context = ray.init(address, log_to_driver=False, logging_level="warning", **(own if address == LOCAL else {}))
+        return str(context.address_info["gcs_address"])
     except (RuntimeError, ValueError, OverflowError, OSError, SystemExit) as error:  # Ray ends who reaches something else there
         fix = (
             f"name a cluster that runs (`ray status`), or neither give --ray-address nor set {ADDRESS}: then a local one is started"
@@ -68,10 +78,6 @@ def joined(address: str, layout: Layout) -> Iterator[Cluster]:
     finally:
         for number, handler in handlers.items():  # Ray takes SIGTERM
             signal.signal(number, handler)
-    try:
-        yield Cluster(address=context.address_info["gcs_address"], own=ray.util.get_node_ip_address(), nodes=_nodes())
-    finally:
-        ray.shutdown()
 
 
 def _knock(address: str) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ros2_rfm_serving.ros.node.process import SUPERVISED
+
 OWNER = """
 import signal, sys, time
 from pathlib import Path
@@ -105,3 +107,12 @@ def test_an_end_in_order_leaves_nothing(tmp_path: Path) -> None:
         assert said(owner, "blocked") == "blocked set()\n"
         assert said(owner, "ended").startswith("ended False '")
         assert owner.wait(timeout=30) == 0 and not list(tmp_path.iterdir())
+
+
+def test_who_starts_after_its_owner_has_gone_ends_whoever_takes_it_in() -> None:
+    """Orphans are process 1's, or of one nearer that takes them in, as Ray's can."""
+    program = "from ros2_rfm_serving.ros.node.process import end_with_parent; end_with_parent(); print('goes on')"
+    for owner, ends in ((os.getpid(), False), (1, True)):
+        environment = {**os.environ, SUPERVISED: str(owner)}
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+        assert ("the supervisor is gone" in done.stderr) is ends is not ("goes on" in done.stdout), done
