@@ -15,8 +15,11 @@ from pathlib import Path
 
 from ray.cluster_utils import Cluster
 
+from ros2_rfm_serving.operate.deploy.pods import HOST_LABEL
 from test.system.test_hosts import Watched
 
+HOSTS = ("head", "gpu_a", "gpu_b")
+"""What the nodes are labelled."""
 STORE_BYTES = 80 << 20
 NOTICES = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3"}
 """Of the head: a lost node is noticed after some 3 s, in place of Ray's 15."""
@@ -27,11 +30,12 @@ READY_S = 120.0
 class RayNodes:
     """The first node is the head, which is not killed: the driver is beside it."""
 
-    def __init__(self, folder: Path, gpus: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        own = {"num_cpus": 2, "num_gpus": gpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
-        self._cluster = Cluster(initialize_head=True, head_node_args=own)
-        self._nodes = [self._cluster.head_node, *(self._cluster.add_node(**own) for _ in range(2))]
+        own = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+        labelled = [{**own, "labels": {HOST_LABEL: host}} for host in HOSTS]
+        self._cluster = Cluster(initialize_head=True, head_node_args=labelled[0])
+        self._nodes = [self._cluster.head_node, *(self._cluster.add_node(**node) for node in labelled[1:])]
         self.address = self._cluster.address
 
     def shutdown(self) -> None:
@@ -79,9 +83,9 @@ def short_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def three_nodes(*, gpus: int = 0) -> Iterator[RayNodes]:
+def three_nodes() -> Iterator[RayNodes]:
     with short_folder() as folder:
-        nodes = RayNodes(folder, gpus)
+        nodes = RayNodes(folder)
         try:
             yield nodes
         finally:

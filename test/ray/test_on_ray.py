@@ -16,6 +16,7 @@ import pytest
 
 from ros2_rfm_serving.shipped import shipped
 from test.ray.ray_rig import (
+    HOSTS,
     RayNodes,
     environment,
     everybody,
@@ -48,7 +49,12 @@ idle_arm:
   world: {simulator: metaworld, task: reach, control_rate_hz: 20, camera_rate_hz: 5, seed: 4000000}
 """
 WITH_GPUS = """\
-server_cluster: {num_servers: 2, gpu_type: H200}
+server_cluster:
+  - {num_servers: 1, gpu_type: H200, hosts: [gpu_b]}
+  - {num_servers: 1, gpu_type: H200, hosts: [gpu_a, gpu_b]}
+hosts:
+  gpu_a: {address: 10.79.0.2, gpus: {H200: 1}}
+  gpu_b: {address: 10.79.0.3, gpus: {H200: 1}}
 robot_fleet: [{task: arm, num_robots: 2}]
 arm:
   robot: metaworld_arm.yaml
@@ -57,8 +63,15 @@ arm:
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def nodes() -> Iterator[RayNodes]:
+    with three_nodes() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[RayNodes]:
+    """For those who kill nothing."""
     with three_nodes() as made:
         yield made
 
@@ -80,6 +93,12 @@ def test_nothing_outlives_whoever_kept_it(nodes: RayNodes, factory: Path, tmp_pa
         kill(parent(served))
         wait(lambda: not is_alive(served), "the process ends with its owner", logs, 30.0)
         wait(lambda: nodes.servers("server_1") not in ([], [served]), "Ray starts both again", logs)
+
+        away = next(server for server in SERVERS if nodes.node_of(nodes.servers(server)[0]) != nodes.raylets[0])
+        (served,) = nodes.servers(away)
+        kill(nodes.node_of(served))
+        wait(lambda: not is_alive(served), "the process ends with its node's part of Ray", logs, 30.0)
+        wait(lambda: nodes.servers(away) not in ([], [served]), "Ray starts it elsewhere", logs)
 
         kill(driver.pid)
         driver.wait()
@@ -172,7 +191,7 @@ def test_ctrl_c_at_a_terminal_ends_all_in_order_and_the_cluster_that_was_started
 
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("ros_domain")
-def test_a_server_sees_the_gpu_that_ray_gave_it(tmp_path: Path) -> None:
+def test_a_server_sees_the_gpu_that_ray_gave_it_on_a_host_that_it_is_bound_to(lasting: RayNodes, tmp_path: Path) -> None:
     """No GPU is here; the nodes say that they have one each, or there would be nothing to give."""
     profiles = tmp_path / "profiles"
     profiles.mkdir()
@@ -180,17 +199,17 @@ def test_a_server_sees_the_gpu_that_ray_gave_it(tmp_path: Path) -> None:
         text = shipped("config", "profiles", name).read_text()
         (profiles / name).write_text(text.replace(",CPU,", ",H200,").replace("CPU:", "H200:"))
     (tmp_path / "factory.yaml").write_text(WITH_GPUS)
-    with three_nodes(gpus=1) as nodes:
-        with rfm_up(nodes.address, logs := nodes.folder / "gpus", tmp_path / "factory.yaml", "--profiles", str(profiles)):
-            wait(lambda: all(map(nodes.servers, SERVERS)), "both servers", logs)
-            pids = [nodes.servers(server)[0] for server in SERVERS]
-            assert [environment(pid)["CUDA_VISIBLE_DEVICES"] for pid in pids] == ["0", "0"]
-            assert len({nodes.node_of(pid) for pid in pids}) == 2, "one GPU for two servers"
-        assert nodes.left == []
+    logs = lasting.folder / "gpus"
+    with rfm_up(lasting.address, logs, tmp_path / "factory.yaml", "--profiles", str(profiles)):
+        wait(lambda: all(map(lasting.servers, SERVERS)), "both servers", logs)
+        pids = [lasting.servers(server)[0] for server in SERVERS]
+        assert [environment(pid)["CUDA_VISIBLE_DEVICES"] for pid in pids] == ["0", "0"]
+        assert [lasting.node_of(pid) for pid in pids] == [lasting.raylets[HOSTS.index(host)] for host in ("gpu_b", "gpu_a")]
+    assert lasting.left == []
 
 
 @pytest.mark.timeout(120)
-def test_what_no_node_has_room_for_is_refused(nodes: RayNodes, tmp_path: Path, ros_domain: int) -> None:
+def test_what_no_node_has_room_for_is_refused(lasting: RayNodes, tmp_path: Path, ros_domain: int) -> None:
     def refused(text: str, *more: str) -> str:
         (tmp_path / "factory.yaml").write_text(text)
         command = [
@@ -210,5 +229,5 @@ def test_what_no_node_has_room_for_is_refused(nodes: RayNodes, tmp_path: Path, r
         return re.sub(r"\s+", " ", done.stderr)
 
     crowded = FACTORY.replace("EMULATED: 1", "EMULATED: 3").replace("num_servers: 2", "num_servers: 6")
-    assert "no node of the Ray cluster has room for gpu_a (3 CPU)" in refused(crowded, nodes.address)
+    assert "no node of the Ray cluster has room for gpu_a (3 CPU)" in refused(crowded, lasting.address)
     assert "no Ray cluster at '127.0.0.1:9'" in refused(FACTORY, "127.0.0.1:9")
