@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit thorough ros system colcon engines wheel wheel-test operate shift fuzz mutants optimum audit doctor bench clean
+.PHONY: run test one-core install lint unit thorough ros system colcon engines wheel wheel-test ray operate shift fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -72,6 +72,15 @@ wheel-test: wheel
 $(VENV)/.wheel_tools: $(VENV)/.dependencies
 	$(BIN)/python scripts/requirements.py pyproject.toml wheel > $(VENV)/requirements_wheel.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements_wheel.txt
+	touch $@
+
+# Scheduler and servers on a real Ray cluster of three nodes, which are killed. Ray is no part of `install`; some four minutes.
+ray: install $(VENV)/.ray
+	$(BIN)/python -m pytest -q test/ray
+
+$(VENV)/.ray: $(VENV)/.dependencies
+	$(BIN)/python scripts/requirements.py pyproject.toml ray > $(VENV)/requirements_ray.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -r $(VENV)/requirements_ray.txt
 	touch $@
 
 # A running factory as Debian's Prometheus and Chromium see it, which lie in build/ if none is installed.

@@ -23,6 +23,10 @@ def up(
     host: Annotated[
         str, typer.Option(help="Start what runs on this host of the descriptor (docs/hosts.md); default: all, on this machine")
     ] = "",
+    on: Annotated[str, typer.Option(metavar="[ray]", help="Keep scheduler and servers on a Ray cluster (docs/ray.md)")] = "",
+    ray_address: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Of the cluster, as `ray start` names it; default: RAY_ADDRESS, or a local one")
+    ] = "",
     seconds: Annotated[float, typer.Option(min=0, help="End by itself after this time; 0: run until Ctrl-C")] = 0.0,
     episodes: Annotated[int, typer.Option(min=0, help="End when every robot did this many tasks; 0: no such end")] = 0,
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
@@ -51,9 +55,9 @@ def up(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary's figures there")] = None,
     svg_file: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the last view there")] = None,
 ) -> None:
-    """Starts a factory on this machine, or this machine's part of one; Ctrl-C stops all of it.
+    """Starts a factory on this machine, this machine's part of one, or one on a Ray cluster; Ctrl-C stops all of it.
 
-    Examples:  rfm up   |   rfm up my_factory.yaml --profiles my_models --seconds 60   |   rfm up my_factory.yaml --host gpu_a
+    Examples:  rfm up   |   rfm up my_factory.yaml --seconds 60   |   rfm up my_factory.yaml --host gpu_a   |   rfm up --on ray
 
     Exit code: 0, or 1 when a process kept failing.
     """
@@ -63,6 +67,8 @@ def up(
     factory = load_factory(file or quickstart())
     options = Options(
         host=host,
+        on=on,
+        ray_address=ray_address,
         seconds=seconds,
         episodes=episodes,
         domain=domain,

@@ -18,6 +18,7 @@ from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.page import dashboard_page, read_door
 from ros2_rfm_serving.operate.running import (
     DISCOVERY_S,
+    RAY,
     Options,
     choose_profile,
     console,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.ros.observer_node import ObserverNode
 
+Make = Callable[["list[NodeSpec]", "list[NodeSpec]"], "Supervisor"]
+"""Of a factory's nodes, and of those around them."""
 RECORDER_S = 10.0
 """That the others wait for the recorder."""
 
@@ -51,16 +54,37 @@ class Outcome:
 
 def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool] = lambda: False) -> Outcome:
     """Runs a factory to its end (time, episodes, `until` or Ctrl-C) and returns what was seen."""
+    with _supervisor_of(factory, options) as make:
+        return _run(factory, options, make, until)
+
+
+@contextmanager
+def _supervisor_of(factory: Factory, options: Options) -> Iterator[Make]:
+    """On this machine or on a cluster. The environment is prepared: this process hears the factory's."""
     from ros2_rfm_serving.factory.environment import discovery_environment
 
+    if options.on == RAY:
+        with needing("ray", "--on ray"):
+            from ros2_rfm_serving.operate.on_ray.supervisor import OnRay, on_ray
+
+        with on_ray(factory, options) as (environment, cluster, planned):
+            prepare_environment(options.domain, environment)
+            yield lambda nodes, around: OnRay(nodes, options, cluster, planned, around)
+        return
+    from ros2_rfm_serving.operate.supervisor import Supervisor
+
     prepare_environment(options.domain, discovery_environment(factory, options.host))
+    common = {"fleet_namespace": options.namespace, "log_level": options.log_level}
+    yield lambda nodes, around: Supervisor(nodes, options.logs, around=around, **common)
+
+
+def _run(factory: Factory, options: Options, make: Make, until: Callable[[], bool]) -> Outcome:
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.monitoring.summary import render
-    from ros2_rfm_serving.operate.supervisor import Supervisor
 
     nodes = _checked_nodes(factory, options)
     recorder = _recorder(options.record, options.namespace, factory)
-    supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level, around=recorder)
+    supervisor = make(nodes, recorder)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()
     here = f"{options.host}: {', '.join(node.name for node in nodes)}; " if options.host else ""

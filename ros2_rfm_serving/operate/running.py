@@ -33,6 +33,7 @@ DISCOVERY_S = 1.0
 STARTUP_LIMIT_S = 60.0  # `--seconds` counts from the first robot at work, or from here
 METRICS_PORT = 9464
 NOTHING: Mapping[str, str] = MappingProxyType({})
+RAY = "ray"
 N = TypeVar("N")  # a node
 PLAIN_PERIOD_S = 10.0  # of the table where the output is no terminal
 
@@ -64,6 +65,19 @@ class Options:
     """That `rfm security init` wrote: the certificates of all; None: nobody has one."""
     host: str = ""
     """Of the descriptor: only what runs there is started; empty: all of it, on this machine."""
+    on: str = ""
+    """`RAY`: scheduler and servers on a Ray cluster; empty: on this machine."""
+    ray_address: str = ""
+    """Of the cluster; empty: RAY_ADDRESS, or a local one is started."""
+
+    def __post_init__(self) -> None:
+        if self.on not in ("", RAY):
+            raise ConfigurationError(f"{self.on!r} is nothing to run on", key="--on", fix=f"write {RAY}, or leave it out")
+        if self.on and self.host:
+            problem, fix = "Ray itself chooses the nodes", f"leave out --host, or --on {RAY}"
+            raise ConfigurationError(problem, key="--host", fix=fix)
+        if self.ray_address and not self.on:
+            raise ConfigurationError("is of a Ray cluster", key="--ray-address", fix=f"add --on {RAY}")
 
 
 def quickstart() -> Path:

@@ -22,20 +22,35 @@ ROBOTS_FIRST_S = 3.0
 """What robots get to end in while their servers still answer."""
 
 
-@dataclass
-class Process:
-    """A node's process and its history."""
+@dataclass(kw_only=True)
+class Kept:
+    """A node that is kept running, and its history."""
 
     node: NodeSpec
-    command: list[str]
     log: Path
-    running: subprocess.Popen[bytes] | None = None
-    started_s: float = 0.0
-    restart_s: float = 0.0
     failures: int = 0
     """In a row; a run of `HEALTHY_AFTER_S` clears it."""
     gave_up: bool = False
     last_exit: int | None = None
+
+    def ended(self, code: int) -> str:
+        """Why it is given up, in words; empty: it is to be started again."""
+        self.last_exit = code
+        self.failures += 1
+        self.gave_up = code == EXIT_CONFIGURATION or self.failures > MAX_RESTARTS_IN_A_ROW
+        if code == EXIT_CONFIGURATION:
+            return f"{self.node.name}: cannot run as it is configured, given up; see {self.log}"
+        return f"{self.node.name}: ended {self.failures} times in a row, given up; see {self.log}" if self.gave_up else ""
+
+
+@dataclass(kw_only=True)
+class Process(Kept):
+    """Of this machine."""
+
+    command: list[str]
+    running: subprocess.Popen[bytes] | None = None
+    started_s: float = 0.0
+    restart_s: float = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -58,7 +73,12 @@ class Supervisor:
         folder.mkdir(parents=True, exist_ok=True)
         self.processes = [self._prepare(node, folder, fleet_namespace, log_level) for node in [*around, *nodes]]
         self._around = self.processes[: len(around)]
-        self._environment = {**os.environ, **node_environment(os.environ), "ROS_LOG_DIR": str(folder / "ros"), SUPERVISED: "1"}
+        self._environment = {
+            **os.environ,
+            **node_environment(os.environ),
+            "ROS_LOG_DIR": str(folder / "ros"),
+            SUPERVISED: str(os.getpid()),
+        }
 
     def start_around(self) -> None:
         for process in self._around:
@@ -88,8 +108,13 @@ class Supervisor:
         return events
 
     @property
-    def gave_up(self) -> list[Process]:
-        return [process for process in self.processes if process.gave_up]
+    def kept(self) -> Sequence[Kept]:
+        """All nodes of the factory that are kept running from here."""
+        return self.processes
+
+    @property
+    def gave_up(self) -> list[Kept]:
+        return [process for process in self.kept if process.gave_up]
 
     @property
     def is_hopeless(self) -> bool:
@@ -104,25 +129,28 @@ class Supervisor:
         """False when a process of this robot was given up."""
         return not any(process.node.namespace == robot for process in self.gave_up)
 
-    def _of(self, executable: str) -> list[Process]:
-        return [process for process in self.processes if process.node.executable == executable]
+    def _of(self, executable: str) -> list[Kept]:
+        return [process for process in self.kept if process.node.executable == executable]
 
     def stop(self) -> list[str]:
         """SIGINT, then SIGTERM, then SIGKILL to those that remain. Returns the names of the killed.
 
         Robots first, and a while for them alone: to a robot, a server that ends before it is a lost one, and it turns to another.
         """
-        robots = self._of("robot_node")
-        others = [process for process in self.processes if process not in robots and process not in self._around]
+        robots = [process for process in self.processes if process.node.executable == "robot_node"]
         _interrupt(robots, ROBOTS_FIRST_S)
-        _interrupt(others)
-        return _end([*robots, *others]) + _end(_interrupt(self._around))
+        return self._stop_others(robots) + _end(_interrupt(self._around))
+
+    def _stop_others(self, robots: list[Process]) -> list[str]:
+        """All but those around; robots have been asked."""
+        others = [process for process in self.processes if process not in (*robots, *self._around)]
+        return _end([*robots, *_interrupt(others)])
 
     def _prepare(self, node: NodeSpec, folder: Path, fleet_namespace: str, log_level: str) -> Process:
         parameters = folder / f"{node.name}.yaml"
         write_parameters(node, parameters)
         arguments = node_arguments(node, str(parameters), fleet_namespace=fleet_namespace, log_level=log_level)
-        return Process(node, [*command_of(node.executable), *arguments], folder / f"{node.name}.log")
+        return Process(node=node, log=folder / f"{node.name}.log", command=[*command_of(node.executable), *arguments])
 
     def _launch(self, process: Process) -> None:
         with process.log.open("ab") as log:
@@ -140,17 +168,12 @@ class Supervisor:
 
     def _ended(self, process: Process, now_s: float) -> str:
         assert process.running is not None
-        process.last_exit, process.running = process.running.returncode, None
-        process.failures += 1
-        if process.last_exit == EXIT_CONFIGURATION:
-            process.gave_up = True
-            return f"{process.node.name}: cannot run as it is configured, given up; see {process.log}"
-        if process.failures > MAX_RESTARTS_IN_A_ROW:
-            process.gave_up = True
-            return f"{process.node.name}: ended {process.failures} times in a row, given up; see {process.log}"
+        code, process.running = process.running.returncode, None
+        if given_up := process.ended(code):
+            return given_up
         backoff_s = min(INITIAL_BACKOFF_S * 2 ** (process.failures - 1), MAX_BACKOFF_S)
         process.restart_s = now_s + backoff_s
-        return f"{process.node.name}: ended ({_how(process.last_exit)}), starting again in {backoff_s:g} s; see {process.log}"
+        return f"{process.node.name}: ended ({how(code)}), starting again in {backoff_s:g} s; see {process.log}"
 
 
 def _interrupt(processes: list[Process], patience_s: float = 0.0) -> list[Process]:
@@ -190,5 +213,5 @@ def _signal(process: Process, number: signal.Signals) -> None:
         return  # it ended between poll and now
 
 
-def _how(code: int) -> str:
+def how(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

@@ -277,7 +277,7 @@ def _start(
         "ROS_LOG_DIR": str(folder / "ros"),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "1",
-        SUPERVISED: "1",
+        SUPERVISED: str(os.getpid()),
     }
     if scenario.profile:
         environment["FASTDDS_DEFAULT_PROFILES_FILE"] = str(shipped("config", "dds", scenario.profile))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -68,28 +69,66 @@ def distinct(names: Iterable[str], file: str) -> None:
             raise ConfigurationError(f"{other!r} and {name!r} would both be {slug(name)!r} there", file=file, fix="rename the task")
 
 
-def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[str]:
-    """Returns warnings. Files that are there and say the same are let be.
+def distinct_types(gpu_types: Iterable[str], file: str) -> list[str]:
+    """Each once. Raises: `ConfigurationError` where two types would be one label of a node, and servers on the wrong GPU."""
+    first: dict[str, str] = {}
+    for gpu_type in gpu_types:
+        if not slug(gpu_type):
+            fix = "name it in letters and digits"
+            raise ConfigurationError(f"GPU type {gpu_type!r} makes no label", file=file, key="server_cluster.gpu_type", fix=fix)
+        other = first.setdefault(slug(gpu_type), gpu_type)
+        if other != gpu_type:
+            problem = f"GPU types {other!r} and {gpu_type!r} would both be the label {slug(gpu_type)!r} of nodes"
+            raise ConfigurationError(problem, file=file, key="server_cluster.gpu_type", fix="name one of them otherwise")
+    return list(first.values())
 
-    Raises: `ConfigurationError` before anything is written, where one says something else (unless `force`), or cannot be.
+
+def write(folder: Path, files: Mapping[str, str], *, force: bool) -> list[str]:
+    """Returns warnings. Files that are there and say the same are let be. The others are written to a temporary folder first, and
+    put in their places when all of them are: where the disk is full nothing has changed.
+
+    Raises: `ConfigurationError` before anything is in its place, where one says something else (unless `force`), or cannot be.
     """
     if not force and (other := next((name for name, text in files.items() if _differs(folder / name, text)), "")):
         raise ConfigurationError(
             "is there already, and says something else", file=str(folder / other), fix="--force, or another folder"
         )
     try:
-        for name, text in files.items():
-            file = folder / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
+        changed = {name: text for name, text in files.items() if not _says(folder / name, text)}
+        within = folder if folder.exists() else folder.parent  # of one file system with it
+        within.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".rfm_deploy.", dir=within) as beside:
+            _fill(Path(beside, "new"), changed)
+            _put_in_place(Path(beside, "new"), folder, changed)
     except OSError as error:
         raise ConfigurationError(
-            f"cannot be written: {error.strerror}", file=str(error.filename), fix="choose another folder"
+            f"cannot be written: {error.strerror}", file=str(error.filename or folder), fix="choose another folder"
         ) from None
     ours = sorted({name.partition("/")[0] for name in files if "/" in name})
     left = [file for below in ours for file in sorted((folder / below).rglob("*")) if file.is_file()]
     extra = [file for file in left if str(file.relative_to(folder)) not in files]
     return [f"{file} is not of this factory: remove it if an earlier `rfm deploy` wrote it" for file in extra]
+
+
+def _fill(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+
+def _put_in_place(new: Path, folder: Path, names: Iterable[str]) -> None:
+    """The whole folder at once; where there is one, each file is the old or the new one, whole, whenever somebody looks."""
+    if not folder.exists():
+        new.rename(folder)
+        return
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (new / name).replace(folder / name)
+
+
+def _says(file: Path, text: str) -> bool:
+    return file.exists() and not _differs(file, text)
 
 
 def _differs(file: Path, text: str) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.discovery import Mode
-from ros2_rfm_serving.operate.deploy.files import Document, distinct, dump, slug
+from ros2_rfm_serving.operate.deploy.files import Document, distinct, distinct_types, dump, slug
 from ros2_rfm_serving.operate.deploy.pods import FILES, key_of, name_of, pod
 from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
 
@@ -21,6 +21,7 @@ def manifests(plan: Plan) -> dict[str, str]:
         problem, fix = "pods have addresses of their own, which no descriptor knows", "--host-network, or `mode: server`"
         raise ConfigurationError(problem, file=plan.factory.file, key="discovery.mode", fix=fix)
     distinct((process.name for process in plan.processes), plan.factory.file)
+    distinct_types((process.gpu for process in plan.processes if process.gpu and not process.host), plan.factory.file)
     if sum(len(text.encode()) for text in plan.files.values()) > MAX_FILES_BYTES:
         fix = "leave out of --profiles what the factory does not need"
         raise ConfigurationError("descriptor and profiles are too much for a ConfigMap", file=str(plan.options.profiles), fix=fix)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, CatalogueEntry, Factory
-from ros2_rfm_serving.factory.hosts import NO_DEVICE
 from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters, node_list, parameter_file
+from ros2_rfm_serving.operate.carried import entries_of, files, gpu_of, moved
 from ros2_rfm_serving.operate.commands import ENVIRONMENT, node_arguments
 from ros2_rfm_serving.operate.deploy.hearing import Hearing
 from ros2_rfm_serving.operate.deploy.options import DOOR_TOKEN, Options
@@ -19,23 +19,18 @@ from ros2_rfm_serving.operate.deploy.processes import HEARD_S, Plan, Process, Ro
 from ros2_rfm_serving.ros.server.settings import SPECS as SERVER_SPECS
 from ros2_rfm_serving.shipped import shipped
 
-WITHOUT_GPU = frozenset({"emulated", "openai", "remote"})
-"""Engines."""
-
 
 def plan(factory: Factory, catalogue: Catalogue, options: Options) -> Plan:
     """Raises: `ConfigurationError`."""
     work: dict[str, Any] | None = {"end_on_score": False} if options.foreman else None
     nodes = node_list(factory, shipped("config"), fleet_namespace=options.namespace, work=work, profiles=options.profiles)
     hearing = Hearing.of(factory, nodes, options)
-    models = {c.model for entry in factory.robot_fleet for c in factory.tasks[entry.task].components.values()}
-    entries = [catalogue[model] for model in sorted(models)]
-    making = _Making(factory, entries, options, hearing)
+    making = _Making(factory, entries_of(factory, catalogue), options, hearing)
     return Plan(
         factory=factory,
         options=options,
         processes=tuple(making.process(node) for node in (*hearing.servers, *nodes)),
-        files={**dict(_files(factory, options)), **hearing.files},
+        files={**dict(files(factory, options.profiles)), **hearing.files},
         engines=making.engines,
     )
 
@@ -50,14 +45,6 @@ def elsewhere(plan: Plan, catalogue: Catalogue) -> list[str]:
         for where, text in sorted(paths.items())
         if Path(text).exists() and not text.startswith(f"{plan.options.files}/")
     ]
-
-
-def _files(factory: Factory, options: Options) -> Iterator[tuple[str, str]]:
-    yield "factory.yaml", Path(factory.file).read_text(encoding="utf-8")
-    if options.profiles:
-        for file in sorted(options.profiles.iterdir()):
-            if file.suffix in (".csv", ".yaml"):
-                yield f"profiles/{file.name}", file.read_text(encoding="utf-8")
 
 
 @dataclass
@@ -78,7 +65,7 @@ class _Making:
 
     def process(self, node: NodeSpec) -> Process:
         role, etc = Role.of(node.executable), self.options.files
-        node = dataclasses.replace(node, parameters={**node.parameters, **self._moved(node, etc)})
+        node = moved(node, etc)
         made = Process(
             node=node,
             role=role,
@@ -92,11 +79,6 @@ class _Making:
         file, namespace = f"{etc}/parameters/{node.name}.yaml", self.options.namespace
         return node_arguments(node, file, fleet_namespace=namespace, log_level=self.options.log_level)
 
-    def _moved(self, node: NodeSpec, etc: str) -> dict[str, Any]:
-        """Parameters that name files: where these lie there."""
-        places = {"factory_file": f"{etc}/factory.yaml", "profiles_folder": f"{etc}/profiles"}
-        return {name: place for name, place in places.items() if name in node.parameters}
-
     def _environment(self, node: NodeSpec) -> dict[str, str]:
         """What a node takes out of its environment is not in it in the first place."""
         said = {**ENVIRONMENT, **self.hearing.environment(node.host), **node.environment}
@@ -106,8 +88,7 @@ class _Making:
         given = merged_parameters(made.node)
         drain_s = float(given.get("drain_timeout_s", SERVER_SPECS["drain_timeout_s"].default)) + HEARD_S
         drain = rfm(self.options, "drain", made.name, "--within", f"{drain_s:g}")
-        gpu_type = self.factory.gpu_types[made.name]
-        gpu = gpu_type if gpu_type not in NO_DEVICE and not self.engines <= WITHOUT_GPU else ""
+        gpu = gpu_of(self.factory.gpu_types[made.name], self.engines)
         device = made.node.device or (str(self.num_gpus) if gpu else "")  # without hosts: one after the other
         self.num_gpus += bool(gpu)
         secrets = tuple(sorted(self._secrets(given)))

@@ -26,6 +26,7 @@ FEATURES = {
     "engine vllm": f"{HOUSE}.engines.text.vllm",
     "engine openai": f"{HOUSE}.engines.text.openai",
     "engine remote": f"{HOUSE}.engines.remote.engine",
+    "rfm up --on ray": f"{HOUSE}.operate.on_ray.supervisor",
     "rfm metrics": f"{HOUSE}.monitoring.metrics.exporter",
     "rfm foxglove": f"{HOUSE}.ros.foxglove_bridge",
     "rfm record": f"{HOUSE}.ros.monitor.recorder",

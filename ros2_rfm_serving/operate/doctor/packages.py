@@ -74,6 +74,7 @@ PACKAGES = {
     "mujoco": Package("mujoco>=3.3.0", "python3-mujoco-pip", "metaworld"),
     "picows": Package("picows>=2.3", None, "gateway"),
     "prometheus_client": Package("prometheus-client>=0.19", "python3-prometheus-client", "metrics"),
+    "ray": Package("ray>=2.50", None, "ray"),
     "safetensors": Package("safetensors>=0.4", None, "torch"),
     "starlette": Package("starlette>=0.37", None, "dashboard"),
     "torch": Package("torch>=2.4", "python3-torch", "torch"),

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 SUPERVISED = "RFM_SERVING_SUPERVISED"
-"""Set in the environment of a node that must not outlive the process that started it."""
+"""In the environment of a node that must not outlive the process that started it: that one's id."""
 EXIT_CONFIGURATION = 78
 """Its arguments, parameters or files cannot be used (EX_CONFIG of sysexits.h): started again it would end again."""
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -42,6 +42,7 @@ class Ending:
         self._orderly = False
         for number in ENDING_SIGNALS:
             signal.signal(number, self._take)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)  # of who started it, as Ray has it of what it starts
 
     def in_order(self) -> None:
         self._orderly = True
@@ -63,7 +64,7 @@ def end_with_parent() -> None:
     """A supervised node ends when its supervisor does, however that happened (Linux; elsewhere an orderly end has to do)."""
     if os.environ.get(SUPERVISED) and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() == 1:
+        if os.getppid() != int(os.environ[SUPERVISED]):  # whoever takes in orphans, which need not be process 1
             raise SystemExit("the supervisor is gone")
 
 

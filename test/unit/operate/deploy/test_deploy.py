@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,44 @@ def test_the_same_descriptor_gives_the_same_bytes_and_nothing_is_overwritten(tmp
     (warning,) = write(folder, texts, force=True)
     assert (folder / name).read_text() == texts[name] and (folder / "note.txt").read_text() == "mine"
     assert warning.startswith(f"{older} is not of this factory")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_full_disk_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
+    """The third file that is written finds no room: nothing new is there, and what was there says what it said."""
+    folder, files = tmp_path / "out", {f"units/{i}.service": f"new {i}" for i in range(5)}
+    before = dict.fromkeys(list(files)[:2], "old") if there else {}
+    write(folder, before, force=False) if there else None
+    whole, written = Path.write_text, list[Path]()
+
+    def write_text(self: Path, text: str, **how: Any) -> int:
+        written.append(self)
+        if len(written) == 3:
+            whole(self, text[:2], **how)
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+        return whole(self, text, **how)
+
+    monkeypatch.setattr(Path, "write_text", write_text)
+    with pytest.raises(ConfigurationError, match="cannot be written: No space left on device"):
+        write(folder, files, force=True)
+    monkeypatch.undo()
+    left = {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+    assert left == before and list(tmp_path.iterdir()) == ([folder] if there else []), "a part of it was left"
+    assert write(folder, files, force=True) == []
+    assert {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()} == files
+    assert folder.stat().st_mode & 0o777 == (tmp_path / "out" / "units").stat().st_mode & 0o777, "for whoever reads it"
+
+
+def test_gpu_types_that_would_have_one_label_are_refused(tmp_path: Path) -> None:
+    """Or a pod of the one would be put on a node of the other."""
+    text = GPU_FACTORY.replace("  - {num_servers: 1, gpu_type: CPU}", "  - {num_servers: 1, gpu_type: nvidia-h200}")
+    of = gpu_factory(tmp_path, text=text)
+    problem = "server_cluster.gpu_type: GPU types 'NVIDIA H200' and 'nvidia-h200' would both be the label 'nvidia-h200' of nodes"
+    with pytest.raises(ConfigurationError, match=re.escape(problem)):
+        written(of, Kind.KUBERNETES)
+    assert written(of, Kind.COMPOSE), "others have no labels"
+    with pytest.raises(ConfigurationError, match=re.escape("GPU type '_' makes no label")):
+        written(gpu_factory(tmp_path, text=text.replace("nvidia-h200", "_")), Kind.KUBERNETES)
 
 
 def test_a_changed_configuration_replaces_its_pod_and_no_other(tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""What a process needs of its factory on a machine that has nothing of it but rfm_serving."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from ros2_rfm_serving.factory import Catalogue, CatalogueEntry, Factory
+from ros2_rfm_serving.factory.hosts import NO_DEVICE
+from ros2_rfm_serving.factory.nodes import NodeSpec
+
+WITHOUT_GPU = frozenset({"emulated", "openai", "remote"})
+"""Engines."""
+PLACES = {"factory_file": "factory.yaml", "profiles_folder": "profiles"}
+"""Parameters that name files -> where these lie in the folder of all that is carried."""
+
+
+def files(factory: Factory, profiles: Path | None) -> Iterator[tuple[str, str]]:
+    """Path in that folder, text. profiles: None: the shipped ones, which are everywhere."""
+    yield "factory.yaml", Path(factory.file).read_text(encoding="utf-8")
+    if profiles:
+        for file in sorted(profiles.iterdir()):
+            if file.suffix in (".csv", ".yaml"):
+                yield f"profiles/{file.name}", file.read_text(encoding="utf-8")
+
+
+def moved(node: NodeSpec, folder: str) -> NodeSpec:
+    """With the files in that folder."""
+    own = {name: f"{folder}/{place}" for name, place in PLACES.items() if name in node.parameters}
+    return dataclasses.replace(node, parameters={**node.parameters, **own})
+
+
+def entries_of(factory: Factory, catalogue: Catalogue) -> list[CatalogueEntry]:
+    """Of its models. Raises: `ModelError`."""
+    models = {c.model for entry in factory.robot_fleet for c in factory.tasks[entry.task].components.values()}
+    return [catalogue[model] for model in sorted(models)]
+
+
+def gpu_of(gpu_type: str, engines: Collection[str]) -> str:
+    """The type, where its servers take a GPU; empty: none of the factory's engines would, or the type is none."""
+    return gpu_type if gpu_type not in NO_DEVICE and not set(engines) <= WITHOUT_GPU else ""

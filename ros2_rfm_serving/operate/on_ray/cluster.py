@@ -1,0 +1,99 @@
+"""A Ray cluster that is there, or a local one for the time of a factory."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.on_ray.planning import ClusterNode, Layout
+
+ADDRESS = "RAY_ADDRESS"
+LOCAL = "local"
+"""As Ray has it: one that is started, whatever else is there."""
+KNOCK_S = 5.0
+OBJECT_STORE_BYTES = 100 << 20
+"""Of a local cluster. Nothing of ours is put there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    address: str
+    own: str
+    """Address of this machine, as the cluster sees it."""
+    nodes: tuple[ClusterNode, ...]
+    """Those that live now."""
+
+    def place(self, layout: Layout) -> Any:
+        """A placement group; it waits where others have taken the room."""
+        return ray.util.placement_group(
+            [dict(bundle.resources) for bundle in layout.bundles],
+            strategy=layout.strategy.value,
+            bundle_label_selector=[_selector(bundle.labels) for bundle in layout.bundles],
+        )
+
+
+def asked_address(option: str) -> str:
+    """`LOCAL` where nobody has named a cluster."""
+    return option or os.environ.get(ADDRESS, "") or LOCAL
+
+
+@contextmanager
+def joined(address: str, layout: Layout) -> Iterator[Cluster]:
+    """In a namespace of its own, so that factories may have actors of the same names.
+
+    Raises: `ConfigurationError` where no cluster answers.
+    """
+    reached = _connect(address, layout)
+    try:
+        yield Cluster(address=reached, own=ray.util.get_node_ip_address(), nodes=_nodes())
+    finally:
+        ray.shutdown()
+
+
+def _connect(address: str, layout: Layout) -> str:
+    """The address of the cluster that is reached."""
+    own = {"num_cpus": max(os.cpu_count() or 1, int(layout.total_cpus) + 1), "object_store_memory": OBJECT_STORE_BYTES}
+    own |= {"include_dashboard": False}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        _knock(address)
+        context = ray.init(address, log_to_driver=False, logging_level="warning", **(own if address == LOCAL else {}))
+        return str(context.address_info["gcs_address"])
+    except (RuntimeError, ValueError, OverflowError, OSError, SystemExit) as error:  # Ray ends who reaches something else there
+        fix = (
+            f"name a cluster that runs (`ray status`), or neither give --ray-address nor set {ADDRESS}: then a local one is started"
+        )
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        problem = f"no Ray cluster at {address!r}: {why}"
+        raise ConfigurationError(problem, key="--ray-address", fix=fix) from None
+    finally:
+        for number, handler in handlers.items():  # Ray takes SIGTERM
+            signal.signal(number, handler)
+
+
+def _knock(address: str) -> None:
+    """Ray itself would wait for minutes, and then end this process."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+
+
+def _nodes() -> tuple[ClusterNode, ...]:
+    return tuple(
+        ClusterNode(address=node["NodeManagerAddress"], resources=node["Resources"], labels=node["Labels"])
+        for node in ray.nodes()
+        if node["Alive"]
+    )
+
+
+def _selector(labels: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    return {name: f"in({','.join(values)})" for name, values in labels.items()}

@@ -1,0 +1,78 @@
+"""All that starts a node's process on another machine: what is carried there, and what is left to that machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ros2_rfm_serving.audit.versions import versions
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.environment import DOMAIN, PEERS, RANGE, SERVERS, SUPER_CLIENT
+from ros2_rfm_serving.factory.nodes import NodeSpec
+from ros2_rfm_serving.operate.carried import moved
+from ros2_rfm_serving.operate.commands import node_environment
+from ros2_rfm_serving.operate.executables import SITE, is_installed
+from ros2_rfm_serving.ros.node.middleware import FILE_IN_THIS_FOLDER, OLDER_PROFILES_FILE, PROFILES_FILE
+
+CARRIED = (DOMAIN, RANGE, PEERS, SERVERS, SUPER_CLIENT, "RMW_IMPLEMENTATION", "RCUTILS_LOGGING_SEVERITY_THRESHOLD")
+"""Variables whose values, or whose absence, all processes of a factory share. GPUs and secrets are the machine's own."""
+PROFILE = "dds.xml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errand:
+    node: NodeSpec
+    files: Mapping[str, str]
+    """That the node reads, below its folder."""
+    environment: Mapping[str, str]
+    fleet_namespace: str = ""
+    log_level: str = "info"
+    version: str = field(default_factory=lambda: versions()["package"])
+    """Of rfm_serving, where `rfm up` was started."""
+
+    def put(self, folder: Path) -> NodeSpec:
+        """The node, with its files in the folder. Raises: `ConfigurationError` where another version is installed here."""
+        if (here := versions()["package"]) != self.version:
+            problem = f"{socket.gethostname()} has rfm_serving {here}, and `rfm up` is of {self.version}"
+            raise ConfigurationError(problem, fix="install the same version on every node")
+        for name, text in self.files.items():
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        profile = {PROFILES_FILE: str(folder / PROFILE)} if PROFILE in self.files else {}
+        environment = {**self.environment, **profile, **_where_code_is(), **self.node.environment}
+        return dataclasses.replace(moved(self.node, str(folder)), environment=environment)
+
+
+def errand(
+    node: NodeSpec, files: Mapping[str, str], environment: Mapping[str, str], fleet_namespace: str, log_level: str
+) -> Errand:
+    """environment: of this process, in which all that concerns DDS is decided. Raises: `ConfigurationError`."""
+    told = {name: environment.get(name, "") for name in CARRIED} | node_environment(environment)  # Ray has threads of its own mind
+    profile = _profile(environment)
+    return Errand(
+        node=node,
+        files={**files, **({PROFILE: profile} if profile else {})},
+        environment=told,
+        fleet_namespace=fleet_namespace,
+        log_level=log_level,
+    )
+
+
+def _profile(environment: Mapping[str, str]) -> str:
+    """The text of the Fast DDS profile in use here; empty: none."""
+    file = environment.get(PROFILES_FILE) or environment.get(OLDER_PROFILES_FILE, "")
+    if not file and Path(FILE_IN_THIS_FOLDER).exists():
+        file = FILE_IN_THIS_FOLDER
+    try:
+        return Path(file).read_text(encoding="utf-8") if file else ""
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(f"cannot be read: {error}", file=file, key=PROFILES_FILE) from None
+
+
+def _where_code_is() -> dict[str, str]:
+    """A checkout's module is started by name, from whichever folder."""
+    return {} if is_installed() else {"PYTHONPATH": str(SITE)}

@@ -1,0 +1,127 @@
+"""A node that Ray keeps, as it looks from here."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
+
+from ros2_rfm_serving.operate.on_ray.actor import Look
+from ros2_rfm_serving.operate.supervisor import HEALTHY_AFTER_S, STOP_TIMEOUT_S, Kept, how
+
+SILENT_S = 10.0
+"""Beyond which it is said that nothing is heard of it."""
+END_S = STOP_TIMEOUT_S + 10.0
+"""For all that `NodeActor.end` may take."""
+
+
+@dataclass(kw_only=True)
+class Remote(Kept):
+    """Asked how it does whenever it has answered."""
+
+    actor: Any
+    asked: Any = None
+    asked_s: float = 0.0
+    last: Look | None = None
+    """Its newest answer."""
+    ending_of: str = ""
+    """The life whose end has been told."""
+    is_silent: bool = False
+    """Which has been told."""
+
+    def watch(self) -> list[str]:
+        """What happened, in words."""
+        if self.gave_up:
+            return []
+        if self.asked is None:
+            self._ask()
+        if not ray.wait([self.asked], timeout=0)[0]:
+            return self._waiting()
+        try:
+            look = ray.get(self.asked)
+        except ActorDiedError as error:  # for good
+            self.gave_up = True
+            return [f"{self.node.name}: Ray cannot keep it, given up: {_cause(error)}"]
+        except ActorUnavailableError:  # Ray is about it already
+            events = list[str]()
+        except RayError as error:
+            events = self._said_once(f"cannot be asked how it does: {_cause(error)}")
+        else:
+            events = self._answered(look)
+        self._ask()
+        return events
+
+    def begin_end(self) -> Any:
+        """None: there is nobody to be told."""
+        return None if self.gave_up or self.is_silent or not self.last else self.actor.end.remote(*self._heard())
+
+    def end(self, ending: Any, deadline_s: float) -> bool:
+        """After `begin_end`: whether it ended in order. Nothing is left of it in either case."""
+        in_order = ending is None
+        try:
+            if ending is not None:
+                killed, look = ray.get(ending, timeout=max(0.1, deadline_s - time.monotonic()))
+                self._write(look)
+                in_order = not killed
+        except RayError as error:
+            self._write_line(_cause(error))
+        ray.kill(self.actor, no_restart=True)
+        return in_order
+
+    def _heard(self) -> tuple[str, int]:
+        return (self.last.life, self.last.read) if self.last else ("", 0)
+
+    def _ask(self) -> None:
+        self.asked, self.asked_s = self.actor.look.remote(*self._heard()), time.monotonic()
+
+    def _waiting(self) -> list[str]:
+        if time.monotonic() - self.asked_s < SILENT_S:
+            return []
+        what = "nothing is heard of it" if self.last else "waits for a node with room for it"
+        return self._said_once(f"{what}; Ray starts it as soon as it can (`ray status`)")
+
+    def _said_once(self, what: str) -> list[str]:
+        """Until it answers again."""
+        was, self.is_silent = self.is_silent, True
+        return [] if was else [f"{self.node.name}: {what}"]
+
+    def _answered(self, look: Look) -> list[str]:
+        before, events = self.last, list[str]()
+        self._write(look)
+        self.last, self.is_silent = look, False
+        if before is None:
+            events.append(f"{self.node.name}: started on {look.machine}, process {look.pid}")
+        elif before.life != look.life:
+            if self.ending_of != before.life:  # its owner went with it: nobody could say how
+                self.failures = 0
+            events.append(f"{self.node.name}: started again on {look.machine}, process {look.pid}")
+        if look.code is None and look.age_s > HEALTHY_AFTER_S:
+            self.failures = 0
+        if look.code is not None and self.ending_of != look.life:
+            events.append(self._ended(look))
+        return events
+
+    def _ended(self, look: Look) -> str:
+        assert look.code is not None
+        self.ending_of = look.life
+        if given_up := self.ended(look.code):
+            ray.kill(self.actor, no_restart=True)
+            return given_up
+        return f"{self.node.name}: ended ({how(look.code)}), Ray starts it again; see {self.log}"
+
+    def _write(self, look: Look) -> None:
+        self._write_line(look.log, end="")
+
+    def _write_line(self, text: str, end: str = "\n") -> None:
+        """What finds no room here is in Ray's own log."""
+        with suppress(OSError), self.log.open("a", encoding="utf-8") as log:
+            log.write(text + end)
+
+
+def _cause(error: RayError) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
