@@ -7,8 +7,7 @@ judged: what was asked, executed or begun before it is not known.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, Key, key_of, mapping, real, several
@@ -50,12 +49,19 @@ class Kept(NamedTuple):
 def kept(log: AuditLog) -> Kept:
     judged, broken = dict.fromkeys(RULES, 0), list[Broken]()
     for robot in log.robots:
-        for _, chain in groupby(log.by_writer[ROBOT + robot], key=lambda entry: entry.run):
+        for entries in chains(log.by_writer[ROBOT + robot]):
             watch = _Watch(robot, judged, broken)
-            entries = list(chain)
             for entry, following in zip(entries, [*entries[1:], None], strict=True):
                 watch.see(entry, following)
     return Kept(judged, tuple(broken))
+
+
+def chains(entries: Iterable[Entry]) -> list[list[Entry]]:
+    """Of one writer, each as it was written: by ROS time, which may have been set, they stand otherwise."""
+    runs: dict[int, list[Entry]] = {}
+    for entry in entries:
+        runs.setdefault(entry.run, []).append(entry)
+    return [sorted(run, key=lambda entry: int(entry.body.get("n", 0))) for run in runs.values()]
 
 
 class _Watch:

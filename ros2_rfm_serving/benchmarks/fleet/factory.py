@@ -9,7 +9,7 @@ import yaml
 
 TASK, MODEL, CAMERA = "arm", "emulated/fleet-policy", "front"
 ACTIONS, STATE_SIZE, CHUNK_STEPS = ("x", "y", "z", "gripper"), 8, 50
-CONTROL_RATE_HZ = 2.0
+CONTROL_RATE_HZ = 1.0
 SLO_S, AGE_S = 4.0, 20.0
 """Both far above what an idle machine takes: who is late on a busy one is counted, and goes on."""
 BATCH = 8
@@ -82,7 +82,7 @@ def robots(names: list[str], shape: Shape) -> dict[str, Any]:
         "tick": "state",
         "execution_horizon": shape.horizon_steps,
         "max_action_age_s": AGE_S,
-        "max_observation_age_s": 2.0 / shape.request_rate_hz,
+        "max_observation_age_s": 3.0 / shape.request_rate_hz,
     }
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MOST_PROCESSES = 32
 """Of one machine that find one another without multicast (docs/hosts.md)."""
-FAILOVER_HZ = 1.0
+FAILOVER_HZ = 0.5
 """Requests of each robot of the server that is killed: what they execute meanwhile is soon over."""
 
 

@@ -12,7 +12,7 @@ from ros2_rfm_serving.benchmarks.fleet.notes import Spread, firsts, most_at_once
 from ros2_rfm_serving.errors import RfmError
 
 GUEST, ADMISSIONS, REPLANS = "guest", 5, 3
-SETTLE_S = 4.0
+SETTLE_S = 3.0
 LOOK_PERIOD_S = 0.25
 WINDOW_S = 0.1
 """In which arrivals are counted."""
