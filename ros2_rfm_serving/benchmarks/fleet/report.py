@@ -59,12 +59,13 @@ def fleet(
     prepare_environment(domain)
     grown: list[Growth] = []
     restarted: Restart | None = None
+    lost: Failover | None = None
     for shape in shapes:
         with _running(shape, per_process, patience) as run:
             grown.append(run.measure(seconds, *run.start()))
+            _write(json_file, grown, restarted, lost)  # a long run that is ended has said what it knows
             if restart and shape.robots == max(sizes):
                 restarted = run.restart_scheduler(seconds / 2)
-    lost: Failover | None = None
     if failover:
         with _running(Shape(failover, 2, 1, FAILOVER_HZ), per_process, patience) as run:
             run.start()
@@ -194,6 +195,6 @@ def _write(file: Path | None, grown: Sequence[Growth], restarted: Restart | None
     if file:
         from ros2_rfm_serving.benchmarks.fleet.run import as_json
 
-        told = {"growth": [as_json(row) for row in grown]}
+        told: dict[str, Any] = {"growth": [as_json(row) for row in grown]}
         told |= {name: as_json(found) for name, found in (("restart", restarted), ("failover", lost)) if found}
         write_text(file, json.dumps(told, indent=1) + "\n")
