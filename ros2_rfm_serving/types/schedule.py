@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass, field
 
@@ -60,15 +59,7 @@ class Schedule:
     """Share of the highest possible objective that the last plan of the whole factory lacks; NaN: not known."""
 
     def routes_of(self, robot: str) -> dict[str, Route]:
-        return self._of_robots.get(robot, {})
-
-    @functools.cached_property
-    def _of_robots(self) -> dict[str, dict[str, Route]]:
-        """By robot and component: every robot of a process looks itself up, in a schedule of all."""
-        found: dict[str, dict[str, Route]] = {}
-        for route in self.routes:
-            found.setdefault(route.robot, {})[route.component] = route
-        return found
+        return {route.component: route for route in self.routes if route.robot == robot}
 
     def placement_of(self, server: str) -> Placement | None:
         return next((p for p in self.placements if p.server == server), None)
