@@ -5,12 +5,14 @@ ENGINES ?= .venv-engines
 SECONDS ?= 0
 FUZZ_SECONDS ?= 240
 SHIFT_SECONDS ?= 600
+SOAK_SECONDS ?= 3600
+SOAK_SEED ?= -1
 FACTORY ?= config/factory_quickstart.yaml
 BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit thorough ros system colcon engines wheel wheel-test ray operate shift fuzz mutants optimum audit doctor bench clean
+.PHONY: run test one-core install lint unit thorough ros system colcon engines wheel wheel-test ray operate shift soak soak-short fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -93,6 +95,15 @@ operate: install
 # commands are the installed ones.
 shift: install $(ENGINES)/.installed
 	$(BIN)/python -m test.shift $(SHIFT_SECONDS) --rfm $(BIN)/rfm --lerobot $(ENGINES)/bin/python
+
+# A factory under kills, cuts, steps of the clock, full disks and slow robots, drawn from SOAK_SEED (-1: any), for SOAK_SECONDS; then
+# its memory and files must have been flat, every guarantee of docs/safety.md kept, and every request accounted for.
+soak: install
+	$(BIN)/python -m test.soak $(SOAK_SECONDS) --seed $(SOAK_SEED) --rfm $(BIN)/rfm
+
+# The same for five minutes.
+soak-short: install
+	$(BIN)/python -m test.soak 300 --seed $(SOAK_SEED) --rfm $(BIN)/rfm
 
 # Coverage-guided, FUZZ_SECONDS in all. What it keeps is in build/fuzz.
 fuzz: install $(VENV)/.fuzz

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from ros2_rfm_serving.cli import explain, report
+from ros2_rfm_serving.cli import explain, report, safety
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.monitoring.plain import plain
 from ros2_rfm_serving.operate.extras import needing
@@ -22,6 +22,7 @@ app = typer.Typer(help="What was decided, why, and that nobody has changed it si
 MOST_TOLD = 50
 app.command()(explain.explain)
 app.command()(report.report)
+app.command()(safety.safety)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from ros2_rfm_serving.benchmarks.continuous.report import continuous
 from ros2_rfm_serving.benchmarks.dashboard.report import dashboard
 from ros2_rfm_serving.benchmarks.dispatch.report import dispatch
 from ros2_rfm_serving.benchmarks.engine import engine
+from ros2_rfm_serving.benchmarks.fleet.report import fleet
 from ros2_rfm_serving.benchmarks.frames import frames
 from ros2_rfm_serving.benchmarks.neighbour.report import neighbour
 from ros2_rfm_serving.benchmarks.network.report import network
@@ -27,5 +28,5 @@ from ros2_rfm_serving.benchmarks.whatif import whatif
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
 COMMANDS = (path, policy, engine, robot, robots, record, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch)
-for command in (*COMMANDS, continuous, frames, steps, whatif, dashboard, simulation):
+for command in (*COMMANDS, fleet, continuous, frames, steps, whatif, dashboard, simulation):
     app.command()(command)

@@ -324,6 +324,8 @@ class Factory(Section):
 
     name: str
     file: str
+    fingerprint: str = ""
+    """SHA-256, hex, of what the file says: two machines of a factory have the same one. Empty: it was read from no file."""
     server_cluster: tuple[ServerCluster, ...]
     """Groups of equal servers; Fig. 3 has one."""
     standby: Standby = Standby()

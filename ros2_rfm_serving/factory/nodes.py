@@ -56,6 +56,7 @@ def node_list(
     """
     common = {"fleet_namespace": fleet_namespace} if fleet_namespace else {}
     folder = {"profiles_folder": str(profiles.resolve())} if profiles else {}
+    origin = {"descriptor": factory.fingerprint} if factory.fingerprint else {}
     nodes = [
         NodeSpec(
             name="scheduler",
@@ -71,7 +72,7 @@ def node_list(
             name=server,
             executable="model_server_node",
             namespace=f"rfm/servers/{server}",
-            parameters={"server": server, **_server_parameters(settings), **folder, **common},
+            parameters={"server": server, **_server_parameters(settings), **folder, **origin, **common},
             host=seats[server].host if server in seats else "",
             device=seats[server].device if server in seats else "",
         )
@@ -108,13 +109,14 @@ def robot_nodes(
 
 def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: dict[str, Any]) -> list[NodeSpec]:
     task, host = factory.tasks[robot.task], factory.host_of(robot.task)
+    origin = {"descriptor": factory.fingerprint} if factory.fingerprint else {}
     file = params_file(factory, robot.task, config_folder)
     nodes = [
         NodeSpec(
             name=robot.name,
             executable="robot_node",
             namespace=robot.name,
-            parameters={"robot": robot.name, "task": robot.task, **robot_parameters(factory, robot.task, file), **common},
+            parameters={"robot": robot.name, "task": robot.task, **robot_parameters(factory, robot.task, file), **origin, **common},
             params_file=str(file),
             host=host,
         )

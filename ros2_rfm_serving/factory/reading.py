@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,6 +57,7 @@ def _factory(source: YamlSource) -> Factory:
     factory = Factory(
         name=Path(source.file).stem,
         file=source.file,
+        fingerprint=_fingerprint(source),
         server_cluster=cluster,
         standby=_standby(source, sum(group.num_servers for group in cluster)),
         planning=source.validate(Planning, (PLANNING,), source.data.get(PLANNING, {})),
@@ -65,6 +68,11 @@ def _factory(source: YamlSource) -> Factory:
     )
     check_located(source, factory)
     return factory.with_round_trips()
+
+
+def _fingerprint(source: YamlSource) -> str:
+    """Comments and white space say nothing; the order of keys does: the first host is the scheduler's."""
+    return hashlib.sha256(json.dumps(source.data, default=str).encode()).hexdigest()
 
 
 def _cluster(source: YamlSource) -> tuple[ServerCluster, ...]:

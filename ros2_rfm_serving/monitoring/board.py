@@ -149,6 +149,8 @@ class Board:
         self.servers = {name: ServerRow() for name in servers}
         self.schedule_epoch = 0
         self.predicted_actions_hz = 0.0
+        self.descriptor = ""
+        """Fingerprint of the scheduler's."""
         self.factory = ""
         """As the schedule says; empty: none was heard."""
         self.policy = ""

@@ -43,6 +43,9 @@ Make = Callable[["list[NodeSpec]", "list[NodeSpec]"], "Supervisor"]
 """Of a factory's nodes, and of those around them."""
 RECORDER_S = 10.0
 """That the others wait for the recorder."""
+LOOK_AROUND_S, LOOK_FOR_OTHERS_S = 2.0, 5.0
+"""For the scheduler from another host, which need not be there yet; for another factory's from the scheduler's own host. The
+middleware announces a process five times within a second, then every three."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +101,9 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
             _dashboard(board, observer, options),
         ):
             if options.host in ("", factory.scheduler_host):  # another host's part of this one runs when it does
-                _refuse_a_second_factory(observer)
+                _refuse_a_second_factory(observer, across_machines=bool(options.host))
+            else:
+                _refuse_another_descriptor(observer, board, factory)
             try:
                 supervisor.start_around()
                 _await_recorder(observer, supervisor, bool(recorder))
@@ -228,10 +233,27 @@ def _dashboard(board: Board, observer: ObserverNode, options: Options) -> Iterat
         yield
 
 
-def _refuse_a_second_factory(observer: ObserverNode) -> None:
-    """Two factories in one ROS domain and namespace would command each other's robots."""
-    time.sleep(DISCOVERY_S)
-    if observer.factory_is_running():
+def _refuse_another_descriptor(observer: ObserverNode, board: Board, factory: Factory) -> None:
+    """Of a scheduler that runs already. One that comes later is told apart in `/diagnostics`."""
+    from ros2_rfm_serving.factory.origin import foreign
+
+    if _within(LOOK_AROUND_S, observer.factory_is_running):  # any order of machines will do
+        _within(LOOK_FOR_OTHERS_S, lambda: bool(board.descriptor))
+    if problem := foreign(factory.fingerprint, board.descriptor):
+        raise ConfigurationError(problem, file=factory.file, fix="or stop that factory first")
+
+
+def _refuse_a_second_factory(observer: ObserverNode, *, across_machines: bool) -> None:
+    """Two factories in one ROS domain and namespace would command each other's robots. Other machines are found later than
+    processes of this one."""
+    if _within(LOOK_FOR_OTHERS_S if across_machines else DISCOVERY_S, observer.factory_is_running):
         raise ConfigurationError(
             f"a factory is running in ROS domain {ros_domain()} already", fix="stop it, or choose another --domain or --namespace"
         )
+
+
+def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+    end_s = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return met

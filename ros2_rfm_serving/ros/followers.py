@@ -49,13 +49,16 @@ class Followers:
         self._followers: dict[str, _Follower] = {}
         self._published = msg.Schedule()
         """The last one, as others hear it."""
+        self._own_word: Any = None
+        """What was heard and is it: repeated, it is the same object."""
         self._foreign = self._forged = self._unreadable = 0
         self._foreign_s = self._forged_s = -math.inf
         self._waiting: list[Future] = []
-        self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD)
+        self._hear(msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, repeated=True)
 
     def expect(self, schedule: msg.Schedule) -> None:
         """This schedule is published next."""
+        self._own_word = None
         self._published = deserialize_message(serialize_message(schedule), msg.Schedule)
         servers = {placement.server for placement in schedule.placements}
         for server in self._servers.keys() - servers:
@@ -110,8 +113,8 @@ class Followers:
             return f"{', '.join(ahead)} follows schedule {there[ahead[0]].epoch}, which this scheduler has not made"
         return ""
 
-    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile) -> Any:
-        return bounded.hear(self._node, kind, topic, callback, profile, self._refuse)
+    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile, *, repeated: bool = False) -> Any:
+        return bounded.hear(self._node, kind, topic, callback, profile, self._refuse, repeated=repeated)
 
     def _refuse(self, error: BadMessageError) -> None:
         self._unreadable += 1
@@ -123,6 +126,8 @@ class Followers:
             self.look()
 
     def _on_schedule(self, message: Any) -> None:
+        if message is self._own_word:
+            return
         log = self._node.get_logger()
         if message.scheduler != self._identity:
             self._foreign, self._foreign_s = self._foreign + 1, clock()
@@ -132,6 +137,8 @@ class Followers:
         ):
             self._forged, self._forged_s = self._forged + 1, clock()
             log.error(f"{FORGED}: {message.epoch}, this one is at {self._published.epoch}", throttle_duration_sec=SILENT_AFTER_S)
+        elif message.epoch == self._published.epoch:
+            self._own_word = message
 
     def look(self) -> None:
         """Whoever waits looks again: when a server tells something, and now and then, for those that tell nothing."""

@@ -74,6 +74,7 @@ class ObserverNode(Node):
             return
         self._board.schedule_epoch = message.epoch
         self._board.predicted_actions_hz = message.predicted_actions_hz
+        self._board.descriptor = message.descriptor
         self._board.factory, self._board.policy, self._board.gap = message.factory, message.policy, message.gap
         self._board.planned_servers = frozenset(placement.server for placement in message.placements)
         self._board.planned_robots = frozenset(route.robot for route in message.routes)

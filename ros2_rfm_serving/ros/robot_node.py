@@ -21,6 +21,7 @@ from ros2_rfm_serving.ros.node.own_name import OwnName, claim, nameless
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, unknown
 from ros2_rfm_serving.ros.node.runtime import fleet_names, logged, parameter, run_node
 from ros2_rfm_serving.ros.node.timers import every, turns_of
+from ros2_rfm_serving.ros.origin import Origin
 from ros2_rfm_serving.ros.robot.body import RobotBody
 from ros2_rfm_serving.ros.robot.declared import SPECS
 from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers
@@ -46,6 +47,7 @@ class RobotHost(LifecycleNode):
         self._diagnostics: Diagnostics | None = None
         self._own_names: list[OwnName] = []
         self._faults: Faults | None = None
+        self._origin = Origin(self)
         self._watch = StatusWatch(self)
         self._specs: dict[str, Spec] = {}
         with contextlib.suppress(ConfigurationError):  # configure says it
@@ -153,7 +155,7 @@ class RobotHost(LifecycleNode):
             self, "robot", [(one.config.name, self._names.robot(one.config.name, "rfm/name")) for one in settings]
         )
         self._faults = self._faults or Faults(self)
-        self._servers = Servers(self, self._names, self._robots, self._faults, self._watch)
+        self._servers = Servers(self, self._names, self._robots, self._faults, self._watch, self._origin)
         self._diagnostics = Diagnostics(self, self._diagnoses)
         for own in self._own_names:
             own.report = self._diagnostics.publish
@@ -161,7 +163,9 @@ class RobotHost(LifecycleNode):
             self._robots.append(RobotBody(self, one, self._names, self._servers, self._diagnostics.publish))
 
     def _diagnoses(self) -> list[Part]:
-        return [*(name.diagnosis for name in self._own_names), *(functools.partial(_diagnosis, robot) for robot in self._robots)]
+        own = [functools.partial(self._origin.diagnosis, robot.name) for robot in self._robots[:1]]
+        robots = [functools.partial(_diagnosis, robot) for robot in self._robots]
+        return [*(name.diagnosis for name in self._own_names), *robots, *own]
 
     def _free(self, reason: str) -> None:
         """Every robot first comes to a stand; then they take leave."""

@@ -22,7 +22,7 @@ from rfm_serving import msg, srv
 
 from ros2_rfm_serving.audit.schedulers.book import Book
 from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
-from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.factory import Factory, load_factory
 from ros2_rfm_serving.ros.attendance import Attendance
 from ros2_rfm_serving.ros.followers import Followers
 from ros2_rfm_serving.ros.node.audit import AuditTopic
@@ -110,9 +110,10 @@ class SchedulerNode(Node):
         self._audit.close()
         super().destroy_node()
 
-    def _publish(self, schedule: Schedule, factory: str) -> None:
+    def _publish(self, schedule: Schedule, factory: Factory) -> None:
         own = replace(schedule, scheduler=self._identity, released=self._roster.released)
-        self._message = convert.schedule_to(own, factory)
+        self._message = convert.schedule_to(own, factory.name)
+        self._message.descriptor = factory.fingerprint
         self._followers.expect(self._message)
         self._repeat()
         for placement in schedule.placements:

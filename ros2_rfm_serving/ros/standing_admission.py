@@ -27,7 +27,8 @@ class StandingAdmission:
         self._waited_s, self._heard_s = 0.0, clock()
         names = qos.Names(fleet_namespace)
         self._client = node.create_client(srv.AdmitRobot, names.admit_robot, qos_profile=qos.CONTROL)
-        bounded.hear(node, msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, lambda error: None)  # which logs
+        refuse = lambda error: None  # noqa: E731 which is logged
+        bounded.hear(node, msg.Schedule, names.schedule, self._on_schedule, qos.SCHEDULE_HEARD, refuse, repeated=True)
 
     def _on_schedule(self, schedule: Any) -> None:
         now_s = clock()

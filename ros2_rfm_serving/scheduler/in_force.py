@@ -26,7 +26,7 @@ PATIENT = 2
 class InForce(Standing):
     """With those who ask something of it."""
 
-    def __init__(self, first: Planned, roster: Roster, publish: Callable[[Schedule, str], None], log: Log, book: Book) -> None:
+    def __init__(self, first: Planned, roster: Roster, publish: Callable[[Schedule, Factory], None], log: Log, book: Book) -> None:
         super().__init__(first, roster, publish, log, book)
         self._waiting: list[Order] = []
         """For a plan of the whole factory, which is made for the first of them."""

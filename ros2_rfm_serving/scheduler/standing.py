@@ -50,8 +50,8 @@ class Book(Protocol):
 class Standing:
     """Whatever changes is published at once. What is refused has changed nothing."""
 
-    def __init__(self, first: Planned, roster: Roster, publish: Callable[[Schedule, str], None], log: Log, book: Book) -> None:
-        """publish: takes a schedule and the name of its factory."""
+    def __init__(self, first: Planned, roster: Roster, publish: Callable[[Schedule, Factory], None], log: Log, book: Book) -> None:
+        """publish: takes a schedule and its factory."""
         self.policy = first.policy
         """Of the next plan."""
         self.no_room: dict[str, str] = {}
@@ -239,7 +239,7 @@ class Standing:
         if fleet.uncovered != self._uncovered:
             self._uncovered = fleet.uncovered
             self._log.info(uncovered(fleet.uncovered) if fleet.uncovered else "a standby covers the loss of any server")
-        self._publish_it(fleet.schedule, self.factory.name)
+        self._publish_it(fleet.schedule, self.factory)
 
 
 def _kind(order: PlanOrder) -> object:

@@ -170,7 +170,7 @@ class SimulatedScheduler:
             self._drive()
             self.look_on()  # leases may have ended while others waited
 
-    def _publish(self, schedule: Schedule, name: str) -> None:
+    def _publish(self, schedule: Schedule, factory: Factory) -> None:
         self.schedules.append(schedule)
         for told in self.published:
             told(schedule, self.events.now_s)

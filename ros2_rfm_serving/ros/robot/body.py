@@ -328,12 +328,12 @@ class RobotBody:
     # --- what it tells ---
 
     def _tell(self, now_s: float) -> None:
-        """Twice a second, and at once when it changes."""
+        """Twice a second while anybody hears it, and at once when it changes."""
         brain = self.brain
         state, reason, phase = brain.state, brain.reason, brain.task.phase if brain.task else TaskPhase.IDLE
         told = (state, reason.split(" for ")[0], phase, brain.paused, brain.stop_reason)
         changed = told != self._told
-        if not changed and now_s - self._told_s < qos.STATUS_PERIOD_S:
+        if not changed and (now_s - self._told_s < qos.STATUS_PERIOD_S or not self._status.get_subscription_count()):
             return
         status = self._status_message(now_s)
         self._status.publish(status)

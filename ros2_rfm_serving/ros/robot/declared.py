@@ -35,6 +35,7 @@ CONTRACT = {
     "robot": Spec("", "Name of the robot, as in the schedule; empty: the last part of the namespace"),
     "task": Spec("", "Task class of this robot"),
     "instruction": Spec("", "System 1's instruction unless a goal brings its own"),
+    "descriptor": Spec("", "SHA-256, hex, of what the descriptor says that this process was started from; empty: not known"),
     "action_names": Spec(["delta_x"], "Action columns, in order: checked with the server"),
     "cameras": Spec(["front"], "Camera names, in the model's order: checked with the server"),
     "state_size": Spec(39, "Length of the proprioceptive state", 0, 4096),

@@ -17,8 +17,10 @@ from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import turns_of
+from ros2_rfm_serving.ros.origin import Origin
 from ros2_rfm_serving.ros.robot.status_watch import Hearing, StatusWatch
 from ros2_rfm_serving.ros.wire import bounded, convert, qos, session_messages
+from ros2_rfm_serving.ros.wire.schedules import ScheduleReader
 from ros2_rfm_serving.types import Heard, ObservationRequest, Schedule, ServerState, SessionRequest
 
 FULL = (CapacityError.code, DrainingError.code)
@@ -52,15 +54,20 @@ class _Server(NamedTuple):
 class Servers:
     """Schedule and server status to the robots of this process, their observations and calls to the servers."""
 
-    def __init__(self, node: Node, names: qos.Names, robots: Sequence[ServedRobot], faults: Faults, watch: StatusWatch) -> None:
+    def __init__(
+        self, node: Node, names: qos.Names, robots: Sequence[ServedRobot], faults: Faults, watch: StatusWatch, origin: Origin
+    ) -> None:
         """`robots`: as they are at any time."""
         self.faults = faults
-        self._node, self._names, self._robots, self._watch = node, names, robots, watch
+        self._node, self._names, self._robots, self._watch, self._origin = node, names, robots, watch, origin
         self._servers: dict[str, _Server] = {}
         self._users: dict[str, list[ServedRobot]] = defaultdict(list)
         """Server -> robots with a route to it."""
+        self._read = ScheduleReader()
         on_schedule = faults.passing(self._on_schedule, Direction.DOWN, reliable=True)
-        self._schedule = bounded.hear(node, msg.Schedule, names.schedule, on_schedule, qos.SCHEDULE_HEARD, self._refuse)
+        self._schedule = bounded.hear(
+            node, msg.Schedule, names.schedule, on_schedule, qos.SCHEDULE_HEARD, self._refuse, repeated=True
+        )
 
     def __contains__(self, server: str) -> bool:
         return server in self._servers
@@ -94,7 +101,7 @@ class Servers:
 
     def _on_schedule(self, message: Any) -> None:
         try:
-            schedule = convert.schedule_from(message)
+            schedule = self._read(message)
         except BadMessageError as error:
             self._refuse(error)
             self._node.get_logger().warning(f"refused a schedule: {error}")
@@ -102,6 +109,8 @@ class Servers:
         now_s = clock()
         for robot in self._robots:
             robot.safely(self._follow, robot, schedule, now_s)
+        if any(robot.brain.following.schedule is schedule for robot in self._robots):
+            self._origin.hear(message)
 
     def _follow(self, robot: ServedRobot, schedule: Schedule, now_s: float) -> None:
         following = robot.brain.following

@@ -23,6 +23,8 @@ from ros2_rfm_serving.types.histogram import TICK_BOUNDS_S, Histogram
 
 WINDOW_STATES = 40
 """Intervals between states of which the rate is the median's."""
+LOOK_STATES = 10
+"""Between two looks at that."""
 FITS = 1.25
 """A rate that is off by no more than this factor fits."""
 WINDOW_TICKS = 2048
@@ -88,12 +90,14 @@ class Rhythm:
         self._wanted_hz = control_rate_hz
         self._intervals_s: deque[float] = deque(maxlen=WINDOW_STATES)
         self._came_s: float | None = None
+        self._since_looked = 0
         self._said = ""
 
     def came(self, now_s: float) -> None:
         if self._came_s is not None:
             self._intervals_s.append(now_s - self._came_s)
         self._came_s = now_s
+        self._since_looked += 1
 
     @property
     def rate_hz(self) -> float:
@@ -113,7 +117,10 @@ class Rhythm:
         return ""
 
     def news(self) -> str:
-        """`misfit`, once for each way in which it does not fit."""
+        """`misfit`, once for each way in which it does not fit; looked for now and then, not at every state."""
+        if self._since_looked < LOOK_STATES:
+            return ""
+        self._since_looked = 0
         misfit = self.misfit
         kind = misfit.rpartition(": ")[2]
         if not misfit or kind == self._said:

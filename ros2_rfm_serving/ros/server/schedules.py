@@ -12,7 +12,8 @@ from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.following import describe, say
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.standing import Standing
-from ros2_rfm_serving.ros.wire import bounded, convert, qos
+from ros2_rfm_serving.ros.wire import bounded, qos
+from ros2_rfm_serving.ros.wire.schedules import ScheduleReader
 from ros2_rfm_serving.server.sessions import SessionKey
 from ros2_rfm_serving.types import Heard, Schedule
 
@@ -22,7 +23,10 @@ class Schedules:
 
     def __init__(self, node: Node, topic: str, server: str, standing: Standing, follow: Callable[[Schedule], None]) -> None:
         self._node, self._server, self._standing, self._follow = node, server, standing, follow
-        bounded.hear(node, msg.Schedule, topic, self._on_schedule, qos.SCHEDULE_HEARD, self._refuse)
+        self._read = ScheduleReader()
+        self._rates_hz: tuple[Schedule | None, dict[SessionKey, float]] = None, {}
+        """And of which schedule."""
+        bounded.hear(node, msg.Schedule, topic, self._on_schedule, qos.SCHEDULE_HEARD, self._refuse, repeated=True)
 
     @property
     def robots(self) -> list[SessionKey]:
@@ -32,9 +36,12 @@ class Schedules:
     @property
     def rates_hz(self) -> dict[SessionKey, float]:
         """How often each of them may ask."""
-        schedule = self._standing.following.schedule
-        routes = [route for route in schedule.routes if self._server in (route.server, route.standby)] if schedule else []
-        return {(route.robot, route.component): route.max_rate_hz for route in routes}
+        schedule, (known, rates_hz) = self._standing.following.schedule, self._rates_hz
+        if schedule is not known:
+            routes = [route for route in schedule.routes if self._server in (route.server, route.standby)] if schedule else []
+            rates_hz = {(route.robot, route.component): route.max_rate_hz for route in routes}
+            self._rates_hz = schedule, rates_hz
+        return rates_hz
 
     def _refuse(self, error: BadMessageError) -> None:
         self._standing.refused[error.kind] += 1
@@ -42,7 +49,7 @@ class Schedules:
     def _on_schedule(self, message: Any) -> None:
         standing = self._standing
         try:
-            schedule = convert.schedule_from(message)
+            schedule = self._read(message)
         except BadMessageError as error:
             standing.refused[error.kind] += 1
             self._node.get_logger().warning(f"refused a schedule: {error}")
@@ -50,6 +57,8 @@ class Schedules:
         before = describe(standing.following.schedule)
         heard = standing.following.hear(schedule, clock())
         say(self._node, self._server, heard, schedule, before)
+        if heard.taken:
+            standing.origin.hear(message)
         if not heard.taken:
             standing.refused[heard.value] += 1
         elif heard is not Heard.REPEATED:

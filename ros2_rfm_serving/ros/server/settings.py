@@ -35,6 +35,7 @@ class ServerParams:
     """As declared on the node; 0 stands for "none" where a number limits something."""
 
     server: str
+    descriptor: str
     model: str
     batch_size: int
     max_sessions: int
@@ -148,6 +149,7 @@ def _at_configure(*arguments: Any, **more: Any) -> Spec:
 
 SPECS = {
     "server": Spec("", "Name of this server, as in the schedule; it must be given"),
+    "descriptor": Spec("", "SHA-256, hex, of what the descriptor says that this process was started from; empty: not known"),
     "autostart": Spec(True, "Configure and activate by itself"),
     "model": _at_configure("", "Model to serve whatever the schedule says; empty: follow the schedule"),
     "batch_size": _live(1, "Largest batch, with `model`", 1, UNLIMITED),

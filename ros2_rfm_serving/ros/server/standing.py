@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from ros2_rfm_serving.errors import DrainingError, ModelError, RfmError
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
 from ros2_rfm_serving.ros.node.own_name import OwnName
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.origin import Origin
 from ros2_rfm_serving.ros.server.audit import ServerAudit
 from ros2_rfm_serving.ros.server.status import diagnosis, status_message
 from ros2_rfm_serving.ros.wire import convert, qos
@@ -49,7 +51,9 @@ class Standing:
         """Kind of problem -> when it was last logged."""
         overridable = QoSOverridingOptions.with_default_policies()
         self._status = node.create_publisher(msg.ServerStatus, topic, qos.SERVER_STATUS, qos_overriding_options=overridable)
-        self._diagnostics = Diagnostics(node, lambda: (self._diagnosis, own_name.diagnosis))
+        self.origin = Origin(node)
+        parts = (self._diagnosis, own_name.diagnosis, functools.partial(self.origin.diagnosis, own_name.name))
+        self._diagnostics = Diagnostics(node, lambda: parts)
         own_name.report = self._diagnostics.publish
 
     def become(self, state: ServerState, detail: str) -> None:

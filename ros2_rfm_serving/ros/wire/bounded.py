@@ -20,7 +20,7 @@ from rosidl_parser.definition import AbstractSequence, Array, BasicType, Namespa
 
 from ros2_rfm_serving.errors import BadMessageError
 
-HEADER_BYTES = 4
+HEADER_BYTES, STAMP_ENDS = 4, 12
 ORDERS = {b"\x00\x01": "<", b"\x00\x00": ">"}
 """Of plain CDR by its representation: little and big endian. Nobody sends our messages in another."""
 MAX_BYTES = 2 << 20
@@ -31,6 +31,10 @@ SIZES = {
     **dict.fromkeys(("uint32", "int32", "float"), 4),
     **dict.fromkeys(("uint64", "int64", "double"), 8),
 }
+
+
+REMEMBERED = 4
+"""Messages that are repeated: of the one who is followed, and of some rivals."""
 
 
 class _Walk(NamedTuple):
@@ -85,13 +89,16 @@ def hear(
     callback: Callable[[Any], object],
     profile: QoSProfile,
     refuse: Callable[[BadMessageError], object],
+    *,
+    repeated: bool = False,
     **options: Any,
 ) -> Any:
-    """A subscription that no bytes can harm."""
+    """A subscription that no bytes can harm. repeated: the same is said over and over (`Repeated`)."""
+    reader: Callable[[bytes], Any] = Repeated(message) if repeated else functools.partial(read, message=message)
 
     def heard(data: bytes) -> None:
         try:
-            found = read(data, message)
+            found = reader(data)
         except BadMessageError as error:
             node.get_logger().warning(f"refused a message of {topic}: {error}", throttle_duration_sec=5.0)
             refuse(error)
@@ -99,6 +106,18 @@ def hear(
         callback(found)
 
     return node.create_subscription(message, topic, heard, profile, raw=True, **options)
+
+
+class Repeated:
+    """Reads messages that begin with a header and are said over and over: of those that differ in their stamps alone the first is
+    read, without a stamp, and is what all of them are. A schedule is as long as its fleet is large, and everybody hears it."""
+
+    def __init__(self, message: type) -> None:
+        self._read = functools.lru_cache(maxsize=REMEMBERED)(lambda data: read(data, message))
+
+    def __call__(self, data: bytes) -> Any:
+        """Raises: `BadMessageError`."""
+        return self._read(data[:HEADER_BYTES] + bytes(len(data[HEADER_BYTES:STAMP_ENDS])) + data[STAMP_ENDS:])
 
 
 @functools.cache

@@ -1,0 +1,90 @@
+"""The factory of `rfm bench fleet`: a descriptor, a model that is emulated and says so, and the parameters of its processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+TASK, MODEL, CAMERA = "arm", "emulated/fleet-policy", "front"
+ACTIONS, STATE_SIZE, CHUNK_STEPS = ("x", "y", "z", "gripper"), 8, 50
+CONTROL_RATE_HZ = 1.0
+SLO_S, AGE_S = 4.0, 20.0
+"""Both far above what an idle machine takes: who is late on a busy one is counted, and goes on."""
+BATCH = 8
+GRACE_S = 30.0
+HEADER = "model,gpu_type,batching,batch_size,rate_hz,mean_ms,p50_ms,p90_ms,p95_ms,p99_ms\n"
+ROWS = ((1, 5, 20), (1, 45, 40), (BATCH, 5, 25), (BATCH, 200, 60))
+"""(batch, requests/s, ms)"""
+
+
+class Shape(NamedTuple):
+    """Of one factory. `standbys` of its servers are none of the normal routes'."""
+
+    robots: int
+    servers: int
+    standbys: int
+    request_rate_hz: float
+    """Of each robot."""
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{TASK}_{i + 1}" for i in range(self.robots)]
+
+    @property
+    def horizon_steps(self) -> int:
+        """Executed of each chunk."""
+        return round(CONTROL_RATE_HZ / self.request_rate_hz)
+
+
+def write(shape: Shape, folder: Path) -> Path:
+    """The descriptor; its profiles lie beside it."""
+    rows = [f"{MODEL},EMULATED,fixed,{batch},{rate},{ms},{ms},{ms},{ms},{ms}\n" for batch, rate, ms in ROWS]
+    (folder / "emulated.csv").write_text(HEADER + "".join(rows), encoding="utf-8")
+    model = {
+        "engine": "emulated",
+        "action_names": list(ACTIONS),
+        "cameras": [CAMERA],
+        "state_size": STATE_SIZE,
+        "chunk_length": CHUNK_STEPS,
+        "gpus": {"EMULATED": {"memory_gb": 1, "load_s": 0, "source": "chosen for this benchmark; no model runs"}},
+    }
+    (folder / "models.yaml").write_text(yaml.safe_dump({"models": {MODEL: model}}), encoding="utf-8")
+    file = folder / "fleet.yaml"
+    file.write_text(yaml.safe_dump(_descriptor(shape), sort_keys=False), encoding="utf-8")
+    return file
+
+
+def _descriptor(shape: Shape) -> dict[str, Any]:
+    return {
+        "server_cluster": {"num_servers": shape.servers, "gpu_type": "EMULATED"},
+        **({"standby": {"num_servers": shape.standbys}} if shape.standbys else {}),
+        "robot_fleet": [{"task": TASK, "num_robots": shape.robots}],
+        TASK: {
+            "pipeline": {"action_period_ms": 1e3 / shape.request_rate_hz},
+            "execution": {"mode": "async"},
+            "components": {"system1": {"model": MODEL, "prompt": "go on", "slo_ms": 1e3 * SLO_S}},
+        },
+    }
+
+
+def robots(names: list[str], shape: Shape) -> dict[str, Any]:
+    """Parameters of a process of these robots."""
+    return {
+        "robots": names,
+        "task": TASK,
+        "instruction": "go on",
+        "action_names": list(ACTIONS),
+        "cameras": [CAMERA],
+        "state_size": STATE_SIZE,
+        "control_rate_hz": CONTROL_RATE_HZ,
+        "tick": "state",
+        "execution_horizon": shape.horizon_steps,
+        "max_action_age_s": AGE_S,
+        "max_observation_age_s": 3.0 / shape.request_rate_hz,
+    }
+
+
+def server(name: str, folder: Path) -> dict[str, Any]:
+    return {"server": name, "profiles_folder": str(folder), "absent_grace_s": GRACE_S}

@@ -1,0 +1,52 @@
+"""The soak's parts: faults from a seed, and what counts as flat."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from test.soak.faults import CUT, KILL, KINDS, QUIET_S, REST_S, cuts_of, drawn
+from test.soak.sampling import LEAST_S, WARM_S, Life, Sample, Samples
+
+PROCESSES, ROBOTS = ("scheduler", "server_1", "arm_1"), ("arm_1",)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_faults_are_drawn_from_their_seed(seed: int) -> None:
+    faults = drawn(3600.0, seed, PROCESSES, ROBOTS)
+    assert faults == drawn(3600.0, seed, PROCESSES, ROBOTS) != drawn(3600.0, seed + 1, PROCESSES, ROBOTS)
+    assert {fault.kind for fault in faults} == set(KINDS), "an hour sees all of them"
+    assert faults[0].at_s >= QUIET_S and faults[-1].at_s <= 3600.0 - QUIET_S
+    assert all(one.at_s + one.lasts_s < other.at_s for one, other in pairwise(faults))
+    for name in PROCESSES:
+        killed = [fault.at_s for fault in faults if fault.kind == KILL and fault.whom == name]
+        assert all(other - one >= REST_S for one, other in pairwise(killed)), "its supervisor would give it up"
+
+
+def test_cuts_are_the_robots_own(seed: int = 3) -> None:
+    faults = drawn(3600.0, seed, PROCESSES, ROBOTS)
+    text = cuts_of("arm_1", faults, 20.0)
+    assert text.startswith("cut=") and text.count("-") == sum(fault.kind == CUT for fault in faults)
+    assert cuts_of("arm_2", faults, 20.0) == ""
+
+
+def life(rss_mb: tuple[float, float], files: tuple[float, float] = (40, 40)) -> Life:
+    return Life("server_1", 600.0, rss_mb, files)
+
+
+def test_what_grows_is_not_flat() -> None:
+    assert life((200.0, 210.0)).is_flat and life((500.0, 545.0)).is_flat
+    assert not life((200.0, 225.0)).is_flat and not life((200.0, 200.0), (40, 50)).is_flat
+
+
+def test_each_process_has_its_own_life() -> None:
+    samples = Samples()
+    for second in range(400):
+        pid = 1 if second < 200 else 2  # killed, and started again
+        samples._of["server_1", pid].append(Sample(float(second), 100.0 + second / 100, 40))
+    lives = samples.lives()
+    assert len(lives) == 2 and all(one.seconds >= LEAST_S for one in lives)
+    assert lives[0].seconds <= 200.0 - WARM_S + 1 and samples.starts_s("server_1") == [0.0, 200.0]
+    samples._of["arm_1", 3] = [Sample(float(second), 100.0, 40) for second in range(60)]
+    assert len(samples.lives()) == 2, "a life too short says nothing"
