@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.cli.simulate import turnover_of
+from ros2_rfm_serving.cli.simulate_guests import turnover_of
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.descriptor import ActionRateFloor, Execution, ExecutionMode, Standby
