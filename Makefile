@@ -35,9 +35,10 @@ lint: install
 unit: install
 	$(BIN)/python -m pytest test/unit -q -n 2 --dist worksteal --durations 5
 
-# What `unit` and `system` draw or try some of, as often as the documents say: some four minutes of one core.
+# What `unit` and `system` draw or try some of, as often as the documents say: some five minutes of one core.
 thorough: install
 	RFM_TRIED_FACTORIES=200 $(BIN)/python -m pytest test/unit/scheduler/test_scheduler.py -q -k optimum
+	RFM_GUEST_EXAMPLES=100 $(BIN)/python -m pytest test/unit/simulation/test_guests.py -q -k every_promise
 	RFM_PIPELINED_EVENTS=100000 $(BIN)/python -m pytest test/unit/robot/test_robot_machine.py -q -k pipelined
 	$(BIN)/python -m pytest test/ros test/system -q -m thorough
 

@@ -13,6 +13,17 @@ from rich.console import Console, Group, RenderableType
 from rich.progress import Progress
 from rich.text import Text
 
+from ros2_rfm_serving.cli.simulate_guests import (
+    USUAL,
+    Times,
+    check_unused,
+    lived,
+    number,
+    show_day,
+    show_visited,
+    turnover_of,
+    visited,
+)
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import PlainTable
 from ros2_rfm_serving.operate.inputs import (
@@ -34,8 +45,7 @@ from ros2_rfm_serving.operate.inputs import (
 )
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.operate.inputs import Inputs
-    from ros2_rfm_serving.simulation import ComponentReport, Conditions, Crash, DayReport, Network, Report, Turnover
+    from ros2_rfm_serving.simulation import ComponentReport, Conditions, Crash, Network, Report
 
 Seconds = Annotated[float, typer.Option(min=0.1, help="Virtual time to measure, after the warm-up")]
 CrashSpecs = Annotated[
@@ -48,11 +58,14 @@ NetworkSpec = Annotated[
 ]
 Hours = Annotated[
     float | None,
-    typer.Option(min=0.1, max=1e4, help="So many hours of the scheduler alone, with guests that come and go, instead of seconds"),
+    typer.Option(min=0.1, max=1e4, help="So many hours of the scheduler alone, with guests, instead of seconds"),
 ]
 GuestSpec = Annotated[
-    str,
-    typer.Option(metavar="per_hour=N,stay_min=MINUTES,silent=SHARE", help="With --hours; `silent`: who say no goodbye"),
+    str | None,
+    typer.Option(
+        metavar="per_hour=N,stay_min=MINUTES,silent=SHARE",
+        help="Robots that come and go, and the scheduler; `silent`: say no goodbye",
+    ),
 ]
 
 
@@ -69,7 +82,7 @@ def simulate(
     crash: CrashSpecs = None,
     network: NetworkSpec = None,
     hours: Hours = None,
-    guests: GuestSpec = "per_hour=6,stay_min=60",
+    guests: GuestSpec = None,
     budget: Budget = None,
     json: JsonFlag = False,
     profiles: Profiles = None,
@@ -83,6 +96,8 @@ def simulate(
 
                rfm simulate my_factory.yaml --crash server_1@10 --network latency=5,jitter=2,loss=0.01
 
+               rfm simulate config/rosa/p4.yaml --robots 24 --seconds 120 --guests per_hour=240,stay_min=1,silent=0.2
+
                rfm simulate config/rosa/p4.yaml --robots 40 --hours 24 --guests per_hour=12,stay_min=45,silent=0.1
     """
     from ros2_rfm_serving.scheduler import to_schedule
@@ -91,7 +106,16 @@ def simulate(
     conditions = conditions_of(crash or [], network)
     inputs = load_inputs(file, profiles, catalogue, robots=robots, servers=servers)
     if hours is not None:
-        _show_day(_lived(inputs, turnover_of(guests), hours, seed, policy, budget), json=json)
+        with ProgressBar(3600.0 * hours) as progress:
+            show_day(lived(inputs, turnover_of(guests or USUAL), hours, seed, policy, budget, progress.told), json=json)
+        return
+    if guests is not None:
+        check_unused({"--rate-control": rate_control, "--arrivals": arrivals})
+        turnover = turnover_of(guests)
+        with ProgressBar(warm_up + seconds) as progress:
+            times = Times(seconds=seconds, warm_up_s=warm_up, seed=seed)
+            watched = visited(inputs, turnover, times, conditions, policy, budget, progress.told)
+        show_visited(watched, tables, json=json)
         return
     solution = solve(inputs, policy, rate_control, budget, arrivals=arrivals)
     if not solution.servers:
@@ -100,7 +124,7 @@ def simulate(
         raise typer.Exit(1)
     schedule = to_schedule(solution, inputs.factory.robots, epoch=1)
     started_s = time.monotonic()
-    with _Progress(warm_up + seconds) as progress:
+    with ProgressBar(warm_up + seconds) as progress:
         report = run(
             schedule,
             inputs.factory,
@@ -120,24 +144,7 @@ def simulate(
         console.print(f"{ran_s:g} s of the factory took {took_s:.1f} s: {ran_s / took_s:.0f} times faster than real time")
 
 
-def _lived(inputs: Inputs, turnover: Turnover, hours: float, seed: int, policy: str, budget: float | None) -> DayReport:
-    from ros2_rfm_serving.simulation import live_through
-
-    with _Progress(3600.0 * hours) as progress:
-        return live_through(
-            inputs.factory,
-            inputs.profile,
-            inputs.catalogue,
-            turnover,
-            hours=hours,
-            seed=seed,
-            policy=policy,
-            work=budget,
-            progress=progress.told,
-        )
-
-
-class _Progress:
+class ProgressBar:
     """A bar on stderr, once one has waited for a while."""
 
     def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -145,7 +152,7 @@ class _Progress:
         self._task = self._bar.add_task("simulating", total=total_s)
         self._clock, self._since_s, self._shown = clock, clock(), False
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -173,7 +180,7 @@ def _crash(text: str) -> Crash:
     from ros2_rfm_serving.simulation import Crash
 
     server, _, at = text.partition("@")
-    at_s = _number(at)
+    at_s = number(at)
     if not server or not 0 <= at_s < math.inf:
         raise ConfigurationError(f"cannot be read: {text!r}", key="--crash", fix="write server_1@10")
     return Crash(server=server, at_s=at_s)
@@ -189,8 +196,8 @@ def _network(text: str) -> Network:
         name, _, value = part.partition("=")
         if name == "trace" and value:
             trace = load_trace(Path(value))
-        elif name in ("latency", "jitter", "loss") and name not in values and math.isfinite(_number(value)):
-            values[name] = _number(value)
+        elif name in ("latency", "jitter", "loss") and name not in values and math.isfinite(number(value)):
+            values[name] = number(value)
         else:
             raise ConfigurationError(f"cannot be read: {part!r}", key="--network", fix=fix)
     return Network(
@@ -201,50 +208,7 @@ def _network(text: str) -> Network:
     )
 
 
-def turnover_of(text: str) -> Turnover:
-    """Raises: `ConfigurationError` naming the option and what it takes."""
-    from ros2_rfm_serving.simulation import Turnover
-
-    given = {"per_hour": 6.0, "stay_min": 60.0, "silent": 0.0}
-    for part in text.split(","):
-        name, _, value = part.partition("=")
-        if name not in given or not math.isfinite(_number(value)):
-            fix = "write per_hour=6,stay_min=60,silent=0.1"
-            raise ConfigurationError(f"cannot be read: {part!r}", key="--guests", fix=fix)
-        given[name] = _number(value)
-    return Turnover(arrivals_hz=given["per_hour"] / 3600.0, stay_s=60.0 * given["stay_min"], crashed=given["silent"])
-
-
-def _number(text: str) -> float:
-    """NaN when it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
 # --- what is shown ---------------------------------------------------------------------------------------------------------
-
-
-def _show_day(report: DayReport, *, json: bool) -> None:
-    if json:
-        print_json(report.to_json())
-        return
-    table = PlainTable("guests", "", title=f"{report.hours:g} hours")
-    refused = ", ".join(f"{count} for {task}" for task, count in report.refused.items()) or "0"
-    for name, figure in (
-        ("admitted at once", f"{report.at_once}, {report.adjusted} of them by others' rates or batch sizes"),
-        ("admitted with another plan", str(report.planned_anew)),
-        ("refused", refused),
-        ("said goodbye", str(report.left)),
-        ("fell silent", str(report.silent)),
-        ("waited for an answer", f"{report.longest_wait_s:.1f} s at the most"),
-        ("schedules", f"{report.schedules}, {report.migrations} of them with other models on servers"),
-        ("robots", f"{report.most_robots} at the most"),
-        ("actions", f"{report.actions:.0f} (weighted, predicted), {report.lost_actions:.0f} of them lost while models load"),
-    ):
-        table.add_row(name, figure)
-    console.print(table)
 
 
 def tables(report: Report, predicted_hz: float) -> RenderableType:

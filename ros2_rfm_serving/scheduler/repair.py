@@ -66,7 +66,7 @@ def repaired(fleet: Fleet, lost: Collection[str], rebuild: Rebuild, *, peers: bo
     placements = tuple(replace(p, standby=p.standby and p.server not in used) for p in kept.values())
     schedule = replace(before, epoch=before.epoch + 1, placements=_with_components(placements, routes), routes=routes)
     changed, refused = beside(rebuild(schedule), [robot for robot in fleet.robots if robot.name in stranded])
-    return _covered(changed, before.epoch + 1, rebuild, peers=peers), refused
+    return covered(changed, before.epoch + 1, rebuild, peers=peers), refused
 
 
 def reinforced(fleet: Fleet, servers: Iterable[str], rebuild: Rebuild, *, peers: bool) -> Fleet:
@@ -75,7 +75,7 @@ def reinforced(fleet: Fleet, servers: Iterable[str], rebuild: Rebuild, *, peers:
     for server in servers:
         if placement := _standing_by(changed, server):
             changed = rebuild(replace(changed.schedule, placements=(*changed.schedule.placements, placement)))
-    return _covered(changed, before.epoch + 1, rebuild, peers=peers) if changed is not fleet else fleet
+    return covered(changed, before.epoch + 1, rebuild, peers=peers) if changed is not fleet else fleet
 
 
 def _gpu(placement: Placement) -> str:
@@ -93,7 +93,7 @@ def _with_components(placements: Iterable[Placement], routes: Iterable[Route]) -
     return tuple(replace(p, components=tuple(dict.fromkeys([*p.components, *served.get(p.server, ())]))) for p in placements)
 
 
-def _covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool) -> Fleet:
+def covered(fleet: Fleet, epoch: int, rebuild: Rebuild, *, peers: bool) -> Fleet:
     """With the table of failover as it is now."""
     cover = {name: _cover(host, fleet, peers) for name, host in fleet.hosts.items() if host.sessions}
     routes = tuple(replace(route, standby=cover[route.server]) for route in fleet.schedule.routes)

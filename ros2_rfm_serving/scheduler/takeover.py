@@ -1,7 +1,7 @@
 """A scheduler that is started again takes up what runs: the schedule that its predecessor made and that servers still follow.
 
 Where that schedule serves every declared robot and keeps every promise by what is known now, it goes on under the next epoch, and
-nothing reloads or moves. Otherwise the factory is planned beside it, as at a replan: what need not move stays (`Migration`).
+nothing reloads or moves; standbys that could be none, by the hosts of now too, are named anew. Otherwise the factory is planned beside it, as at a replan: what need not move stays (`Migration`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ros2_rfm_serving.scheduler.planning import curves_of, plan, problem_of
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
 from ros2_rfm_serving.scheduler.promises import broken
+from ros2_rfm_serving.scheduler.repair import covered
 from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
 SETTLINGS = 60
@@ -87,7 +88,7 @@ def _understood(order: PlanOrder, found: Schedule, problem: Problem, curves: Cur
         routes[route.robot][route.component] = route
     demands = _demands(problem)
     whole = [
-        _promised(route, hosted, demands[route.task, route.component])
+        _promised(route, hosted, demands[route.task, route.component], problem)
         for robot in order.robots
         for mine in [routes[robot.name]]
         if {c: (r.task, serving.get(r.server)) for c, r in mine.items()}
@@ -98,9 +99,10 @@ def _understood(order: PlanOrder, found: Schedule, problem: Problem, curves: Cur
     return replace(known, routes=_settled(sorted(whole, key=lambda r: (r.robot, r.component)), known, problem, curves))
 
 
-def _promised(route: Route, hosted: Mapping[str, str], demand: Demand) -> Route:
-    """With the SLO of the descriptor of now, and a standby that could be one."""
+def _promised(route: Route, hosted: Mapping[str, str], demand: Demand, problem: Problem) -> Route:
+    """With the SLO of the descriptor of now, and a standby that could be one: of the same model, and not lost with the server."""
     stands_by = route.standby != route.server and hosted.get(route.standby) == hosted[route.server]
+    stands_by = stands_by and problem.may_cover(route.standby, route.server)
     return replace(route, slo_s=demand.slo.told_s, standby=route.standby if stands_by else "")
 
 
@@ -121,7 +123,17 @@ def _kept(order: PlanOrder, found: Schedule, problem: Problem, curves: Curves) -
         fleet = fleet if robot.name in names else fleet.admit(robot)
     if problems := broken(fleet):
         raise ScheduleError("; ".join(problems))
-    return Fleet(problem, curves, replace(fleet.schedule, epoch=order.epoch), fleet.robots)
+
+    def rebuild(schedule: Schedule) -> Fleet:
+        return Fleet(problem, curves, schedule, fleet.robots)
+
+    if _covers(known) < _covers(found):  # of those that could be none
+        return covered(fleet, order.epoch, rebuild, peers=order.factory.standby.peers)
+    return rebuild(replace(fleet.schedule, epoch=order.epoch))
+
+
+def _covers(schedule: Schedule) -> set[tuple[str, str]]:
+    return {(route.server, route.standby) for route in schedule.routes if route.standby}
 
 
 def _settled(routes: Sequence[Route], found: Schedule, problem: Problem, curves: Curves) -> tuple[Route, ...]:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory import Factory, Robot
 from ros2_rfm_serving.factory.settings import Settings
 from ros2_rfm_serving.simulation.gpu import Gpu
 from ros2_rfm_serving.simulation.host import Host
@@ -27,6 +27,12 @@ class Build:
         robots = settings.robots
         self._rows = {r.name: mean_rows(robots[r.task]) for r in factory.robots if robots[r.task].horizon.policy}
         self._chunk_length = BRIDGED * max(ASYNC_STEPS, *self._rows.values(), *map(num_steps, robots.values()))
+
+    def expect(self, robot: Robot) -> None:
+        """One that nobody declared: models are as sure of its actions as of those of its task."""
+        settings = self._settings.robots[robot.task]
+        if settings.horizon.policy:
+            self._rows[robot.name] = mean_rows(settings)
 
     def host(self, placement: Placement, share: int = 1) -> Host:
         gpus, profile_s = self.machine(placement, share)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ros2_rfm_serving.errors import BadMessageError, RfmError, SessionError
@@ -14,6 +14,7 @@ from ros2_rfm_serving.robot.config import EpisodeReset
 from ros2_rfm_serving.server import ModelServer, ServerConfig, Tier, Work
 from ros2_rfm_serving.server.dispatch import StepCosts
 from ros2_rfm_serving.server.figures import ServerSnapshot
+from ros2_rfm_serving.server.sessions import SessionKey
 from ros2_rfm_serving.simulation.client import Client
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.gpu import Gpu, SteppedGpu
@@ -75,6 +76,7 @@ class Host:
         self._round_trips_s = [0.0, *(s.round_trip_ms / 1e3 for s in (settings.overflow,) if s)]
         self._server = self._started(self._config)
         self._up = True
+        self._rates_hz: Mapping[SessionKey, float] = {}
         self._lives, self._loaded_s = 1, math.nan
         self.loads = False
         """A model, which nobody waited for when it began."""
@@ -94,6 +96,29 @@ class Host:
         server = ModelServer(config, edge.engine, *tiers)
         self._rounds = Rounds(server, self._events, lambda: edge.spent_s, self) if isinstance(edge, SteppedGpu) else None
         return server
+
+    # --- who is there ---
+
+    def meet(self, client: Client) -> None:
+        """It is on the graph; one of the same name was its former life."""
+        if (former := self.clients.get(client.name)) is not client:
+            if former:
+                self.part(former)
+            self.clients[client.name] = client
+            self.listeners.append(client)
+
+    def part(self, client: Client) -> None:
+        """It has left the graph; replies to it may still be on their way."""
+        if client in self.listeners:
+            self.listeners.remove(client)
+
+    def collect(self) -> None:
+        """Sessions of those who have been gone for long."""
+        if self._up:
+            waiting, there = self._server.num_waiting, {client.name for client in self.listeners}
+            absent = [key for key in self._server.session_keys() if key[0] not in there]
+            self._server.collect_sessions(absent, self._events.now_s)
+            self._traffic.dropped += waiting - self._server.num_waiting
 
     # --- what arrives ---
 
@@ -162,6 +187,12 @@ class Host:
 
     # --- another schedule ---
 
+    def declare(self, rates_hz: Mapping[SessionKey, float]) -> None:
+        """How often the schedule lets its sessions ask."""
+        self._rates_hz = rates_hz
+        if self._up:
+            self._server.declare(rates_hz)
+
     def follow(self, placement: Placement) -> None:
         """The same model, in other batches or with other robots."""
         if placement != self.placement:
@@ -216,6 +247,7 @@ class Host:
         self._server = self._started(replace(self._config, first_epoch=1 + self._lives * EPOCHS))
         self._lives += 1
         self._up = True
+        self._server.declare(self._rates_hz)
         self._tell(self._events.now_s)
 
     # --- serving ---

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from ros2_rfm_serving.simulation.goodput import Tally
+from ros2_rfm_serving.simulation.guests import GuestFigures
+from ros2_rfm_serving.simulation.stays import StayReport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,20 @@ class Counters:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Visits:
+    """Of a factory that robots come to and leave. From the start, the warm-up included."""
+
+    guests: GuestFigures
+    schedules: int
+    stays: Mapping[str, StayReport]
+    """Task -> how steadily its robots, declared ones and guests, get their chunks."""
+
+    def to_json(self) -> dict[str, Any]:
+        stays = {task: {key: _finite(value) for key, value in asdict(stay).items()} for task, stay in self.stays.items()}
+        return {**asdict(self.guests), "schedules": self.schedules, "stays": stays}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     policy: str
     seconds: float
@@ -76,6 +92,8 @@ class Report:
     servers: Sequence[ServerReport]
     counters: Counters
     """From the start, the warm-up included."""
+    visits: Visits | None = None
+    """None: nobody comes or leaves."""
 
     def to_json(self) -> dict[str, Any]:
         """The shape of `rfm simulate --json`; what is not a finite number becomes None."""
@@ -103,6 +121,7 @@ class Report:
                 for s in self.servers
             ],
             "counters": asdict(self.counters),
+            **({"visits": self.visits.to_json()} if self.visits else {}),
         }
 
 

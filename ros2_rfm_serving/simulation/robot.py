@@ -15,11 +15,13 @@ from ros2_rfm_serving.factory.settings import RobotSettings
 from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
 from ros2_rfm_serving.robot.config import EpisodeReset
+from ros2_rfm_serving.scheduler import Word
 from ros2_rfm_serving.scheduler.watch import Asked, RobotWord
 from ros2_rfm_serving.simulation.conditions import Network
 from ros2_rfm_serving.simulation.events import source
 from ros2_rfm_serving.simulation.goodput import Ledger
 from ros2_rfm_serving.simulation.host import Host
+from ros2_rfm_serving.simulation.stays import Stay
 from ros2_rfm_serving.simulation.wire import AT_ONCE, Wire
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import (
@@ -98,7 +100,7 @@ class SimulatedRobot:
         world: World,
         network: Network,
     ) -> None:
-        self.name = robot.name
+        self.name, self.task = robot.name, robot.task
         self.brain = RobotBrain(robot_config(robot.name, settings, world))
         self._faults_rng = source(world.seed, "faults", robot.name)
         self.wire = Wire(network, robot.name, source(world.seed, "network", robot.name), self._faults_rng)
@@ -121,12 +123,17 @@ class SimulatedRobot:
         self._fresh = False
         """A prediction has come of which nothing was executed yet."""
         self._wakes_s = math.inf
+        self.stay = Stay()
 
     # --- coming and going ---
 
+    @property
+    def there(self) -> bool:
+        return self._there
+
     def join(self) -> None:
         self._there = True
-        now_s = self._events.now_s
+        now_s = self.stay.came_s = self._events.now_s
         self.brain.follow(self._schedule, now_s)
         self._react()
         if self._arrivals:
@@ -139,9 +146,14 @@ class SimulatedRobot:
     def leave(self) -> None:
         """Says goodbye to its servers; what is on its way to it is lost."""
         if self._there:
-            self._ledger.end(self._events.now_s)
             for component, (host, epoch) in self._sessions.items():
                 host.close_session(self.name, component, epoch)
+            self.vanish()
+
+    def vanish(self) -> None:
+        """Without a word: its sessions are open until servers miss it."""
+        if self._there:
+            self.finish()
             self._there = False
 
     def _task_arrives(self) -> None:
@@ -163,6 +175,10 @@ class SimulatedRobot:
         if self._there:
             self.brain.follow(schedule, self._events.now_s)
             self._react()
+
+    def lives(self) -> Word:
+        """As its status says."""
+        return Word(robot=self.name, follows=self.brain.following.scheduler, admission=self.brain.admission)
 
     def word(self) -> RobotWord:
         """As its status says."""
@@ -256,6 +272,7 @@ class SimulatedRobot:
         if command is not None and self._fresh:
             self._fresh = False
             self._ledger.executed(now_s)
+            self.stay.executed(now_s)
         task = self.brain.task
         if task is not None and task.result is not None:
             self._ledger.end(now_s)
@@ -286,3 +303,4 @@ class SimulatedRobot:
         """The simulation is over."""
         if self._there:
             self._ledger.end(self._events.now_s)
+            self.stay.end(self._events.now_s)

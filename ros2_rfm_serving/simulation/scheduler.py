@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.factory import Catalogue, Factory
@@ -110,10 +111,16 @@ class SimulatedScheduler:
         self.roster.hear(Word(robot=robot, follows=IDENTITY, admission=Admission(scheduler=IDENTITY, task=task)))
         self.look_on()
 
-    def watch(self, servers: Callable[[], Iterable[ServerWord]], robots: Callable[[], Iterable[RobotWord]]) -> None:
-        """Hears them from now on, for ever."""
+    def watch(
+        self,
+        servers: Callable[[], Iterable[ServerWord]],
+        robots: Callable[[], Iterable[RobotWord]],
+        lives: Callable[[], Iterable[Word]],
+    ) -> None:
+        """Hears them from now on, for ever: what they say, and nothing but that, keeps leases."""
         self.lookout = Lookout(self.brain, self._profile, self._catalogue)
-        self._servers, self._robots = servers, robots
+        self._servers, self._robots, self._lives = servers, robots, lives
+        self._looking = True
         self.events.at(self.events.now_s + LOOK_PERIOD_S, self._watch)
 
     def _watch(self) -> None:
@@ -123,6 +130,9 @@ class SimulatedScheduler:
             self.lookout.hear_server(server, now_s)
         for robot in self._robots():
             self.lookout.hear_robot(robot, now_s)
+        for word in self._lives():
+            self.roster.hear(word)
+        self.roster.elapse(LOOK_PERIOD_S)
         self.lookout.look(now_s)
         self.brain.settle()
         self._drive()
@@ -171,6 +181,7 @@ class SimulatedScheduler:
             self.look_on()  # leases may have ended while others waited
 
     def _publish(self, schedule: Schedule, factory: Factory) -> None:
+        schedule = replace(schedule, scheduler=IDENTITY, released=self.roster.released)
         self.schedules.append(schedule)
         for told in self.published:
             told(schedule, self.events.now_s)

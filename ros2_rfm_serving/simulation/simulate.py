@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.factory import Catalogue, Factory, Robot
 from ros2_rfm_serving.factory.settings import settings_of
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
 from ros2_rfm_serving.simulation.build import Build, hosts_of
 from ros2_rfm_serving.simulation.conditions import Conditions, Network
 from ros2_rfm_serving.simulation.events import rarely_collecting
@@ -27,10 +26,9 @@ from ros2_rfm_serving.simulation.report import (
     latency_figures,
 )
 from ros2_rfm_serving.simulation.robot import SimulatedRobot
-from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
-from ros2_rfm_serving.types import SYSTEM1, Route, Schedule, ServerState
+from ros2_rfm_serving.types import SYSTEM1, Route, Schedule
 
 Tallies = Mapping[str, Mapping[str, Tally]]
 """task -> component -> its requests"""
@@ -60,38 +58,14 @@ def simulate(
         raise ConfigurationError(f"{seconds:g} s after {warm_up_s:g} s of warm-up", key="seconds", fix="measure for more than 0 s")
     timing, end_s = Timing(catalogue=catalogue, profile=profile or Profile({})), warm_up_s + seconds
     with rarely_collecting():
-        simulation = _Simulation(schedule, factory, timing, World(seed=seed, warm_up_s=warm_up_s, conditions=conditions))
+        simulation = Simulation(schedule, factory, timing, World(seed=seed, warm_up_s=warm_up_s, conditions=conditions))
         simulation.world.events.run(end_s, progress)
         return simulation.report(seconds)
 
 
-def simulate_watched(
-    factory: Factory,
-    catalogue: Catalogue,
-    profile: Profile,
-    *,
-    seconds: float,
-    seed: int,
-    warm_up_s: float = 5.0,
-    conditions: Conditions = Conditions(),  # noqa: B008 - frozen
-    watches: bool = True,
-    work: float | None = None,
-) -> tuple[Report, SimulatedScheduler]:
-    """The same with the scheduler in it, which hears robots and servers, and whose schedules everybody follows.
+class Simulation:
+    """One factory under its schedule."""
 
-    watches: False: it hears nothing, and its first schedule lasts. work: of one plan (`SimulatedScheduler`). Raises: as `simulate`.
-    """
-    world = World(seed=seed, warm_up_s=warm_up_s, conditions=conditions)
-    scheduler = SimulatedScheduler(factory, profile, catalogue, world.events, work=work)
-    simulation = _Simulation(scheduler.schedules[0], factory, Timing(catalogue=catalogue, profile=profile), world)
-    scheduler.published.append(lambda schedule, now_s: simulation.follow(schedule))
-    if watches:
-        scheduler.watch(simulation.server_words, simulation.robot_words)
-    world.events.run(warm_up_s + seconds)
-    return simulation.report(seconds), scheduler
-
-
-class _Simulation:
     def __init__(self, schedule: Schedule, factory: Factory, timing: Timing, world: World) -> None:
         self.world, self._schedule, self._factory = world, schedule, factory
         self._tallies: Tallies = {name: {c: Tally() for c in task.components} for name, task in factory.tasks.items()}
@@ -105,73 +79,24 @@ class _Simulation:
 
     def _connected(self) -> dict[str, SimulatedRobot]:
         """Robots with a route, and the servers that each of them hears."""
-        routes: dict[str, list[Route]] = defaultdict(list)
-        for route in self._schedule.routes:
-            routes[route.robot].append(route)
-        robots: dict[str, SimulatedRobot] = {}
-        for robot in self._factory.robots:
-            if not any(route.component == SYSTEM1 for route in routes[robot.name]):
-                continue
-            task = self._factory.tasks[robot.task]
-            ledger = Ledger(task, self._tallies[robot.task], self._actions[robot.task], self.world.warm_up_s)
-            mine = replace(self._schedule, routes=tuple(routes[robot.name]))
-            settings = self._settings.robots[robot.task]
-            robots[robot.name] = client = SimulatedRobot(
-                robot, task, settings, mine, self._hosts, ledger, self.world, self._network_of(robot.task)
-            )
-            self._connect(client, mine)
-        return robots
+        routes = routes_by_robot(self._schedule)
+        return {
+            robot.name: self._robot(robot, routes[robot.name])
+            for robot in self._factory.robots
+            if any(route.component == SYSTEM1 for route in routes.get(robot.name, ()))
+        }
+
+    def _robot(self, robot: Robot, routes: Sequence[Route]) -> SimulatedRobot:
+        task, settings = self._factory.tasks[robot.task], self._settings.robots[robot.task]
+        ledger = Ledger(task, self._tallies[robot.task], self._actions[robot.task], self.world.warm_up_s)
+        mine = replace(self._schedule, routes=tuple(routes))
+        client = SimulatedRobot(robot, task, settings, mine, self._hosts, ledger, self.world, self._network_of(robot.task))
+        self._connect(client, mine)
+        return client
 
     def _connect(self, client: SimulatedRobot, mine: Schedule) -> None:
         for server in sorted({r.server for r in mine.routes} | {r.standby for r in mine.routes if r.standby}):
-            if client.name not in self._hosts[server].clients:
-                self._hosts[server].clients[client.name] = client
-                self._hosts[server].listeners.append(client)
-
-    # --- what the scheduler says and hears ---
-
-    def follow(self, schedule: Schedule) -> None:
-        """Another one is in force, for everybody at once. Who is without a route in it goes on asking where it did."""
-        self._schedule = schedule
-        for placement in schedule.placements:
-            host = self._hosts.get(placement.server)
-            if host is None:
-                host = self._hosts[placement.server] = self._build.host(placement)
-                host.load(self._build.load_s(placement))
-                self.world.events.at(self.world.events.now_s, host.tell_status)
-            elif (host.placement.model, host.placement.batching) == (placement.model, placement.batching):
-                host.follow(placement)
-            else:
-                host.become(placement, *self._build.machine(placement), self._build.load_s(placement))
-        routes: dict[str, list[Route]] = defaultdict(list)
-        for route in schedule.routes:
-            routes[route.robot].append(route)
-        for name, robot in self._robots.items():
-            if name in routes:
-                mine = replace(schedule, routes=tuple(routes[name]))
-                self._connect(robot, mine)
-                robot.follow(mine)
-
-    def server_words(self) -> Iterator[ServerWord]:
-        for name, host in self._hosts.items():
-            if host.loads:
-                yield ServerWord(server=name, state=ServerState.LOADING, model=host.placement.model)
-            elif snapshot := host.snapshot:
-                inference, wait = snapshot.histograms["inference_s"], snapshot.histograms["queue_wait_s"]
-                yield ServerWord(
-                    server=name,
-                    state=ServerState.READY,
-                    model=host.placement.model,
-                    batch_size=snapshot.batch_size,
-                    mean_batch_size=snapshot.mean_batch_size,
-                    latency_p99_s=snapshot.latency_p99_s,
-                    replies=sum(inference.counts),
-                    inference_s=inference.sum,
-                    queue_wait_s=wait.sum,
-                )
-
-    def robot_words(self) -> Iterator[RobotWord]:
-        return (robot.word() for robot in self._robots.values())
+            self._hosts[server].meet(client)
 
     def _network_of(self, task: str) -> Network:
         given = self.world.conditions.network
@@ -207,8 +132,11 @@ class _Simulation:
             counters=self._counters(),
         )
 
+    def _everybody(self) -> list[SimulatedRobot]:
+        return list(self._robots.values())
+
     def _counters(self) -> Counters:
-        traffic, brains = self.world.traffic, [robot.brain for robot in self._robots.values()]
+        traffic, brains = self.world.traffic, [robot.brain for robot in self._everybody()]
         return Counters(
             sent=traffic.sent,
             answered=traffic.answered,
@@ -220,6 +148,13 @@ class _Simulation:
             timeouts=sum(brain.refused["request_timeout"] for brain in brains),
             failovers=sum(brain.failovers for brain in brains),
         )
+
+
+def routes_by_robot(schedule: Schedule) -> Mapping[str, Sequence[Route]]:
+    routes: dict[str, list[Route]] = defaultdict(list)
+    for route in schedule.routes:
+        routes[route.robot].append(route)
+    return routes
 
 
 def _plan(

@@ -16,6 +16,8 @@ from ros2_rfm_serving.types import Admission, Route, Schedule, ServerState
 from test.unit.scheduler.small_factories import small_factory
 from test.unit.scheduler.test_adaptation import PROFILE
 from test.unit.scheduler.test_adaptation import factory as fleet_factory
+from test.unit.scheduler.test_apart import factory as on_hosts
+from test.unit.scheduler.test_apart import together
 from test.unit.scheduler.test_repair import factory, where
 
 FORMER, NOW = 7, 8
@@ -176,13 +178,33 @@ lift:
     assert {route.task for route in made.fleet.schedule.routes} == {"lift"}
 
 
-def test_a_standby_that_could_be_none_covers_nobody_and_slos_are_those_of_now() -> None:
+def test_a_standby_that_could_be_none_is_named_anew_and_slos_are_those_of_now() -> None:
     """What robots would turn to in an emergency hosts their model, and is another server."""
+    covers = {(r.server, r.standby) for r in FIRST.routes}
     for told in ("itself", "nowhere"):
         routes = tuple(replace(r, standby=r.server if told == "itself" else told, slo_s=9.0) for r in FIRST.routes)
         made, words = again(factory(), heard(replace(FIRST, routes=routes)))
-        assert "nothing moves" in words and {r.standby for r in made.fleet.schedule.routes} == {""}
-        assert [r.slo_s for r in made.fleet.schedule.routes] == [r.slo_s for r in FIRST.routes]
+        now = made.fleet.schedule
+        assert "nothing moves" in words and not moved(FIRST, now) and {(r.server, r.standby) for r in now.routes} == covers
+        assert [r.slo_s for r in now.routes] == [r.slo_s for r in FIRST.routes]
+
+
+def test_a_standby_on_the_host_of_its_server_is_none() -> None:
+    """Servers were declared on other hosts then, or nobody knew: what a host loses, nobody there makes good (see `apart`)."""
+    declared = on_hosts({"a": 2, "b": 3})
+    hosts = {server: seat.host for server, seat in declared.seats.items()}
+    first = plan(ordered(declared), PROFILE, None, work=0.0).fleet.schedule
+    hosted = {p.server: p.model for p in first.placements}
+
+    def beside(server: str) -> str:
+        return next((o for o in hosted if o != server and (hosted[o], hosts[o]) == (hosted[server], hosts[server])), "")
+
+    routes = tuple(replace(route, standby=beside(route.server)) for route in first.routes)
+    assert any(route.standby for route in routes), "the predecessor had some"
+    made, words = again(declared, heard(replace(first, routes=routes)))
+    now = made.fleet.schedule
+    assert "nothing moves" in words and not moved(first, now) and not together(declared, now)
+    assert {(r.server, r.standby) for r in now.routes} == {(r.server, r.standby) for r in first.routes}
 
 
 def test_robots_of_a_reserved_standby_are_not_left_there() -> None:

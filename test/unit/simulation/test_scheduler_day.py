@@ -14,15 +14,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ros2_rfm_serving.cli.simulate import turnover_of
+from ros2_rfm_serving.cli.simulate_guests import turnover_of
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.descriptor import ActionRateFloor, Execution, ExecutionMode, Standby
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Fleet, Order, Planned, PlanOrder, plan
 from ros2_rfm_serving.scheduler.promises import broken
-from ros2_rfm_serving.simulation.day import DayReport, Turnover, live_through
+from ros2_rfm_serving.simulation.day import DayReport, live_through
 from ros2_rfm_serving.simulation.events import Events
+from ros2_rfm_serving.simulation.guests import Turnover
 from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
 from ros2_rfm_serving.types import SYSTEM1, Schedule

@@ -1,0 +1,194 @@
+"""A whole factory in virtual time, with its scheduler in it: it hears robots and servers, and everybody follows its schedules.
+
+Guests come and go among the robots that tick: they are admitted, streamed to, moved with their servers' models, and released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from ros2_rfm_serving.factory import Catalogue, Factory, Robot
+from ros2_rfm_serving.faults import Direction
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler import Word
+from ros2_rfm_serving.scheduler.watch import RobotWord, ServerWord
+from ros2_rfm_serving.simulation.conditions import Conditions
+from ros2_rfm_serving.simulation.events import rarely_collecting
+from ros2_rfm_serving.simulation.guests import GuestFigures, Guests, Turnover
+from ros2_rfm_serving.simulation.report import Report, Visits
+from ros2_rfm_serving.simulation.robot import SimulatedRobot
+from ros2_rfm_serving.simulation.scheduler import SimulatedScheduler
+from ros2_rfm_serving.simulation.simulate import Simulation, routes_by_robot
+from ros2_rfm_serving.simulation.stays import stay_report
+from ros2_rfm_serving.simulation.timing import Timing
+from ros2_rfm_serving.simulation.world import World
+from ros2_rfm_serving.types import Schedule, ServerState
+
+COLLECT_PERIOD_S = 0.5
+"""Between two looks of a server at who has left the graph."""
+
+
+class Watched(NamedTuple):
+    report: Report
+    scheduler: SimulatedScheduler
+
+
+def simulate_watched(
+    factory: Factory,
+    catalogue: Catalogue,
+    profile: Profile,
+    *,
+    seconds: float,
+    seed: int,
+    warm_up_s: float = 5.0,
+    conditions: Conditions = Conditions(),  # noqa: B008 - frozen
+    watches: bool = True,
+    policy: str = "best",
+    work: float | None = None,
+    turnover: Turnover | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Watched:
+    """As `simulate`, under the schedules that the factory's own scheduler makes.
+
+    watches: False: it hears nothing, and its first schedule lasts until somebody asks. work: of one plan (`SimulatedScheduler`).
+    turnover: guests that come and go; None: nobody does. Raises: as `simulate`, and `RfmError` when nothing can be served.
+    """
+    world = World(seed=seed, warm_up_s=warm_up_s, conditions=conditions)
+    scheduler = SimulatedScheduler(factory, profile, catalogue, world.events, policy=policy, work=work)
+    with rarely_collecting():
+        floor = Floor(scheduler, factory, Timing(catalogue=catalogue, profile=profile), world)
+        if watches:
+            scheduler.watch(floor.server_words, floor.robot_words, floor.lives)
+        if turnover:
+            floor.open_to(turnover)
+        world.events.run(warm_up_s + seconds, progress)
+        return Watched(floor.report(seconds), scheduler)
+
+
+class Floor(Simulation):
+    """What robots and servers do with one schedule after the other."""
+
+    def __init__(self, scheduler: SimulatedScheduler, factory: Factory, timing: Timing, world: World) -> None:
+        super().__init__(scheduler.schedules[0], factory, timing, world)
+        self._scheduler, self._figures = scheduler, GuestFigures()
+        self._gone: list[SimulatedRobot] = []
+        self._open = False
+        """To guests."""
+        self._declare(scheduler.schedules[0])
+        scheduler.published.append(lambda schedule, now_s: self.follow(schedule))
+        world.events.at(COLLECT_PERIOD_S, self._collect)
+
+    def open_to(self, turnover: Turnover) -> None:
+        tasks = [robot.task for robot in self._factory.robots]
+        self._open = True
+        Guests(turnover, tasks, self._scheduler, self.world.seed, self._figures, comes=self.join, goes=self.leave)
+
+    # --- who comes and goes ---
+
+    def join(self, name: str, task: str) -> None:
+        """A robot that was admitted."""
+        robot = Robot(name=name, task=task, index=0)
+        self._build.expect(robot)
+        self._robots[name] = client = self._robot(robot, routes_by_robot(self._schedule).get(name, ()))
+        client.join()
+
+    def leave(self, name: str, goodbye: bool) -> None:
+        """With or without a word; its name is free."""
+        client = self._robots.pop(name)
+        if goodbye:
+            client.leave()
+        else:
+            client.vanish()
+        for host in self._hosts.values():
+            host.part(client)
+        self._gone.append(client)
+
+    def _collect(self) -> None:
+        """Again and again."""
+        self.world.events.at(self.world.events.now_s + COLLECT_PERIOD_S, self._collect)
+        for host in self._hosts.values():
+            host.collect()
+
+    # --- what the scheduler says ---
+
+    def follow(self, schedule: Schedule) -> None:
+        """Another one is in force, for everybody at once."""
+        self._schedule = schedule
+        self._place(schedule)
+        self._declare(schedule)
+        routes = routes_by_robot(schedule)
+        for name, robot in self._robots.items():
+            mine = replace(schedule, routes=tuple(routes.get(name, ())))
+            self._connect(robot, mine)
+            robot.follow(mine)
+
+    def _place(self, schedule: Schedule) -> None:
+        for placement in schedule.placements:
+            host = self._hosts.get(placement.server)
+            if host is None:
+                host = self._hosts[placement.server] = self._build.host(placement)
+                host.load(self._build.load_s(placement))
+                self.world.events.at(self.world.events.now_s, host.tell_status)
+            elif (host.placement.model, host.placement.batching) == (placement.model, placement.batching):
+                host.follow(placement)
+            else:
+                host.become(placement, *self._build.machine(placement), self._build.load_s(placement))
+
+    def _declare(self, schedule: Schedule) -> None:
+        rates_hz: dict[str, dict[tuple[str, str], float]] = {name: {} for name in self._hosts}
+        for route in schedule.routes:
+            for server in (route.server, route.standby):
+                if server:
+                    rates_hz[server][route.robot, route.component] = route.max_rate_hz
+        for name, host in self._hosts.items():
+            host.declare(rates_hz[name])
+
+    # --- what it hears ---
+
+    def server_words(self) -> Iterator[ServerWord]:
+        for name, host in self._hosts.items():
+            if host.loads:
+                yield ServerWord(server=name, state=ServerState.LOADING, model=host.placement.model)
+            elif snapshot := host.snapshot:
+                inference, wait = snapshot.histograms["inference_s"], snapshot.histograms["queue_wait_s"]
+                yield ServerWord(
+                    server=name,
+                    state=ServerState.READY,
+                    model=host.placement.model,
+                    batch_size=snapshot.batch_size,
+                    mean_batch_size=snapshot.mean_batch_size,
+                    latency_p99_s=snapshot.latency_p99_s,
+                    replies=sum(inference.counts),
+                    inference_s=inference.sum,
+                    queue_wait_s=wait.sum,
+                )
+
+    def robot_words(self) -> Iterator[RobotWord]:
+        return (robot.word() for robot in self._heard())
+
+    def lives(self) -> Iterator[Word]:
+        return (robot.lives() for robot in self._heard())
+
+    def _heard(self) -> Iterator[SimulatedRobot]:
+        now_s = self.world.events.now_s
+        return (robot for robot in self._robots.values() if robot.there and robot.wire.connected(Direction.UP, now_s))
+
+    # --- the end ---
+
+    def report(self, seconds: float) -> Report:
+        report = super().report(seconds)
+        return replace(report, visits=self._visits()) if self._open else report
+
+    def _visits(self) -> Visits:
+        everybody = self._everybody()
+        used = dict.fromkeys(robot.task for robot in everybody)
+        return Visits(
+            guests=self._figures,
+            schedules=len(self._scheduler.schedules),
+            stays={task: stay_report(robot.stay for robot in everybody if robot.task == task) for task in used},
+        )
+
+    def _everybody(self) -> list[SimulatedRobot]:
+        return [*self._gone, *super()._everybody()]
