@@ -11,7 +11,7 @@ import math
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
 from ros2_rfm_serving.robot.conversation.conversation import Requests
 from ros2_rfm_serving.robot.conversation.flight import Answered
-from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity, Overdue, steps_of
+from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity, Overdue
 from ros2_rfm_serving.robot.parts import RobotParts
 from ros2_rfm_serving.robot.task import DONE, FAILED, SPENT, TaskGoal, TaskRun
 from ros2_rfm_serving.robot.why import By, Why
@@ -162,7 +162,7 @@ class RobotBrain(RobotParts):
         seen = answered.seen
         executed = self._queue.mark - seen.mark
         # The clock may be a step behind what has been executed: a request goes out just before a step begins.
-        delay = steps_of(now_s - seen.sent_s, self.config.step_rate_hz)
+        delay = self._talk.due.steps(now_s - seen.sent_s)
         real_delay, moved = max(executed, delay), min(executed, delay)
         self._talk.due.answered(system1, delay, moved)
         if moved > seen.bridged:
@@ -315,7 +315,7 @@ class RobotBrain(RobotParts):
                     requests = self._talk.ask(sensors, self._told, self.episode, motor.step_ends_s, now_s)
         if between:
             self._holds_for = "no control period yet"
-        command = None if between else self._command(sensors, now_s, may_act=may_act)
+        command = None if between else self._command(sensors, now_s, may_act)
         self._judge(now_s)
         resets, self._resets = self._resets, ()
         return Tick(command, requests, opens, resets)
@@ -329,7 +329,7 @@ class RobotBrain(RobotParts):
             pipelined = origin is not None and origin.ended_with is not None
             oldest_s = motor.oldest_staleness_s if pipelined else math.nan
             return Why(motor.by, origin, row, motor.staleness_s, oldest_s, motor.limited_from)
-        rung = motor.ladder.motion if motor.by is By.RUNG else None
+        rung = motor.ladder.motion() if motor.by is By.RUNG else None
         return Why(motor.by, limited_from=motor.limited_from, rung=rung, reason=self._why_not())
 
     def _why_not(self) -> str:
@@ -346,14 +346,13 @@ class RobotBrain(RobotParts):
             return now_s
         task, talk, rules, step_ends_s = self.task, self._talk, self._supervision, self._motor.step_ends_s
         if task is None or self.paused or not task.active:
-            return min(talk.next_ask_s(step_ends_s, asking=False), self._links.servers.check_s)
+            return min(talk.next_ask_s(step_ends_s, False, math.inf), self._links.servers.check_s)
         budget_ends_s = task.budget_ends_s if task.phase is not WAITING else math.inf
         # While it is stopped: the ladder, and the end of the stop.
         next_s = now_s + 1.0 / self.config.control_rate_hz if rules.stopped else self._next_step_s(step_ends_s, now_s)
-        next_s = next_s if next_s < budget_ends_s else budget_ends_s
+        next_s = min(next_s, budget_ends_s, self._links.servers.check_s, self._failsafe.dead_s, rules.pass_ends_s)
         asking = not (talk.no_request or rules.needs_person)  # else: when things change
-        next_s = min(next_s, self._links.servers.check_s, self._failsafe.dead_s, rules.pass_ends_s)
-        return talk.next_ask_s(step_ends_s, asking=asking, before_s=next_s)
+        return talk.next_ask_s(step_ends_s, asking, next_s)
 
     def _next_step_s(self, step_ends_s: float, now_s: float) -> float:
         """When the next action is due, or waiting has taken too long."""
@@ -455,7 +454,7 @@ class RobotBrain(RobotParts):
         self._begin_episode(now_s)
         task.retry(self.episode, now_s)
 
-    def _command(self, sensors: Sensors | None, now_s: float, *, may_act: bool) -> Array | None:
+    def _command(self, sensors: Sensors | None, now_s: float, may_act: bool) -> Array | None:
         """[A] of this control period; None: nothing is to be said."""
         task, motor = self.task, self._motor
         if sensors is None or now_s - sensors.state_s > self.config.max_observation_age_s:
@@ -499,7 +498,8 @@ class RobotBrain(RobotParts):
         self._holds_for = NO_ACTION
         if not due.may_pop():
             self._count_held(now_s)
-            self._needs_chunk_since_s = min(self._needs_chunk_since_s, now_s)
+            if now_s < self._needs_chunk_since_s:
+                self._needs_chunk_since_s = now_s
             return motor.fall_back(positions, now_s)
         action = motor.step(positions, now_s)
         if not due.may_pop():  # the body need not tick at the end of this step to find that out

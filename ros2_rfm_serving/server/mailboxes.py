@@ -64,11 +64,11 @@ class Mailboxes:
         ranked = self._dispatcher.rank(waiting, view, now_s)
         if tier:
             ranked = overflow(ranked, lanes[0].view, view, now_s)
-        selected, look_again_s, whole = self._dispatcher.cut(waiting, ranked, view, now_s, self._expected_asks)
-        batch = _isolated(selected)
+        selected = self._dispatcher.cut(waiting, ranked, view, now_s, self._expected_asks)
+        batch = _isolated(selected.batch)
         for chosen in batch:
             del self.waiting[chosen.request.id.robot, chosen.request.id.component]
-        return Selection(batch, look_again_s, whole)
+        return selected if batch is selected.batch else Selection(batch, selected.look_again_s, selected.whole)
 
     def stale(self, lane: Lane, limit_s: float, now_s: float) -> list[RequestId]:
         """Of those that run next: observations that will be older than `limit_s` when the engine is expected to be free, where a

@@ -98,7 +98,6 @@ class Host:
     # --- what arrives ---
 
     def receive(self, request: ObservationRequest) -> None:
-        self._traffic.travelling -= 1
         if not self._up:
             self._traffic.lost += 1
             return
@@ -278,12 +277,13 @@ class Host:
         for reply in replies:
             client = self.clients[reply.id.robot]
             copies = client.wire.deliveries(DOWN, now_s)
-            traffic.sets_out(len(copies), anew=False)
             if copies is AT_ONCE:
                 client.receive(reply)
                 continue
+            traffic.sets_out(len(copies), anew=False)
             for copy in copies:
-                self._events.soon(copy.delay_s, client.receive, corrupt(reply, self._faults_rng) if copy.corrupt else reply)
+                damaged = corrupt(reply, self._faults_rng) if copy.corrupt else reply
+                self._events.soon(copy.delay_s, traffic.arrives, client.receive, damaged)
 
     def _count_busy(self) -> None:
         self.tally.busy_s += max(0.0, self._events.now_s - max(self._busy_since_s, self._warm_up_s))

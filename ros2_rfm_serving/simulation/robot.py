@@ -182,20 +182,21 @@ class SimulatedRobot:
     # --- what arrives ---
 
     def receive(self, reply: Reply) -> None:
-        self._traffic.travelling -= 1
+        traffic, now_s = self._traffic, self._events.now_s
         if not self._there:
-            self._traffic.lost += 1
+            traffic.lost += 1
             return
-        if not self.brain.reply(reply, self._events.now_s):
-            self._traffic.late += 1
+        if not self.brain.reply(reply, now_s):
+            traffic.late += 1
             return
-        component = reply.id.component
-        self._traffic.answered += 1
-        self._ledger.answered(component, self._events.now_s, reply.id.sequence)
+        identity = reply.id
+        component = identity.component
+        traffic.answered += 1
+        self._ledger.answered(component, now_s, identity.sequence)
         if component == SYSTEM1:
             self._fresh = True
         if component in self._goal_coupled:
-            self._tick(self._events.now_s)  # it has something to do now
+            self._tick(now_s)  # it has something to do now
         self._react()
 
     def server_seen(self, server: str) -> None:
@@ -266,13 +267,14 @@ class SimulatedRobot:
     def _send(self, server: str, request: ObservationRequest, now_s: float) -> None:
         self._ledger.sent(request.id.component, now_s, request.id.sequence)
         copies = self.wire.deliveries(UP, now_s)
-        self._traffic.sets_out(len(copies), anew=True)
         if copies is AT_ONCE:
+            self._traffic.sent += 1
             self._hosts[server].receive(request)
             return
+        self._traffic.sets_out(len(copies), anew=True)
         for copy in copies:
             damaged = corrupt(request, self._faults_rng) if copy.corrupt else request
-            self._events.soon(copy.delay_s, self._hosts[server].receive, damaged)
+            self._events.soon(copy.delay_s, self._traffic.arrives, self._hosts[server].receive, damaged)
 
     def _open(self, server: str, opening: SessionRequest, now_s: float) -> None:
         for copy in self.wire.deliveries(UP, now_s, reliable=True):

@@ -55,7 +55,8 @@ class Links:
 
     def expect(self, link: Link) -> None:
         """Something of it is under way, or is not any more."""
-        self.watch_s = link.deadline_s if link.deadline_s < self.watch_s else self.watch_s
+        if link.deadline_s < self.watch_s:
+            self.watch_s = link.deadline_s
 
     # --- where to send ---
 
@@ -106,7 +107,8 @@ class Links:
                     link.server_returns(now_s)
                 self._fail_over(link)
             self._settle()
-        self.watch_s = min(self.watch_s, self.servers.check_s)
+        if self.servers.check_s < self.watch_s:
+            self.watch_s = self.servers.check_s
         return new
 
     def server_loads(self, server: str, now_s: float) -> bool:

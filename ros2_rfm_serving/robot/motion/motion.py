@@ -297,11 +297,11 @@ class Motor:
 
     def fall_back(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
         """[A] what the ladder says for this period; None: nothing."""
-        self._interpolator.clear()
+        self._interpolator.pending = 0
         if self._was_told_long_ago(now_s):
             self.ladder.stood()
-        command = self.ladder.command(self._known(positions), now_s, to_pose=to_pose)
-        self.by = RUNG if self.ladder.motion else STAND if command is not None else NOTHING
+        command = self.ladder.command(None if positions is None else self._known(positions), now_s, to_pose)
+        self.by = RUNG if self.ladder.motion() else STAND if command is not None else NOTHING
         if command is not None and not self._set_out(positions, now_s):
             command = None
         if command is not None:
