@@ -498,8 +498,8 @@ class RobotBrain(RobotParts):
         self._holds_for = NO_ACTION
         if not due.may_pop():
             self._count_held(now_s)
-            if now_s < self._needs_chunk_since_s:
-                self._needs_chunk_since_s = now_s
+            since_s = self._needs_chunk_since_s
+            self._needs_chunk_since_s = since_s if since_s < now_s else now_s
             return motor.fall_back(positions, now_s)
         action = motor.step(positions, now_s)
         if not due.may_pop():  # the body need not tick at the end of this step to find that out

@@ -207,7 +207,8 @@ class EpisodeReset(NamedTuple):
     episode: int
 
 
-class Tick(NamedTuple):
+@record(frozen=True, slots=True)
+class Tick:
     """What follows from one control period."""
 
     command: Array | None

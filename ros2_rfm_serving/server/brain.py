@@ -279,9 +279,9 @@ class ServerBrain:
 
     def ended(self, work: Work, answered: Sequence[bool], num_failed: int, now_s: float) -> float:
         """Who of it got an answer; `num_failed` batches in a row gave none to anybody. The load; `reply` to each follows."""
-        rows = self.lanes[work.tier].ended(work, now_s, failed=not any(answered), num_failed=num_failed)
+        rows = self.lanes[work.tier].ended(work, now_s, not any(answered), num_failed)
         self._moved_s = now_s
-        latencies_s = tuple([now_s - waiting.arrived_s for waiting, got in zip(work.batch, answered, strict=True) if got])
+        latencies_s = tuple([now_s - waiting.arrived_s for i, waiting in enumerate(work.batch) if answered[i]])
         load = self._figures.ended(now_s, latencies_s, rows if latencies_s else 0)
         self._ended[work] = _Ended(now_s, load, rows)
         return load

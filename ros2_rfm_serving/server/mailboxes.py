@@ -46,7 +46,7 @@ class Mailboxes:
             history.begin_task(episode, (request.id.component, request.instruction), now_s)
         elif replaced is not None:
             since_s = replaced.since_s
-        history.requested(now_s, observation.report, replaces=replaced is not None)
+        history.requested(now_s, observation.report, replaced is not None)
         remaining_s = observation.report.remaining_s
         starves_s = max(now_s + remaining_s, history.answered_s(now_s)) if math.isfinite(remaining_s) else now_s
         due_s = since_s + session.slo_s

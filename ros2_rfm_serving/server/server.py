@@ -320,7 +320,7 @@ class ModelServer:
     def _deposit(self, observation: ObservationRequest, session: Session, now_s: float) -> None:
         """Raises: `BadMessageError`."""
         try:
-            request = row_of(observation, session, self.contract, takes_encoded=self.takes_encoded)
+            request = row_of(observation, session, self.contract, self.takes_encoded)
         except BadMessageError as error:
             with self._deciding as brain:
                 brain.unfit(observation.id, error.kind, str(error))

@@ -204,13 +204,14 @@ class Lane:
             flight.begun(work.number, work.batch[0], work.begun_s)
         self._expect()
 
-    def ended(self, work: Work, now_s: float, *, failed: bool, num_failed: int) -> int:
+    def ended(self, work: Work, now_s: float, failed: bool, num_failed: int) -> int:
         """failed: nobody got an answer, for the `num_failed`th time in a row. Rows that shared the engine with each of it."""
         row = self.left(work)
         shared = len(work.batch) > 1 or (row is not None and row.together > 1)
         for waiting in () if work.tier else work.batch:
-            waiting.history.suspect = failed and (shared or waiting.history.suspect)
-            waiting.history.owed = False
+            history = waiting.history
+            history.suspect = failed and (shared or history.suspect)
+            history.owed = False
         if failed and work.tier:
             self.rests_until_s = now_s + rest_s(num_failed)
         elif not failed and row is None:

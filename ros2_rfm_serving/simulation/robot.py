@@ -247,14 +247,14 @@ class SimulatedRobot:
             self._react()
 
     def _tick(self, now_s: float) -> None:
-        command, requests, opens, resets = self.brain.tick(Sensors(STATE, now_s, (), now_s), now_s)
-        for server, opening in opens:
+        tick = self.brain.tick(Sensors(STATE, now_s, (), now_s), now_s)
+        for server, opening in tick.opens:
             self._open(server, opening, now_s)
-        for reset in resets:
+        for reset in tick.resets:
             self._reset(reset, now_s)
-        for server, request in requests:
+        for server, request in tick.requests:
             self._send(server, request, now_s)
-        if command is not None and self._fresh:
+        if tick.command is not None and self._fresh:
             self._fresh = False
             self._ledger.executed(now_s)
         task = self.brain.task

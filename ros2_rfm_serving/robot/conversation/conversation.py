@@ -127,8 +127,7 @@ class Conversation:
             if (ask_s := link.ready_s) < next_s:  # it is not asked before
                 if link.goal_coupled:
                     ask_s = self._ask_s(link, step_ends_s)
-                if ask_s < next_s:
-                    next_s = ask_s
+                next_s = ask_s if ask_s < next_s else next_s
         for link in links.closed:
             next_s = min(next_s, links.open_s(link))
         return next_s

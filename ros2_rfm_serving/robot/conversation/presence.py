@@ -41,8 +41,7 @@ class Presence:
     def seen(self, server: str, now_s: float) -> bool:
         """True when it was not ready before."""
         self._silent_at_s[server] = silent_at_s = now_s + self._timeout_s
-        if silent_at_s < self.check_s:  # of a ready one too: its time may have become shorter
-            self.check_s = silent_at_s
+        self.check_s = silent_at_s if silent_at_s < self.check_s else self.check_s  # of a ready one too: it may have less time now
         if server in self.ready:
             return False
         self._expected.discard(server)

@@ -138,7 +138,8 @@ class Motor:
         moved = min(max(real_delay, 0), max(self.queue.mark - mark, 0))
         rows = robot[moved:] if self._config.replace_queue else robot
         refused, warned = self.gate.admit(rows, self._executed_last if self._config.replace_queue else None)
-        self.gate_warnings.update(warned)
+        if warned:
+            self.gate_warnings.update(warned)
         if refused:
             return refused
         origin = Origin(chunk.id, chunk.server, chunk.model_hash, chunk.ended_with, begun_s)
