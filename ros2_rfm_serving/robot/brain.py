@@ -123,7 +123,8 @@ class RobotBrain(RobotParts):
         if isinstance(answered, str):
             self.refused[answered] += 1
             return False
-        component, took_s = reply.id.component, now_s - answered.asked.sent_s
+        asked = answered.asked
+        component, took_s = asked.id.component, now_s - asked.sent_s
         figures = self.figures[component]
         figures.round_trips.add(took_s)
         if problem := self._take(reply, answered, now_s):
@@ -136,8 +137,9 @@ class RobotBrain(RobotParts):
 
     def _take(self, reply: Reply, answered: Answered, now_s: float) -> str:
         """Does what the reply says, or returns the counter under which it is dropped."""
-        component, task = reply.id.component, self.task
-        if task is None or not task.active or reply.id.episode != self.episode:
+        identity, task = answered.asked.id, self.task
+        component = identity.component
+        if task is None or not task.active or identity.episode != self.episode:
             return "stale_episode"
         if not isinstance(reply, KINDS.get(component, Verdict)):
             return "unexpected_reply"
@@ -147,10 +149,10 @@ class RobotBrain(RobotParts):
             self._talk.calls.answered(component)
             if self._talk.due.waits and self._links.system1:
                 self._links.system1.allowance_s = now_s - answered.asked.sent_s
-        if isinstance(reply, Plan):
-            self._work_on(reply.subgoals)
-        elif isinstance(reply, Verdict):
+        if isinstance(reply, Verdict):
             self._hear(component, reply.verdict, now_s)
+        elif isinstance(reply, Plan):
+            self._work_on(reply.subgoals)
         self._supervision.answered(component)
         return ""
 
@@ -309,14 +311,19 @@ class RobotBrain(RobotParts):
             self._supervise(task, now_s)
             if task.active and not self.paused:
                 motor.drop_stale_step(now_s)
-                if motor.has_stale(now_s) and motor.is_between_steps(now_s) and self._talk.due.may_pop():
+                if (
+                    motor.queue.is_older_than(now_s - self.config.max_action_age_s)
+                    and motor.is_between_steps(now_s)
+                    and self._talk.due.may_pop()
+                ):
                     motor.drop_stale(now_s)
                 if task.phase is not WAITING and not between:
                     requests = self._talk.ask(sensors, self._told, self.episode, motor.step_ends_s, now_s)
         if between:
             self._holds_for = "no control period yet"
         command = None if between else self._command(sensors, now_s, may_act)
-        self._judge(now_s)
+        if not self._streams_on(now_s):
+            self._judge(now_s)
         resets, self._resets = self._resets, ()
         return Tick(command, requests, opens, resets)
 
@@ -414,8 +421,7 @@ class RobotBrain(RobotParts):
             rules.pass_ended(now_s)
         if rules.stops_anew:
             self._heed_stop()
-        ladder = self._motor.ladder
-        if rules.ending is not None and (not ladder.has_pose or ladder.stands(now_s, to_pose=True)):
+        if rules.ending is not None and self._motor.is_in_safe_state(now_s):
             task.end(*rules.ending, now_s)
         if task.result is None:
             phase = EXECUTING if not rules.stopped else WAITING if rules.needs_person else HALTED
@@ -526,8 +532,6 @@ class RobotBrain(RobotParts):
 
     def _judge(self, now_s: float) -> None:
         """The fail-safe state; a robot that is DEAD ends its task."""
-        if self._streams_on(now_s):
-            return
         self._failsafe.update(self._facts(), now_s)
         if self._failsafe.state is DEAD and self.task is not None and self.task.active and not self._in_hands:
             self._supervision.end_safely(TaskOutcome.OFFLINE, self._failsafe.reason)

@@ -225,7 +225,7 @@ class Host:
             if self._rounds and not tier:
                 self._rounds.serve()
                 continue
-            while work := server.begin(now_s, tier):
+            while (work := server.begin(now_s, tier)) is not None:
                 self.begun(work)
                 gpu.start(work, server.run, self._return if tier else self.ended)
         looks_s = server.look_again_s
@@ -265,14 +265,16 @@ class Host:
         if work not in self._in_progress:
             return  # a crash was faster
         self._in_progress.remove(work)
-        self._num_own -= not work.tier
-        if not work.tier and not self._num_own:
-            self._count_busy()
+        if not work.tier:
+            self._num_own -= 1
+            if not self._num_own:
+                self._count_busy()
         now_s, traffic = self._events.now_s, self._traffic
         replies = self._server.complete(work, answers, now_s)
         traffic.dropped += len(work.batch) - len(replies)
-        if now_s >= self._warm_up_s:
-            self.tally.latencies_s += [reply.served.queue_wait_s + reply.served.inference_s for reply in replies]
+        for reply in replies if now_s >= self._warm_up_s else ():
+            served = reply.served
+            self.tally.latencies_s.append(served.queue_wait_s + served.inference_s)
         self._serve()
         for reply in replies:
             client = self.clients[reply.id.robot]

@@ -96,7 +96,7 @@ class Conversation:
     def ask(self, sensors: Sensors | None, told: Told, episode: int, step_ends_s: float, now_s: float) -> Requests:
         """Whoever is due. While the robot is stopped, those that go with actions are asked only if their answer is waited for."""
         self.no_request = ""
-        requests = []
+        requests: list[tuple[str, ObservationRequest]] = []
         for link in self.links.all:  # one after the other: asking System 1 may make another call due
             early = link.ready_s > now_s or (link.goal_coupled and self._ask_s(link, step_ends_s) > now_s)
             if early and link.asked_again is None:
@@ -106,7 +106,7 @@ class Conversation:
                 break
             assert sensors is not None
             requests.append((link.server, self._request(link, sensors, told, episode, now_s)))
-        return tuple(requests)
+        return tuple(requests) if requests else ()
 
     def ask_again(self, request: RequestId) -> bool:
         """The server has let it grow stale and wants a newer observation before it answers. False: it is not waited for."""

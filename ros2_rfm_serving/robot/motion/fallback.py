@@ -142,7 +142,7 @@ class FallbackLadder:
         """What makes the robot stand if it is the last thing that it is told; None: nothing needs to be said."""
         return self._stop
 
-    def commanded(self, command: Array, *, begins: bool = True) -> None:
+    def commanded(self, command: Array, begins: bool = True) -> None:
         """An action was executed, or one more part of it: the ladder begins anew from there. The way to the first one, in however
         many parts, is no motion to run on with: of one action after each stall it would make an ever larger one."""
         if begins:
