@@ -16,7 +16,7 @@ from ros2_rfm_serving.engines.base import Engine, Stepping
 from ros2_rfm_serving.engines.flow.frames import Frames, SessionKey, session_of, steps_of_stages
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.profiles import ContinuousService, FixedService, Profile, ServiceLaw, SteppedService
+from ros2_rfm_serving.profiles import ContinuousService, FixedService, Profile, ServiceLaw, SteppedService, unit_mean_factors
 from ros2_rfm_serving.types import (
     MAX_STAGES,
     SAFETY,
@@ -84,6 +84,9 @@ class EmulatedEngine(Engine):
         self._lock, self._in_service = threading.Lock(), 0
         self.max_concurrent = service.max_concurrent if isinstance(service, ContinuousService) else 1
         self._rng = np.random.default_rng(spec.seed)
+        jitter = service.jitter if isinstance(service, FixedService) else 0.0
+        self._factors = unit_mean_factors(jitter, np.random.default_rng(spec.seed))
+        """By which its batches take longer than the law's mean, or less long."""
         self._acts = acts = spec.output is OutputKind.ACTION_CHUNK
         still = np.zeros((spec.chunk_length, len(spec.action_names)), np.float32)
         still.flags.writeable = False  # every request is answered with it
@@ -127,7 +130,10 @@ class EmulatedEngine(Engine):
         self._spend(len(requests))
         if self.computes_nothing and self._acts:
             return [self._still] * len(requests)
-        return [self._amend(request, self._answer(request)) for request in requests]
+        answers = [self._answer(request) for request in requests]
+        if self.computes_nothing:
+            return answers
+        return [self._amend(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
     def _answer(self, request: InferenceRequest) -> EngineReply:
         if not self._acts:
@@ -156,7 +162,7 @@ class EmulatedEngine(Engine):
                 self._in_service -= num_requests
 
     def _batch_s(self, num_requests: int, law: FixedService) -> float:
-        return law.draw_s(self.padded(num_requests), self._rng)
+        return law.mean_s(self.padded(num_requests)) * next(self._factors)
 
     def padded(self, num_requests: int) -> int:
         """Rows that it pretends to compute for a batch of so many: by a law, one compiled size serves all."""

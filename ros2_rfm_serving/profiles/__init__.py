@@ -9,6 +9,7 @@ from ros2_rfm_serving.profiles.service import (
     ServiceLaw,
     SteppedService,
     Wave,
+    unit_mean_factors,
 )
 from ros2_rfm_serving.profiles.table import ARRIVALS, COLUMNS, Profile, ProfileRow, column_of
 
@@ -31,4 +32,5 @@ __all__ = [
     "measured_service",
     "parse_profiles",
     "read_rows",
+    "unit_mean_factors",
 ]

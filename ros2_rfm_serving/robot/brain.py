@@ -11,7 +11,7 @@ import math
 from ros2_rfm_serving.robot.config import EpisodeReset, RobotConfig, Sensors, Tick
 from ros2_rfm_serving.robot.conversation.conversation import Requests
 from ros2_rfm_serving.robot.conversation.flight import Answered
-from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity, Overdue, steps_of
+from ros2_rfm_serving.robot.conversation.link import LinkState, ModelIdentity, Overdue
 from ros2_rfm_serving.robot.parts import RobotParts
 from ros2_rfm_serving.robot.task import DONE, FAILED, SPENT, TaskGoal, TaskRun
 from ros2_rfm_serving.robot.why import By, Why
@@ -123,7 +123,8 @@ class RobotBrain(RobotParts):
         if isinstance(answered, str):
             self.refused[answered] += 1
             return False
-        component, took_s = reply.id.component, now_s - answered.asked.sent_s
+        asked = answered.asked
+        component, took_s = asked.id.component, now_s - asked.sent_s
         figures = self.figures[component]
         figures.round_trips.add(took_s)
         if problem := self._take(reply, answered, now_s):
@@ -136,8 +137,9 @@ class RobotBrain(RobotParts):
 
     def _take(self, reply: Reply, answered: Answered, now_s: float) -> str:
         """Does what the reply says, or returns the counter under which it is dropped."""
-        component, task = reply.id.component, self.task
-        if task is None or not task.active or reply.id.episode != self.episode:
+        identity, task = answered.asked.id, self.task
+        component = identity.component
+        if task is None or not task.active or identity.episode != self.episode:
             return "stale_episode"
         if not isinstance(reply, KINDS.get(component, Verdict)):
             return "unexpected_reply"
@@ -147,10 +149,10 @@ class RobotBrain(RobotParts):
             self._talk.calls.answered(component)
             if self._talk.due.waits and self._links.system1:
                 self._links.system1.allowance_s = now_s - answered.asked.sent_s
-        if isinstance(reply, Plan):
-            self._work_on(reply.subgoals)
-        elif isinstance(reply, Verdict):
+        if isinstance(reply, Verdict):
             self._hear(component, reply.verdict, now_s)
+        elif isinstance(reply, Plan):
+            self._work_on(reply.subgoals)
         self._supervision.answered(component)
         return ""
 
@@ -162,7 +164,7 @@ class RobotBrain(RobotParts):
         seen = answered.seen
         executed = self._queue.mark - seen.mark
         # The clock may be a step behind what has been executed: a request goes out just before a step begins.
-        delay = steps_of(now_s - seen.sent_s, self.config.step_rate_hz)
+        delay = self._talk.due.steps(now_s - seen.sent_s)
         real_delay, moved = max(executed, delay), min(executed, delay)
         self._talk.due.answered(system1, delay, moved)
         if moved > seen.bridged:
@@ -309,14 +311,19 @@ class RobotBrain(RobotParts):
             self._supervise(task, now_s)
             if task.active and not self.paused:
                 motor.drop_stale_step(now_s)
-                if motor.has_stale(now_s) and motor.is_between_steps(now_s) and self._talk.due.may_pop():
+                if (
+                    motor.queue.is_older_than(now_s - self.config.max_action_age_s)
+                    and motor.is_between_steps(now_s)
+                    and self._talk.due.may_pop()
+                ):
                     motor.drop_stale(now_s)
                 if task.phase is not WAITING and not between:
                     requests = self._talk.ask(sensors, self._told, self.episode, motor.step_ends_s, now_s)
         if between:
             self._holds_for = "no control period yet"
-        command = None if between else self._command(sensors, now_s, may_act=may_act)
-        self._judge(now_s)
+        command = None if between else self._command(sensors, now_s, may_act)
+        if not self._streams_on(now_s):
+            self._judge(now_s)
         resets, self._resets = self._resets, ()
         return Tick(command, requests, opens, resets)
 
@@ -329,7 +336,7 @@ class RobotBrain(RobotParts):
             pipelined = origin is not None and origin.ended_with is not None
             oldest_s = motor.oldest_staleness_s if pipelined else math.nan
             return Why(motor.by, origin, row, motor.staleness_s, oldest_s, motor.limited_from)
-        rung = motor.ladder.motion if motor.by is By.RUNG else None
+        rung = motor.ladder.motion() if motor.by is By.RUNG else None
         return Why(motor.by, limited_from=motor.limited_from, rung=rung, reason=self._why_not())
 
     def _why_not(self) -> str:
@@ -346,14 +353,13 @@ class RobotBrain(RobotParts):
             return now_s
         task, talk, rules, step_ends_s = self.task, self._talk, self._supervision, self._motor.step_ends_s
         if task is None or self.paused or not task.active:
-            return min(talk.next_ask_s(step_ends_s, asking=False), self._links.servers.check_s)
+            return min(talk.next_ask_s(step_ends_s, False, math.inf), self._links.servers.check_s)
         budget_ends_s = task.budget_ends_s if task.phase is not WAITING else math.inf
         # While it is stopped: the ladder, and the end of the stop.
         next_s = now_s + 1.0 / self.config.control_rate_hz if rules.stopped else self._next_step_s(step_ends_s, now_s)
-        next_s = next_s if next_s < budget_ends_s else budget_ends_s
+        next_s = min(next_s, budget_ends_s, self._links.servers.check_s, self._failsafe.dead_s, rules.pass_ends_s)
         asking = not (talk.no_request or rules.needs_person)  # else: when things change
-        next_s = min(next_s, self._links.servers.check_s, self._failsafe.dead_s, rules.pass_ends_s)
-        return talk.next_ask_s(step_ends_s, asking=asking, before_s=next_s)
+        return talk.next_ask_s(step_ends_s, asking, next_s)
 
     def _next_step_s(self, step_ends_s: float, now_s: float) -> float:
         """When the next action is due, or waiting has taken too long."""
@@ -415,8 +421,7 @@ class RobotBrain(RobotParts):
             rules.pass_ended(now_s)
         if rules.stops_anew:
             self._heed_stop()
-        ladder = self._motor.ladder
-        if rules.ending is not None and (not ladder.has_pose or ladder.stands(now_s, to_pose=True)):
+        if rules.ending is not None and self._motor.is_in_safe_state(now_s):
             task.end(*rules.ending, now_s)
         if task.result is None:
             phase = EXECUTING if not rules.stopped else WAITING if rules.needs_person else HALTED
@@ -455,7 +460,7 @@ class RobotBrain(RobotParts):
         self._begin_episode(now_s)
         task.retry(self.episode, now_s)
 
-    def _command(self, sensors: Sensors | None, now_s: float, *, may_act: bool) -> Array | None:
+    def _command(self, sensors: Sensors | None, now_s: float, may_act: bool) -> Array | None:
         """[A] of this control period; None: nothing is to be said."""
         task, motor = self.task, self._motor
         if sensors is None or now_s - sensors.state_s > self.config.max_observation_age_s:
@@ -499,7 +504,8 @@ class RobotBrain(RobotParts):
         self._holds_for = NO_ACTION
         if not due.may_pop():
             self._count_held(now_s)
-            self._needs_chunk_since_s = min(self._needs_chunk_since_s, now_s)
+            since_s = self._needs_chunk_since_s
+            self._needs_chunk_since_s = since_s if since_s < now_s else now_s
             return motor.fall_back(positions, now_s)
         action = motor.step(positions, now_s)
         if not due.may_pop():  # the body need not tick at the end of this step to find that out
@@ -526,8 +532,6 @@ class RobotBrain(RobotParts):
 
     def _judge(self, now_s: float) -> None:
         """The fail-safe state; a robot that is DEAD ends its task."""
-        if self._streams_on(now_s):
-            return
         self._failsafe.update(self._facts(), now_s)
         if self._failsafe.state is DEAD and self.task is not None and self.task.active and not self._in_hands:
             self._supervision.end_safely(TaskOutcome.OFFLINE, self._failsafe.reason)

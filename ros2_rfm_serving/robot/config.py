@@ -21,6 +21,7 @@ from ros2_rfm_serving.types import (
     Pipelining,
     SessionRequest,
 )
+from ros2_rfm_serving.types.record import record
 
 
 class CommandType(enum.Enum):
@@ -180,7 +181,8 @@ class RobotConfig:
         return self.control_rate_hz / self.interpolation
 
 
-class Sensors(NamedTuple):
+@record(frozen=True, slots=True)
+class Sensors:
     """The newest readings."""
 
     state: Array
@@ -205,7 +207,8 @@ class EpisodeReset(NamedTuple):
     episode: int
 
 
-class Tick(NamedTuple):
+@record(frozen=True, slots=True)
+class Tick:
     """What follows from one control period."""
 
     command: Array | None

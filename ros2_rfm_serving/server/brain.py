@@ -88,7 +88,7 @@ class ServerBrain:
     def open_session(self, request: SessionRequest) -> SessionGrant:
         """Raises: `ContractError`, `CapacityError`, `DrainingError`, `BadMessageError`."""
         rows = self.lanes[0].pipelined_rows if self.config.batching == CONTINUOUS else 0
-        grant = self.sessions.open(request, self._figures.load, rows)
+        grant = self.sessions.open(request, self._figures.load(), rows)
         self._forget((request.robot, request.component))
         self._promise()
         return grant
@@ -198,19 +198,19 @@ class ServerBrain:
         if not self.mailboxes.waiting:
             return False
         lane = self.lanes[tier]
-        return not lane.is_full and lane.rests_until_s <= now_s
+        return not lane.is_full() and lane.rests_until_s <= now_s
 
     def begin(self, tier: int, now_s: float) -> Work | None:
         """What a tier runs next; None: nothing now (`look_again_s`)."""
         lane = self.lanes[tier]
-        if not tier and not lane.become(continuous=self.config.batching == CONTINUOUS, costs=self.config.costs):
+        if not tier and not lane.become(self.config.batching == CONTINUOUS, self.config.costs):
             return None  # what runs ends first
         selection = self.mailboxes.take(self.lanes, tier, now_s)
         if not tier:
             self.look_again_s = selection.look_again_s
         if not selection.batch:
             return None
-        if lane.rests and (len(self.lanes) == 1 or all(other.rests for other in self.lanes)):
+        if lane.rests() and (len(self.lanes) == 1 or all(other.rests() for other in self.lanes)):
             self._figures.begun(now_s)
         self._begun += 1
         work = Work(tuple(selection.batch), now_s, tier, self._begun, selection.whole)
@@ -239,7 +239,7 @@ class ServerBrain:
         flight.advance(advance, now_s)
         if advance or unwanted:
             self._moved_s = now_s
-        if (unwanted or moved) and self.lanes[0].rests:
+        if (unwanted or moved) and self.lanes[0].rests():
             self._figures.ended(now_s)
         return Turn(tuple(advance), tuple(work.number for work in unwanted))
 
@@ -279,7 +279,7 @@ class ServerBrain:
 
     def ended(self, work: Work, answered: Sequence[bool], num_failed: int, now_s: float) -> float:
         """Who of it got an answer; `num_failed` batches in a row gave none to anybody. The load; `reply` to each follows."""
-        rows = self.lanes[work.tier].ended(work, now_s, failed=not any(answered), num_failed=num_failed)
+        rows = self.lanes[work.tier].ended(work, now_s, not any(answered), num_failed)
         self._moved_s = now_s
         latencies_s = tuple([now_s - waiting.arrived_s for i, waiting in enumerate(work.batch) if answered[i]])
         load = self._figures.ended(now_s, latencies_s, rows if latencies_s else 0)
@@ -312,7 +312,7 @@ class ServerBrain:
 
     @property
     def occupancy(self) -> Occupancy:
-        return Occupancy(len(self.sessions), self.sessions.limit, self._figures.load)
+        return Occupancy(len(self.sessions), self.sessions.limit, self._figures.load())
 
     @property
     def works(self) -> list[Work]:
@@ -338,7 +338,7 @@ class ServerBrain:
             request_rate_hz=len(latencies) / self.config.window_s,
             latency_p50_s=quantile(latencies, 0.5),
             latency_p99_s=quantile(latencies, 0.99),
-            load=self._figures.load,
+            load=self._figures.load(),
             served=self._served,
             superseded=self._superseded,
             refetched=self._refetched,

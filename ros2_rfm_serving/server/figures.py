@@ -79,7 +79,7 @@ class Figures:
         self._runs.append(_Run(now_s, busy_s, latencies_s, rows))
         self._busy_s += busy_s
         self._forget_before(now_s - self.window_s)
-        return self.load
+        return self.load()
 
     def replied(self, served: Served) -> None:
         self._queue_wait.add(served.queue_wait_s)
@@ -90,10 +90,10 @@ class Figures:
         """Of replies, since the start; names as in the status message."""
         return {"queue_wait_s": self._queue_wait, "inference_s": self._inference}
 
-    @property
     def load(self) -> float:
         """Share of the window that the engine was busy, [0, 1]."""
-        return min(1.0, self._busy_s / self.window_s)
+        load = self._busy_s / self.window_s
+        return load if load < 1.0 else 1.0
 
     def mean_batch_size(self) -> float:
         sizes = [run.rows for run in self._runs if run.rows]

@@ -7,16 +7,17 @@ back and forth from the request's arrival. Memory and work per request do not gr
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from ros2_rfm_serving.types import ExecutionReport
+from ros2_rfm_serving.types.record import record
 
 SMOOTHING = 0.3
 """Weight of the newest sample in running means."""
 ROUNDING_S = 1e-6
 
 
-class Interval(NamedTuple):
+@record(frozen=True, slots=True)
+class Interval:
     begin_s: float
     end_s: float
 
@@ -81,7 +82,7 @@ class History:
 
     # --- what happens, in this order, again and again ---
 
-    def requested(self, now_s: float, report: ExecutionReport, *, replaces: bool = True) -> None:
+    def requested(self, now_s: float, report: ExecutionReport, replaces: bool = True) -> None:
         """A request arrived; its report is about the chunk that the robot executes, or executed last.
 
         replaces: one that waited. Only then can it be the newer observation that was asked for: that may have been lost.

@@ -11,7 +11,7 @@ from ros2_rfm_serving.server.sessions import Session
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Array, InferenceRequest, ModelContract, ObservationRequest
 
 
-def row_of(observation: ObservationRequest, session: Session, contract: ModelContract, *, takes_encoded: bool) -> InferenceRequest:
+def row_of(observation: ObservationRequest, session: Session, contract: ModelContract, takes_encoded: bool) -> InferenceRequest:
     """Raises: `BadMessageError`."""
     _check(observation, session, contract)
     ready = images.check if takes_encoded else images.decode
@@ -32,10 +32,11 @@ def row_of(observation: ObservationRequest, session: Session, contract: ModelCon
 
 
 def _check(observation: ObservationRequest, session: Session, contract: ModelContract) -> None:
-    envelope = delay_envelope_steps(contract, session.conditioning)
-    if not 0 <= observation.inference_delay_steps <= envelope:
-        delay = f"an inference delay of {observation.inference_delay_steps} steps"
-        raise BadMessageError("delay_too_long", f"{delay}; with {session.conditioning.value!r} the model bridges {envelope}")
+    if delay_steps := observation.inference_delay_steps:
+        envelope = delay_envelope_steps(contract, session.conditioning)
+        if not 0 <= delay_steps <= envelope:
+            delay = f"an inference delay of {delay_steps} steps"
+            raise BadMessageError("delay_too_long", f"{delay}; with {session.conditioning.value!r} the model bridges {envelope}")
     if len(observation.instruction) > MAX_INSTRUCTION_CHARACTERS:
         raise BadMessageError("bad_shape", f"the instruction has {len(observation.instruction)} characters")
     if session.instruction and observation.instruction not in ("", session.instruction):

@@ -46,7 +46,7 @@ class Mailboxes:
             history.begin_task(episode, (request.id.component, request.instruction), now_s)
         elif replaced is not None:
             since_s = replaced.since_s
-        history.requested(now_s, observation.report, replaces=replaced is not None)
+        history.requested(now_s, observation.report, replaced is not None)
         remaining_s = observation.report.remaining_s
         starves_s = max(now_s + remaining_s, history.answered_s(now_s)) if math.isfinite(remaining_s) else now_s
         due_s = since_s + session.slo_s
@@ -64,11 +64,11 @@ class Mailboxes:
         ranked = self._dispatcher.rank(waiting, view, now_s)
         if tier:
             ranked = overflow(ranked, lanes[0].view, view, now_s)
-        selected, look_again_s, whole = self._dispatcher.cut(waiting, ranked, view, now_s, self._expected_asks)
-        batch = _isolated(selected)
+        selected = self._dispatcher.cut(waiting, ranked, view, now_s, self._expected_asks)
+        batch = _isolated(selected.batch)
         for chosen in batch:
             del self.waiting[chosen.request.id.robot, chosen.request.id.component]
-        return Selection(batch, look_again_s, whole)
+        return selected if batch is selected.batch else Selection(batch, selected.look_again_s, selected.whole)
 
     def stale(self, lane: Lane, limit_s: float, now_s: float) -> list[RequestId]:
         """Of those that run next: observations that will be older than `limit_s` when the engine is expected to be free, where a

@@ -81,7 +81,7 @@ def _chunk(
         delay_steps,
         served,
         contract.emulated,
-        ended_with=answer.ended_with if request.pipelining else None,
+        answer.ended_with if request.pipelining else None,
     )
 
 

@@ -28,6 +28,7 @@ class Running:
 
     def __init__(self, engine: Engine, mishap: Mishap) -> None:
         self.engine = engine
+        self._is_exclusive = engine.contract.serving is EXCLUSIVE
         self.num_failed = 0
         """Batches in a row of which nobody got an answer."""
         self._mishap = mishap
@@ -47,14 +48,16 @@ class Running:
         max_errors: as many batches without an answer in a row are the end, if it does not answer a blank request either; 0: never.
         """
         try:
-            self._begin_episode(requests[0])
+            if self._is_exclusive:
+                self._begin_episode(requests[0])
             answers = answers_of(self.engine, requests)
         except FOREIGN as error:
             for _ in requests:
                 self._mishap("engine_error", words(error))
             answers = []
         if answers and computes_nothing(self.engine):
-            self._failed(False)
+            if self.num_failed:
+                self._failed(False)
             return cast(list[EngineReply | None], answers)
         usable = [self._usable(answer) for answer in answers] or [None] * len(requests)
         if self._failed(not any(usable)) >= max_errors > 0:
@@ -92,8 +95,6 @@ class Running:
 
     def _begin_episode(self, request: InferenceRequest) -> None:
         """An engine that keeps state between chunks forgets it with every session and episode; until it has, nothing runs."""
-        if self.engine.contract.serving is not EXCLUSIVE:
-            return
         episode = (request.id.session_epoch, request.id.episode)
         if episode != self._episode:
             self.engine.reset()

@@ -19,7 +19,7 @@ import itertools
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ros2_rfm_serving.engines.base import Engine, Stepping
@@ -29,7 +29,7 @@ from ros2_rfm_serving.server.config import ServerConfig
 from ros2_rfm_serving.server.dispatch import CONTINUOUS, DispatchPolicy
 from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.server.figures import Occupancy, ServerSnapshot
-from ros2_rfm_serving.server.horizon import outlooks, without_updates
+from ros2_rfm_serving.server.horizon import NO_OUTLOOK, Outlook, outlooks, without_updates
 from ros2_rfm_serving.server.intake import row_of
 from ros2_rfm_serving.server.replies import reply_kind
 from ros2_rfm_serving.server.sessions import Session, SessionKey
@@ -320,7 +320,7 @@ class ModelServer:
     def _deposit(self, observation: ObservationRequest, session: Session, now_s: float) -> None:
         """Raises: `BadMessageError`."""
         try:
-            request = row_of(observation, session, self.contract, takes_encoded=self.takes_encoded)
+            request = row_of(observation, session, self.contract, self.takes_encoded)
         except BadMessageError as error:
             with self._deciding as brain:
                 brain.unfit(observation.id, error.kind, str(error))
@@ -470,10 +470,9 @@ class ModelServer:
         """Of what ended together: rows of one turn take hardly longer than one of them."""
         with self._lock:  # first of all: whatever is wrong with the answers, the engine is free again
             for work, answers in ended:
-                answered = [bool(answer) for answer in answers]
+                answered = [answer is not None for answer in answers]
                 self._brain.ended(work, answered, self._lanes[work.tier].running.num_failed, now_s)
-        horizons = [waiting.request.horizon for work, _ in ended for waiting in work.batch]
-        seen = iter(outlooks(horizons, [answer for _, answers in ended for answer in answers], self.mishap))
+        seen = iter(self._outlooks(ended))
         replies = []
         with self._lock:
             brain = self._brain
@@ -484,6 +483,13 @@ class ModelServer:
             if brain.mishaps:
                 self.take_mishaps()
         return replies
+
+    def _outlooks(self, ended: Sequence[Ended]) -> Iterable[Outlook]:
+        """Row by row. There is none on a text."""
+        if self.contract.output is not ACTION_CHUNK:
+            return itertools.repeat(NO_OUTLOOK)
+        horizons = [waiting.request.horizon for work, _ in ended for waiting in work.batch]
+        return outlooks(horizons, [answer for _, answers in ended for answer in answers], self.mishap)
 
     def snapshot(self, now_s: float) -> ServerSnapshot:
         with self._deciding as brain:

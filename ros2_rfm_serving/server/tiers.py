@@ -12,6 +12,7 @@ from ros2_rfm_serving.server.dispatch import EngineView, Flight, Row, ServiceTim
 from ros2_rfm_serving.server.running import Mishap
 from ros2_rfm_serving.server.stepping import running_of
 from ros2_rfm_serving.types import InferenceRequest, RequestId
+from ros2_rfm_serving.types.record import sealed
 
 FIRST_REST_S, LAST_REST_S = 0.5, 30.0
 MOST_DOUBLINGS = 10
@@ -34,6 +35,7 @@ class Tier:
     """Seconds of a batch of 1, 2, ... rows, to begin with; they are measured in any case."""
 
 
+@sealed
 @dataclass(frozen=True, eq=False, slots=True)
 class Work:
     """Requests that run together."""
@@ -111,7 +113,7 @@ class Lane:
         """That pipelined sessions may have in flight together: theirs stay there between two frames, and others must not starve."""
         return max(0, self.max_rows - 1)
 
-    def become(self, *, continuous: bool, costs: StepCosts) -> bool:
+    def become(self, continuous: bool, costs: StepCosts) -> bool:
         """Rows one by one, which take so long, or whole batches; only while it is idle. False: something runs the other way."""
         continuous = continuous and self.max_rows > 0
         if continuous == (self.view.flight is not None):
@@ -124,7 +126,6 @@ class Lane:
     def is_idle(self) -> bool:
         return not self._ends_s
 
-    @property
     def rests(self) -> bool:
         """Nothing runs, but for rows that wait for their robots' next frames."""
         return not self._ends_s or (self._goes_by_rows and all(row.paused for row in self._flight_rows))
@@ -138,9 +139,9 @@ class Lane:
     def _flight_rows(self) -> tuple[Row, ...]:
         return () if self.view.flight is None else tuple(self.view.flight.rows.values())
 
-    @property
     def is_full(self) -> bool:
-        return len(self._ends_s) >= self.max_concurrent if self.view.flight is None else self.view.flight.is_full
+        flight = self.view.flight
+        return len(self._ends_s) >= self.max_concurrent if flight is None else flight.is_full
 
     @property
     def num_moving(self) -> int:
@@ -203,13 +204,14 @@ class Lane:
             flight.begun(work.number, work.batch[0], work.begun_s)
         self._expect()
 
-    def ended(self, work: Work, now_s: float, *, failed: bool, num_failed: int) -> int:
+    def ended(self, work: Work, now_s: float, failed: bool, num_failed: int) -> int:
         """failed: nobody got an answer, for the `num_failed`th time in a row. Rows that shared the engine with each of it."""
         row = self.left(work)
         shared = len(work.batch) > 1 or (row is not None and row.together > 1)
         for waiting in () if work.tier else work.batch:
-            waiting.history.suspect = failed and (shared or waiting.history.suspect)
-            waiting.history.owed = False
+            history = waiting.history
+            history.suspect = failed and (shared or history.suspect)
+            history.owed = False
         if failed and work.tier:
             self.rests_until_s = now_s + rest_s(num_failed)
         elif not failed and row is None:
@@ -228,7 +230,7 @@ class Lane:
         return self.view.flight.rows.pop(work.number)
 
     def _expect(self) -> None:
-        self.view.free_s = min(self._ends_s.values()) if self.is_full else -math.inf
+        self.view.free_s = min(self._ends_s.values()) if self.is_full() else -math.inf
 
 
 def overflow(ranked: Sequence[Waiting], edge: EngineView, cloud: EngineView, now_s: float) -> Sequence[Waiting]:

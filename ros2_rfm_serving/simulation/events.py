@@ -47,12 +47,12 @@ class Events:
         self._num_planned = number = self._num_planned + 1
         heappush(self._heap, (time_s, number, happen, what))
 
-    def soon(self, delay_s: float, happen: Callable[[Any], None], what: Any) -> None:
+    def soon(self, delay_s: float, happen: Callable[..., None], *what: Any) -> None:
         """After a delay, or at once if there is none."""
         if delay_s > 0.0:
-            self.at(self.now_s + delay_s, happen, what)
+            self.at(self.now_s + delay_s, happen, *what)
         else:
-            happen(what)
+            happen(*what)
 
     def next(self) -> None:
         """What is planned first happens."""
@@ -63,10 +63,15 @@ class Events:
         """`watch` is told the time about every `every_s` of virtual time."""
         heap, pop = self._heap, heappop
         tell_s = self.now_s + every_s if watch else math.inf
-        while heap and heap[0][0] <= until_s:
-            self.now_s, _, happen, what = pop(heap)
+        while heap:
+            event = pop(heap)
+            time_s, _, happen, what = event
+            if time_s > until_s:
+                heappush(heap, event)
+                break
+            self.now_s = time_s
             happen(*what)
-            if watch and self.now_s >= tell_s:
-                tell_s = self.now_s + every_s
-                watch(self.now_s)
+            if time_s >= tell_s and watch:
+                tell_s = time_s + every_s
+                watch(time_s)
         self.now_s = until_s

@@ -53,6 +53,8 @@ class _Asked:
     period_s: float
     """Of a periodic component; 0: goal-coupled"""
     tally: Tally
+    is_coupled: bool = False
+    """To actions: it plans."""
     depth: int = 1
     """Requests that wait for an answer at once: more than one in a pipelined session."""
     waits_s: dict[int, float] = field(default_factory=dict)
@@ -79,12 +81,13 @@ class Ledger:
                 slo_s=component.slo_ms / 1e3 if component.slo_ms else math.inf,
                 period_s=1.0 / component.freq_hz if component.freq_hz else 0.0,
                 tally=tallies[name],
+                is_coupled=name != SYSTEM1 and not component.freq_hz,
                 depth=pipelining.depth if pipelining and name == SYSTEM1 else 1,
             )
             for name, component in task.components.items()
         }
         self._system1 = self._asked[SYSTEM1]
-        self._coupled = [a for name, a in self._asked.items() if name != SYSTEM1 and not a.period_s]
+        self._coupled = [a for a in self._asked.values() if a.is_coupled]
         self._periodic = [(a, a.patience_s) for a in self._asked.values() if a.period_s]
         self._planned = self._asked_under_plan = False
 
@@ -116,15 +119,16 @@ class Ledger:
         """To a request that waits. Those before it are overtaken."""
         asked = self._asked[component]
         waits_s = asked.waits_s
-        asked.last_sent_s = waits_s.get(sequence, math.nan)
-        latency_s = now_s - asked.last_sent_s
-        asked.in_order = latency_s <= asked.slo_s
+        asked.last_sent_s = sent_s = waits_s.get(sequence, math.nan)
+        latency_s = now_s - sent_s
+        asked.in_order = in_order = latency_s <= asked.slo_s
         while waits_s and (oldest := next(iter(waits_s))) <= sequence:
             del waits_s[oldest]
-        if asked.last_sent_s >= self._warm_up_s:
-            asked.tally.latencies_s.append(latency_s)
-            asked.tally.within += asked.in_order
-        if asked in self._coupled:
+        if sent_s >= self._warm_up_s:
+            tally = asked.tally
+            tally.latencies_s.append(latency_s)
+            tally.within += in_order
+        if asked.is_coupled:
             self._planned = all(plan.in_order for plan in self._coupled)
 
     def executed(self, now_s: float) -> None:

@@ -18,6 +18,7 @@ from ros2_rfm_serving.profiles import (
     MeasuredService,
     ProcessorSharing,
     SteppedService,
+    unit_mean_factors,
 )
 from ros2_rfm_serving.server import Work
 from ros2_rfm_serving.server.dispatch import StepCosts
@@ -115,12 +116,12 @@ class SharedGpu:
         self.engine = EmulatedEngine(spec, lambda num_requests: 0.0, lambda seconds: None, unsure)
         self.max_concurrent = law.max_concurrent
         self._law, self._events, self._stragglers = law, world.events, stragglers
-        self._rng = np.random.default_rng(spec.seed)
+        self._works = unit_mean_factors(law.jitter, np.random.default_rng(spec.seed))
         self.forget()
 
     def start(self, work: Work, run: Run, done: Done) -> None:
         self._ends[work] = (run, done)
-        self._sharing.add(work, self._events.now_s, self._law.draw_work(self._rng) * self._stragglers.factor())
+        self._sharing.add(work, self._events.now_s, next(self._works) * self._stragglers.factor())
         self._sleep()
 
     def forget(self) -> None:

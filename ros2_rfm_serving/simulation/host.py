@@ -123,7 +123,6 @@ class Host:
     # --- what arrives ---
 
     def receive(self, request: ObservationRequest) -> None:
-        self._traffic.travelling -= 1
         if not self._up:
             self._traffic.lost += 1
             return
@@ -258,7 +257,7 @@ class Host:
             if self._rounds and not tier:
                 self._rounds.serve()
                 continue
-            while work := server.begin(now_s, tier):
+            while (work := server.begin(now_s, tier)) is not None:
                 self.begun(work)
                 gpu.start(work, server.run, self._return if tier else self.ended)
         looks_s = server.look_again_s
@@ -298,24 +297,27 @@ class Host:
         if work not in self._in_progress:
             return  # a crash was faster
         self._in_progress.remove(work)
-        self._num_own -= not work.tier
-        if not work.tier and not self._num_own:
-            self._count_busy()
+        if not work.tier:
+            self._num_own -= 1
+            if not self._num_own:
+                self._count_busy()
         now_s, traffic = self._events.now_s, self._traffic
         replies = self._server.complete(work, answers, now_s)
         traffic.dropped += len(work.batch) - len(replies)
-        if now_s >= self._warm_up_s:
-            self.tally.latencies_s += [reply.served.queue_wait_s + reply.served.inference_s for reply in replies]
+        for reply in replies if now_s >= self._warm_up_s else ():
+            served = reply.served
+            self.tally.latencies_s.append(served.queue_wait_s + served.inference_s)
         self._serve()
         for reply in replies:
             client = self.clients[reply.id.robot]
             copies = client.wire.deliveries(DOWN, now_s)
-            traffic.sets_out(len(copies), anew=False)
             if copies is AT_ONCE:
                 client.receive(reply)
                 continue
+            traffic.sets_out(len(copies), anew=False)
             for copy in copies:
-                self._events.soon(copy.delay_s, client.receive, corrupt(reply, self._faults_rng) if copy.corrupt else reply)
+                damaged = corrupt(reply, self._faults_rng) if copy.corrupt else reply
+                self._events.soon(copy.delay_s, traffic.arrives, client.receive, damaged)
 
     def _count_busy(self) -> None:
         self.tally.busy_s += max(0.0, self._events.now_s - max(self._busy_since_s, self._warm_up_s))

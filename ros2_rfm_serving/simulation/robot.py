@@ -198,20 +198,21 @@ class SimulatedRobot:
     # --- what arrives ---
 
     def receive(self, reply: Reply) -> None:
-        self._traffic.travelling -= 1
+        traffic, now_s = self._traffic, self._events.now_s
         if not self._there:
-            self._traffic.lost += 1
+            traffic.lost += 1
             return
-        if not self.brain.reply(reply, self._events.now_s):
-            self._traffic.late += 1
+        if not self.brain.reply(reply, now_s):
+            traffic.late += 1
             return
-        component = reply.id.component
-        self._traffic.answered += 1
-        self._ledger.answered(component, self._events.now_s, reply.id.sequence)
+        identity = reply.id
+        component = identity.component
+        traffic.answered += 1
+        self._ledger.answered(component, now_s, identity.sequence)
         if component == SYSTEM1:
             self._fresh = True
         if component in self._goal_coupled:
-            self._tick(self._events.now_s)  # it has something to do now
+            self._tick(now_s)  # it has something to do now
         self._react()
 
     def server_seen(self, server: str) -> None:
@@ -262,14 +263,14 @@ class SimulatedRobot:
             self._react()
 
     def _tick(self, now_s: float) -> None:
-        command, requests, opens, resets = self.brain.tick(Sensors(STATE, now_s, (), now_s), now_s)
-        for server, opening in opens:
+        tick = self.brain.tick(Sensors(STATE, now_s, (), now_s), now_s)
+        for server, opening in tick.opens:
             self._open(server, opening, now_s)
-        for reset in resets:
+        for reset in tick.resets:
             self._reset(reset, now_s)
-        for server, request in requests:
+        for server, request in tick.requests:
             self._send(server, request, now_s)
-        if command is not None and self._fresh:
+        if tick.command is not None and self._fresh:
             self._fresh = False
             self._ledger.executed(now_s)
             self.stay.executed(now_s)
@@ -283,13 +284,14 @@ class SimulatedRobot:
     def _send(self, server: str, request: ObservationRequest, now_s: float) -> None:
         self._ledger.sent(request.id.component, now_s, request.id.sequence)
         copies = self.wire.deliveries(UP, now_s)
-        self._traffic.sets_out(len(copies), anew=True)
         if copies is AT_ONCE:
+            self._traffic.sent += 1
             self._hosts[server].receive(request)
             return
+        self._traffic.sets_out(len(copies), anew=True)
         for copy in copies:
             damaged = corrupt(request, self._faults_rng) if copy.corrupt else request
-            self._events.soon(copy.delay_s, self._hosts[server].receive, damaged)
+            self._events.soon(copy.delay_s, self._traffic.arrives, self._hosts[server].receive, damaged)
 
     def _open(self, server: str, opening: SessionRequest, now_s: float) -> None:
         for copy in self.wire.deliveries(UP, now_s, reliable=True):

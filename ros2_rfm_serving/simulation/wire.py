@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import bisect
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ros2_rfm_serving.faults import Delivery, Direction, FaultyWire
 from ros2_rfm_serving.simulation.conditions import Network
 
 AT_ONCE = (Delivery(0.0),)
+Message = TypeVar("Message")
 
 
 @dataclass(slots=True)
@@ -30,6 +33,11 @@ class Traffic:
     """By the server: for a newer one, with a session that ended, or when it crashed."""
     travelling: int = 0
     """On the wire now, request or reply."""
+
+    def arrives(self, receive: Callable[[Message], None], message: Message) -> None:
+        """What has set out. Where there is nothing to travel through, it does neither."""
+        self.travelling -= 1
+        receive(message)
 
     def sets_out(self, num_copies: int, *, anew: bool) -> None:
         """A request (`anew`) or a reply to one, in as many copies as the network delivers."""

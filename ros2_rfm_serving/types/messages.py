@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from ros2_rfm_serving.types.arrays import NO_ROWS, NO_UPDATES, NO_VALUES, Array, Image, empty
 from ros2_rfm_serving.types.contracts import Conditioning, Guidance, Horizon, Pipelining
-from ros2_rfm_serving.types.record import record
+from ros2_rfm_serving.types.record import record, sealed
 
 
+@sealed
 @dataclass(frozen=True, slots=True)
 class RequestId:
     """Correlates a reply with its request. A reply counts only if all of it matches the latest request."""
@@ -66,6 +67,7 @@ class ObservationRequest:
     episode_start: bool = False
 
 
+@sealed
 @dataclass(frozen=True, slots=True)
 class InferenceRequest:
     """One row of a batch, decoded: what an engine sees."""

@@ -79,7 +79,6 @@ class ReplayedRobot:
     # --- what arrives ---
 
     def receive(self, reply: Reply) -> None:
-        self._traffic.travelling -= 1
         if self._there and self.brain.reply(reply, self._events.now_s):
             self.log.answered(reply.id.component, self._events.now_s)
 
@@ -184,7 +183,7 @@ class ReplayedRobot:
         copies = self.wire.deliveries(Direction.UP, now_s)
         self._traffic.sets_out(len(copies), anew=True)
         for copy in copies:
-            self._events.soon(copy.delay_s, self._hosts[server].receive, request)
+            self._events.soon(copy.delay_s, self._traffic.arrives, self._hosts[server].receive, request)
 
     def _open(self, server: str, opening: SessionRequest, now_s: float) -> None:
         for copy in self.wire.deliveries(Direction.UP, now_s, reliable=True):

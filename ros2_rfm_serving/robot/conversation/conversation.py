@@ -96,37 +96,38 @@ class Conversation:
     def ask(self, sensors: Sensors | None, told: Told, episode: int, step_ends_s: float, now_s: float) -> Requests:
         """Whoever is due. While the robot is stopped, those that go with actions are asked only if their answer is waited for."""
         self.no_request = ""
-        requests = []
+        requests: list[tuple[str, ObservationRequest]] = []
         for link in self.links.all:  # one after the other: asking System 1 may make another call due
-            if (link.ready_s > now_s or self._is_early(link, step_ends_s, now_s)) and link.asked_again is None:
+            early = link.ready_s > now_s or (link.goal_coupled and self._ask_s(link, step_ends_s) > now_s)
+            if early and link.asked_again is None:
                 continue
             if problem := self._sensor_problem(sensors, now_s):
                 self.no_request = problem
                 break
             assert sensors is not None
             requests.append((link.server, self._request(link, sensors, told, episode, now_s)))
-        return tuple(requests)
-
-    def _is_early(self, link: Link, step_ends_s: float, now_s: float) -> bool:
-        """For one that is ready."""
-        return link.goal_coupled and self._ask_s(link, step_ends_s) > now_s
+        return tuple(requests) if requests else ()
 
     def ask_again(self, request: RequestId) -> bool:
         """The server has let it grow stale and wants a newer observation before it answers. False: it is not waited for."""
         link = self.links.get(request.component)
         return link is not None and link.ask_again(request)
 
-    def next_ask_s(self, step_ends_s: float, *, asking: bool, before_s: float = math.inf) -> float:
+    def next_ask_s(self, step_ends_s: float, asking: bool, before_s: float) -> float:
         """The earliest time at which a link has something to do, `before_s` at the latest. asking: a task runs, and nothing hinders
         it from asking."""
         next_s, links = before_s, self.links
         for link in links.all:
-            next_s = link.deadline_s if link.deadline_s < next_s else next_s
-            if asking and link.ready_s < next_s:  # it is not asked before
-                link_s = self._ask_s(link, step_ends_s) if link.goal_coupled else link.ready_s
-                next_s = link_s if link_s < next_s else next_s
-            if asking and link.asked_again is not None:
+            if (deadline_s := link.deadline_s) < next_s:
+                next_s = deadline_s
+            if not asking:
+                continue
+            if link.asked_again is not None:
                 return -math.inf
+            if (ask_s := link.ready_s) < next_s:  # it is not asked before
+                if link.goal_coupled:
+                    ask_s = self._ask_s(link, step_ends_s)
+                next_s = ask_s if ask_s < next_s else next_s
         for link in links.closed:
             next_s = min(next_s, links.open_s(link))
         return next_s

@@ -7,7 +7,7 @@ import sys
 
 from ros2_rfm_serving.robot.config import RobotConfig
 from ros2_rfm_serving.robot.conversation.calls import CoupledCalls
-from ros2_rfm_serving.robot.conversation.link import Link
+from ros2_rfm_serving.robot.conversation.link import Link, steps_of
 from ros2_rfm_serving.robot.conversation.links import Links
 from ros2_rfm_serving.robot.motion.action_queue import ActionQueue
 from ros2_rfm_serving.types import Conditioning
@@ -74,6 +74,10 @@ class Due:
         if self._conditioning is PREFIX:
             return link.contract.max_inference_delay_steps
         return link.contract.chunk_length - 1
+
+    def steps(self, latency_s: float) -> int:
+        """That are executed meanwhile."""
+        return steps_of(latency_s, self._rate_hz)
 
     def forget(self) -> None:
         """Another session: its delay is not known yet."""

@@ -59,8 +59,9 @@ class Flight:
     def seen(self, asked: InFlight, ended_with: int | None) -> InFlight | None:
         """What the last steps of its answer saw, as that says; None: it cannot have: never sent in this session and episode, older
         than the request, or older than what an earlier answer saw."""
-        sequence = asked.id.sequence if ended_with is None else ended_with
-        return self._sent.get(sequence) if sequence >= max(asked.id.sequence, self._seen) else None
+        own = asked.id.sequence
+        sequence = own if ended_with is None else ended_with
+        return self._sent.get(sequence) if sequence >= own and sequence >= self._seen else None
 
     def add(self, request: InFlight) -> None:
         self.waited[request.id.sequence] = self._sent[request.id.sequence] = request
@@ -78,7 +79,10 @@ class Flight:
         waited = self.waited
         while waited and (oldest := next(iter(waited))) <= sequence:
             del waited[oldest]
-        self._prune()
+        if waited:
+            self._prune()
+        else:
+            self._sent.clear()
 
     def clear(self) -> None:
         self.waited.clear()

@@ -270,8 +270,7 @@ class Link:
 
     def _allow(self) -> None:
         """From when on something may be asked next."""
-        may_ask = self.state is OPEN and len(self._flight.waited) < self.depth
-        self.ready_s = self.next_send_s if may_ask else math.inf
+        self.ready_s = self.next_send_s if self.state is OPEN and len(self._flight.waited) < self.depth else math.inf
 
     def _late_s(self) -> float:
         in_time = self._flight.sent_after(self._late_through)
@@ -347,19 +346,20 @@ class Link:
 
     def accept(self, reply: Reply, now_s: float) -> Answered | str:
         """What the reply answers, or the counter under which it is dropped."""
-        if self.state is not OPEN or reply.id.session_epoch != self.epoch:
+        identity, flight = reply.id, self._flight
+        if self.state is not OPEN or identity.session_epoch != self.epoch:
             return "stale_epoch"
-        asked = self._flight.find(reply.id)
+        asked = flight.find(identity)
         if asked is None:
-            newest = self._flight.newest
-            return "stale_episode" if newest and reply.id.episode != newest.id.episode else "late_or_duplicate"
+            newest = flight.newest
+            return "stale_episode" if newest and identity.episode != newest.id.episode else "late_or_duplicate"
         if self.contract is None or reply.model_hash != self.contract.model_hash:
             return "wrong_model"
-        seen = self._flight.seen(asked, reply.ended_with if isinstance(reply, Chunk) else None)
+        seen = flight.seen(asked, reply.ended_with if isinstance(reply, Chunk) else None)
         if seen is None:
             return "wrong_context"
         answered = Answered(asked, seen)
-        self._flight.answered(answered)
+        flight.answered(answered)
         self._answered()
         self.timeouts, self.last_reply_s = 0, now_s
         if not self._first_reply or self.config.counts_first_latency:  # it may include warm-up

@@ -106,7 +106,8 @@ class Links:
                     link.server_returns(now_s)
                 self._fail_over(link)
             self._settle()
-        self.watch_s = min(self.watch_s, self.servers.check_s)
+        check_s = self.servers.check_s
+        self.watch_s = check_s if check_s < self.watch_s else self.watch_s
         return new
 
     def server_loads(self, server: str, now_s: float) -> bool:
@@ -218,12 +219,14 @@ class Links:
             for server in self.servers.silent(now_s):
                 self.server_lost(server, f"{server} is silent for {self._config.server_timeout_s:g} s", now_s)
         overdue: list[tuple[Link, Overdue]] = []
+        watch_s = self.servers.check_s
         for link in self.all:
             if now_s >= link.deadline_s:
                 while now_s >= link.deadline_s and (found := link.check(now_s)) is not Overdue.NOTHING:
                     overdue.append((link, found))
                 self._settle()
-        self.watch_s = min([link.deadline_s for link in self.all] + [self.servers.check_s])
+            watch_s = link.deadline_s if link.deadline_s < watch_s else watch_s
+        self.watch_s = watch_s
         return overdue
 
     def open_s(self, link: Link) -> float:

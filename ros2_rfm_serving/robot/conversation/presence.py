@@ -40,8 +40,8 @@ class Presence:
 
     def seen(self, server: str, now_s: float) -> bool:
         """True when it was not ready before."""
-        self._silent_at_s[server] = now_s + self._timeout_s
-        self.check_s = min(self.check_s, self._silent_at_s[server])  # of a ready one too: its time may have become shorter
+        self._silent_at_s[server] = silent_at_s = now_s + self._timeout_s
+        self.check_s = silent_at_s if silent_at_s < self.check_s else self.check_s  # of a ready one too: it may have less time now
         if server in self.ready:
             return False
         self._expected.discard(server)

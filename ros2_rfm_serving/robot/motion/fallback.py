@@ -128,7 +128,6 @@ class FallbackLadder:
         """Something was commanded since it last stood."""
         return self._now is not None
 
-    @property
     def motion(self) -> Motion | None:
         """Of the rung that it is on; None: on none."""
         return self._rung.motion if self._to_pose is not None and self._rung is not None else None
@@ -143,7 +142,7 @@ class FallbackLadder:
         """What makes the robot stand if it is the last thing that it is told; None: nothing needs to be said."""
         return self._stop
 
-    def commanded(self, command: Array, *, begins: bool = True) -> None:
+    def commanded(self, command: Array, begins: bool = True) -> None:
         """An action was executed, or one more part of it: the ladder begins anew from there. The way to the first one, in however
         many parts, is no motion to run on with: of one action after each stall it would make an ever larger one."""
         if begins:
@@ -171,7 +170,7 @@ class FallbackLadder:
         self._before = self._last = self._now = self._to_pose = self._rung = None
         self._will_set_out = True
 
-    def command(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
+    def command(self, positions: Array | None, now_s: float, to_pose: bool = False) -> Array | None:
         """[A] for this control period; None: nothing. positions: [A] measured, for the safe pose."""
         if self._now is None and not to_pose:
             self._to_pose = None
@@ -182,7 +181,7 @@ class FallbackLadder:
             self._to_pose, self._began_s, self._reached, self._rung = to_pose, now_s, False, None
             self._last, self._will_set_out = self._now, True
         elapsed_s = now_s - self._began_s
-        for rung in rungs[:-1]:
+        for rung in rungs[:-1] if len(rungs) > 1 else ():
             if elapsed_s < rung.duration_s:
                 return self._on(rung, elapsed_s, positions)
             elapsed_s -= rung.duration_s

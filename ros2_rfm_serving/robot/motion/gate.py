@@ -108,10 +108,10 @@ class ChunkGate:
         self._judge_units()
 
     def _judge_units(self) -> None:
-        share = 100.0 * self._clamped / max(1, self._values)
-        wrong = self._chunks >= JUDGED_AFTER and self._clamped > self._config.max_clamped * self._values
-        said = f"{share:.0f} % of the first {self._chunks} chunks' values are beyond the limits: the units are wrong"
-        self.units = said if wrong else ""
+        self.units = ""
+        if self._chunks >= JUDGED_AFTER and self._clamped > self._config.max_clamped * self._values:
+            share = 100.0 * self._clamped / max(1, self._values)
+            self.units = f"{share:.0f} % of the first {self._chunks} chunks' values are beyond the limits: the units are wrong"
 
 
 def _beyond(values: Values, most: tuple[float, ...]) -> bool:

@@ -31,6 +31,13 @@ STANDS_AFTER_PERIODS = 1.3
 class Motor:
     """Every command leaves through here, within limits. `queue` holds what is to be executed."""
 
+    __slots__ = (  # of more than 30 attributes Python would look up each in a dict, and a tick asks for many
+        *("queue", "ladder", "gate", "gate_warnings", "smoothness", "staleness_s", "stalenesses", "horizons", "step_ends_s"),
+        *("chunk_began_s", "by", "obstacle", "pace", "_trained", "_began_s", "_config", "_refused", "_period_s", "_step_s"),
+        *("_parts", "_interpolator", "_shaper", "_observed_s", "_at_seam", "_eased_steps", "_last", "_at_rest", "_held"),
+        *("_interrupted", "_seen", "_is_steady", "_owed_s", "_wanted"),
+    )
+
     def __init__(self, config: RobotConfig, refused: Counter[str]) -> None:
         """Raises: `ConfigurationError` when limits or ladder do not fit the robot."""
         self.queue = ActionQueue(len(config.action_names), replace=config.replace_queue, compatibility=config.compatibility)
@@ -138,7 +145,8 @@ class Motor:
         moved = min(max(real_delay, 0), max(self.queue.mark - mark, 0))
         rows = robot[moved:] if self._config.replace_queue else robot
         refused, warned = self.gate.admit(rows, self._executed_last if self._config.replace_queue else None)
-        self.gate_warnings.update(warned)
+        if warned:
+            self.gate_warnings.update(warned)
         if refused:
             return refused
         origin = Origin(chunk.id, chunk.server, chunk.model_hash, chunk.ended_with, begun_s)
@@ -169,12 +177,9 @@ class Motor:
         """rows_left: that are going to be executed."""
         executed = self.queue.executed_of_chunk
         ends_s = self._began_s + self._step_s + rows_left * self._step_s
-        return ExecutionReport(
-            executed_steps=executed,
-            executing_s=now_s - self.chunk_began_s if executed else 0.0,
-            remaining_s=ends_s - now_s if math.isfinite(ends_s) else 0.0,
-            last_wait_s=last_wait_s,
-        )
+        executing_s = now_s - self.chunk_began_s if executed else 0.0
+        remaining_s = ends_s - now_s if math.isfinite(ends_s) else 0.0
+        return ExecutionReport(executed, executing_s, remaining_s, last_wait_s)
 
     def drop_stale_step(self, now_s: float) -> None:
         """Nor is the rest of one, nor that of one that stood still on its way."""
@@ -183,10 +188,6 @@ class Motor:
         if self._observed_s < now_s - self._config.max_action_age_s or self._was_told_long_ago(now_s):
             self._interpolator.clear()
             self._refused["stale_action"] += 1
-
-    def has_stale(self, now_s: float) -> bool:
-        """The next row comes from too old an observation."""
-        return self.queue.is_older_than(now_s - self._config.max_action_age_s)
 
     def drop_stale(self, now_s: float) -> None:
         """No action is executed whose observation is too old (Remote-RTC §9.2); what comes from a newer one stays."""
@@ -239,12 +240,12 @@ class Motor:
         part = self._interpolator.next(self._periods(now_s, self._period_s))
         assert part is not None
         self.by = PART
-        return self._shaped(part, now_s, begins=False)
+        return self._shaped(part, now_s, False)
 
     def step(self, positions: Array | None, now_s: float) -> Array | None:
         """[A] the next action of the queue, or the first part of the way to it; None: it must not be executed.
         positions: [A] measured, where a robot that stands sets out from."""
-        if not self._set_out(positions, now_s, anew=self._interrupted):
+        if not self._set_out(positions, now_s, self._interrupted):
             self.step_ends_s = now_s + (0.0 if self._config.tick_is_step else self._period_s)
             return None
         observed_s = self.queue.observed_s
@@ -271,7 +272,7 @@ class Motor:
             part = self._interpolator.next()
             assert part is not None
             action = part
-        return self._shaped(action, now_s, begins=True)
+        return self._shaped(action, now_s, True)
 
     def _periods(self, now_s: float, length_s: float) -> int:
         """Rows, or parts of a step, that this command stands for: more than one where the robot always ticks more slowly than it
@@ -297,11 +298,11 @@ class Motor:
 
     def fall_back(self, positions: Array | None, now_s: float, *, to_pose: bool = False) -> Array | None:
         """[A] what the ladder says for this period; None: nothing."""
-        self._interpolator.clear()
+        self._interpolator.pending = 0
         if self._was_told_long_ago(now_s):
             self.ladder.stood()
-        command = self.ladder.command(self._known(positions), now_s, to_pose=to_pose)
-        self.by = RUNG if self.ladder.motion else STAND if command is not None else NOTHING
+        command = self.ladder.command(None if positions is None else self._known(positions), now_s, to_pose)
+        self.by = RUNG if self.ladder.motion() else STAND if command is not None else NOTHING
         if command is not None and not self._set_out(positions, now_s):
             command = None
         if command is not None:
@@ -315,6 +316,10 @@ class Motor:
         """The end of the ladder has been reached, and braking within the limits is over."""
         braked = self._config.command_type is not VELOCITY or self._shaper is None or self._shaper.at_rest
         return braked and self.ladder.stands(now_s)
+
+    def is_in_safe_state(self, now_s: float) -> bool:
+        """In its pose, where it has one."""
+        return not self.ladder.has_pose or self.ladder.stands(now_s, to_pose=True)
 
     def stop_command(self) -> Array | None:
         """[A] what makes the robot stand, whatever it did; None: saying nothing does. No ladder is gone down after that."""
@@ -367,7 +372,7 @@ class Motor:
         silent_s = self.pace.since_s(now_s)
         return silent_s > self._config.max_observation_age_s and silent_s > 2.0 * self._step_s
 
-    def _set_out(self, positions: Array | None, now_s: float, *, anew: bool = False) -> bool:
+    def _set_out(self, positions: Array | None, now_s: float, anew: bool = False) -> bool:
         """A robot that stands, or whose last command is long ago, sets out from where it is measured to be, whatever it was told
         before. False: it must not, because nobody knows where that is, or because its limits are out of reach from there."""
         moves = self._config.command_type is POSITION
@@ -406,10 +411,10 @@ class Motor:
         fits = positions is not None and np.shape(positions) == (len(self._config.action_names),) and np.isfinite(positions).all()
         return positions if fits else None
 
-    def _shaped(self, command: Array, now_s: float, *, begins: bool) -> Array:
+    def _shaped(self, command: Array, now_s: float, begins: bool) -> Array:
         command = self._limited(command, now_s)
-        self.ladder.commanded(command, begins=begins)
-        self.smoothness.commanded(command, at_seam=self._at_seam)
+        self.ladder.commanded(command, begins)
+        self.smoothness.commanded(command, self._at_seam)
         self._at_seam = False
         return command
 

@@ -41,7 +41,7 @@ class Smoothness:
             still = self._before[0] if self._stays else self._zero
             self.commanded(still if command is None else command, at_seam=False)
 
-    def commanded(self, command: Array, *, at_seam: bool) -> None:
+    def commanded(self, command: Array, at_seam: bool) -> None:
         before = self._before
         if not len(command):
             return

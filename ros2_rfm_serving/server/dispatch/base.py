@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ros2_rfm_serving.server.dispatch.flight import Flight
 from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
 from ros2_rfm_serving.server.dispatch.waiting import Waiting
 from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.types.record import record
 
 
 @dataclass(slots=True)
@@ -44,7 +44,8 @@ class EngineView:
         return max(0.0, self.free_s - now_s) + position // rows * self.latency_s(rows)
 
 
-class Selection(NamedTuple):
+@record(frozen=True, slots=True)
+class Selection:
     """What runs now, and if nothing does, when to look again should nothing new arrive before."""
 
     batch: Sequence[Waiting]

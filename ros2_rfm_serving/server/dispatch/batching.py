@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ros2_rfm_serving.server.dispatch.base import NOTHING, EngineView, Selection
+from ros2_rfm_serving.server.dispatch.base import EngineView, Selection
 from ros2_rfm_serving.server.dispatch.entering import joining
 from ros2_rfm_serving.server.dispatch.waiting import Waiting
 
@@ -33,7 +33,7 @@ def worth_waiting(ranked: Sequence[Waiting], engine: EngineView, now_s: float, a
     saved_s = engine.latency_s(num) + engine.latency_s(1) - engine.latency_s(num + 1)
     deadline_s = min(min(w.starves_s, w.due_s) for w in ranked)
     if next_s - now_s < saved_s and next_s + engine.latency_s(num + 1) <= deadline_s:
-        return NOTHING._replace(look_again_s=next_s)
+        return Selection((), next_s)
     return Selection(ranked)
 
 

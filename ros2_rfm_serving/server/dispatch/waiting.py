@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.types import InferenceRequest
+from ros2_rfm_serving.types.record import sealed
 
 
-class Waiting(NamedTuple):
+@sealed
+@dataclass(frozen=True, eq=False, slots=True)
+class Waiting:
     """A decoded request in its session's mailbox. Instants are seconds on the server's clock."""
 
     request: InferenceRequest

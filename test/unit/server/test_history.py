@@ -141,7 +141,7 @@ def test_the_wait_is_that_of_algorithm_1_over_the_full_record(
         begun_s = now_s + queued_s
         now_s = begun_s + served_s
         generated = Interval(begun_s, now_s)
-        history.generated(*generated)
+        history.generated(begun_s, now_s)
     # Algorithm 1, lines 2-6
     expected_s = 0.0
     for (g, e), (next_g, next_e) in pairwise(record):

@@ -402,7 +402,7 @@ def test_the_load_is_the_busy_share_of_the_window(works: list[tuple[float, float
         figures.ended(now_s, (busy_s,))
         busy.append((now_s, busy_s))
     inside = sum(b for end_s, b in busy if end_s >= now_s - 10.0)
-    assert figures.load == pytest.approx(min(1.0, inside / 10.0))
+    assert figures.load() == pytest.approx(min(1.0, inside / 10.0))
 
 
 class Choosy(FakeEngine):

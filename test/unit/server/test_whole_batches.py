@@ -36,7 +36,7 @@ def chosen(law: Laws, requests: Sequence[Waiting], num_sessions: int = 1000) -> 
 
 def asking(**changes: Any) -> Waiting:
     one = waiting()
-    return one._replace(request=replace(one.request, **changes))
+    return replace(one, request=replace(one.request, **changes))
 
 
 class Learning(Rig):
@@ -98,7 +98,7 @@ def test_a_batch_that_runs_fills_the_server_and_is_seen_when_it_does_not_come_ba
     rig.ask("r2")
     assert rig.server.begin(rig.clock()) is None
     assert rig.server.stalled_s(work.begun_s + 5.0) == pytest.approx(5.0)
-    assert not rig.server.is_idle and rig.server.brain.lanes[0].view.free_s > work.begun_s and not rig.server.brain.lanes[0].rests
+    assert not rig.server.is_idle and rig.server.brain.lanes[0].view.free_s > work.begun_s and not rig.server.brain.lanes[0].rests()
     replies = rig.server.complete(work, rig.server.run(work), rig.clock())
     assert robots(replies) == ["r1"] and robots(rig.until_it_sleeps()) == ["r2"]
 

@@ -54,7 +54,7 @@ def noted() -> Iterator[list[str]]:
 
     def tick(brain: RobotBrain, sensors: Any, now_s: float) -> Any:
         decided = ticks(brain, sensors, now_s)
-        if decided.command is not None or decided[1:] != ((), (), ()):
+        if decided.command is not None or decided.requests or decided.opens or decided.resets:
             asked = [(server, request.id, request.report, request.inference_delay_steps) for server, request in decided.requests]
             why = brain.why._replace(limited_from=None) if decided.command is not None else ""
             notes.append(f"{brain.config.name} {now_s!r} {why} {asked} {decided.opens} {decided.resets}")
