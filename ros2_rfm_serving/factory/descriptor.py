@@ -389,6 +389,11 @@ class Factory(Section):
         return frozenset(group.gpu_type for group in self.server_cluster if group.batching == CONTINUOUS)
 
     @property
+    def dispatch(self) -> dict[str, str]:
+        """GPU type -> the order in which its servers take those who wait; of groups that differ, the first one's."""
+        return {group.gpu_type: group.dispatch for group in reversed(self.server_cluster)}
+
+    @property
     def groups(self) -> dict[str, ServerCluster]:
         """Server -> the group that declares it."""
         groups = [group for group in self.server_cluster for _ in range(group.num_servers)]

@@ -225,6 +225,7 @@ def problem_of(
         memory_gb=memory,
         load_s=load,
         continuous=factory.continuous,
+        dispatch=factory.dispatch,
         seen=seen,
         declared=declared,
         previous=previous,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.descriptor import ExecutionMode
+from ros2_rfm_serving.factory.descriptor import ExecutionMode, Network
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.slo import Slo, slo_of
 from ros2_rfm_serving.types import Schedule
@@ -62,6 +62,13 @@ class TaskClass:
     """Of the network, mean, where execution overlaps it: part of every wait."""
     class_floor_hz: float = 0.0
     """Of all its robots together, where that is what was declared: the fewer they are, the higher is `floor_hz`."""
+    network: Network = field(default_factory=Network)
+    """Whose mean is in `cycle_s` or `round_trip_s`."""
+
+    @property
+    def execution_s(self) -> float:
+        """t_act alone."""
+        return self.cycle_s if self.overlapped else self.cycle_s - self.network.mean_s * sum(d.calls for d in self.demands)
 
     @property
     def max_rate_hz(self) -> float:
@@ -102,6 +109,8 @@ class Problem:
     load_s: Mapping[tuple[str, str], float]
     continuous: frozenset[str] = frozenset()
     """GPU types whose servers batch continuously what can be batched in both ways."""
+    dispatch: Mapping[str, str] = field(default_factory=dict)
+    """GPU type -> in which order servers take those who wait (`server/dispatch/`)."""
     seen: Seen = AS_DECLARED
     declared: Mapping[str, str] = field(default_factory=dict)
     """Name -> GPU type, of all servers that live; in `servers`, one that is slower or faster than others of its type has its
@@ -163,14 +172,15 @@ def task_classes(factory: Factory, num_robots: Mapping[str, int], seen: Seen = A
 
 def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, ...], seen_s: float | None) -> TaskClass:
     """seen_s: execution time of what is executed of a chunk, where it is not as declared."""
-    task, round_trip_s = factory.tasks[name], factory.network_of(name).mean_s
+    task, network = factory.tasks[name], factory.network_of(name)
     overlapped = task.execution.mode is ExecutionMode.ASYNC
-    cycle_s = (seen_s or task.cycle_period_s) + (0.0 if overlapped else round_trip_s * sum(d.calls for d in demands))
+    cycle_s = (seen_s or task.cycle_period_s) + (0.0 if overlapped else network.mean_s * sum(d.calls for d in demands))
     return TaskClass(
         name=name,
         num_robots=count,
         cycle_s=cycle_s,
-        round_trip_s=round_trip_s if overlapped else 0.0,
+        round_trip_s=network.mean_s if overlapped else 0.0,
+        network=network,
         value=task.value,
         class_floor_hz=task.class_floor_hz,
         floor_hz=task.floor_hz(count) or min(LEAST_SHARE / cycle_s, LEAST_HZ),

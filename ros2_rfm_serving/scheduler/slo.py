@@ -26,6 +26,11 @@ class Slo(NamedTuple):
     """Of a round trip, at the percentile."""
 
     @property
+    def near(self) -> Slo:
+        """Without the network."""
+        return self._replace(travel_s=0.0, far_s=0.0)
+
+    @property
     def told_s(self) -> float:
         """As routes say it; 0: none is declared."""
         return self.promised_s if math.isfinite(self.promised_s) else 0.0

@@ -9,8 +9,8 @@ together, whichever carries more; robots that cannot saturate their server are n
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
@@ -19,10 +19,11 @@ from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement
 from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, groups_of, tidy, typical_hz
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
 from ros2_rfm_serving.scheduler.policies.search import Candidate, Search
-from ros2_rfm_serving.scheduler.prediction.bound import Bound, Share, whole_mix
+from ros2_rfm_serving.scheduler.prediction.bound import Bound, Share, upper_bound, whole_mix
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import equilibrium
+from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
@@ -37,8 +38,10 @@ THOROUGH_MIXES, MIXES = ((0.0, True), (0.0, False)), ((1.0, False), (0.0, False)
 obligations or not. A large factory is content with the first mix that there is."""
 SEARCH_SHARE, ROSA_SHARE = 0.5, 1.5
 """Of the budget: when ROSA's search begins, and when it must end. It ends by itself as soon as it cannot find anything better."""
-QUEUE_WORK = 0.02
-"""Of one server's closed queue, in units of `Budget`."""
+TUNED = 3
+"""Schedules with caps, and without, whose robots' queues are looked at in vain, or whose caps are found by them."""
+DIGITS = 6
+"""Of objectives that count as equal."""
 ROSA_UP_TO_SERVERS = 16
 """Larger factories do without ROSA's schedule: its search takes longer than ours."""
 
@@ -55,6 +58,8 @@ class BestSchedule:
     """False: robots send as soon as they can, and the rates are where they settle."""
     complete: bool = True
     """False: the work that was allowed is done, and there may be a better one."""
+    tuned: Operation | None = None
+    """By the robots' own queues (see `own_queues`); None: by the curves."""
 
     @property
     def objective(self) -> float:
@@ -67,7 +72,21 @@ def solve(problem: Problem, curves: Curves, bound: Bound, budget: Budget, rate_c
     rate_control: False, of schedules without caps the best one that keeps every SLO; where none does, that with caps goes without.
     """
     found = _Best(problem, curves, bound, budget).run(rate_control)
-    return replace(found, capped=False) if found and rate_control is False else found
+    return replace(found, capped=False, tuned=None) if found and rate_control is False else found
+
+
+def operated(found: BestSchedule, planned: Curves, curves: Curves) -> Operation:
+    """Caps as high as every SLO allows; nobody who needs none has one."""
+    if found.tuned:
+        return replace(found.tuned, complete=found.complete)
+    operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, complete=found.complete)
+    if not found.capped:
+        return operation
+    search = RateSearch(found.problem, planned, found.hosts)
+    paces = self_paced(found.problem, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
+    lifted = zip(search.caps(found.rates), paces, found.problem.classes, strict=True)
+    caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in lifted)
+    return replace(operation, caps=caps, rates=found.rates, paces=paces)
 
 
 class _Best:
@@ -81,8 +100,34 @@ class _Best:
         self._uncapped: list[BestSchedule] = []
         """Where all robots settle without caps: whether SLOs are kept there is not known yet."""
         self._complete = True
+        self._far = any(demand.slo.travel_s for demand in problem.demands)
 
     def run(self, rate_control: bool | None) -> BestSchedule | None:
+        options = self._options(rate_control)
+        unsure = max((o for o in options if o.capped), key=lambda option: option.objective, default=None)
+        """By the curves alone."""
+        complete = self._complete and not self._budget.expired()
+        chosen = self._chosen(options)
+        if self._far and self._budget.work:
+            near = self._near()
+            found = self._chosen([_of(self._problem, option) for option in near._options(rate_control)])
+            chosen = max((one for one in (chosen, found) if one), key=lambda one: one.objective, default=None)
+            complete &= near._complete and not near._budget.expired()
+        chosen = chosen or unsure
+        if rate_control is False:
+            chosen = self._chosen(self._uncapped) or chosen
+        return replace(chosen, complete=complete) if chosen else None
+
+    def _near(self) -> _Best:
+        """The same search without the network: what the curves know nothing of, the robots' own queues tell afterwards."""
+        classes = tuple(
+            replace(task, demands=tuple(replace(d, slo=d.slo.near) if d.calls == 1.0 else d for d in task.demands))
+            for task in self._problem.classes
+        )
+        near = replace(self._problem, classes=classes)
+        return _Best(near, self._curves, upper_bound(near, self._curves, self._budget), Budget(self._budget.work))
+
+    def _options(self, rate_control: bool | None) -> list[BestSchedule]:
         statics = list(_statics(self._problem, self._curves))
         for static in statics:
             self._rivals += self._as_it_is(static.hosts, static.gpus)
@@ -94,24 +139,45 @@ class _Best:
             found = self._searched([found.placement, *([groups_of(rosa.hosts)] if rosa else [])], 1.0)
         capped = [*(self._own(found) if found else ()), *self._rivals]
         settled = [replace(option, capped=self._within_curves(option)) for option in self._uncapped]
-        chosen = self._chosen([*capped, *(option for option in settled if option.capped or not rate_control)])
-        if rate_control is False:
-            chosen = self._chosen(self._uncapped) or chosen
-        complete = self._complete and not self._budget.expired()
-        return replace(chosen, complete=complete) if chosen else None
+        return [*capped, *(option for option in settled if option.capped or not rate_control)]
 
     def _chosen(self, options: Iterable[BestSchedule]) -> BestSchedule | None:
-        """Of equals the first. Whether robots without caps keep their SLOs is asked only where it might decide."""
+        """Of those that keep every SLO the best, of equals the first. Robots' queues are looked at where that might decide: where
+        there is a network the curves know nothing of it, and some of what they rank first has to be tuned."""
         best_first = sorted(options, key=lambda option: -option.objective)
-        return next((option for option in best_first if option.capped or self._keeps_slos(option)), None)
+        if not self._budget.work:
+            return next((option for option in best_first if option.capped), None)
+        known: BestSchedule | None = None
+        vain = {True: 0, False: 0}
+        for option in _distinct(best_first) if self._far else best_first:
+            if known and not self._far and known.objective >= option.objective:
+                break
+            if vain[option.capped] < TUNED:
+                kept = self._kept(option)
+                vain[option.capped] += kept is not option
+                known = max((one for one in (known, kept) if one), key=lambda one: one.objective, default=None)
+        return known
+
+    def _kept(self, option: BestSchedule) -> BestSchedule | None:
+        """As it is, or with such caps that robots keep every SLO by their own queues."""
+        if option.capped and not self._far:
+            return option
+        operation = operated(option, self._curves, self._curves)
+        self._budget.spend(QUEUE_WORK * len(set(option.hosts)))
+        kept = option if keeps_every_slo(option.problem, self._curves, operation) else None
+        if not option.capped:
+            return kept
+        queues = OwnQueues(option.problem, self._curves, operation, option.rates)
+        tuned = queues.tuned()
+        self._budget.spend(queues.work)
+        if tuned is None or tuned.rates is None:
+            return kept
+        found = replace(option, tuned=tuned, rates=tuned.rates)
+        return kept if kept and kept.objective >= found.objective else found
 
     def _within_curves(self, option: BestSchedule) -> bool:
         """Caps may hold them there: nothing is lost by that, and SLOs do not hang on how robots queue."""
         return RateSearch(option.problem, self._curves, option.hosts).feasible(option.rates)
-
-    def _keeps_slos(self, option: BestSchedule) -> bool:
-        self._budget.spend(QUEUE_WORK * len(set(option.hosts)))
-        return keeps_every_slo(option.problem, self._curves, Operation(hosts=option.hosts, caps=None, gpus=option.gpus))
 
     def _searched(self, seeds: list[Placement], share: float) -> Candidate | None:
         found = self._search.run(seeds, good_enough=self._enough, rounds=ROUNDS, share=share)
@@ -181,6 +247,27 @@ class _Best:
         rates = search.improved(parts.rates(schedule.rates))
         self._budget.spend(search.work)
         return replace(schedule, problem=parts.problem, hosts=parts.hosts, rates=rates)
+
+
+def _distinct(options: Iterable[BestSchedule]) -> Iterator[BestSchedule]:
+    """The first with caps of each set of servers: their rates are found anew; without caps, of those that settle alike."""
+    seen: set[Hashable] = set()
+    for option in options:
+        servers = Counter((host.config, sum(count for _, count in host.robots)) for host in option.hosts)
+        key = (option.capped, frozenset(servers.items()), 0.0 if option.capped else round(option.objective, DIGITS))
+        if key not in seen:
+            seen.add(key)
+            yield option
+
+
+def _of(problem: Problem, schedule: BestSchedule) -> BestSchedule:
+    """With the SLOs of this problem."""
+    slos = {(problem.classes[d.task].name, d.component): d.slo for d in problem.demands}
+    classes = tuple(
+        replace(task, demands=tuple(replace(d, slo=slos[task.name, d.component]) for d in task.demands))
+        for task in schedule.problem.classes
+    )
+    return replace(schedule, problem=replace(schedule.problem, classes=classes))
 
 
 def _expected(curves: Curves, candidate: Candidate) -> float:

@@ -10,11 +10,10 @@ from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies import baselines, best
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement, TooFewServersError
-from ros2_rfm_serving.scheduler.policies.best import BestSchedule
+from ros2_rfm_serving.scheduler.policies.best import operated
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
 from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
-from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, solution_of
 from ros2_rfm_serving.scheduler.prediction.rates import RateSearch
@@ -57,19 +56,7 @@ def run(policy: str, problem: Problem, planned: Curves, judge: Judge, rate_contr
     found = best.solve(problem, planned, bound, budget, rate_control)
     if found is None:
         return _none_found(policy, problem, judge)
-    return solution_of(policy, found.problem, judge.curves, _operated(found, planned, judge.curves), judge.bounds)
-
-
-def _operated(found: BestSchedule, planned: Curves, curves: Curves) -> Operation:
-    """Caps as high as every SLO allows; nobody who needs none has one."""
-    operation = Operation(hosts=found.hosts, caps=None, gpus=found.gpus, complete=found.complete)
-    if not found.capped:
-        return operation
-    search = RateSearch(found.problem, planned, found.hosts)
-    paces = self_paced(found.problem, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
-    lifted = zip(search.caps(found.rates), paces, found.problem.classes, strict=True)
-    caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in lifted)
-    return replace(operation, caps=caps, rates=found.rates, paces=paces)
+    return solution_of(policy, found.problem, judge.curves, operated(found, planned, judge.curves), judge.bounds)
 
 
 def _none_found(policy: str, problem: Problem, judge: Judge) -> Solution:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.prediction import stable
@@ -77,10 +77,18 @@ def solution_of(
 
 def keeps_every_slo(problem: Problem, curves: Curves, operation: Operation) -> bool:
     """Those of curves alone first: they are quickly looked at."""
+    return all(_kept(problem, curves, operation, sorted(dict.fromkeys(operation.hosts), key=_is_fixed)))
+
+
+def _kept(problem: Problem, curves: Curves, operation: Operation, hosts: Iterable[Host]) -> Iterator[bool]:
     settled = _settled(problem, curves, operation)
     responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
-    hosts = sorted(dict.fromkeys(operation.hosts), key=lambda host: host.config.batching == "fixed")
-    return all(s.keeps_slo for host in hosts for s in _server(problem, responses, operation, host, settled).streams)
+    for host in hosts:
+        yield all(stream.keeps_slo for stream in _server(problem, responses, operation, host, settled).streams)
+
+
+def _is_fixed(host: Host) -> bool:
+    return host.config.batching == "fixed"
 
 
 def _notes(tasks: Mapping[str, TaskSolution], servers: Sequence[ServerSolution], bound: Bound) -> Iterator[str]:
@@ -152,8 +160,7 @@ def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list
 
 def _server(problem: Problem, responses: Responses, operation: Operation, host: Host, settled: Equilibrium) -> ServerSolution:
     rates, caps = settled.rates, operation.caps
-    of_host = [(problem.demands[index], count) for index, count in host.robots]
-    latency, curve, judged = responses.of(host), responses.by_curve(host), responses.judged(host)
+    latency, curve, each = responses.of(host), responses.by_curve(host), responses.of_each(host)
     streams = [
         Stream(
             task=problem.classes[demand.task].name,
@@ -163,13 +170,13 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
             rate_hz=demand.rate_hz(rates[demand.task]),
             cap_hz=demand.fixed_hz or (demand.calls * caps[demand.task] if caps else math.inf),
             slo=demand.slo,
-            latency_s=latency.at(demand.slo.percentile),
+            latency_s=own.at(demand.slo.percentile),
             curve_s=curve.response_s(demand.slo),
-            judged_s=judged.response_s(demand.slo),
-            network_s=_added_s(latency, demand.slo),
+            judged_s=responses.judged_s(own, host, demand.slo),
+            network_s=_added_s(own, demand.slo),
             server_slo_s=responses.share_s(host, demand),
         )
-        for demand, count in of_host
+        for (demand, count), own in zip(((problem.demands[d], count) for d, count in host.robots), each, strict=True)
     ]
     return ServerSolution(
         server="",

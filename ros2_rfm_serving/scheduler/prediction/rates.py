@@ -7,8 +7,9 @@ Both only get worse as rates rise, so that the feasible vectors are a lower set.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ortools.linear_solver import pywraplp
 
@@ -53,8 +54,11 @@ class _Pattern:
 class RateSearch:
     """Rates of one placement. `hosts` must serve every robot of every demand."""
 
-    def __init__(self, problem: Problem, curves: Curves, hosts: Iterable[Host]) -> None:
-        self.problem, self._curves = problem, curves
+    def __init__(
+        self, problem: Problem, curves: Curves, hosts: Iterable[Host], limits: Mapping[Host, float] = MappingProxyType({})
+    ) -> None:
+        """limits: loads up to which SLOs hold, of hosts for which that is not what the curves say (`own_queues.py`)."""
+        self.problem, self._curves, self._known = problem, curves, limits
         self._patterns = [self._pattern(host) for host in dict.fromkeys(hosts)]
         self._lines = [curves.mean(p.host.config) for p in self._patterns]
         self._where: dict[int, list[int]] = {d.index: [] for d in problem.demands}
@@ -74,7 +78,7 @@ class RateSearch:
                 slopes[demands[index].task] = slopes.get(demands[index].task, 0.0) + count * demands[index].calls
         limits = [self._curves.capacity_hz(host.config, demands[i].slo) for i, _ in host.robots]
         fixed_hz = sum(count * demands[index].fixed_hz for index, count in host.robots)
-        return _Pattern(host, min(limits, default=0.0), fixed_hz, list(slopes.items()))
+        return _Pattern(host, self._known.get(host, min(limits, default=0.0)), fixed_hz, list(slopes.items()))
 
     def loads_hz(self, rates: Sequence[float]) -> list[float]:
         return [p.fixed_hz + sum([slope * rates[c] for c, slope in p.slopes]) for p in self._patterns]

@@ -1,0 +1,93 @@
+"""How far robots of a placement may go by their own closed queues, where the profile's curves say too much or too little.
+
+A curve was measured over the load alone, of robots that keep a pace of their own and have no network between them. What just these
+robots keep (`closed_queue.py`) gives every server a load of its own up to which its SLOs hold, in place of the curve's; with these
+the rates are found as ever (`rates.py`), and looked at once more as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
+from ros2_rfm_serving.scheduler.prediction.predict import Operation
+from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.responses import Responses
+from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.solution import SLO_SLACK
+
+BISECTIONS, CORRECTIONS = 4, 4
+CORRECTED = 0.93
+"""Of a server's load, where its robots still miss an SLO."""
+RESERVE = 0.03
+"""Of every SLO: a queue's tail is some per cent off."""
+QUEUE_WORK = 0.02
+"""Of one server's closed queue, in units of `Budget`."""
+
+
+class OwnQueues:
+    """Of one placement, around the rates that it has by the curves."""
+
+    def __init__(self, problem: Problem, curves: Curves, operation: Operation, rates: Rates) -> None:
+        self._problem, self._curves, self._operation, self._rates = problem, curves, operation, rates
+        self.work = 0.0
+        """Done so far, in units of `Budget`."""
+
+    def tuned(self) -> Operation | None:
+        """With caps and rates as high as every SLO is kept by the queues. None: none is known that serves every floor."""
+        limits = {host: self._limit_hz(host) for host in dict.fromkeys(self._operation.hosts)}
+        for _ in range(CORRECTIONS):
+            found = self._within({host: limit for host, limit in limits.items() if limit is not None})
+            if found is None:
+                return None
+            missed = self._missed(found)
+            if not missed:
+                return found
+            for host in missed:
+                load_hz = self._load_hz(host, found.rates or self._rates)
+                limits[host] = CORRECTED * min(load_hz if (known := limits[host]) is None else known, load_hz)
+        return None
+
+    def _within(self, limits: Mapping[Host, float]) -> Operation | None:
+        search = RateSearch(self._problem, self._curves, self._operation.hosts, limits)
+        rates = search.best()
+        self.work += search.work
+        return replace(self._operation, rates=rates, caps=search.caps(rates), paces=()) if rates is not None else None
+
+    def _missed(self, operation: Operation) -> list[Host]:
+        assert operation.caps and operation.rates
+        return [host for host in dict.fromkeys(operation.hosts) if not self._keeps(host, operation.caps, operation.rates)]
+
+    def _limit_hz(self, host: Host) -> float | None:
+        """The highest load at which robots that share it as they do now keep every SLO. None: the curve alone says."""
+        load_hz, most_hz = self._load_hz(host, self._rates), self._curves.max_rate_hz(host.config)
+        if not load_hz or not self._responses(self._rates, self._rates).has_queue(host):
+            return None
+        if self._keeps_times(host, most_hz / load_hz):
+            return most_hz
+        low, high = (1.0, most_hz / load_hz) if self._keeps_times(host, 1.0) else (0.0, 1.0)
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._keeps_times(host, middle) else (low, middle)
+        return low * load_hz
+
+    def _keeps_times(self, host: Host, factor: float) -> bool:
+        """With so many times the rates."""
+        caps = tuple(min(factor * f, task.max_rate_hz) for f, task in zip(self._rates, self._problem.classes, strict=True))
+        return self._keeps(host, caps, self._rates)
+
+    def _keeps(self, host: Host, caps: Rates, rates: Rates) -> bool:
+        self.work += QUEUE_WORK
+        responses = self._responses(caps, rates)
+        each, reserve = responses.of_each(host), RESERVE if responses.has_queue(host) else 0.0
+        slos = [self._problem.demands[d].slo for d, _ in host.robots]
+        return all(one.response_s(slo) <= slo.kept_s * (1 - reserve) * SLO_SLACK for one, slo in zip(each, slos, strict=True))
+
+    def _responses(self, caps: Rates, rates: Rates) -> Responses:
+        return Responses(self._problem, self._curves, self._operation.hosts, caps, Equilibrium(rates, {}, frozenset()))
+
+    def _load_hz(self, host: Host, rates: Rates) -> float:
+        demands = self._problem.demands
+        return sum(count * demands[d].rate_hz(rates[demands[d].task]) for d, count in host.robots)
