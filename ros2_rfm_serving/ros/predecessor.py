@@ -75,7 +75,11 @@ def _there(asker: Node, names: qos.Names, servers: Iterable[str]) -> set[str]:
 def _told(answers: Iterable[Future], log: Any) -> list[Schedule]:
     schedules = []
     for answer in answers:
-        message = answer.result().schedule
+        try:
+            message = answer.result().schedule
+        except Exception as error:  # whatever kept the middleware from handing it over; others know the same schedule
+            log.warning(f"a server's answer has failed: {error!r}")
+            continue
         if message.epoch > MOST_EPOCHS:
             log.warning(f"a server follows schedule {message.epoch}, which no scheduler can have counted to: it does not go on")
         elif message.epoch:

@@ -1,8 +1,9 @@
 """What people ask of the schedule in force, in virtual time and live: answered at once, or when a plan is made.
 
 What fits the servers as they are is done at once. What does not waits for a plan of the whole factory, which the body makes
-elsewhere (`wanted`) and hands back (`planned`); comings and goings go on meanwhile. A plan of a fleet that has changed since is
-refused and made again; after `PATIENT` of those, everybody else waits, so that whoever asks has an answer.
+elsewhere (`wanted`) and hands back (`planned`); comings and goings go on meanwhile. Robots that have lost their server, and wait
+for another one, come before newcomers. A plan of a fleet that has changed since is refused and made again; after `PATIENT` of
+those, everybody else waits, so that whoever asks has an answer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.scheduler.orders import Admit, Order, Release, Replan
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
-from ros2_rfm_serving.scheduler.roster import Roster
+from ros2_rfm_serving.scheduler.roster import Roster, newcomers
 from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.standing import Book, Log, Standing
 from ros2_rfm_serving.types import Schedule
@@ -35,7 +36,8 @@ class InForce(Standing):
     @property
     def wanted(self) -> PlanOrder | None:
         """What is to be planned and handed to `planned`; nothing else is any more."""
-        return self._asked or self._background
+        first = self._background if self._needs_plan and self._in_line(self._fleet) else None
+        return first or self._asked or self._background
 
     # --- by somebody's order. Raises: `RfmError` for what is refused at once ---
 
@@ -72,7 +74,11 @@ class InForce(Standing):
             self._go_on()
         elif order is self.wanted:
             self._background = None
+            before = self._fleet
             self._consider(order, made)
+            if self._fleet is not before:
+                self._asked = None  # it would be of a fleet that is no more
+                self._go_on()
 
     def end(self) -> None:
         """Whoever waits is refused."""
@@ -130,6 +136,9 @@ class InForce(Standing):
             self._log.info(f"{order.robot!r} is admitted for {order.task!r} already: its lease begins anew")
         else:
             others = self._others(order.robot)
+            if waiting := self._in_line(others, order.robot):
+                order.why = f"{order.robot!r} comes after {len(waiting)} that wait for a server"
+                return False
             try:
                 fleet = others.admit(others.newcomer(order.robot, order.task))
             except ScheduleError as error:
@@ -159,10 +168,12 @@ class InForce(Standing):
     def _whole(self, order: Order) -> PlanOrder:
         if isinstance(order, Admit):
             others = self._others(order.robot)
-            return self._order(self.factory, [*others.robots, others.newcomer(order.robot, order.task)])
+            tasks = {robot.name: robot.task for robot in self._in_line(others, order.robot)}
+            return self._order(self.factory, [*others.robots, *newcomers(others, {**tasks, order.robot: order.task})])
         assert isinstance(order, Replan)
         factory = order.factory
-        robots = [robot for robot in self._fleet.robots if robot.task in factory.tasks]
+        robots = [*self._fleet.robots, *self._in_line(self._fleet)]
+        robots = [robot for robot in robots if robot.task in factory.tasks]
         if order.declared_anew:
             guests = self._roster.tasks.keys() - {robot.name for robot in factory.robots}
             robots = [*factory.robots, *(robot for robot in robots if robot.name in guests)]

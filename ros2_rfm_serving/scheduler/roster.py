@@ -140,24 +140,26 @@ class Roster:
 
 
 def settled(
-    fleet: Fleet, tasks: Mapping[str, str], declared: Container[str], *, admitting: bool = True
+    fleet: Fleet, tasks: Mapping[str, str], declared: Container[str], *, planning: bool = False
 ) -> tuple[Fleet, dict[str, str]]:
     """The fleet with the robots of a roster and without those that are no longer in it, every other route as it is; and who
     finds no room on the servers as they are: robot -> why.
 
-    admitting: False where a plan is made that has them."""
+    planning: a plan is being made that has them. It is made anew for each that finds room before: so only a few are looked at."""
     for robot in fleet.robots:
         if robot.name not in declared and tasks.get(robot.name) != robot.task:
             fleet = fleet.release(robot.name)
     missing = newcomers(fleet, tasks)
-    if not admitting:
+    if planning and len(missing) > AT_ONCE:
         return fleet, dict.fromkeys((robot.name for robot in missing), "it comes with the plan that is being made")
-    return beside(fleet, missing)
+    return beside(fleet, missing, adjusting=not planning)
 
 
-def beside(fleet: Fleet, robots: Sequence[Robot]) -> tuple[Fleet, dict[str, str]]:
-    """With some more robots, as far as that is little work; and who finds no room on the servers as they are: robot -> why."""
-    adjusting = len(robots) == 1 or len(fleet.hosts) <= FEW_SERVERS
+def beside(fleet: Fleet, robots: Sequence[Robot], *, adjusting: bool = True) -> tuple[Fleet, dict[str, str]]:
+    """With some more robots, as far as that is little work; and who finds no room on the servers as they are: robot -> why.
+
+    adjusting: others may make room for them, if that is little work."""
+    adjusting = adjusting and (len(robots) == 1 or len(fleet.hosts) <= FEW_SERVERS)
     refused = dict.fromkeys((robot.name for robot in robots[AT_ONCE:]), f"with {AT_ONCE} others: it comes with the next plan")
     for robot in robots[:AT_ONCE]:
         try:

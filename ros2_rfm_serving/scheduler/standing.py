@@ -95,7 +95,7 @@ class Standing:
         """The schedule follows the roster: leases end, and robots that a former scheduler admitted are found."""
         self._take_heart()
         planning = self._needs_plan
-        fleet, self.no_room = settled(self._fleet, self._expected, self.declared, admitting=not planning)
+        fleet, self.no_room = settled(self._fleet, self._expected, self.declared, planning=planning)
         if fleet is not self._fleet:
             self._change(fleet, f"beside the robots of the descriptor: {', '.join(self._roster.tasks) or 'none'}")
         attempt = (self.epoch, *self.no_room)
@@ -187,6 +187,13 @@ class Standing:
         """Robot -> task, of those that are to be served beside the ones that are."""
         self._stranded = {robot: task for robot, task in self._stranded.items() if self._fleet.task_of(robot) is None}
         return {**self._stranded, **self._roster.tasks}
+
+    def _in_line(self, fleet: Fleet, but: str = "") -> list[Robot]:
+        """Who waits for a server, and may find one in another plan: such robots come before newcomers."""
+        waiting = newcomers(fleet, {robot: task for robot, task in self._expected.items() if robot != but})
+        if waiting and self._known_impossible(self._order(self.factory, [*fleet.robots, *waiting])):
+            return []
+        return waiting
 
     def _check(self, name: str, task: str) -> None:
         if task not in self.factory.tasks:

@@ -1,7 +1,8 @@
 """A scheduler that is started again takes up what runs: the schedule that its predecessor made and that servers still follow.
 
 Where that schedule serves every declared robot and keeps every promise by what is known now, it goes on under the next epoch, and
-nothing reloads or moves; standbys that could be none, by the hosts of now too, are named anew. Otherwise the factory is planned beside it, as at a replan: what need not move stays (`Migration`).
+nothing reloads or moves; standbys that could be none, by the hosts of now too, are named anew. Otherwise the factory is planned
+beside it, as at a replan: what need not move stays (`Migration`).
 """
 
 from __future__ import annotations

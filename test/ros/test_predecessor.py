@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import rclpy
 from rclpy.node import Node
+from rclpy.task import Future
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.ros import predecessor
@@ -88,3 +89,13 @@ def test_a_server_that_hangs_and_words_that_cannot_be_are_not_waited_for(ros_dom
     with servers({"hangs": None, "endless": following(2**32 - 1), "nameless": nameless, "a": following(3, OTHER)}):
         schedule, missing = left("hangs", "endless", "nameless", "a")
     assert epoch_of(schedule) == (OTHER, 3) and missing == ()
+
+
+def test_an_answer_that_has_failed_costs_that_answer_alone(caplog: pytest.LogCaptureFixture) -> None:
+    failed, empty, told = Future(), Future(), Future()
+    failed.set_exception(RuntimeError("the middleware gave up"))
+    empty.set_result(None)  # as one that was cancelled
+    told.set_result(srv.GetSchedule.Response(schedule=following(4)))
+    schedules = predecessor._told([failed, empty, told], logging.getLogger())
+    assert [epoch_of(schedule) for schedule in schedules] == [(FORMER, 4)]
+    assert "the middleware gave up" in caplog.text and caplog.text.count("has failed") == 2

@@ -230,6 +230,62 @@ def test_declared_robots_that_wait_for_a_server_are_not_forgotten_when_somebody_
     assert {route.robot for route in watched.schedules[-1].routes} == {f"carry_{i + 1}" for i in range(60)}
 
 
+def waiting_for_a_server() -> tuple[Watched, set[str]]:
+    """A factory that has lost two of its servers, and whom no other one has taken."""
+    watched = Watched(factory("{peers: false}", robots=60, servers=5))
+    counts = Counter(r.server for r in watched.schedules[0].routes if r.component == "system1")
+    lost = [server for server, _ in counts.most_common(2)]
+    watched.run(1.0)
+    watched.plans = False
+    watched.run(5.0, *lost)
+    served = {robot.name for robot in watched.fleet.fleet.robots}
+    return watched, {robot.name for robot in watched.fleet.factory.robots} - served
+
+
+def test_who_has_lost_a_server_comes_before_newcomers() -> None:
+    """Also where a newcomer would fit: that room is theirs. What is planned for somebody has everybody who waits."""
+    watched, stranded = waiting_for_a_server()
+    assert len(stranded) > 1 and watched.fleet.wanted and watched.fleet.wanted.needed
+    order = watched.fleet.admit("guest", "carry")
+    assert order.answer is None and f"after {len(stranded)} that wait" in order.why
+    asked = watched.fleet.wanted
+    assert stranded <= {robot.name for robot in asked.robots} and "guest" not in {robot.name for robot in asked.robots}
+    watched.fleet.planned(asked, plan(asked, PROFILE, None, work=0.02))
+    assert stranded <= {route.robot for route in watched.schedules[-1].routes}
+    while (wanted := watched.fleet.wanted) and order.answer is None:
+        watched.fleet.planned(wanted, plan(wanted, PROFILE, None, work=0.02))
+    assert order.answer is not None and stranded <= {route.robot for route in watched.schedules[-1].routes}
+
+
+def test_who_waits_and_cannot_be_served_keeps_no_newcomer_out() -> None:
+    watched, stranded = waiting_for_a_server()
+    wanted = watched.fleet.wanted
+    assert wanted is not None
+    watched.fleet.planned(wanted, ScheduleError("no schedule can"))
+    order = watched.fleet.admit("guest", "carry")
+    assert stranded and "that wait for a server" not in order.why
+    asked = watched.fleet.wanted
+    alone = (
+        asked is not None
+        and {"guest"} <= {robot.name for robot in asked.robots}
+        and not stranded & {robot.name for robot in asked.robots}
+    )
+    assert isinstance(order.answer, int) or alone
+
+
+def test_who_waits_is_served_by_what_others_leave_while_a_plan_is_made() -> None:
+    watched, stranded = waiting_for_a_server()
+    watched.fleet.replan(watched.fleet.factory, declared_anew=False)
+    for name in sorted({robot.name for robot in watched.fleet.fleet.robots} - stranded)[:20]:
+        watched.fleet.release(name)
+    for name in sorted(stranded)[5:]:
+        watched.fleet.release(name)
+    assert watched.fleet.wanted and watched.fleet.wanted.needed, "the plan is being made all the time"
+    watched.fleet.settle()
+    served = {route.robot for route in watched.schedules[-1].routes}
+    assert set(sorted(stranded)[:5]) <= served and not watched.fleet.no_room
+
+
 def test_a_plan_made_with_other_eyes_is_not_taken() -> None:
     watched = Watched(factory())
     order = watched.fleet.replan(watched.fleet.factory, declared_anew=False)

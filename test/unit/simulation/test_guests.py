@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -290,6 +291,34 @@ def test_the_report_says_who_came_and_how_steadily_everybody_got_chunks() -> Non
         )
         assert 1.0 < stay["slowest_hz"] < 6.0
     assert told == visits(1) != visits(2)
+
+
+@pytest.mark.parametrize("jump_s", [3_600.0, -400.0])
+def test_a_clock_that_jumps_costs_nobody_a_place(jump_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler's, while guests are admitted: a machine that was suspended, or a clock that should not have been set back."""
+    visited, since_s = Visited(factory(standby=1), seed=3), 4.0
+    lookout, roster = visited.scheduler.lookout, visited.scheduler.roster
+    jumped = [jump_s]
+
+    def shifted(hear: Callable[..., None]) -> Callable[..., None]:
+        return lambda *said: hear(*said[:-1], said[-1] + jump_s * (said[-1] > since_s))
+
+    for name in ("hear_server", "hear_robot", "look"):
+        monkeypatch.setattr(lookout, name, shifted(getattr(lookout, name)))
+    elapse = roster.elapse
+    monkeypatch.setattr(
+        roster, "elapse", lambda s: elapse(s + (jumped.pop() if jumped and visited.events.now_s > since_s else 0.0))
+    )
+    with visited.witness.watching():
+        for _ in range(8):
+            visited.comes()
+            visited.passes(1.0)
+        visited.falls_silent()
+        visited.passes(6.0)
+        assert len(visited.scheduler.roster.tasks) == 8, "a lease is no shorter"
+        visited.passes(6.0)
+        assert visited.scheduler.brain.seen.lost == () and not jumped
+        told_all(visited)
 
 
 EVENTS: list[Callable[[Visited], None]] = [

@@ -57,8 +57,8 @@ def drawn(seed: int) -> tuple[Factory, Profile]:
 class Told:
     """The book of a scheduler: plans and changes, before they are published."""
 
-    planned_hz: dict[str, float] = field(default_factory=dict)
-    """Robot -> action rate that the last published plan of the whole factory gave."""
+    planned_hz: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Robot and task -> action rate that the last published plan of the whole factory gave."""
     highest_hz: dict[str, float] = field(default_factory=dict)
     """Task -> the highest of them."""
     plans: int = 0
@@ -68,14 +68,14 @@ class Told:
         if published:
             self.plans += 1
             routes = [route for route in planned.fleet.schedule.routes if route.component == SYSTEM1]
-            self.planned_hz = {route.robot: route.predicted_rate_hz for route in routes}
+            self.planned_hz = {(route.robot, route.task): route.predicted_rate_hz for route in routes}
             self.highest_hz = {
                 task: max(r.predicted_rate_hz for r in routes if r.task == task) for task in {r.task for r in routes}
             }
 
     def owed_hz(self, robot: str, task: str) -> float:
         """Half of what the plan gave it, whose robots go at the rates of their own servers; of the class's best to a newcomer."""
-        return 0.5 * self.planned_hz.get(robot, self.highest_hz.get(task, 0.0))
+        return 0.5 * self.planned_hz.get((robot, task), self.highest_hz.get(task, 0.0))
 
     def changed(self, before: Fleet, after: Fleet, reason: str) -> None:
         self.changes += 1
