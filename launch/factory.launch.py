@@ -32,6 +32,7 @@ from ros2_rfm_serving.factory import load_factory
 from ros2_rfm_serving.factory.dds import dds_profile
 from ros2_rfm_serving.factory.environment import discovery_environment
 from ros2_rfm_serving.factory.nodes import node_list, recorder_node, write_parameters
+from ros2_rfm_serving.operate.commands import full_namespace, node_environment
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.operate.held_folder import HeldFolder
 from ros2_rfm_serving.ros.node.discovery_server import part_of
@@ -107,10 +108,10 @@ def node(spec, file, value):
     started = Node(
         package="rfm_serving",
         executable=spec.executable,
-        namespace="/".join(part for part in (value["namespace"].strip("/"), spec.namespace) if part),
+        namespace=full_namespace(spec, value["namespace"]),
         parameters=[str(file), *([value["params_file"]] if value["params_file"] else [])],
         arguments=["--ros-args", "--log-level", value["log_level"]],
-        additional_env=spec.environment,
+        additional_env={**node_environment(os.environ), **spec.environment},
         output="screen",
         sigterm_timeout=LaunchConfiguration("sigterm_timeout", default=str(STOP_TIMEOUT_S)),
         respawn=True,

@@ -24,7 +24,7 @@ DEVICE = re.compile(r"\d{1,4}|(GPU|MIG)-[\w/-]+", re.ASCII)
 
 def _text(address: object) -> object:
     if not isinstance(address, (str, IPv4Address)):
-        raise ValueError("is no address: write four numbers, 10.0.0.1")  # `yes` would be 0.0.0.1
+        raise ValueError("is no address: write four numbers, 10.0.0.1")  # 1 would be 0.0.0.1
     return address
 
 

@@ -1,4 +1,4 @@
-"""How a node's process is started, whoever starts it: `rfm up`, or the manifests of `rfm deploy`."""
+"""How a node's process is started, whoever starts it: `rfm up`, the launch file, or the manifests of `rfm deploy`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ def node_environment(users: Mapping[str, str]) -> dict[str, str]:
     return {**ENVIRONMENT, **{name: users[name] for name in USERS_OWN if name in users}}
 
 
+def full_namespace(node: NodeSpec, fleet_namespace: str) -> str:
+    """Without a slash before it."""
+    return "/".join(part for part in (fleet_namespace.strip("/"), node.namespace) if part)
+
+
 def node_arguments(node: NodeSpec, parameters: str, *, fleet_namespace: str = "", log_level: str = "info") -> list[str]:
     """What follows the executable. parameters: the node's own parameter file."""
-    namespace = "/".join(part for part in (fleet_namespace.strip("/"), node.namespace) if part)
-    return ["--ros-args", "--params-file", parameters, "-r", f"__ns:=/{namespace}", "--log-level", log_level]
+    namespace = f"__ns:=/{full_namespace(node, fleet_namespace)}"
+    return ["--ros-args", "--params-file", parameters, "-r", namespace, "--log-level", log_level]

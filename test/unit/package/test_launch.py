@@ -22,6 +22,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import load_factory, parse_factory
 from ros2_rfm_serving.factory.descriptor import Interface
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list, write_parameters
+from ros2_rfm_serving.operate.commands import ENVIRONMENT
 from ros2_rfm_serving.operate.drafts import check_nodes
 from ros2_rfm_serving.ros.node.middleware import PROFILES_FILE
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
@@ -222,6 +223,12 @@ def test_a_host_starts_its_part_with_its_gpus_and_whom_it_hears(
     )
     with pytest.raises(ConfigurationError, match=r"hosts.idle: nothing of the factory runs on this host"):
         launched.actions(factory=str(file), host="idle")
+
+
+def test_processes_have_the_environment_of_rfm_up(launched: Launched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    for node in launched.nodes():
+        assert node["additional_env"].items() >= {**ENVIRONMENT, "OMP_NUM_THREADS": "4"}.items(), "the user's own, and ours"
 
 
 def test_a_shipped_profile_that_the_user_chose_is_in_the_partition_as_well(
