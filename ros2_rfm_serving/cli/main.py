@@ -36,6 +36,7 @@ from ros2_rfm_serving.cli import (
     tune,
     up,
     why,
+    zenoh,
 )
 from ros2_rfm_serving.errors import RfmError
 
@@ -50,6 +51,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "robot": robot.robot,
     "drain": drain.drain,
     "deploy": deploy.deploy,
+    "zenoh": zenoh.zenoh,
     "status": status.status,
     "why": why.why,
     "metrics": metrics.metrics,

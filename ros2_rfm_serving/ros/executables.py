@@ -48,6 +48,10 @@ def discovery_server_node() -> None:
     _run("discovery_server_node")
 
 
+def zenoh_door_node() -> None:
+    _run("zenoh_door_node")
+
+
 def _run(name: str) -> None:
     Ending()
     importlib.import_module(f"ros2_rfm_serving.ros.{name}").main()

@@ -28,6 +28,8 @@ from ros2_rfm_serving.ros.observer_node import ObserverNode
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.ros.wire.qos import Names
+from ros2_rfm_serving.ros.zenoh.door import ZenohDoorNode
+from ros2_rfm_serving.ros.zenoh_door_node import SPECS
 from ros2_rfm_serving.security.members import Member, own_topics
 from ros2_rfm_serving.security.permissions import Grants, Permissions
 from ros2_rfm_serving.security.wire_table import NODES, ROWS, Role
@@ -54,6 +56,7 @@ MEMBERS = {
         Member(name="markers", role=Role.MARKERS),
         Member(name="recorder", role=Role.RECORDER),
         Member(name="dashboard", role=Role.DASHBOARD),
+        Member(name="door", role=Role.DOOR),
     )
 }
 NODE_OF = {
@@ -65,6 +68,7 @@ NODE_OF = {
     "markers": "markers",
     "recorder": "recorder",
     "dashboard": "rfm_observer",
+    "door": "zenoh_door",
 }
 """Here all are in the root namespace; a factory has each in its own (`security.wire_table.NODES`)."""
 NOT_YET = {
@@ -74,6 +78,7 @@ NOT_YET = {
     "recorder": r"/arm_\d/rfm/(judgement|plan|refetch)|/rosout",  # which nobody publishes yet
     "foreman": "",
     "scheduler": r".*/get_schedule",  # asked of servers that are there when it starts
+    "door": r"/arm_\d/rfm/.*|/rfm/servers/.*|/rfm/schedule|/rosout",  # of robots that are there on Zenoh
     "markers": r"/arm_\d/.*|/rosout",  # while somebody looks
 }
 """Allowed, and used at other times than this."""
@@ -119,6 +124,8 @@ def running(tmp_path: Path) -> Iterator[Graph]:
     for action, target in (("pause", "arm_1"), ("resume", "arm_1"), ("abort", "arm_1"), ("drain", "server_1"), ("admit", "arm_1")):
         hands.order(action, target, "arm")
     hands.order("release", "arm_2", "arm")
+    door = ZenohDoorNode(SPECS)
+    door.claim()
     nodes: list[Node] = [
         SchedulerNode(),
         ModelServerNode(),
@@ -127,6 +134,7 @@ def running(tmp_path: Path) -> Iterator[Graph]:
         ForemanNode(),
         MarkersNode(),
         RecorderNode(),
+        door,
         observer,
     ]
     spinner = executor()

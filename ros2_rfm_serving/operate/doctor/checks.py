@@ -30,6 +30,7 @@ FEATURES = {
     "rfm foxglove": f"{HOUSE}.ros.foxglove_bridge",
     "rfm record": f"{HOUSE}.ros.monitor.recorder",
     "websocket door": f"{HOUSE}.ros.server.websocket_door",
+    "zenoh_door_node": f"{HOUSE}.ros.zenoh.door",
 }
 """What is imported only by who uses it -> its module. Nothing here is imported, so that this works where much is missing."""
 

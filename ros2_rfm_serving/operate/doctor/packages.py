@@ -78,6 +78,7 @@ PACKAGES = {
     "starlette": Package("starlette>=0.37", None, "dashboard"),
     "torch": Package("torch>=2.4", "python3-torch", "torch"),
     "transformers": Package("lerobot[smolvla]>=0.4.4,<0.5", None, "lerobot"),
+    "zenoh": Package("eclipse-zenoh>=1.9", None, "zenoh"),
     "uvicorn": Package("uvicorn>=0.30", None, "dashboard"),
     "vllm": Package("vllm>=0.33", None, "vllm"),
 }

@@ -58,13 +58,16 @@ def read(data: bytes, message: type) -> Any:
         raise BadMessageError("bad_message", f"it cannot be read as {message.__name__}") from error
 
 
-def check(data: bytes, message: type) -> None:
-    """Raises: `BadMessageError` unless all fields of `message` lie within `data`."""
+def check(data: bytes, message: type, most_bytes: int = MAX_BYTES) -> int:
+    """How many of the bytes are the message; rclpy serializes to as many as it estimates, of which the last mean nothing.
+
+    Raises: `BadMessageError` unless all fields of `message` lie within `data`.
+    """
     order = ORDERS.get(data[:2])
     if order is None or len(data) < HEADER_BYTES + (data[3] & 3 if len(data) > 3 else 0):
         raise BadMessageError("bad_message", f"a {message.__name__} that is not in plain CDR")
-    if len(data) > MAX_BYTES:
-        raise BadMessageError("bad_message", f"a {message.__name__} of {len(data)} bytes; at most {MAX_BYTES}")
+    if len(data) > most_bytes:
+        raise BadMessageError("bad_message", f"a {message.__name__} of {len(data)} bytes; at most {most_bytes}")
     body = memoryview(data)[HEADER_BYTES:]
     try:
         end = _steps(message)(_Walk(body, struct.Struct(f"{order}I")), 0)
@@ -72,6 +75,7 @@ def check(data: bytes, message: type) -> None:
         end = len(body) + 1
     if end > len(body):
         raise BadMessageError("bad_message", f"{message.__name__} ends after {len(data)} bytes, in the middle of a field")
+    return HEADER_BYTES + end
 
 
 def hear(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple
 
-NAMES = ("cdr", "messages", "gateway", "images", "server", "descriptor", "catalogue", "profiles", "audit", "bag", "orders")
+NAMES = ("cdr", "messages", "gateway", "images", "server", "descriptor", "catalogue", "profiles", "audit", "bag", "orders", "zenoh")
 
 
 class Target(NamedTuple):

@@ -1,0 +1,172 @@
+"""The door as a node: whom it carries for, and what it says of itself."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import zenoh
+from diagnostic_msgs.msg import DiagnosticStatus
+from rclpy.node import Node
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.monitor.discovery import look
+from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
+from ros2_rfm_serving.ros.node.own_name import OwnName, claim
+from ros2_rfm_serving.ros.node.parameters import Spec, Values, declare
+from ros2_rfm_serving.ros.node.runtime import clock, fleet_names
+from ros2_rfm_serving.ros.node.timers import every
+from ros2_rfm_serving.ros.zenoh import format, passing, session
+from ros2_rfm_serving.ros.zenoh.calls import Calls
+from ros2_rfm_serving.ros.zenoh.carriers import CarriedRobot, CarriedServer, Ways
+from ros2_rfm_serving.ros.zenoh.inbox import Inbox
+from ros2_rfm_serving.ros.zenoh.inward import Inward
+from ros2_rfm_serving.ros.zenoh.presence import Presence
+from ros2_rfm_serving.ros.zenoh.tally import Tally
+
+NAME = "zenoh_door"
+LOOK_PERIOD_S, SLOW_LOOK_PERIOD_S = 0.05, 1.0
+AGAIN_S = 1.0
+"""Between two attempts to reach a router for the first time."""
+SAID_PERIOD_S = 5.0
+RECENT_S = 30.0
+"""That a refusal or a loss is warned of."""
+HARMLESS = frozenset({"from_robots", "to_robots_carried", "to_robots_unheard", "calls"})
+
+
+class ZenohDoorNode(Node):
+    def __init__(self, specs: Mapping[str, Spec], **options: Any) -> None:
+        """Raises: `ConfigurationError`. Carries from `begin` on, after `claim`."""
+        super().__init__(NAME, enable_rosout=False, **options)
+        declare(self, specs)
+        values = Values(self, specs)
+        self._names = fleet_names(self)
+        self._config = session.configuration(values.text("zenoh_config"), values.text("router"))
+        self._max_bytes = int(values.number("max_observation_mb") * 1e6)
+        domain = values.integer("zenoh_domain")
+        self._domain = self.context.get_domain_id() if domain < 0 else domain
+        self._tally, self._inbox = Tally(), Inbox()
+        self._presence = Presence(self._names, values.distinct("robots"), self._refuse)
+        self._inward = Inward(self._tally, self._refuse, self._presence.check)
+        self._calls = Calls(self._tally, self._refuse, self._check_asking, values.number("call_timeout_s"))
+        self._ways: Ways | None = None
+        """None: no router has answered yet."""
+        self._servers: dict[str, CarriedServer] = {}
+        self._robots: dict[str, CarriedRobot] = {}
+        self._taken: set[str] = set()
+        """Robots on Zenoh whose name one on DDS has."""
+        self._schedule: Any = None
+        self._bad, self._bad_s, self._slow_look_s = 0, -RECENT_S, -SLOW_LOOK_PERIOD_S
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="zenoh", daemon=True)
+        self._own: list[OwnName] = []
+        self._diagnostics = Diagnostics(self, lambda: [self._status, *[name.diagnosis for name in self._own]])
+
+    def claim(self) -> None:
+        """Two doors would carry everything twice. Raises: `ConfigurationError`: the factory has one already."""
+        self._own = claim(self, "door", [(NAME, f"{self._names.root}/rfm/{NAME}/name")])
+        for name in self._own:
+            name.report = self._diagnostics.publish
+
+    def begin(self) -> None:
+        self._thread.start()
+        every(self, LOOK_PERIOD_S, self._look)
+
+    def stop(self) -> None:
+        self._ending.set()
+        self._inbox.end()
+        if self._ways is not None:
+            self._ways.session.close()
+
+    # --- on the thread of Zenoh's arrivals ---
+
+    def _live(self) -> None:
+        opened = self._open()
+        if opened is None:
+            return
+        root = f"{self._domain}{self._names.root}"
+        opened.hear(f"{root}/rfm/servers/*/observation/*/*", self._inward.take)
+        opened.hear(f"{root}/*/rfm/status/*/*", self._inward.take)
+        opened.watch(self._presence.take)
+        self._ways = Ways(self, self._names, self._domain, opened, self._tally, self._max_bytes)
+        self._inbox.serve(self._failed)
+
+    def _open(self) -> session.Session | None:
+        """Waits for a router. None: the process ends."""
+        node = format.Node(self._domain, "", 0, self.get_namespace(), self.get_name())
+        while not self._ending.is_set():
+            try:
+                return session.Session(self._config, node, self._inbox)
+            except zenoh.ZError as error:
+                self.get_logger().warning(f"no Zenoh router yet: {session.problem(error)}", throttle_duration_sec=SAID_PERIOD_S)
+                self._ending.wait(AGAIN_S)
+        return None
+
+    def _failed(self) -> None:
+        self._tally.count("failed")
+        self.get_logger().error(f"a message cost itself:\n{traceback.format_exc()}", throttle_duration_sec=SAID_PERIOD_S)
+
+    def _refuse(self, error: BadMessageError) -> None:
+        self._tally.count(f"refused_{error.kind}")
+        self.get_logger().warning(f"refused ({error.kind}): {error}", throttle_duration_sec=SAID_PERIOD_S)
+
+    def _check_asking(self, robot: str) -> None:
+        if robot:
+            self._presence.check(robot)
+
+    # --- on the executor's ---
+
+    def _look(self) -> None:
+        if (ways := self._ways) is None:
+            return
+        now_s = clock()
+        self._calls.give_up(now_s)
+        if now_s - self._slow_look_s >= SLOW_LOOK_PERIOD_S:
+            self._slow_look_s = now_s
+            self._taken.clear()
+            self._look_for_factory(ways)
+        self._look_for_robots(ways)
+
+    def _look_for_robots(self, ways: Ways) -> None:
+        there = self._presence.robots()
+        for robot in self._robots.keys() - there:
+            self._robots.pop(robot).close()
+            self.get_logger().info(f"{robot} has left")
+        for robot in sorted(there - self._robots.keys() - self._taken):
+            self._come(ways, robot)
+
+    def _come(self, ways: Ways, robot: str) -> None:
+        topic = self._names.robot(robot, "rfm/status")
+        if self.count_publishers(topic):
+            self._taken.add(robot)
+            self._refuse(BadMessageError("name_taken", f"a process on DDS is robot {robot!r} already: {topic} has a publisher"))
+            return
+        self._robots[robot] = CarriedRobot(ways, robot, self._inward)
+        self.get_logger().info(f"{robot} has come")
+
+    def _look_for_factory(self, ways: Ways) -> None:
+        if self._schedule is None:
+            publish, _ = ways.publish(self._names.schedule, passing.SCHEDULE)
+            self._schedule = ways.hear(self._names.schedule, passing.SCHEDULE, publish)
+        for server in sorted(look(self, self._names).servers - self._servers.keys()):
+            self._servers[server] = CarriedServer(ways, server, self._inward, self._calls)
+
+    def _status(self) -> DiagnosticStatus:
+        """`zenoh_door: door`."""
+        ways, counts, now_s = self._ways, {**self._tally.taken(), "overrun": self._inbox.overrun}, clock()
+        bad = sum(times for what, times in counts.items() if what not in HARMLESS)
+        if bad > self._bad:
+            self._bad, self._bad_s = bad, now_s
+        level, message = DiagnosticStatus.OK, "carrying"
+        if now_s - self._bad_s < RECENT_S:
+            level, message = DiagnosticStatus.WARN, f"{bad} messages and requests were not carried"
+        if ways is None or not ways.session.connected:
+            level, message = DiagnosticStatus.ERROR, "no Zenoh router is connected"
+        values = {
+            "robots": len(self._robots),
+            "servers": sum(server.offered for server in self._servers.values()),
+            **dict(sorted(counts.items())),
+        }
+        return DiagnosticStatus(level=level, name=f"{NAME}: door", message=message, hardware_id=NAME, values=key_values(values))

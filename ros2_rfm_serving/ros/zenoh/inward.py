@@ -1,0 +1,78 @@
+"""What robots say, from Zenoh to DDS: the bytes as they are, once they have been found to be what the topic holds."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.wire import bounded
+from ros2_rfm_serving.ros.zenoh.format import Address, Attachment
+from ros2_rfm_serving.ros.zenoh.inbox import octets
+from ros2_rfm_serving.ros.zenoh.passing import OBSERVATION, Topic
+from ros2_rfm_serving.ros.zenoh.tally import Sequences, Tally, check_interface
+
+
+class _Way(NamedTuple):
+    address: Address
+    message: type
+    most_bytes: int
+    publish: Callable[[bytes], None]
+    of_many: bool
+    """Robots: each message says by which."""
+
+
+class Inward:
+    """`take` is called on one thread, the rest on any other."""
+
+    def __init__(self, tally: Tally, refuse: Callable[[BadMessageError], None], check_robot: Callable[[str], None]) -> None:
+        """check_robot: raises `BadMessageError` for one that is not there."""
+        self._tally, self._refuse, self._check_robot = tally, refuse, check_robot
+        self._ways: dict[str, _Way] = {}
+        """By the topic's name."""
+        self._sequences = Sequences()
+
+    def open(self, address: Address, topic: Topic, most_bytes: int, publish: Callable[[bytes], None]) -> None:
+        self._ways[address.name] = _Way(address, topic.message, most_bytes, publish, of_many=topic is OBSERVATION)
+
+    def close(self, name: str) -> None:
+        self._ways.pop(name, None)
+
+    def take(self, sample: Any) -> None:
+        """Of Zenoh."""
+        try:
+            self._pass(Address.read(str(sample.key_expr)), sample)
+        except BadMessageError as error:
+            self._refuse(error)
+
+    def _pass(self, meant: Address, sample: Any) -> None:
+        way = self._ways.get(meant.name)
+        if way is None:
+            raise BadMessageError("not_there", f"nobody here takes {meant.name}")
+        check_interface(meant, way.address)
+        if (size := len(sample.payload)) > way.most_bytes:
+            raise BadMessageError("too_large", f"{size} bytes for {meant.name}; at most {way.most_bytes}")
+        attachment = Attachment.read(octets(sample.attachment))
+        data = octets(sample.payload)
+        bounded.check(data, way.message, way.most_bytes)
+        if way.of_many:
+            self._check_robot(sender_of(data))
+        if lost := self._sequences.take(attachment, meant.name):
+            self._tally.count("lost_before_the_door", lost)
+        try:
+            way.publish(data)
+        except RuntimeError as error:  # of the middleware
+            raise BadMessageError("unpublished", f"{meant.name}: {error}") from error
+        self._tally.count("from_robots")
+
+
+def sender_of(observation: bytes) -> str:
+    """The robot of its `id`, behind a header (two numbers and a text): two words of what may be megabytes. It has been checked."""
+    number = struct.Struct(f"{bounded.ORDERS[observation[:2]]}I")
+    at = bounded.HEADER_BYTES + 8
+    for _ in range(2):
+        at += -(at - bounded.HEADER_BYTES) % 4
+        (size,) = number.unpack_from(observation, at)
+        text, at = observation[at + 4 : at + 4 + size], at + 4 + size
+    return text.rstrip(b"\0").decode("utf-8", "replace")

@@ -1,0 +1,126 @@
+"""The connection to Zenoh, which makes it again whenever it is lost: ends of topics and services, with their tokens."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zenoh
+from zenoh import ext
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.ros.zenoh.format import GRAPH, Address, Attachment, Kind, Node, gid_of
+from ros2_rfm_serving.ros.zenoh.inbox import Inbox, Take
+
+CLIENT = {"mode": "client", "scouting/multicast/enabled": False, "connect/timeout_ms": 10_000, "connect/exit_on_failure": True}
+"""Of whoever is given an address: it looks for nobody else, and asks again and again, until that is told and begun anew."""
+KEPT = {"timestamping/enabled": True}
+"""Or nothing can be kept for who comes later."""
+
+
+def configuration(file: str, router: str) -> zenoh.Config:
+    """file: JSON5; empty: a client of `router`. Raises: `ConfigurationError`."""
+    said = {} if file else {"connect/endpoints": [router], **CLIENT}
+    try:
+        config = zenoh.Config.from_file(file) if file else zenoh.Config()
+        for key, value in {**said, **KEPT}.items():
+            config.insert_json5(key, json.dumps(value))
+    except zenoh.ZError as error:
+        fix = "see `rfm zenoh --help`" if file else "write tcp/<host>:7447 or tls/<host>:7447"
+        raise ConfigurationError(
+            f"Zenoh cannot use it: {problem(error)}", file=file, key="" if file else "router", fix=fix
+        ) from None
+    return config
+
+
+def problem(error: zenoh.ZError) -> str:
+    """Without where in Zenoh's source it was noticed."""
+    return str(error).partition(" at /")[0]
+
+
+class Outlet:
+    """One topic's way out. `put` never blocks: under congestion Zenoh drops, and a message for nobody goes nowhere."""
+
+    def __init__(self, session: Session, publisher: Any, gid: bytes, *, latched: bool) -> None:
+        self._session, self._publisher, self._gid, self._latched = session, publisher, gid, latched
+        self._sequence = 0
+
+    def put(self, data: bytes) -> str:
+        """Where it went: `carried`; `unheard`: nobody there asks for it; `unconnected`: there is no router."""
+        self._sequence += 1
+        stamp_ns = time.time_ns()  # for tools: nobody of ours reads it
+        where = "carried" if self._latched or self._publisher.matching_status.matching else "unheard"
+        if where == "unheard" and not self._session.connected:
+            where = "unconnected"
+        try:
+            self._publisher.put(data, attachment=Attachment(self._sequence, stamp_ns, self._gid).written())
+        except zenoh.ZError:  # it is being closed
+            return "unconnected"
+        return where
+
+
+class Session:
+    """Declares ends, with their tokens; each declaration is a list of what has to be undeclared."""
+
+    def __init__(self, config: zenoh.Config, node: Node, inbox: Inbox) -> None:
+        """node: as it is shown to ROS tools; its session is filled in. Raises: `zenoh.ZError`: nobody is there."""
+        self._zenoh = zenoh.open(config)
+        self._inbox, self._entities = inbox, 0
+        self.node = node._replace(session=str(self._zenoh.info.zid()))
+        self._token = self._zenoh.liveliness().declare_token(self.node.token)
+
+    @property
+    def connected(self) -> bool:
+        info = self._zenoh.info
+        return bool(info.routers_zid() or info.peers_zid())
+
+    def close(self) -> None:
+        self._zenoh.close()
+
+    def publish(self, address: Address, qos: str, *, reliable: bool, latched: bool, urgent: bool) -> tuple[Outlet, list[Any]]:
+        """Never blocking: a robot whose uplink is dead must hold up nobody (Remote-RTC §6.3). latched: kept for late joiners."""
+        how: dict[str, Any] = {
+            "congestion_control": zenoh.CongestionControl.DROP,
+            "priority": zenoh.Priority.INTERACTIVE_HIGH if urgent else zenoh.Priority.DATA,
+            "express": urgent,
+            "reliability": zenoh.Reliability.RELIABLE if reliable else zenoh.Reliability.BEST_EFFORT,
+        }
+        if latched:
+            cache = {"cache": ext.CacheConfig(1), "publisher_detection": True}
+            publisher: Any = ext.declare_advanced_publisher(self._zenoh, address.key, **cache, **how)
+        else:
+            publisher = self._zenoh.declare_publisher(address.key, **how)
+        token, gid = self._endpoint(Kind.PUBLISHER, address, qos)
+        return Outlet(self, publisher, gid, latched=latched), [token, publisher]
+
+    def hear(self, key: str, take: Take) -> None:
+        """Whatever matches, of others, as long as the session is there."""
+        handler = zenoh.handlers.Callback(lambda sample: self._inbox.put(take, sample, len(sample.payload)), indirect=False)
+        self._zenoh.declare_subscriber(key, handler, allowed_origin=zenoh.Locality.REMOTE)
+
+    def show_subscription(self, address: Address, qos: str) -> list[Any]:
+        return [self._endpoint(Kind.SUBSCRIPTION, address, qos)[0]]
+
+    def answer(self, address: Address, qos: str, take: Take) -> list[Any]:
+        """Requests for a service, also those that mean another version of it."""
+        key = f"{address.domain}{address.name}/*/*"
+        handler = zenoh.handlers.Callback(lambda query: self._inbox.put(take, query, len(query.payload or b"")), indirect=False)
+        queryable = self._zenoh.declare_queryable(key, handler, complete=True)
+        return [self._endpoint(Kind.SERVICE, address, qos)[0], queryable]
+
+    def watch(self, take: Callable[[str, bool], None]) -> None:
+        """Ends as they come and go, and those that are there: their tokens, and whether they are gone."""
+
+        def taken(sample: Any) -> None:
+            take(str(sample.key_expr), sample.kind == zenoh.SampleKind.DELETE)
+
+        handler = zenoh.handlers.Callback(lambda sample: self._inbox.put(taken, sample, 0), indirect=False)
+        self._zenoh.liveliness().declare_subscriber(f"{GRAPH}/{self.node.domain}/**", handler, history=True)
+
+    def _endpoint(self, kind: Kind, address: Address, qos: str) -> tuple[Any, bytes]:
+        """Its token, and an identity that nobody else has."""
+        self._entities += 1
+        token = self.node.endpoint_token(self._entities, kind, address.name, address.interface, qos)
+        return self._zenoh.liveliness().declare_token(token), gid_of(token)

@@ -1,0 +1,286 @@
+"""Robots on Zenoh at a factory on DDS, through a real Zenoh router. The robot is somebody else's code (test/zenoh_robot.py)."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zenoh
+from rclpy.serialization import deserialize_message, serialize_message
+from rfm_serving import msg, srv
+from zenoh import ext
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.ros.node.own_name import claim
+from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.ros.zenoh import passing
+from ros2_rfm_serving.ros.zenoh.door import ZenohDoorNode
+from ros2_rfm_serving.ros.zenoh.format import Address, Attachment, Kind
+from ros2_rfm_serving.ros.zenoh.format import Node as GraphNode
+from ros2_rfm_serving.ros.zenoh.session import configuration
+from ros2_rfm_serving.ros.zenoh_door_node import SPECS
+from test.ros.robot_rig import FakeServer
+from test.ros.zenoh_rig import ADDRESS, Floor, client, floor, router
+from test.zenoh_robot import Robot
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as free:
+        free.bind((ADDRESS, 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def routing(port: int) -> Iterator[zenoh.Session]:
+    session = router(port)
+    yield session
+    session.close()
+
+
+def beside(here: Floor, work: Callable[[], Any], what: str) -> Any:
+    """What blocks, while the factory goes on."""
+    with ThreadPoolExecutor(1) as pool:
+        doing = pool.submit(work)
+        here.wait(doing.done, what)
+        return doing.result()
+
+
+def test_a_robot_without_ros_is_served_as_any_other(ros_domain: int, port: int, routing: zenoh.Session) -> None:
+    """Schedule, server's status, session, observation, chunk, the robot's status: bytes as they came, urgent ones ahead."""
+    how: list[zenoh.Sample] = []
+    with floor(port) as here:
+        here.schedule.publish(msg.Schedule(scheduler=7, epoch=3, factory="hall"))
+        here.wait(lambda: here.count("servers") == 1, "the server on Zenoh")
+        other = client(port)
+        other.declare_subscriber(f"{ros_domain}/*/rfm/*/*/*", zenoh.handlers.Callback(how.append, indirect=False))
+        robot = beside(here, lambda: Robot(ADDRESS, ros_domain, "arm_1", "s1", port=port), "the robot's start")
+        try:
+            here.wait(lambda: here.count("robots") == 1, "the robot at the door")
+            answer = beside(here, lambda: robot.open(action_names=["x"], state_size=3), "a session")
+            assert answer.success and answer.session_epoch == here.server.opened["arm_1"], answer
+            robot.observe([0.5, 1.5, 2.5], {"front": bytes(300_000)})
+            chunk = beside(here, lambda: robot.chunks.get(timeout=30), "a chunk")
+            assert (chunk.id.robot, chunk.id.sequence) == ("arm_1", 1) and chunk.chunk_robot.rows > 0
+            (seen,) = here.server.observations
+            assert list(seen.state) == [0.5, 1.5, 2.5] and len(seen.images[0].data) == 300_000
+            robot.tell()
+            here.wait(lambda: here.statuses, "the robot's status on DDS")
+            latched = passing.address_of(ros_domain, "/rfm/schedule", msg.Schedule)
+            late: list[zenoh.Sample] = []  # as rmw_zenoh subscribes to what is latched
+            history = ext.HistoryConfig(detect_late_publishers=True, max_samples=1)
+            ears = ext.declare_advanced_subscriber(other, latched.key, late.append, history=history)
+            here.wait(lambda: late, "the schedule that was published before")
+            assert deserialize_message(late[0].payload.to_bytes(), msg.Schedule).epoch == 3
+            here.schedule.publish(msg.Schedule(scheduler=7, epoch=4, factory="hall"))
+            here.wait(lambda: {"schedule", "server"} <= {what for what, _ in robot.heard}, "schedule and server's status")
+            schedule = next(message for what, message in robot.heard if what == "schedule")
+            assert (schedule.scheduler, schedule.epoch, schedule.factory) == (7, 4, "hall")
+            ears.undeclare()
+            urgent = next(sample for sample in how if "action_chunk" in str(sample.key_expr))
+            assert (urgent.priority, urgent.express) == (zenoh.Priority.INTERACTIVE_HIGH, True)
+            assert urgent.congestion_control == zenoh.CongestionControl.DROP
+            assert Attachment.read(urgent.attachment.to_bytes()).sequence == 1
+            here.wait(lambda: here.count("calls") == 1 and here.count("from_robots") == 2, "the figures")
+            assert not [what for what in here.told if what.startswith("refused")], here.told
+        finally:
+            robot.close()
+        here.wait(lambda: here.count("robots") == 0, "the robot's leaving")
+        here.wait(lambda: not here.peer.count_subscribers("/arm_1/rfm/action_chunk"), "nobody who takes its chunks")
+        other.close()
+
+
+def test_what_is_none_of_ours_is_refused_and_counted(ros_domain: int, port: int, routing: zenoh.Session) -> None:
+    with floor(port, max_observation_mb=0.5, robots=["arm_1"]) as here:
+        here.wait(lambda: here.count("servers") == 1, "the server on Zenoh")
+        here.server._on_open(msg.RequestId(robot="arm_1"), srv.OpenSession.Response())  # a session
+        robot = client(port)
+        topic = passing.address_of(ros_domain, "/rfm/servers/s1/observation", msg.Observation)
+        stale = topic._replace(interface=topic.interface._replace(hash="RIHS01_" + "0" * 64))
+        foreign = topic._replace(interface=passing.interface(msg.Plan))
+        nobody = topic._replace(name="/rfm/servers/s9/observation")
+        good = serialized(msg.Observation(id=msg.RequestId(robot="arm_1", component="system1")))
+        stranger = serialized(msg.Observation(id=msg.RequestId(robot="arm_2", component="system1")))
+        gid = bytes(16)
+        there = robot.liveliness().declare_token(token(robot, ros_domain, "/arm_1/rfm/action_chunk"))
+        here.wait(lambda: here.count("robots") == 1, "the robot")
+        put(robot, topic, good, Attachment(5, 0, gid))
+        for refused in (
+            lambda: put(robot, topic, good, None),
+            lambda: robot.put(topic.key, good, attachment=b"short"),
+            lambda: put(robot, topic, good, Attachment(5, 0, gid)),  # replayed
+            lambda: put(robot, stale, good, Attachment(6, 0, gid)),
+            lambda: put(robot, foreign, good, Attachment(6, 0, gid)),
+            lambda: put(robot, nobody, good, Attachment(6, 0, gid)),
+            lambda: put(robot, topic, stranger, Attachment(6, 0, gid)),
+            lambda: put(robot, topic, good[:-3], Attachment(6, 0, gid)),
+            lambda: put(robot, topic, b"", Attachment(6, 0, gid)),
+            lambda: put(robot, topic, good + bytes(600_000), Attachment(6, 0, gid)),
+            lambda: robot.delete(topic.key),
+        ):
+            refused()
+        put(robot, topic, good, Attachment(9, 0, gid))  # 6 to 8 were lost on the way: what was refused has not come
+        tokens = [
+            robot.liveliness().declare_token(token(robot, ros_domain, "/arm_2/rfm/action_chunk")),  # who may not come in
+            robot.liveliness().declare_token(token(robot, ros_domain, "/arm_1/rfm/plan", msg.ActionChunk)),
+            robot.liveliness().declare_token(f"@ros2_lv/{ros_domain}/nonsense"),
+        ]
+        here.wait(lambda: here.count("from_robots") == 2 and len(here.server.observations) == 2, "the good ones")
+        expected = {
+            "refused_bad_attachment": 3,
+            "refused_repeated": 1,
+            "refused_stale_hash": 1,
+            "refused_foreign_type": 2,
+            "refused_not_there": 1,
+            "refused_unknown_robot": 1,
+            "refused_bad_message": 2,
+            "refused_too_large": 1,
+            "refused_bad_token": 1,
+            "lost_before_the_door": 3,
+        }
+        here.wait(lambda: all(here.count(what) == times for what, times in expected.items()), f"{expected}")
+        assert here.count("robots") == 1 and len(tokens) == 3
+        there.undeclare()
+        robot.close()
+
+
+def test_requests_that_nobody_can_answer_are_answered(ros_domain: int, port: int, routing: zenoh.Session) -> None:
+    with floor(port, call_timeout_s=0.5) as here:
+        here.wait(lambda: here.count("servers") == 1, "the server on Zenoh")
+        robot = client(port)
+        service = passing.address_of(ros_domain, "/rfm/servers/s1/open_session", srv.OpenSession)
+        request = serialized(srv.OpenSession.Request(robot="arm_1", component="system1"))
+
+        def ask(address: Address, data: bytes, attachment: bytes = Attachment(1, 0, bytes(16)).written()) -> str:
+            asking = robot.get(address.key, payload=data, attachment=attachment, timeout=20, target=zenoh.QueryTarget.ALL_COMPLETE)
+            (reply,) = beside(here, lambda: list(asking), "a word")
+            return reply.err.payload.to_string() if reply.ok is None else "ok"
+
+        assert "no token says" in ask(service, request)
+        there = robot.liveliness().declare_token(token(robot, ros_domain, "/arm_1/rfm/action_chunk"))
+        here.wait(lambda: here.count("robots") == 1, "the robot")
+        assert ask(service, request) == "ok"
+        assert "same version" in ask(service._replace(interface=service.interface._replace(hash="RIHS01_1")), request)
+        assert "ends after" in ask(service, request[:-1])
+        assert "attachment" in ask(service, request, b"")
+        assert "at most" in ask(service, request + bytes(100_000))
+        describe = passing.address_of(ros_domain, "/rfm/servers/s1/describe", srv.DescribeServer)
+        assert "is not there" in ask(describe, serialized(srv.DescribeServer.Request()))
+        there.undeclare()
+        here.wait(lambda: here.count("robots") == 0, "its leaving")
+        robot.close()
+
+
+def test_a_server_that_is_lost_on_dds_is_lost_on_zenoh_and_a_name_is_borne_once(
+    ros_domain: int, port: int, routing: zenoh.Session
+) -> None:
+    with floor(port) as here:
+        here.wait(lambda: here.count("servers") == 1, "the server on Zenoh")
+        robot = client(port)
+        of_server = f"@ros2_lv/{ros_domain}/*/*/*/SS/*/*/*/%rfm%servers%s1%open_session/*/*/*"
+
+        def shown() -> int:
+            return len(list(robot.liveliness().get(of_server, timeout=5)))
+
+        assert shown() == 1
+        here.lose(here.server)
+        here.wait(lambda: here.count("servers") == 0, "its withdrawal")
+        assert shown() == 0
+        again = FakeServer()
+        here.executor.add_node(again)
+        here.wait(lambda: here.count("servers") == 1 and shown() == 1, "its coming back")
+        taken = here.peer.create_publisher(msg.RobotStatus, "/arm_1/rfm/status", qos.ROBOT_STATUS)
+        here.wait(lambda: here.door.count_publishers("/arm_1/rfm/status"), "the robot on DDS")
+        there = robot.liveliness().declare_token(token(robot, ros_domain, "/arm_1/rfm/action_chunk"))
+        here.wait(lambda: here.count("refused_name_taken"), "a word on the name")
+        assert here.count("robots") == 0
+        here.peer.destroy_publisher(taken)
+        here.wait(lambda: here.count("robots") == 1, "the name's being free")
+        with pytest.raises(ConfigurationError, match="another process is robot 'arm_1' already"):
+            claim(here.peer, "robot", [("arm_1", "/arm_1/rfm/name")])
+        there.undeclare()
+        robot.close()
+        here.lose(again)
+
+
+def test_a_door_before_its_router_waits_and_one_whose_router_goes_carries_on(ros_domain: int, port: int) -> None:
+    """Nothing that was not carried is lost silently."""
+    with floor(port) as here:
+        here.wait(lambda: here.level == b"\2" and "no Zenoh router" in here.message, "a word on the router")
+        first = router(port)
+        here.wait(lambda: here.count("servers") == 1, "the server on Zenoh")
+        robot = client(port)
+        there = robot.liveliness().declare_token(token(robot, ros_domain, "/arm_1/rfm/action_chunk"))
+        here.wait(lambda: here.count("robots") == 1, "the robot")
+        first.close()
+        here.wait(lambda: here.level == b"\2" and here.count("robots") == 0, "a word on the loss")
+        here.wait(lambda: here.count("to_robots_unconnected"), "the count of what was not carried")
+        second = router(port)
+        here.wait(lambda: here.count("robots") == 1, "the robot again")
+        here.wait(lambda: "no Zenoh router" not in here.message, "the router again")
+        there.undeclare()
+        robot.close()
+        second.close()
+
+
+def test_a_factory_has_one_door(ros_domain: int, port: int, routing: zenoh.Session) -> None:
+    with floor(port) as here:
+        here.door.claim()
+        second = ZenohDoorNode(SPECS)
+        with pytest.raises(ConfigurationError, match="another process is door 'zenoh_door' already"):
+            second.claim()
+        second.destroy_node()
+
+
+@pytest.mark.parametrize(
+    ("file", "router", "words"),
+    [
+        ("", "nonsense", "router: Zenoh cannot use it: .*write tcp/<host>:7447"),
+        ("/no/such.json5", "", "/no/such.json5: Zenoh cannot use it: No such file"),
+        ("broken.json5", "", "broken.json5: Zenoh cannot use it"),
+    ],
+)
+def test_what_zenoh_cannot_use_is_named(tmp_path: Path, file: str, router: str, words: str) -> None:
+    (tmp_path / "broken.json5").write_text('{mode: "clien')
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        configuration(str(tmp_path / file) if file else "", router)
+    assert ".cargo" not in str(refused.value)
+
+
+WITHOUT_ZENOH = """
+import sys
+from importlib.abc import MetaPathFinder
+class Hidden(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] == "zenoh":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+from ros2_rfm_serving.ros.zenoh_door_node import _make
+_make()
+"""
+
+
+def test_a_door_without_its_extra_says_how_to_get_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WITHOUT_ZENOH], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode and "zenoh is missing; pip install 'ros2-rfm-serving[zenoh]'" in done.stderr, done
+
+
+def serialized(message: Any) -> bytes:
+    return bytes(serialize_message(message))
+
+
+def put(session: zenoh.Session, address: Address, data: bytes, attachment: Attachment | None) -> None:
+    session.put(address.key, data, attachment=attachment and attachment.written())
+
+
+def token(session: zenoh.Session, domain: int, topic: str, kind: type = msg.ActionChunk) -> str:
+    node = GraphNode(domain, str(session.info.zid()), 0, "/", "robot")
+    return node.endpoint_token(1, Kind.SUBSCRIPTION, topic, passing.interface(kind), "::,2:,:,:,,")

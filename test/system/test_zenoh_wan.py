@@ -1,0 +1,148 @@
+"""Robots without ROS, far away, at a factory on DDS: through its door, a Zenoh router, and a bad network. Needs Linux, root and
+/dev/net/tun; where they are missing it fails and says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from ros2_rfm_serving.benchmarks.network.netlink import EmulatedNetwork, emulated_network
+from ros2_rfm_serving.benchmarks.network.switch import check_machine
+from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.operate.zenoh import Options, files
+from test.system.hosts import without_ros
+
+HOSTS = {"plant": "10.80.0.1/24", "far_1": "10.80.0.2/24", "far_2": "10.80.0.3/24"}
+WAN = "delay_ms=25 jitter_ms=10 drop=0.05"
+"""Of every frame that a host sends."""
+PYTHON = (sys.executable, "-W", "ignore")
+ROUTE = "import sys, time, zenoh; s = zenoh.open(zenoh.Config.from_file(sys.argv[1])); print('up', flush=True); time.sleep(1e6)"
+SERVER = ("model:=emulated/arm-policy", "server:=s1", "gpu_type:=EMULATED", "batch_size:=4", "max_sessions:=4")
+CUT_S = 3.0
+
+
+class Line(NamedTuple):
+    s: float
+    what: str
+    how: object
+
+
+class Far:
+    """Two robots, each on a host of its own, and the plant."""
+
+    def __init__(self, network: EmulatedNetwork, folder: Path) -> None:
+        self.network, self._folder = network, folder
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        config = folder / "config"
+        config.mkdir()
+        factory = load_factory(Path(__file__).parents[2] / "config" / "factory_emulated.yaml")
+        for name, text in files(factory, Options(address="10.80.0.1")).items():
+            (config / name).write_text(text)
+        self._session = {"ZENOH_SESSION_CONFIG_URI": str(config / "client.json5")}
+        self.route()
+        node = (*PYTHON, "-m", "ros2_rfm_serving.ros.executables")
+        given = [word for parameter in SERVER for word in ("-p", parameter)]
+        self.start("server", "plant", *node, "model_server_node", "--ros-args", *given)
+        door = f"zenoh_config:={config / 'client.json5'}"
+        self.start("door", "plant", *node, "zenoh_door_node", "--ros-args", "-p", door)
+        for i in (1, 2):
+            self.start(f"arm_{i}", f"far_{i}", *PYTHON, "-m", "test.zenoh_robot", "10.80.0.1", "0", f"arm_{i}", "s1")
+
+    def route(self) -> None:
+        self.start("router", "plant", *PYTHON, "-c", ROUTE, str(self._folder / "config" / "router.json5"))
+
+    def start(self, name: str, host: str, *command: str) -> None:
+        with (self._folder / f"{name}.txt").open("ab") as output:
+            self._running[name] = subprocess.Popen(
+                self.network.command(host, *command), stdout=output, stderr=subprocess.STDOUT, env=without_ros() | self._session
+            )
+
+    def kill(self, name: str) -> None:
+        process = self._running.pop(name)
+        process.kill()
+        process.wait(timeout=30)
+
+    def close(self) -> None:
+        for name in list(self._running):
+            self.kill(name)
+
+    def said(self, robot: str, what: str, since_s: float = 0.0, until_s: float = float("inf")) -> list[Line]:
+        lines = (self._folder / f"{robot}.txt").read_text().splitlines()
+        told = [Line(*json.loads(line)) for line in lines if line.startswith("[") and line.endswith("]")]
+        return [line for line in told if line.what == what and since_s <= line.s < until_s]
+
+    def wait(self, condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+        end_s = time.monotonic() + seconds
+        while not condition():
+            ended = {name: one.returncode for name, one in self._running.items() if one.poll() is not None}
+            logs = {file.stem: file.read_text()[-500:] for file in self._folder.glob("*.txt")}
+            assert not ended and time.monotonic() < end_s, f"waited in vain for {what}; ended: {ended}; {logs}"
+            time.sleep(0.05)
+
+
+@contextmanager
+def far(folder: Path) -> Iterator[Far]:
+    check_machine()
+    with emulated_network(HOSTS, f"z{os.getpid()}") as network:
+        network.set(WAN)
+        made = Far(network, folder)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(240)
+def test_robots_far_away_are_served_across_a_routers_death_and_not_by_each_others_links(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    robots = ("arm_1", "arm_2")
+    with far(tmp_path) as factory:
+        for robot in robots:
+            factory.wait(lambda: len(factory.said(robot, "chunk")) >= 6, f"chunks for {robot}")  # noqa: B023
+
+        killed_s = time.monotonic()
+        factory.kill("router")
+        for robot in robots:
+            factory.wait(lambda: factory.said(robot, "unanswered", killed_s), f"{robot}'s noticing")  # noqa: B023
+        factory.route()
+        routed_s = time.monotonic()
+        for robot in robots:
+            factory.wait(lambda: len(factory.said(robot, "chunk", routed_s)) >= 6, f"chunks for {robot} again")  # noqa: B023
+
+        cut_s = time.monotonic()
+        factory.network.cut("far_2")
+        time.sleep(CUT_S)
+        joined_s = time.monotonic()
+        during = factory.said("arm_1", "chunk", cut_s, joined_s)
+        bad = [line for what in ("unanswered", "refused", "late") for line in factory.said("arm_1", what, cut_s, joined_s)]
+        assert not bad, f"arm_1 noticed: {bad}"
+        assert not factory.said("arm_2", "chunk", cut_s + 1.0, joined_s), "a cut that is none"
+        factory.network.join("far_2")
+        factory.wait(lambda: factory.said("arm_2", "chunk", joined_s), "chunks for arm_2 again")
+
+        trips = [line.how for line in factory.said("arm_1", "chunk")]
+        before = [line for line in factory.said("arm_1", "chunk", cut_s - CUT_S, cut_s) if line.s > routed_s]
+        figures = {
+            "round_trip_p50_s": float(np.percentile(trips, 50)),
+            "round_trip_p99_s": float(np.percentile(trips, 99)),
+            "served_after_router_s": {robot: factory.said(robot, "chunk", routed_s)[0].s - routed_s for robot in robots},
+            "served_after_join_s": factory.said("arm_2", "chunk", joined_s)[0].s - joined_s,
+            "before_cut": len(before),
+            "during_cut": len(during),
+        }
+        record_property("wan", figures)
+        print(figures)
+        assert len(during) >= 3, figures
+        assert "Traceback" not in (tmp_path / "door.txt").read_text() + (tmp_path / "server.txt").read_text()
