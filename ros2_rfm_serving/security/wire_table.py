@@ -36,7 +36,7 @@ class Role(enum.Flag):
 NOBODY = Role(0)
 LOOKING = Role.OBSERVER | Role.DASHBOARD | Role.OPERATOR
 RECORDING = Role.RECORDER
-TELLING = Role.SCHEDULER | Role.SERVER | Role.ROBOT | Role.RECORDER
+TELLING = Role.SCHEDULER | Role.SERVER | Role.ROBOT | Role.RECORDER | Role.DOOR
 """Of themselves, in `/diagnostics`."""
 
 
@@ -80,7 +80,7 @@ ROWS = (
     _service(f"{OF_SERVER}/open_session", SERVER, ROBOT | DOOR),
     _service(f"{OF_SERVER}/close_session", SERVER, ROBOT | DOOR),
     _service(f"{OF_SERVER}/reset_episode", SERVER, ROBOT | DOOR),
-    _service(f"{OF_SERVER}/describe", SERVER, OPERATOR),
+    _service(f"{OF_SERVER}/describe", SERVER, OPERATOR | DOOR),
     _service(f"{OF_SERVER}/get_schedule", SERVER, SCHEDULER),
     Row(f"{OF_SERVER}/infer", Kind.ACTION, SERVER, OPERATOR),
     _topic(f"{OF_SERVER}/infer/_action/feedback", NOBODY, RECORDING),
@@ -89,12 +89,13 @@ ROWS = (
     _topic(f"{OF_ROBOT}/plan", SERVER, ROBOT | DOOR | DASHBOARD | RECORDING),
     _topic(f"{OF_ROBOT}/refetch", SERVER, ROBOT | DOOR | RECORDING),
     _topic(f"{OF_ROBOT}/status", ROBOT | DOOR, SCHEDULER | MARKERS | LOOKING | RECORDING),
-    _topic(f"{OF_ROBOT}/name", ROBOT | DOOR, ROBOT | DOOR | RECORDING),
+    _topic(f"{OF_ROBOT}/name", ROBOT | DOOR, ROBOT | RECORDING),
     _topic(f"{OF_ROBOT}/audit", ROBOT, RECORDING),
     _topic(f"{OF_ROBOT}/markers", MARKERS, NOBODY),
     _service(f"{OF_ROBOT}/pause", ROBOT, ORDERING),
     _service(f"{OF_ROBOT}/resume", ROBOT, ORDERING),
     _service(f"{OF_ROBOT}/abort", ROBOT, ORDERING),
+    _topic("rfm/zenoh_door/name", DOOR, DOOR | RECORDING),
     _service("rfm/admit_robot", SCHEDULER, ORDERING),
     _service("rfm/release_robot", SCHEDULER, ORDERING),
     _service("rfm/replan", SCHEDULER, OPERATOR),
@@ -137,6 +138,7 @@ NODES = {
     FOREMAN: "rfm/foreman",
     MARKERS: "rfm/markers",
     RECORDING: "rfm/recorder",
+    DOOR: "rfm/zenoh_door",
 }
 """As the processes of a factory name them. Who looks has no services."""
 LIFECYCLE = SERVER | ROBOT

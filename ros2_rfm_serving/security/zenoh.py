@@ -13,6 +13,7 @@ from typing import Any
 from ros2_rfm_serving.security.folder import CERTIFICATE, IDENTITY_CA, KEY, Folder, write_public
 from ros2_rfm_serving.security.permissions import Grants, Permissions
 from ros2_rfm_serving.security.record import Record
+from ros2_rfm_serving.security.wire_table import Role
 
 ROUTER = "router"
 PORT = 7447
@@ -75,7 +76,8 @@ def access_control(record: Record, permissions: Permissions) -> dict[str, Any]:
         entry = record.members[name]
         if entry.is_revoked:
             continue
-        mine = list(_rules(name, permissions.of(member), record.domain))
+        granted = permissions.of(member)
+        mine = list(_rules(name, _across(granted) if member.role is Role.DOOR else granted, record.domain))
         rules += mine
         subjects.append({"id": name, "cert_common_names": [entry.common_name]})
         policies.append({"rules": ["in the graph", "of the graph", *(rule["id"] for rule in mine)], "subjects": [name]})
@@ -108,6 +110,13 @@ def _rules(name: str, grants: Grants, domain: int) -> Iterable[Rule]:
             yield _rule(f"{name} {what}", flow, messages, keys)
 
 
+def _across(grants: Grants) -> Grants:
+    """Of the door, which is the factory to robots on Zenoh, as it is their robots to the factory on DDS."""
+    below = {name.partition("/rfm/servers/")[0] for name in grants.calls}
+    heard = {pattern.format(root) for root in below for pattern in ("{}/rfm/servers/*/observation", "{}/*/rfm/status")}
+    return Grants(grants.hears, grants.publishes | heard, grants.calls, grants.serves)
+
+
 def _discovery(domain: int) -> tuple[Rule, Rule]:
     """Who is there, and what of, is told to every member; only names."""
     everything, nodes = f"@ros2_lv/{domain}/**", f"@ros2_lv/{domain}/*/*/*/NN/**"
@@ -119,7 +128,9 @@ def _tokens(grants: Grants, domain: int) -> list[str]:
     """By which rmw_zenoh says what a node has."""
     kinds = (("MP", grants.publishes), ("MS", grants.hears), ("SS", grants.serves), ("SC", grants.calls))
     below = f"@ros2_lv/{domain}/*/*/*"
-    said = [f"{below}/{kind}/*/*/*/{name.replace('/', '%')}/**" for kind, names in kinds for name in sorted(names)]
+    said = [
+        f"{below}/{kind}/*/*/*/{name.replace('/', '%')}/**" for kind, names in kinds for name in sorted(names) if "*" not in name
+    ]
     return [f"{below}/NN/*/*/*", *said]
 
 

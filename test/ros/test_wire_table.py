@@ -56,6 +56,7 @@ MEMBERS = {
         Member(name="markers", role=Role.MARKERS),
         Member(name="recorder", role=Role.RECORDER),
         Member(name="dashboard", role=Role.DASHBOARD),
+        Member(name="door", role=Role.DOOR),
     )
 }
 NODE_OF = {
@@ -67,6 +68,7 @@ NODE_OF = {
     "markers": "markers",
     "recorder": "recorder",
     "dashboard": "rfm_observer",
+    "door": "zenoh_door",
 }
 """Here all are in the root namespace; a factory has each in its own (`security.wire_table.NODES`)."""
 NOT_YET = {
@@ -76,6 +78,7 @@ NOT_YET = {
     "recorder": r"/arm_\d/rfm/(judgement|plan|refetch)|/rosout",  # which nobody publishes yet
     "foreman": "",
     "scheduler": r".*/get_schedule",  # asked of servers that are there when it starts
+    "door": r"/arm_\d/rfm/.*|/rfm/servers/.*|/rfm/schedule|/rosout",  # of robots that are there on Zenoh
     "markers": r"/arm_\d/.*|/rosout",  # while somebody looks
 }
 """Allowed, and used at other times than this."""

@@ -100,6 +100,7 @@ COMMANDS = [
     "simulate",
     "reproduce rosa",
     "reproduce auras",
+    "security init",
     "tune",
 ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -44,6 +45,8 @@ class RemoteOptions(BaseModel):
     url: str = Field(pattern="^wss?://")
     token_env: str = ""
     """Environment variable with the token; empty: the server wants none."""
+    ca_file: str = ""
+    """Authority that a wss:// server's certificate must be of; empty: those that this machine trusts."""
     timeout_s: float = Field(default=2.0, gt=0, le=600)
     """From a request to its reply, connecting included."""
     connections: int = Field(default=8, ge=1, le=64)
@@ -61,11 +64,14 @@ class RemoteOptions(BaseModel):
 class RemoteEngine(Engine):
     """Row i of a batch goes over connection i. One thread owns all connections, and keeps them alive between batches."""
 
-    def __init__(self, model: str, options: RemoteOptions, token: str) -> None:
-        """Raises: `ModelError` when there is no such server, or it does not say what it serves."""
+    def __init__(self, model: str, options: RemoteOptions, token: str, trusted: ssl.SSLContext | None = None) -> None:
+        """trusted: None: whatever this machine trusts.
+
+        Raises: `ModelError` when there is no such server, or it does not say what it serves.
+        """
         self._options, self.timeout_s = options, options.timeout_s
         self._thread = LoopThread("remote")
-        self._links = [RemoteLink(options.url, token) for _ in range(options.connections)]
+        self._links = [RemoteLink(options.url, token, trusted) for _ in range(options.connections)]
         try:
             metadata = self._wait(self._links[0].metadata())
             self.ours = metadata.get("server") == wire.OURS
@@ -180,7 +186,18 @@ def build(spec: EngineSpec) -> RemoteEngine:
         raise ConfigurationError(
             f"${options.token_env} is empty", key=f"models.{spec.model}.options.token_env", fix="set it, or leave the key out"
         )
-    return RemoteEngine(spec.model, options, token)
+    return RemoteEngine(spec.model, options, token, _trusted(spec.model, options))
+
+
+def _trusted(model: str, options: RemoteOptions) -> ssl.SSLContext | None:
+    """Raises: `ConfigurationError`."""
+    if not options.ca_file:
+        return None
+    try:
+        return ssl.create_default_context(cafile=options.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        key, fix = f"models.{model}.options.ca_file", "name a PEM file of certificates, such as ca.cert.pem of `rfm security init`"
+        raise ConfigurationError(f"{options.ca_file!r} cannot be used: {error}", key=key, fix=fix) from None
 
 
 def _contract(metadata: Mapping[str, Any]) -> ModelContract:

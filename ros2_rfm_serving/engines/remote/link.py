@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,10 +22,11 @@ MAX_TOLD_CHARACTERS = 300
 class RemoteLink:
     """Belongs to one event loop; one request at a time."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, trusted: ssl.SSLContext | None = None) -> None:
+        """trusted: of a wss:// server; None: whatever this machine trusts."""
         self.expected: Mapping[str, Any] | None = None
         """What a server of ours must say whenever it connects; None: anything."""
-        self._url = url
+        self._url, self._trusted = url, trusted
         self._headers = {"Authorization": f"Api-Key {token}"} if token else None
         self._packer = wire.packer()
         self._socket: _Socket | None = None
@@ -74,6 +76,7 @@ class RemoteLink:
             _, listener = await picows.ws_connect(
                 _Socket,
                 self._url,
+                ssl_context=self._trusted,
                 logger_name=_QUIET,
                 extra_headers=self._headers,
                 max_frame_size=wire.MAX_FRAME_BYTES,

@@ -133,6 +133,27 @@ def test_robots_and_servers_hear_what_is_theirs_and_nobody_else_can_say_it(runni
     assert not any(stolen) and not any(forged)
 
 
+def test_the_door_is_the_factory_to_robots_on_zenoh_and_no_robot(running: Plant) -> None:
+    a, door = running.session(A), running.session("door")
+    observed, heard = list[str](), running.hear(a, f"{A}/rfm/action_chunk")
+    take = lambda sample: observed.append(str(sample.key_expr))  # noqa: E731
+    for pattern in (f"{DOMAIN}/rfm/servers/*/observation/*/*", f"{DOMAIN}/*/rfm/status/*/*", f"{DOMAIN}/**"):
+        door.declare_subscriber(pattern, take, allowed_origin=zenoh.Locality.REMOTE)
+    door.declare_queryable(f"{DOMAIN}/rfm/servers/{SERVER}/open_session/*/*", lambda query: query.reply(query.key_expr, b"yes"))
+    names = (f"rfm/servers/{SERVER}/observation", f"{A}/rfm/status", f"{A}/command", f"{A}/rfm/audit")
+
+    def passes() -> bool:
+        for name in names:
+            a.put(key(name), b"of A")
+        door.put(key(f"{A}/rfm/action_chunk"), b"for A")
+        return bool(heard) and {key(name) for name in names[:2]} <= set(observed)
+
+    assert eventually(passes)
+    assert set(observed) == {key(name) for name in names[:2]}, "nothing of a robot's own"
+    asked = a.get(key(f"rfm/servers/{SERVER}/open_session"), timeout=2.0)
+    assert any(reply.ok is not None for reply in asked)
+
+
 def test_a_robot_may_open_a_session_and_neither_be_admitted_nor_drain_a_server(running: Plant) -> None:
     a, server, scheduler, people = (running.session(name) for name in (A, SERVER, "scheduler", "operator"))
     asked: list[str] = []
