@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ HOSTS = {"plant": "10.80.0.1/24", "far_1": "10.80.0.2/24", "far_2": "10.80.0.3/2
 WAN = "delay_ms=25 jitter_ms=10 drop=0.05"
 """Of every frame that a host sends."""
 PYTHON = (sys.executable, "-W", "ignore")
+NODE = (*PYTHON, "-m", "ros2_rfm_serving.ros.executables")
 ROUTE = "import sys, time, zenoh; s = zenoh.open(zenoh.Config.from_file(sys.argv[1])); print('up', flush=True); time.sleep(1e6)"
 SERVER = ("model:=emulated/arm-policy", "server:=s1", "gpu_type:=EMULATED", "batch_size:=4", "max_sessions:=4")
 CUT_S = 3.0
@@ -49,17 +51,21 @@ class Far:
         for name, text in files(factory, Options(address="10.80.0.1")).items():
             (config / name).write_text(text)
         self._session = {"ZENOH_SESSION_CONFIG_URI": str(config / "client.json5")}
-        self.route()
-        node = (*PYTHON, "-m", "ros2_rfm_serving.ros.executables")
-        given = [word for parameter in SERVER for word in ("-p", parameter)]
-        self.start("server", "plant", *node, "model_server_node", "--ros-args", *given)
-        door = f"zenoh_config:={config / 'client.json5'}"
-        self.start("door", "plant", *node, "zenoh_door_node", "--ros-args", "-p", door)
+        for name in ("router", "server", "door"):
+            self.begin(name)
         for i in (1, 2):
             self.start(f"arm_{i}", f"far_{i}", *PYTHON, "-m", "test.zenoh_robot", "10.80.0.1", "0", f"arm_{i}", "s1")
 
-    def route(self) -> None:
-        self.start("router", "plant", *PYTHON, "-c", ROUTE, str(self._folder / "config" / "router.json5"))
+    def begin(self, name: str) -> None:
+        """router, server or door."""
+        given = [word for parameter in SERVER for word in ("-p", parameter)]
+        config = self._folder / "config"
+        commands = {
+            "router": (*PYTHON, "-c", ROUTE, str(config / "router.json5")),
+            "server": (*NODE, "model_server_node", "--ros-args", *given),
+            "door": (*NODE, "zenoh_door_node", "--ros-args", "-p", f"zenoh_config:={config / 'client.json5'}"),
+        }
+        self.start(name, "plant", *commands[name])
 
     def start(self, name: str, host: str, *command: str) -> None:
         with (self._folder / f"{name}.txt").open("ab") as output:
@@ -116,7 +122,7 @@ def test_robots_far_away_are_served_across_a_routers_death_and_not_by_each_other
         factory.kill("router")
         for robot in robots:
             factory.wait(lambda: factory.said(robot, "unanswered", killed_s), f"{robot}'s noticing")  # noqa: B023
-        factory.route()
+        factory.begin("router")
         routed_s = time.monotonic()
         for robot in robots:
             factory.wait(lambda: len(factory.said(robot, "chunk", routed_s)) >= 6, f"chunks for {robot} again")  # noqa: B023
@@ -146,3 +152,26 @@ def test_robots_far_away_are_served_across_a_routers_death_and_not_by_each_other
         print(figures)
         assert len(during) >= 3, figures
         assert "Traceback" not in (tmp_path / "door.txt").read_text() + (tmp_path / "server.txt").read_text()
+
+
+@pytest.mark.alone
+@pytest.mark.thorough
+@pytest.mark.timeout(280)
+def test_whatever_dies_between_them_robots_are_served_again(tmp_path: Path) -> None:
+    """The router, the door, a robot's uplink, the server, in a random order, each several times."""
+    robots, dice = ("arm_1", "arm_2"), random.Random(11)
+    with far(tmp_path) as factory:
+        for fault in dice.sample(("router", "door", "server", "far_1", "far_2") * 2, 10):
+            for robot in robots:
+                since_s = time.monotonic()
+                factory.wait(lambda: len(factory.said(robot, "chunk", since_s)) >= 3, f"chunks for {robot} before {fault}")  # noqa: B023
+            if fault in HOSTS:
+                factory.network.cut(fault)
+            else:
+                factory.kill(fault)
+            time.sleep(dice.uniform(0.5, 5.0))
+            if fault in HOSTS:
+                factory.network.join(fault)
+            else:
+                factory.begin(fault)
+        assert "Traceback" not in (tmp_path / "door.txt").read_text()
