@@ -17,6 +17,8 @@ from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 PREFIX = "rfm_ray_"
 RESTART_S = 2.0
 """Between the end of the node's process and this one's, after which Ray starts another: no loop, and time to say how it ended."""
+LOOK_S = 0.2
+"""Between looks at whether the process, and whoever started this one, are there."""
 MOST_BYTES = 1 << 18
 """Of the log, at a time."""
 
@@ -46,7 +48,7 @@ class NodeActor:
     """
 
     def __init__(self, errand: Errand) -> None:
-        self._folder = HeldFolder(PREFIX)
+        self._parent, self._folder = os.getppid(), HeldFolder(PREFIX)
         node = errand.put(self._folder.path)
         self._keeper = Supervisor([node], self._folder.path, fleet_namespace=errand.fleet_namespace, log_level=errand.log_level)
         self._keeper.start()
@@ -75,6 +77,9 @@ class NodeActor:
         return killed, last
 
     def _end_with_process(self) -> None:
-        code = self._child.wait()
+        while (code := self._child.poll()) is None:
+            if os.getppid() != self._parent:  # Ray's own processes may live on when their node's part of Ray does not
+                os._exit(1)
+            time.sleep(LOOK_S)
         if code != EXIT_CONFIGURATION and not self._is_ending.wait(RESTART_S):
             os._exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -12,6 +12,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 
 from ros2_rfm_serving.operate.on_ray.actor import Look
 from ros2_rfm_serving.operate.supervisor import HEALTHY_AFTER_S, STOP_TIMEOUT_S, Kept, how
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 
 SILENT_S = 10.0
 """Beyond which it is said that nothing is heard of it."""
@@ -21,24 +22,29 @@ END_S = STOP_TIMEOUT_S + 10.0
 
 @dataclass(kw_only=True)
 class Remote(Kept):
-    """Asked how it does whenever it has answered."""
+    """Asked how it does, again and again."""
 
     actor: Any
     asked: Any = None
-    asked_s: float = 0.0
+    heard_s: float = field(default_factory=time.monotonic)
     last: Look | None = None
     """Its newest answer."""
+    num_lives: int = 0
     ending_of: str = ""
     """The life whose end has been told."""
     is_silent: bool = False
     """Which has been told."""
 
-    def watch(self) -> list[str]:
-        """What happened, in words."""
-        if self.gave_up:
-            return []
+    def ask(self) -> Any:
+        """Unless it has been, and has not answered yet."""
         if self.asked is None:
-            self._ask()
+            self.asked = self.actor.look.remote(*self._heard())
+        return self.asked
+
+    def watch(self) -> list[str]:
+        """After `ask`: what happened, in words."""
+        if self.gave_up or self.asked is None:
+            return []
         if not ray.wait([self.asked], timeout=0)[0]:
             return self._waiting()
         try:
@@ -47,13 +53,12 @@ class Remote(Kept):
             self.gave_up = True
             return [f"{self.node.name}: Ray cannot keep it, given up: {_cause(error)}"]
         except ActorUnavailableError:  # Ray is about it already
-            events = list[str]()
+            return self._waiting()
         except RayError as error:
-            events = self._said_once(f"cannot be asked how it does: {_cause(error)}")
-        else:
-            events = self._answered(look)
-        self._ask()
-        return events
+            return self._said_once(f"cannot be asked how it does: {_cause(error)}")
+        finally:
+            self.asked = None
+        return self._answered(look)
 
     def begin_end(self) -> Any:
         """None: there is nobody to be told."""
@@ -75,11 +80,8 @@ class Remote(Kept):
     def _heard(self) -> tuple[str, int]:
         return (self.last.life, self.last.read) if self.last else ("", 0)
 
-    def _ask(self) -> None:
-        self.asked, self.asked_s = self.actor.look.remote(*self._heard()), time.monotonic()
-
     def _waiting(self) -> list[str]:
-        if time.monotonic() - self.asked_s < SILENT_S:
+        if time.monotonic() - self.heard_s < SILENT_S:
             return []
         what = "nothing is heard of it" if self.last else "waits for a node with room for it"
         return self._said_once(f"{what}; Ray starts it as soon as it can (`ray status`)")
@@ -92,7 +94,8 @@ class Remote(Kept):
     def _answered(self, look: Look) -> list[str]:
         before, events = self.last, list[str]()
         self._write(look)
-        self.last, self.is_silent = look, False
+        self.last, self.heard_s, self.is_silent = look, time.monotonic(), False
+        self.num_lives += before is None or before.life != look.life
         if before is None:
             events.append(f"{self.node.name}: started on {look.machine}, process {look.pid}")
         elif before.life != look.life:
@@ -108,9 +111,14 @@ class Remote(Kept):
     def _ended(self, look: Look) -> str:
         assert look.code is not None
         self.ending_of = look.life
-        if given_up := self.ended(look.code):
+        ran_before = (
+            self.num_lives > 1 and look.code == EXIT_CONFIGURATION
+        )  # what hinders it is somebody else, such as its predecessor
+        if given_up := self.ended(1 if ran_before else look.code):
             ray.kill(self.actor, no_restart=True)
             return given_up
+        if ran_before:
+            ray.kill(self.actor, no_restart=False)
         return f"{self.node.name}: ended ({how(look.code)}), Ray starts it again; see {self.log}"
 
     def _write(self, look: Look) -> None:

@@ -24,6 +24,9 @@ from ros2_rfm_serving.operate.running import Options, console
 from ros2_rfm_serving.operate.supervisor import Kept, Process, Supervisor
 from ros2_rfm_serving.shipped import shipped
 
+ANSWER_S = 0.2
+"""For all to say how they do, before those who have not are waited for until the next time."""
+
 
 class OnRay(Supervisor):
     """Ray starts again what it keeps, on another node if need be; what is said of it comes from the actors themselves."""
@@ -48,6 +51,9 @@ class OnRay(Supervisor):
         super().start()
 
     def watch(self) -> list[str]:
+        asked = [remote.ask() for remote in self._remotes if not remote.gave_up]
+        if asked:
+            ray.wait(asked, num_returns=len(asked), timeout=ANSWER_S)
         return [*super().watch(), *(event for remote in self._remotes for event in remote.watch())]
 
     def _stop_others(self, robots: list[Process]) -> list[str]:

@@ -109,6 +109,17 @@ def test_an_end_in_order_leaves_nothing(tmp_path: Path) -> None:
         assert owner.wait(timeout=30) == 0 and not list(tmp_path.iterdir())
 
 
+def test_both_end_with_whoever_started_the_owner(tmp_path: Path) -> None:
+    """A Ray worker may live on when its node's part of Ray is killed, and another one have taken its place meanwhile."""
+    starter = "import subprocess, sys; subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
+    command = [sys.executable, "-c", starter, OWNER, NODE + "time.sleep(600)"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as started:
+        pid = int(said(started, "its text\\n'").partition("up ")[2].split()[0])
+        started.kill()
+        wait(lambda: not Path(f"/proc/{pid}").exists(), "the process outlives who started its owner")
+
+
 def test_who_starts_after_its_owner_has_gone_ends_whoever_takes_it_in() -> None:
     """Orphans are process 1's, or of one nearer that takes them in, as Ray's can."""
     program = "from ros2_rfm_serving.ros.node.process import end_with_parent; end_with_parent(); print('goes on')"
