@@ -163,17 +163,15 @@ class _Best:
         if option.capped and not self._far:
             return option
         operation = operated(option, self._curves, self._curves)
-        self._budget.spend(QUEUE_WORK * len(set(option.hosts)))
-        kept = option if keeps_every_slo(option.problem, self._curves, operation) else None
         if not option.capped:
-            return kept
+            self._budget.spend(QUEUE_WORK * len(set(option.hosts)))
+            return option if keeps_every_slo(option.problem, self._curves, operation) else None
         queues = OwnQueues(option.problem, self._curves, operation, option.rates)
         tuned = queues.tuned()
+        found = replace(option, tuned=tuned, rates=tuned.rates) if tuned and tuned.rates else None
+        kept = option if queues.keeps() else None
         self._budget.spend(queues.work)
-        if tuned is None or tuned.rates is None:
-            return kept
-        found = replace(option, tuned=tuned, rates=tuned.rates)
-        return kept if kept and kept.objective >= found.objective else found
+        return max((one for one in (kept, found) if one), key=lambda one: one.objective, default=None)
 
     def _within_curves(self, option: BestSchedule) -> bool:
         """Caps may hold them there: nothing is lost by that, and SLOs do not hang on how robots queue."""

@@ -31,7 +31,7 @@ WARM_UP_S, SPAN_S = 5.0, 30.0
 give way."""
 LEAST_CYCLES = 8
 """Of the slowest robots, that a start counts."""
-MOST_REQUESTS = 10_000
+MOST_REQUESTS = 6_000
 """Of all starts together: the quicker robots are, the fewer starts, and the shorter are they watched."""
 CHANCE, NINE_OF_TEN = 3.0, 90.0
 """Standard deviations, and percentile over the starts: one that is worse than so is no chance."""

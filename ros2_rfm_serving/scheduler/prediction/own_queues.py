@@ -35,6 +35,10 @@ class OwnQueues:
         self.work = 0.0
         """Done so far, in units of `Budget`."""
 
+    def keeps(self) -> bool:
+        """As it is."""
+        return not self._missed(self._operation)
+
     def tuned(self) -> Operation | None:
         """With caps and rates as high as every SLO is kept by the queues. None: none is known that serves every floor."""
         limits = {host: self._limit_hz(host) for host in dict.fromkeys(self._operation.hosts)}

@@ -204,11 +204,17 @@ def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
         for stream in server.streams:
             if not stream.keeps_slo:
                 text = (
-                    f"{stream.component} of {stream.task!r} on {server.server}: predicted p{stream.percentile:g} "
-                    f"{1e3 * stream.judged_s:.0f} ms{_on_the_way(stream)}, the SLO is {1e3 * stream.slo_s:.0f} ms{_margin(stream)}"
+                    f"{stream.component} of {stream.task!r} on {server.server}: {_predicted(stream)}, "
+                    f"the SLO is {1e3 * stream.slo_s:.0f} ms{_margin(stream)}"
                 )
                 texts[stream.task].append(text)
     return dict(texts)
+
+
+def _predicted(stream: Stream) -> str:
+    if math.isinf(stream.judged_s):
+        return "more is asked than was ever measured"
+    return f"predicted p{stream.percentile:g} {1e3 * stream.judged_s:.0f} ms{_on_the_way(stream)}"
 
 
 def _on_the_way(stream: Stream) -> str:
