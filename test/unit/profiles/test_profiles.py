@@ -37,7 +37,9 @@ from ros2_rfm_serving.profiles import (
     measure,
     parse_profiles,
     read_rows,
+    unit_mean_factors,
 )
+from ros2_rfm_serving.profiles.service import unit_mean_factor
 from test.unit.fakes import CONTRACT
 
 TEXT_MODEL = ContinuousService(base_s=0.45, per_request_s=0.02)
@@ -122,6 +124,12 @@ def test_the_jitter_is_what_it_says() -> None:
     drawn = [law.draw_s(4, rng) for _ in range(20_000)]
     assert np.mean(drawn) == pytest.approx(0.08, rel=0.01) and np.std(drawn) / np.mean(drawn) == pytest.approx(0.1, rel=0.05)
     assert replace(law, jitter=0.0).draw_s(4, rng) == pytest.approx(0.08) and law.capacity_hz(4) == pytest.approx(50)
+
+
+def test_variates_that_are_drawn_ahead_are_those_that_would_be_drawn_one_by_one() -> None:
+    one_by_one, ahead = np.random.default_rng(7), unit_mean_factors(0.3, np.random.default_rng(7))
+    assert [next(ahead) for _ in range(200)] == [unit_mean_factor(0.3, one_by_one) for _ in range(200)]
+    assert next(unit_mean_factors(0.0, one_by_one)) == 1.0
 
 
 # --- the file ---

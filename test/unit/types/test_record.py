@@ -8,10 +8,16 @@ from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
-from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, EngineReply, InferenceRequest, RequestId, Served
+from ros2_rfm_serving.benchmarks.simulation import counting
+from ros2_rfm_serving.server.dispatch import Waiting
+from ros2_rfm_serving.server.history import History
+from ros2_rfm_serving.server.tiers import Work
+from ros2_rfm_serving.types import NO_ROWS, NO_VALUES, EngineReply, Guidance, Horizon, InferenceRequest, RequestId, Served
 
 ID = RequestId(robot="arm", component="system1", session_epoch=1, episode=2, sequence=3)
 SERVED = Served(0.1, 0.2, 3, 0, 0.5)
+ROW = InferenceRequest(ID, "go", NO_VALUES, {}, 0, NO_ROWS)
+WAITING = Waiting(ROW, 0, 0.0, 0.0, 0.0, 0.0, History())
 
 
 def test_they_are_equal_and_found_by_value() -> None:
@@ -29,11 +35,38 @@ def test_nothing_is_added_to_them() -> None:
         SERVED.other = 1  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("given", [ID, InferenceRequest(ID, "go", NO_VALUES, {}, 0, NO_ROWS), EngineReply()])
+@pytest.mark.parametrize("given", [ID, ROW, EngineReply()])
 def test_what_engines_are_given_or_make_stays_what_it_is(given: object) -> None:
     for name in (field.name for field in fields(given)):  # type: ignore[arg-type]
         with pytest.raises(FrozenInstanceError):
             setattr(given, name, getattr(given, name))
+
+
+@pytest.mark.parametrize("given", [ID, ROW, WAITING, Work((WAITING,), 0.0)])
+def test_what_is_sealed_is_of_its_class_and_can_be_neither_changed_nor_emptied(given: object) -> None:
+    assert type(given) in (RequestId, InferenceRequest, Waiting, Work)
+    for name in (field.name for field in fields(given)):  # type: ignore[arg-type]
+        with pytest.raises(FrozenInstanceError):
+            setattr(given, name, None)
+        with pytest.raises(FrozenInstanceError):
+            delattr(given, name)
+
+
+def test_what_is_sealed_takes_names_and_has_defaults() -> None:
+    named = InferenceRequest(
+        id=ID, instruction="go", state=NO_VALUES, images={}, inference_delay_steps=0, prefix_model=NO_ROWS, num_steps=3
+    )
+    assert named.prefix_robot is NO_ROWS and (named.guidance, named.horizon) == (Guidance(), Horizon())
+    assert (named.num_steps, ROW.num_steps, replace(ROW, instruction="stop").instruction) == (3, 0, "stop")
+    with pytest.raises(TypeError, match="missing"):
+        RequestId("arm", "system1", 1, 2)  # type: ignore[call-arg]
+
+
+def test_what_is_sealed_is_made_at_once() -> None:
+    """Every request makes some, and a frozen dataclass calls once for each of its fields."""
+    with counting() as calls:
+        InferenceRequest(ID, "go", NO_VALUES, {}, 0, NO_ROWS)
+    assert sum(calls.values()) < 8
 
 
 def test_an_answer_says_in_which_space_its_rows_are() -> None:
