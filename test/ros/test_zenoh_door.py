@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import zenoh
+from rclpy.node import Node
 from rclpy.serialization import deserialize_message, serialize_message
 from rfm_serving import msg, srv
 from zenoh import ext
@@ -172,6 +174,12 @@ def test_requests_that_nobody_can_answer_are_answered(ros_domain: int, port: int
         assert "at most" in ask(service, request + bytes(100_000))
         describe = passing.address_of(ros_domain, "/rfm/servers/s1/describe", srv.DescribeServer)
         assert "is not there" in ask(describe, serialized(srv.DescribeServer.Request()))
+        silent = Node("silent")  # nobody spins it: it is there, and never answers
+        silent.create_service(srv.DescribeServer, describe.name, lambda request, response: response, qos_profile=qos.CONTROL)
+        told = functools.partial(ask, describe, serialized(srv.DescribeServer.Request()))
+        here.wait(lambda: "no answer within 0.5 s" in told(), "the end of its patience")
+        here.wait(lambda: here.count("unanswered_calls"), "its count")
+        silent.destroy_node()
         there.undeclare()
         here.wait(lambda: here.count("robots") == 0, "its leaving")
         robot.close()
