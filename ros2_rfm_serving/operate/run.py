@@ -60,7 +60,7 @@ def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool]
     from ros2_rfm_serving.operate.supervisor import Supervisor
 
     nodes = _checked_nodes(factory, options)
-    recorder = _recorder(options.record, options.namespace, factory)
+    recorder = secured(_recorder(options.record, options.namespace, factory), options.security)
     supervisor = Supervisor(nodes, options.logs, fleet_namespace=options.namespace, log_level=options.log_level, around=recorder)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()
