@@ -86,7 +86,7 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
     from ros2_rfm_serving.monitoring.summary import render
 
     nodes = _checked_nodes(factory, options)
-    recorder = _recorder(options.record, options.namespace, factory)
+    recorder = secured(_recorder(options.record, options.namespace, factory), options.security)
     supervisor = make(nodes, recorder)
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()

@@ -16,7 +16,6 @@ from ros2_rfm_serving.security import dds, dds_schema
 from ros2_rfm_serving.security.authority import common_name, is_issued_by, load_certificate
 from ros2_rfm_serving.security.folder import (
     CERTIFICATE,
-    IDENTITY_CA,
     KEY,
     PERMISSIONS,
     PERMISSIONS_CA,
@@ -59,13 +58,6 @@ def check(folder: Folder, now: datetime) -> list[Problem]:
     return found
 
 
-def enclave_problems(enclave: Path, now: datetime) -> list[Problem]:
-    """Of one member's part alone, as it lies on its machine. Raises: `ConfigurationError`."""
-    certificate = load_certificate(read(enclave / CERTIFICATE), str(enclave / CERTIFICATE))
-    authority = load_certificate(read(enclave / IDENTITY_CA), str(enclave / IDENTITY_CA))
-    return [*_identity(enclave, certificate, authority), *_expiry(enclave.name, certificate, now)]
-
-
 def days_left(enclave: Path, now: datetime) -> float:
     """Below zero: it has ended. Raises: `ConfigurationError`."""
     certificate = load_certificate(read(enclave / CERTIFICATE), str(enclave / CERTIFICATE))
@@ -95,9 +87,18 @@ def _identity(enclave: Path, certificate: x509.Certificate, authority: x509.Cert
     if not is_private(enclave / KEY):
         yield Problem(enclave.name, "others on this machine may read its key", f"chmod 600 {enclave / KEY}")
     if (enclave / REVOKED).exists():
-        listed = x509.load_pem_x509_crl(read(enclave / REVOKED))
-        if listed.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None:
+        listed = _revocations(enclave)
+        if listed is None:
+            yield Problem(enclave.name, f"its {REVOKED} is no list of revocations", "rfm security rotate")
+        elif listed.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None:
             yield Problem(enclave.name, "its certificate is revoked", fix)
+
+
+def _revocations(enclave: Path) -> x509.CertificateRevocationList | None:
+    try:
+        return x509.load_pem_x509_crl(read(enclave / REVOKED))
+    except ValueError:
+        return None
 
 
 def _expiry(name: str, certificate: x509.Certificate, now: datetime) -> Iterator[Problem]:

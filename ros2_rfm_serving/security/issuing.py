@@ -61,6 +61,7 @@ class Issuer:
         folder.authority_key.parent.chmod(PRIVATE_FOLDER)
         write_public(folder.authority, authority.identity.certificate_pem)
         for below, target, name in LINKS:
+            (folder.root / below / name).unlink(missing_ok=True)
             (folder.root / below / name).symlink_to(target)
         return Issuer(folder, authority, record)
 
@@ -112,9 +113,7 @@ class Issuer:
         """A new token for each; the door's file has their digests, and those of nobody that was revoked."""
         known = _lines(self.folder)
         for client in clients:
-            if not NAME.fullmatch(client):
-                fix = "letters, digits and underscores, a letter first"
-                raise ConfigurationError(f"{client!r} is no name", key="client", fix=fix)
+            _check_name(client)
             token = new_token()
             write_private(self.folder.client_token(client), token.encode() + b"\n")
             known[client] = hashed(token)
@@ -146,7 +145,10 @@ class Issuer:
 def start(
     folder: Folder, record: Record, members: Mapping[str, Member], clients: Iterable[str], now: datetime, days: float
 ) -> Record:
-    """All of it, for a factory that has none. Raises: `ConfigurationError`."""
+    """All of it, for a factory that has none. Raises: `ConfigurationError`, before anything is written where a name is wrong."""
+    Names(record.namespace)
+    for client in (clients := list(clients)):
+        _check_name(client)
     issuer = replace(Issuer.create(folder, record, now), days=days)
     issuer = replace(issuer, record=issuer.issue(members.values(), now))
     issuer = replace(issuer, record=issuer.issue_tokens(clients))
@@ -202,6 +204,13 @@ def _entry(member: Member, common_name: str, certificate: x509.Certificate, gene
         addresses=member.addresses,
         topics=dict(member.topics),
     )
+
+
+def _check_name(client: str) -> None:
+    """Raises: `ConfigurationError`."""
+    if not NAME.fullmatch(client):
+        fix = "letters, digits and underscores, a letter first"
+        raise ConfigurationError(f"{client!r} is no name", key="client", fix=fix)
 
 
 def _lines(folder: Folder) -> dict[str, str]:

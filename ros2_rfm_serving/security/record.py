@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.graph_names import NAME
 from ros2_rfm_serving.security.folder import Folder, read, write_public
 from ros2_rfm_serving.security.members import Member
 from ros2_rfm_serving.security.wire_table import Role
 
+Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
+"""Of a folder, too."""
+
 
 class MemberEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-    role: str
+    role: str = Field(pattern=f"^({'|'.join(str(role.name) for role in Role)})$")
     of: str = ""
     common_name: str
     """Of its certificate: its own, and after a revocation another one, which no old certificate has."""
-    serial: str
+    serial: str = Field(pattern="^[0-9a-f]+$")
     """Hexadecimal."""
     generation: int = Field(default=1, ge=1)
     """From 1; one more with each revocation."""
@@ -32,7 +37,7 @@ class MemberEntry(BaseModel):
 class RevokedEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     member: str
-    serial: str
+    serial: str = Field(pattern="^[0-9a-f]+$")
     when: datetime
 
 
@@ -45,7 +50,7 @@ class Record(BaseModel):
     """Where members find the Zenoh router."""
     place: str = ""
     """Where the folder, or a member's part of it, lies on the machines of the factory; empty: where it was written."""
-    members: dict[str, MemberEntry]
+    members: dict[Name, MemberEntry]
     revoked: tuple[RevokedEntry, ...] = ()
     clients: tuple[str, ...] = ()
     """Who has a token of the websocket door, and is no member."""

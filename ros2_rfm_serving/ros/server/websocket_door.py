@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,7 +69,7 @@ class WebsocketDoor:
         except OSError as error:
             self._thread.stop()
             raise ConfigurationError(
-                f"cannot listen on {config.host}:{config.port}: {os.strerror(error.errno or 0)}",
+                f"cannot listen on {config.host}:{config.port}: {error.strerror or error}",
                 key="gateway_port",
                 fix="give a port that is free",
             ) from error

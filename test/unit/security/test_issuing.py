@@ -184,12 +184,22 @@ def test_what_cannot_be_used_is_named(folder: Folder, tmp_path: Path, members: d
         start(folder, empty, members, [], utc_now(), 1.0)
     with pytest.raises(ConfigurationError, match="'my tablet' is no name"):
         start(Folder(tmp_path / "new"), empty, {}, ["my tablet"], utc_now(), 1.0)
+    with pytest.raises(ConfigurationError, match="is no namespace"):
+        start(Folder(tmp_path / "new"), empty.model_copy(update={"namespace": "1 2"}), {}, [], utc_now(), 1.0)
+    start(Folder(tmp_path / "new"), empty, {}, ["tablet"], utc_now(), 1.0)  # nothing is left of what was refused
     with pytest.raises(ConfigurationError, match="nobody is named 'nobody'"):
         rotate(folder, ["nobody"], utc_now(), 1.0)
     with pytest.raises(ConfigurationError, match="nobody is named 'nobody'"):
         revoke(folder, "nobody", utc_now())
     with pytest.raises(ConfigurationError, match="cannot be read"):
         check(Folder(tmp_path / "none"), utc_now())
+    (folder.enclave("foreman") / "crl.pem").write_text("no list")
+    assert "foreman: its crl.pem is no list of revocations" in said(folder)
+    written = folder.record.read_text()
+    for right, wrong in (("role: ROUTER", "role: KING"), ("serial: ", "serial: z"), ("  foreman:", "  ../../foreman:")):
+        folder.record.write_text(written.replace(right, wrong))
+        with pytest.raises(ConfigurationError, match=r"security\.yaml: cannot be used: members\."):
+            check(folder, utc_now())
     folder.record.write_text("factory: f\ndomain: 999\n")
     with pytest.raises(ConfigurationError, match=r"domain: .*members: "):
         check(folder, utc_now())
