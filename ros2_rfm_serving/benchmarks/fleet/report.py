@@ -30,7 +30,7 @@ FAILOVER_HZ = 0.5
 def fleet(
     robots: Annotated[str, typer.Option(help="Numbers of robots, one after the other")] = "10,100,300",
     servers: Annotated[int, typer.Option(min=1, help="Emulated servers of each fleet")] = 4,
-    seconds: Annotated[float, typer.Option(min=1, help="Measured of each fleet")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Measured of each fleet; every robot is to be answered twice")] = 40.0,
     rate: Annotated[float, typer.Option(min=0.01, max=2.0, metavar="HZ", help="Requests of each robot per second")] = 0.05,
     per_process: Annotated[int, typer.Option(min=1, help="Robots of one process")] = 25,
     failover: Annotated[
@@ -150,7 +150,7 @@ LINES: tuple[tuple[str, Callable[[Any], float], int], ...] = (
     ("processes", lambda row: row.processes, 0),
     ("all started at once: first answer, p50 (s)", lambda row: row.started.p50_s, 1),
     ("  the last one's (s)", lambda row: row.started.worst_s, 1),
-    ("ten join: on the graph to schedule, p50 (s)", lambda row: row.joined.p50_s, 2),
+    ("ten join: on the graph to session, p50 (s)", lambda row: row.joined.p50_s, 2),
     ("  the last one's (s)", lambda row: row.joined.worst_s, 2),
     ("answers/s", lambda row: row.answers_hz, 1),
     ("  of those asked for (%)", lambda row: 100 * row.answers_hz / row.asked_hz, 0),

@@ -12,7 +12,7 @@ from ros2_rfm_serving.benchmarks.fleet.notes import Spread, firsts, most_at_once
 from ros2_rfm_serving.errors import RfmError
 
 GUEST, ADMISSIONS, REPLANS = "guest", 5, 3
-SETTLE_S = 3.0
+SETTLE_S = 2.0
 LOOK_PERIOD_S = 0.25
 WINDOW_S = 0.1
 """In which arrivals are counted."""
@@ -39,7 +39,7 @@ class Growth(NamedTuple):
     started: Spread
     """From the start of all processes, interpreters and all, until each robot had its first answer."""
     joined: Spread
-    """Ten robots that come when all others are at work: from being on the graph until each follows the schedule."""
+    """Ten robots that come when all others are at work: from being on the graph until each has a session."""
     answers_hz: float
     asked_hz: float
     late: int
@@ -125,7 +125,7 @@ class Run:
             at_work = self._times("answered", began_s)
         (probe,) = crowd.notes("probe")
         active_s = next(note.at_s for note in probe if note.what == "active")
-        joined = [at_s - active_s for at_s in firsts(probe, "follows", began_s).values()]
+        joined = [at_s - active_s for at_s in firsts(probe, "session", began_s).values()]
         return spread(at_s - began_s for at_s in at_work.values()), spread(joined)
 
     def measure(self, seconds: float, started: Spread, joined: Spread) -> Growth:
