@@ -69,7 +69,7 @@ class Restart(NamedTuple):
     answers_hz: float
     """Meanwhile."""
     refused: int
-    """By robots, of all kinds, meanwhile: what the old schedule's last word and the new one's first are counted as among them."""
+    """By robots, of all kinds, meanwhile: schedules of the new scheduler, before it is followed, among them."""
 
 
 class Failover(NamedTuple):
