@@ -35,10 +35,11 @@ def process(module: str, *arguments: str) -> Iterator[int]:
 def spinning(make: Any) -> Iterator[Any]:
     """A node of this process and a `spin(until, at most seconds)` for it."""
     import rclpy
+    from rclpy.signals import SignalHandlerOptions
 
     from ros2_rfm_serving.ros.node.runtime import executor
 
-    rclpy.init(args=[])
+    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)  # Ctrl-C is Python's, and every block ends in order
     node, spinner = make(), executor()
     spinner.add_node(node)
 

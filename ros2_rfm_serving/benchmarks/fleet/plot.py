@@ -27,7 +27,7 @@ def draw(grown: Sequence[Growth], lost: Failover | None, file: Path) -> None:
     costs.set_title("cost, smallest fleet: 1", fontsize="medium")
     for label, values in (
         ("all start at once, last answer", [row.started.worst_s for row in grown]),
-        ("ten join, last session", [row.joined.worst_s for row in grown]),
+        ("ten join, last follows", [row.joined.worst_s for row in grown]),
         ("admission, p50", [row.admit.p50_s for row in grown]),
         ("whole schedule, p50", [row.replan.p50_s for row in grown]),
     ):

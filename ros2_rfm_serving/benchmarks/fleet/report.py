@@ -30,8 +30,8 @@ FAILOVER_HZ = 0.5
 def fleet(
     robots: Annotated[str, typer.Option(help="Numbers of robots, one after the other")] = "10,100,300",
     servers: Annotated[int, typer.Option(min=1, help="Emulated servers of each fleet")] = 4,
-    seconds: Annotated[float, typer.Option(min=1, help="Measured of each fleet")] = 20.0,
-    rate: Annotated[float, typer.Option(min=0.05, max=1.0, metavar="HZ", help="Requests of each robot per second")] = 0.2,
+    seconds: Annotated[float, typer.Option(min=1, help="Measured of each fleet; every robot is to be answered twice")] = 40.0,
+    rate: Annotated[float, typer.Option(min=0.01, max=2.0, metavar="HZ", help="Requests of each robot per second")] = 0.05,
     per_process: Annotated[int, typer.Option(min=1, help="Robots of one process")] = 25,
     failover: Annotated[
         int, typer.Option(min=0, help="Sessions of the server that is killed, beside one standby; 0: none is")

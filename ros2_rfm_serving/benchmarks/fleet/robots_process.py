@@ -16,7 +16,7 @@ from rfm_serving import action
 from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Float32MultiArray
 
-from ros2_rfm_serving.benchmarks.fleet.factory import CAMERA, CONTROL_RATE_HZ, STATE_SIZE
+from ros2_rfm_serving.benchmarks.fleet.factory import CAMERA, STATE_SIZE
 from ros2_rfm_serving.benchmarks.path.sides import photograph
 from ros2_rfm_serving.ros.node.runtime import clock, parameter, run_node
 from ros2_rfm_serving.ros.node.timers import every
@@ -28,6 +28,7 @@ from ros2_rfm_serving.types import SYSTEM1
 
 IMAGE_PX = (320, 240)
 """20 KB as a JPEG."""
+IMAGE_PERIODS = 2
 LOOK_PERIOD_S, TOTAL_PERIOD_S, TASK_PERIOD_S, ANSWER_S = 0.05, 0.5, 1.0, 20.0
 
 
@@ -61,7 +62,8 @@ class FleetRobots(RobotsNode):
         topics = [names.robot(body.name, f"camera/{CAMERA}/image/compressed") for body in self._robots]
         self._images = [self.create_publisher(CompressedImage, topic, qos.SENSOR) for topic in topics]
         self._tasks = [ActionClient(self, action.ExecuteTask, names.robot(body.name, "execute_task")) for body in self._robots]
-        every(self, 1.0 / (CONTROL_RATE_HZ * len(self._robots)), self._sense_next)
+        rate_hz = sum(body.settings.config.control_rate_hz for body in self._robots)
+        every(self, 1.0 / rate_hz, self._sense_next)
         every(self, TASK_PERIOD_S, self._give_tasks)
         every(self, LOOK_PERIOD_S, self._look)
         every(self, TOTAL_PERIOD_S, self._total)
@@ -72,7 +74,7 @@ class FleetRobots(RobotsNode):
         """Spread over the period: the robots of a fleet know nothing of one another."""
         period, index = divmod(self._turn, len(self._states))
         self._turn += 1
-        if (period + index) % max(1, self._seen[index].body.settings.config.execution_horizon // 2) == 0:
+        if (period + index) % IMAGE_PERIODS == 0:
             self._images[index].publish(self._image)
         self._states[index].publish(self._state)
 

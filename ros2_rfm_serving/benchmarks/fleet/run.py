@@ -12,7 +12,7 @@ from ros2_rfm_serving.benchmarks.fleet.notes import Spread, firsts, most_at_once
 from ros2_rfm_serving.errors import RfmError
 
 GUEST, ADMISSIONS, REPLANS = "guest", 5, 3
-SETTLE_S = 3.0
+SETTLE_S = 2.0
 LOOK_PERIOD_S = 0.25
 WINDOW_S = 0.1
 """In which arrivals are counted."""
@@ -69,7 +69,7 @@ class Restart(NamedTuple):
     answers_hz: float
     """Meanwhile."""
     refused: int
-    """By robots, of all kinds, meanwhile: what the old schedule's last word and the new one's first are counted as among them."""
+    """By robots, of all kinds, meanwhile: schedules of the new scheduler, before it is followed, among them."""
 
 
 class Failover(NamedTuple):

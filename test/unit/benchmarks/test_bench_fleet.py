@@ -59,7 +59,7 @@ def test_spreads_and_crowds() -> None:
 
 @pytest.mark.parametrize(("robots", "servers", "standbys"), [(10, 2, 0), (64, 2, 1), (300, 4, 0), (300, 16, 0)])
 def test_its_factories_can_be_planned(tmp_path: Path, robots: int, servers: int, standbys: int) -> None:
-    shape = Shape(robots, servers, standbys, 0.5 if standbys else 0.2)
+    shape = Shape(robots, servers, standbys, 0.5 if standbys else 0.05)
     factory = load_factory(write(shape, tmp_path))
     catalogue = Catalogue.load(tmp_path / "models.yaml")
     schedule = start_fleet(factory, factory.robots, load_profiles(tmp_path), catalogue, epoch=1).schedule
