@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,7 @@ class Report:
     servers: Sequence[ServerReport]
     counters: Counters
     """From the start, the warm-up included."""
-    visits: Visits | None = None
+    visits: Visits | None = field(default=None, repr=False)
     """None: nobody comes or leaves."""
 
     def to_json(self) -> dict[str, Any]:

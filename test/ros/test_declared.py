@@ -31,7 +31,7 @@ from ros2_rfm_serving.ros.server.settings import SPECS, server_params
 from ros2_rfm_serving.scheduler.planning import problem_of
 from ros2_rfm_serving.server import ServerConfig
 from ros2_rfm_serving.simulation import Conditions
-from ros2_rfm_serving.simulation.simulate import _Simulation
+from ros2_rfm_serving.simulation.simulate import Simulation
 from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Placement, Route, Schedule
@@ -305,7 +305,7 @@ def virtual(factory: Factory, repository: Path) -> Body:
     """As a simulation has them when it begins."""
     profile, catalogue = timing(repository)
     world = World(seed=1, warm_up_s=0.0, conditions=Conditions())
-    made = _Simulation(schedule_of(factory), factory, Timing(catalogue=catalogue, profile=profile), world)
+    made = Simulation(schedule_of(factory), factory, Timing(catalogue=catalogue, profile=profile), world)
     robots = {name: robot.brain.config for name, robot in made._robots.items()}
     servers = {name: host._config for name, host in made._hosts.items()}
     more = (

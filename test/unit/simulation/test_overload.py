@@ -11,7 +11,7 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.simulation.conditions import Conditions, Cut, Network, Stragglers
 from ros2_rfm_serving.simulation.host import Host
 from ros2_rfm_serving.simulation.robot import SimulatedRobot
-from ros2_rfm_serving.simulation.simulate import _Simulation
+from ros2_rfm_serving.simulation.simulate import Simulation
 from ros2_rfm_serving.simulation.timing import Timing
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Placement, RobotState, Route, Schedule
@@ -80,7 +80,7 @@ def test_after_ten_seconds_of_too_much_every_robot_streams_again_within_five(
     monkeypatch.setattr(Host, "open_session", noted)
     plant = factory(2 * NUM_ROBOTS if conditions is TOO_MANY else NUM_ROBOTS)
     timing = Timing(catalogue=models(), profile=Profile({}))
-    simulation = _Simulation(schedule(plant), plant, timing, World(seed=1, warm_up_s=2.0, conditions=conditions))
+    simulation = Simulation(schedule(plant), plant, timing, World(seed=1, warm_up_s=2.0, conditions=conditions))
     robots = [simulation._robots[robot.name] for robot in plant.robots[:NUM_ROBOTS]]
     simulation.world.events.run(END_S + AGAIN_S, None)
     assert Counter(robot.brain.state for robot in robots) == {RobotState.STREAMING: NUM_ROBOTS}
