@@ -40,6 +40,7 @@ def spinning(make: Any) -> Iterator[Any]:
     from ros2_rfm_serving.ros.node.runtime import executor
 
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)  # Ctrl-C is Python's, and every block ends in order
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     node, spinner = make(), executor()
     spinner.add_node(node)
 
@@ -53,3 +54,4 @@ def spinning(make: Any) -> Iterator[Any]:
     finally:
         node.destroy_node()
         rclpy.try_shutdown()
+        signal.signal(signal.SIGTERM, before)

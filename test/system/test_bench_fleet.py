@@ -48,13 +48,14 @@ def test_a_small_fleet_is_measured(tmp_path: Path, ros_domain: int) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_it_ends_when_it_is_told_to(tmp_path: Path, ros_domain: int) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_when_it_is_told_to(tmp_path: Path, ros_domain: int, how: signal.Signals) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     process = subprocess.Popen([*BENCH, "--domain", str(ros_domain)], env=environment, stderr=subprocess.PIPE, text=True)
     end_s = time.monotonic() + 30.0
     while len(left_behind(tmp_path)) < 3 and time.monotonic() < end_s:
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     _, said = process.communicate(timeout=30.0)
     assert process.returncode != 0 and "Traceback" not in said, said
     assert left_behind(tmp_path) == [] and not list(tmp_path.glob("rfm_fleet_*"))
