@@ -76,6 +76,9 @@ class Options:
         if self.on and self.host:
             problem, fix = "Ray itself chooses the nodes", f"leave out --host, or --on {RAY}"
             raise ConfigurationError(problem, key="--host", fix=fix)
+        if self.on and self.security:
+            problem, fix = "its keys are not carried to a cluster's nodes", f"leave out --security, or --on {RAY}"
+            raise ConfigurationError(problem, key="--security", fix=fix)
         if self.ray_address and not self.on:
             raise ConfigurationError("is of a Ray cluster", key="--ray-address", fix=f"add --on {RAY}")
 

@@ -167,6 +167,10 @@ def test_what_concerns_all_is_carried_and_what_is_a_machine_s_own_is_not(tmp_pat
     ("options", "problem"),
     [
         ({"on": "ray", "host": "gpu_a"}, "--host: Ray itself chooses the nodes; leave out --host, or --on ray"),
+        (
+            {"on": "ray", "security": Path("keys")},
+            "--security: its keys are not carried to a cluster's nodes; leave out --security, or --on ray",
+        ),
         ({"ray_address": "10.0.0.1:6379"}, "--ray-address: is of a Ray cluster; add --on ray"),
         ({"on": "slurm"}, "--on: 'slurm' is nothing to run on; write ray"),
     ],
