@@ -25,7 +25,7 @@ MUTANTS = (
     Mutant(
         name="a reply of another session is executed",
         file="robot/conversation/link.py",
-        old="if self.state is not OPEN or reply.id.session_epoch != self.epoch:",
+        old="if self.state is not OPEN or identity.session_epoch != self.epoch:",
         new="if self.state is not OPEN:",
         tests=ROBOT,
     ),
@@ -60,8 +60,8 @@ MUTANTS = (
     Mutant(
         name="the ladder runs on with the way to a single action, in parts",
         file="robot/motion/motion.py",
-        old="return self._shaped(part, now_s, begins=False)",
-        new="return self._shaped(part, now_s, begins=True)",
+        old="return self._shaped(part, now_s, False)",
+        new="return self._shaped(part, now_s, True)",
         tests=MACHINE,
     ),
     Mutant(
@@ -109,14 +109,14 @@ MUTANTS = (
     Mutant(
         name="a request waits for an answer, and another one goes out",
         file="robot/conversation/link.py",
-        old="may_ask = self.state is OPEN and len(self._flight.waited) < self.depth",
-        new="may_ask = self.state is OPEN",
+        old="self.next_send_s if self.state is OPEN and len(self._flight.waited) < self.depth else",
+        new="self.next_send_s if self.state is OPEN else",
         tests=MACHINE,
     ),
     Mutant(
         name="a chunk may say that it ended with any observation",
         file="robot/conversation/flight.py",
-        old="if sequence >= max(asked.id.sequence, self._seen) else None",
+        old="if sequence >= own and sequence >= self._seen else None",
         new="or asked",
         tests=PIPELINED,
     ),
@@ -151,8 +151,8 @@ MUTANTS = (
     Mutant(
         name="a prefix longer than the model bridges is fixed",
         file="server/intake.py",
-        old="if not 0 <= observation.inference_delay_steps <= envelope:",
-        new="if not 0 <= observation.inference_delay_steps:",
+        old="if not 0 <= delay_steps <= envelope:",
+        new="if not 0 <= delay_steps:",
         tests=SERVER,
     ),
     Mutant(

@@ -71,7 +71,7 @@ def test_times_are_embedded_once_each_and_the_result_is_that_of_embedding_every_
     few._network.time_mlp.register_forward_pre_hook(lambda module, inputs: embedded.append(inputs[0].shape[:-1].numel()))
     for _ in range(2):
         chunks = sample(few, REQUESTS, SamplingConfig(num_steps=4)).chunks
-    assert embedded == [2] * 4, "the step's time and 0, at the first inference"
+    assert embedded == [1] * 5, "the time of each of the four steps, and 1 of what is fixed or 0, at the first inference"
     np.testing.assert_allclose(chunks, sample(every, REQUESTS, SamplingConfig(num_steps=4)).chunks, atol=1e-6)
 
 
