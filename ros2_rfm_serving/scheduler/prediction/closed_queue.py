@@ -184,8 +184,8 @@ class _Robot:
         for i, (calls, mean_s, sd_s) in enumerate(self.member.calls):
             self.credit[i] += calls
             if self.credit[i] >= 1.0:
-                self.credit[i] -= 1.0
-                self.allowance_s = max(0.0, self._waits.normal(mean_s, sd_s))
+                self.allowance_s = sum(max(0.0, self._waits.normal(mean_s, sd_s)) for _ in range(int(self.credit[i])))
+                self.credit[i] %= 1.0
                 total_s += self.allowance_s
         return total_s
 

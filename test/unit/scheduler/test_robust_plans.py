@@ -169,6 +169,12 @@ def test_a_closed_queue_alone_and_saturated() -> None:
     assert closed_queue.waits((Member(num_robots=16, period_s=0.0, think_s=0.2),), PAIRS) is found
 
 
+def test_a_robot_waits_for_all_of_its_calls_elsewhere() -> None:
+    found = closed_queue.waits((Member(num_robots=1, period_s=0.0, think_s=0.2, calls=((2.5, 0.1, 0.0),)),), PAIRS).all
+    count = sum(map(len, found.responses)) / len(found.responses)
+    assert count == pytest.approx(closed_queue.SPAN_S / (0.2 + 2.5 * 0.1 + PAIRS.mean_s), rel=0.02)
+
+
 def test_phases_that_give_way_shorten_the_tail_and_reach_the_cap() -> None:
     clocked, giving = (
         closed_queue.waits((Member(num_robots=16, period_s=1 / 1.97, think_s=0.2, gives_way=gives),), PAIRS).all
