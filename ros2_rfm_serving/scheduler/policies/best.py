@@ -113,6 +113,7 @@ class _Best:
             found = self._chosen([_of(self._problem, option) for option in near._options(rate_control)])
             chosen = max((one for one in (chosen, found) if one), key=lambda one: one.objective, default=None)
             complete &= near._complete and not near._budget.expired()
+            self._budget.spend(near._budget.total)
         chosen = chosen or unsure
         if rate_control is False:
             chosen = self._chosen(self._uncapped) or chosen
@@ -167,9 +168,9 @@ class _Best:
             self._budget.spend(QUEUE_WORK * len(set(option.hosts)))
             return option if keeps_every_slo(option.problem, self._curves, operation) else None
         queues = OwnQueues(option.problem, self._curves, operation, option.rates)
-        tuned = queues.tuned()
-        found = replace(option, tuned=tuned, rates=tuned.rates) if tuned and tuned.rates else None
         kept = option if queues.keeps() else None
+        tuned = queues.tuned()
+        found = replace(option, tuned=tuned, hosts=tuned.hosts, rates=tuned.rates) if tuned and tuned.rates else None
         self._budget.spend(queues.work)
         return max((one for one in (kept, found) if one), key=lambda one: one.objective, default=None)
 

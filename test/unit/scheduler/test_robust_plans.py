@@ -18,6 +18,9 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction import closed_queue
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Member, Service
+from ros2_rfm_serving.scheduler.prediction.own_queues import OwnQueues
+from ros2_rfm_serving.scheduler.prediction.predict import Operation
+from ros2_rfm_serving.scheduler.prediction.rates import Host
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.slo import slo_of
 from ros2_rfm_serving.simulation import simulate
@@ -246,6 +249,18 @@ def test_few_robots_go_as_fast_as_their_own_queue_lets_them_where_a_network_leav
         assert system1.slo_attainment >= 0.75
     problem = problem_of(factory, Counter(pick=10), *shipped)
     assert not broken(Fleet(problem, curves_of(problem, shipped[0]), schedule, factory.robots)), "by the same law"
+
+
+def test_batches_that_miss_an_slo_however_slowly_robots_go_are_made_smaller(shipped: tuple[Profile, Catalogue]) -> None:
+    problem = problem_of(parse_factory(FEW), Counter(pick=10), *shipped)
+    curves = curves_of(problem, shipped[0])
+    system1, safety = problem.demands
+    of_size = {config.batch_size: config for config in curves.of(system1.model)}
+    text = Host(curves.of(safety.model)[0], ((safety.index, 10),))
+    for size in (1, 4):
+        hosts = (Host(of_size[size], ((system1.index, 10),)), text)
+        tuned = OwnQueues(problem, curves, Operation(hosts=hosts, caps=(1.0,), rates=(1.0,)), (1.0,)).tuned()
+        assert tuned and tuned.rates and tuned.rates[0] > 1.2 and tuned.hosts == (Host(of_size[1], hosts[0].robots), text)
 
 
 def test_a_crowd_of_slow_robots_meets_for_long_and_is_refused_or_slowed_down(shipped: tuple[Profile, Catalogue]) -> None:
