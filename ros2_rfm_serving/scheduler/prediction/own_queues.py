@@ -37,7 +37,7 @@ class OwnQueues:
 
     def keeps(self) -> bool:
         """As it is."""
-        return not self._missed(self._operation)
+        return not any(self._missed(self._operation))
 
     def tuned(self) -> Operation | None:
         """With caps and rates as high as every SLO is kept by the queues. None: none is known that serves every floor."""
@@ -46,7 +46,7 @@ class OwnQueues:
             found = self._within({host: limit for host, limit in limits.items() if limit is not None})
             if found is None:
                 return None
-            missed = self._missed(found)
+            missed = list(self._missed(found))
             if not missed:
                 return found
             for host in missed:
@@ -78,9 +78,9 @@ class OwnQueues:
         self.work += search.work
         return replace(self._operation, rates=rates, caps=search.caps(rates), paces=()) if rates is not None else None
 
-    def _missed(self, operation: Operation) -> list[Host]:
+    def _missed(self, operation: Operation) -> Iterator[Host]:
         assert operation.caps and operation.rates
-        return [host for host in dict.fromkeys(operation.hosts) if not self._keeps(host, operation.caps, operation.rates)]
+        return (host for host in dict.fromkeys(operation.hosts) if not self._keeps(host, operation.caps, operation.rates))
 
     def _limit_hz(self, host: Host) -> float | None:
         """The highest load at which robots that share it as they do now keep every SLO. None: the curve alone says."""

@@ -172,6 +172,20 @@ def test_a_closed_queue_alone_and_saturated() -> None:
     assert closed_queue.waits((Member(num_robots=16, period_s=0.0, think_s=0.2),), PAIRS) is found
 
 
+def test_of_a_crowd_in_front_of_slow_batches_somebody_is_served() -> None:
+    crowd = Member(num_robots=4096, period_s=0.0, think_s=0.2)
+    assert math.isfinite(closed_queue.waits((crowd,), Service(batch_size=16, mean_s=20.0, jitter=0.05)).all.response_s(99))
+
+
+def test_of_a_robot_that_was_never_served_what_it_gave_up_counts() -> None:
+    """Its last chance is gone as soon as it asks; 200 others come first."""
+    crowd, late = (Member(num_robots=n, period_s=0.0, think_s=0.05, slo_s=slo_s) for n, slo_s in ((200, 0.2), (1, 0.01)))
+    found = closed_queue.waits((crowd, late), Service(batch_size=1, mean_s=0.05, jitter=0.05, order="best"))
+    given_up_s = np.concatenate(found.members[1].responses)
+    assert set(given_up_s) == {closed_queue.GIVEN_UP_S} and len(given_up_s) < 0.01 * sum(map(len, found.members[0].responses))
+    assert found.members[1].mean_s == found.all.mean_s, "of the server nothing else is known"
+
+
 def test_a_robot_waits_for_all_of_its_calls_elsewhere() -> None:
     found = closed_queue.waits((Member(num_robots=1, period_s=0.0, think_s=0.2, calls=((2.5, 0.1, 0.0),)),), PAIRS).all
     count = sum(map(len, found.responses)) / len(found.responses)
