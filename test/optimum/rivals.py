@@ -21,6 +21,8 @@ class Match:
     """One factory."""
 
     seed: int
+    served: bool
+    """Within every SLO."""
     best: float
     rosa: float
     gap: float
@@ -41,9 +43,11 @@ def main() -> int:
     matches = []
     for seed in range(options.first, options.first + options.factories):
         matches.append(_match(seed))
+        if not matches[-1].served:
+            print(f"factory {seed}: not served", flush=True)
         if matches[-1].lost:
             print(f"factory {seed}: {matches[-1].best:.3f}, ROSA has {matches[-1].rosa:.3f}", flush=True)
-    print(f"{options.factories} factories of {SIZE}, {sum(m.best > 0 for m in matches)} of them served")
+    print(f"{options.factories} factories of {SIZE}, {sum(m.served for m in matches)} of them served")
     print(f"ROSA with all the work that it wants: {_spread([m.rosa / m.best for m in matches if m.best], '.3f')} of `best`")
     print(f"gap: {_spread([100 * m.gap for m in matches], '.1f')} %; work: {_spread([m.work for m in matches], '.2f')}")
     print(f"planning: {_spread([m.plan_s for m in matches], '.2f')} s of one core, under 1 s: {sum(m.plan_s < 1 for m in matches)}")
@@ -56,7 +60,7 @@ def _match(seed: int) -> Match:
     best = plan_factory(case.factory, case.profile, explained=False)
     plan_s = time.process_time() - started_s
     rosa = plan_factory(case.factory, case.profile, policy="rosa", work=math.inf, explained=False)
-    return Match(seed, best.objective, rosa.objective, best.gap, best.work, plan_s)
+    return Match(seed, best.feasible, best.objective, rosa.objective, best.gap, best.work, plan_s)
 
 
 def _spread(values: Sequence[float], form: str) -> str:

@@ -39,7 +39,8 @@ obligations or not. A large factory is content with the first mix that there is.
 SEARCH_SHARE, ROSA_SHARE = 0.5, 1.5
 """Of the budget: when ROSA's search begins, and when it must end. It ends by itself as soon as it cannot find anything better."""
 TUNED = 3
-"""Schedules with caps, and without, whose robots' queues are looked at in vain, or whose caps are found by them."""
+"""Schedules with caps, and without, whose robots' queues are looked at in vain, or whose caps are found by them; after those, such
+as would be better as they are."""
 DIGITS = 6
 """Of objectives that count as equal."""
 ROSA_UP_TO_SERVERS = 16
@@ -113,6 +114,7 @@ class _Best:
             found = self._chosen([_of(self._problem, option) for option in near._options(rate_control)])
             chosen = max((one for one in (chosen, found) if one), key=lambda one: one.objective, default=None)
             complete &= near._complete and not near._budget.expired()
+            self._budget.spend(near._budget.total)
         chosen = chosen or unsure
         if rate_control is False:
             chosen = self._chosen(self._uncapped) or chosen
@@ -152,14 +154,15 @@ class _Best:
         for option in _distinct(best_first) if self._far else best_first:
             if known and not self._far and known.objective >= option.objective:
                 break
-            if vain[option.capped] < TUNED:
-                kept = self._kept(option)
+            tuning = vain[option.capped] < TUNED
+            if tuning or not known or option.objective > known.objective:
+                kept = self._kept(option, tuning=tuning)
                 vain[option.capped] += kept is not option
                 known = max((one for one in (known, kept) if one), key=lambda one: one.objective, default=None)
         return known
 
-    def _kept(self, option: BestSchedule) -> BestSchedule | None:
-        """As it is, or with such caps that robots keep every SLO by their own queues."""
+    def _kept(self, option: BestSchedule, *, tuning: bool) -> BestSchedule | None:
+        """As it is, or (if `tuning`) with such caps that robots keep every SLO by their own queues."""
         if option.capped and not self._far:
             return option
         operation = operated(option, self._curves, self._curves)
@@ -167,9 +170,9 @@ class _Best:
             self._budget.spend(QUEUE_WORK * len(set(option.hosts)))
             return option if keeps_every_slo(option.problem, self._curves, operation) else None
         queues = OwnQueues(option.problem, self._curves, operation, option.rates)
-        tuned = queues.tuned()
-        found = replace(option, tuned=tuned, rates=tuned.rates) if tuned and tuned.rates else None
         kept = option if queues.keeps() else None
+        tuned = queues.tuned() if tuning else None
+        found = replace(option, tuned=tuned, hosts=tuned.hosts, rates=tuned.rates) if tuned and tuned.rates else None
         self._budget.spend(queues.work)
         return max((one for one in (kept, found) if one), key=lambda one: one.objective, default=None)
 

@@ -35,6 +35,8 @@ MOST_REQUESTS = 6_000
 """Of all starts together: the quicker robots are, the fewer starts, and the shorter are they watched."""
 CHANCE, NINE_OF_TEN = 3.0, 90.0
 """Standard deviations, and percentile over the starts: one that is worse than so is no chance."""
+REMEMBERED = 512
+"""Queues: some plans of a large factory. Each has up to 0.2 MB, and a planner runs for weeks."""
 DRAWS = 1 << 12
 """Of random numbers, before the same ones come again."""
 ORDERS = {"balanced": (0.5, 0.3), "best": (1.0, 0.0), "swift": (0.0, 0.3)}
@@ -122,13 +124,19 @@ class Waits:
         )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=REMEMBERED)
 def waits(members: tuple[Member, ...], service: Service) -> Waits:
     rng = np.random.default_rng([sum(member.num_robots for member in members), service.batch_size])
     num_starts, span_s = _starts(members, service)
     starts = [_Run(members, service, rng).run(WARM_UP_S + span_s) for _ in range(num_starts)]
     found = Waits(tuple(_waited([start[m] for start in starts]) for m in range(len(members))))
-    return Waits(tuple(one if any(map(len, one.latencies)) else found.all for one in found.members))
+    return Waits(tuple(_known(one, found.all) for one in found.members))
+
+
+def _known(one: Waited, everybody: Waited) -> Waited:
+    """Of a robot that was never served there are only the requests that it gave up."""
+    latencies = one.latencies if any(map(len, one.latencies)) else everybody.latencies
+    return Waited(latencies, one.responses if any(map(len, one.responses)) else everybody.responses)
 
 
 def _waited(starts: Sequence[tuple[list[float], list[float]]]) -> Waited:
@@ -136,11 +144,12 @@ def _waited(starts: Sequence[tuple[list[float], list[float]]]) -> Waited:
 
 
 def _starts(members: Sequence[Member], service: Service) -> tuple[int, float]:
-    """How many, and how long each counts."""
-    asked_hz = sum(m.num_robots / _cycle_s(m, service) for m in members)
-    span_s = max(SPAN_S, LEAST_CYCLES * max(_cycle_s(m, service) for m in members))
+    """How many, and how long each counts: also of a crowd some are served meanwhile."""
+    cycles_s = [_cycle_s(m, service) for m in members]
+    asked_hz = sum(m.num_robots / cycle_s for m, cycle_s in zip(members, cycles_s, strict=True))
+    span_s = max(SPAN_S, LEAST_CYCLES * max(cycles_s))
     num_starts = min(max(int(MOST_REQUESTS / (asked_hz * span_s)), FEWEST_STARTS), MOST_STARTS)
-    return num_starts, min(span_s, MOST_REQUESTS / num_starts / asked_hz)
+    return num_starts, max(min(span_s, MOST_REQUESTS / num_starts / asked_hz), min(cycles_s))
 
 
 def _cycle_s(member: Member, service: Service) -> float:
@@ -184,8 +193,8 @@ class _Robot:
         for i, (calls, mean_s, sd_s) in enumerate(self.member.calls):
             self.credit[i] += calls
             if self.credit[i] >= 1.0:
-                self.credit[i] -= 1.0
-                self.allowance_s = max(0.0, self._waits.normal(mean_s, sd_s))
+                self.allowance_s = sum(max(0.0, self._waits.normal(mean_s, sd_s)) for _ in range(int(self.credit[i])))
+                self.credit[i] %= 1.0
                 total_s += self.allowance_s
         return total_s
 

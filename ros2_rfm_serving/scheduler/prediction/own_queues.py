@@ -7,7 +7,7 @@ the rates are found as ever (`rates.py`), and looked at once more as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
@@ -37,16 +37,16 @@ class OwnQueues:
 
     def keeps(self) -> bool:
         """As it is."""
-        return not self._missed(self._operation)
+        return not any(self._missed(self._operation))
 
     def tuned(self) -> Operation | None:
         """With caps and rates as high as every SLO is kept by the queues. None: none is known that serves every floor."""
-        limits = {host: self._limit_hz(host) for host in dict.fromkeys(self._operation.hosts)}
+        limits = self._rebatched({host: self._limit_hz(host) for host in dict.fromkeys(self._operation.hosts)})
         for _ in range(CORRECTIONS):
             found = self._within({host: limit for host, limit in limits.items() if limit is not None})
             if found is None:
                 return None
-            missed = self._missed(found)
+            missed = list(self._missed(found))
             if not missed:
                 return found
             for host in missed:
@@ -54,15 +54,33 @@ class OwnQueues:
                 limits[host] = CORRECTED * min(load_hz if (known := limits[host]) is None else known, load_hz)
         return None
 
+    def _rebatched(self, limits: Mapping[Host, float | None]) -> dict[Host, float | None]:
+        """Where robots miss an SLO however slowly they go: with the batches with which they may go fastest."""
+        instead: dict[Host, Host] = {}
+        found: dict[Host, float | None] = {}
+        for host, limit_hz in limits.items():
+            others = {other: self._limit_hz(other) or 0.0 for other in self._batched(host)} if limit_hz == 0.0 else {}
+            instead[host] = max(others, key=lambda other: others[other], default=host)
+            found[instead[host]] = others.get(instead[host], limit_hz)
+        self._operation = replace(self._operation, hosts=tuple(instead[host] for host in self._operation.hosts))
+        return found
+
+    def _batched(self, host: Host) -> Iterator[Host]:
+        """In other batches that take the same, full or not."""
+        config = host.config
+        for other in self._curves.of(config.model):
+            if other.gpu_type == config.gpu_type and other.batch_size != config.batch_size and self._curves.pads_batches(other):
+                yield replace(host, config=replace(other, slices=config.slices))
+
     def _within(self, limits: Mapping[Host, float]) -> Operation | None:
         search = RateSearch(self._problem, self._curves, self._operation.hosts, limits)
         rates = search.best()
         self.work += search.work
         return replace(self._operation, rates=rates, caps=search.caps(rates), paces=()) if rates is not None else None
 
-    def _missed(self, operation: Operation) -> list[Host]:
+    def _missed(self, operation: Operation) -> Iterator[Host]:
         assert operation.caps and operation.rates
-        return [host for host in dict.fromkeys(operation.hosts) if not self._keeps(host, operation.caps, operation.rates)]
+        return (host for host in dict.fromkeys(operation.hosts) if not self._keeps(host, operation.caps, operation.rates))
 
     def _limit_hz(self, host: Host) -> float | None:
         """The highest load at which robots that share it as they do now keep every SLO. None: the curve alone says."""

@@ -15,6 +15,7 @@ from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.seen import declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
+from ros2_rfm_serving.scheduler.solution import SLO_SLACK
 from ros2_rfm_serving.types.phase import has_room
 
 NORMAL_P99 = 2.326
@@ -79,7 +80,7 @@ class Responses:
         """What an SLO is compared with, from request to reply: the curve, where caps keep it so and there is no network, of which
         curves know nothing; else what just these robots see in their queue, where they have one."""
         curve_s = self.by_curve(host).response_s(slo)
-        within = self._caps is not None and not slo.travel_s and curve_s <= slo.kept_s
+        within = self._caps is not None and not slo.travel_s and curve_s <= slo.kept_s * SLO_SLACK
         return curve_s if within else own.response_s(slo)
 
     def has_queue(self, host: Host) -> bool:

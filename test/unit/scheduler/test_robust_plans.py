@@ -18,6 +18,9 @@ from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
 from ros2_rfm_serving.scheduler.prediction import closed_queue
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Member, Service
+from ros2_rfm_serving.scheduler.prediction.own_queues import OwnQueues
+from ros2_rfm_serving.scheduler.prediction.predict import Operation
+from ros2_rfm_serving.scheduler.prediction.rates import Host
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.slo import slo_of
 from ros2_rfm_serving.simulation import simulate
@@ -169,6 +172,26 @@ def test_a_closed_queue_alone_and_saturated() -> None:
     assert closed_queue.waits((Member(num_robots=16, period_s=0.0, think_s=0.2),), PAIRS) is found
 
 
+def test_of_a_crowd_in_front_of_slow_batches_somebody_is_served() -> None:
+    crowd = Member(num_robots=4096, period_s=0.0, think_s=0.2)
+    assert math.isfinite(closed_queue.waits((crowd,), Service(batch_size=16, mean_s=20.0, jitter=0.05)).all.response_s(99))
+
+
+def test_of_a_robot_that_was_never_served_what_it_gave_up_counts() -> None:
+    """Its last chance is gone as soon as it asks; 200 others come first."""
+    crowd, late = (Member(num_robots=n, period_s=0.0, think_s=0.05, slo_s=slo_s) for n, slo_s in ((200, 0.2), (1, 0.01)))
+    found = closed_queue.waits((crowd, late), Service(batch_size=1, mean_s=0.05, jitter=0.05, order="best"))
+    given_up_s = np.concatenate(found.members[1].responses)
+    assert set(given_up_s) == {closed_queue.GIVEN_UP_S} and len(given_up_s) < 0.01 * sum(map(len, found.members[0].responses))
+    assert found.members[1].mean_s == found.all.mean_s, "of the server nothing else is known"
+
+
+def test_a_robot_waits_for_all_of_its_calls_elsewhere() -> None:
+    found = closed_queue.waits((Member(num_robots=1, period_s=0.0, think_s=0.2, calls=((2.5, 0.1, 0.0),)),), PAIRS).all
+    count = sum(map(len, found.responses)) / len(found.responses)
+    assert count == pytest.approx(closed_queue.SPAN_S / (0.2 + 2.5 * 0.1 + PAIRS.mean_s), rel=0.02)
+
+
 def test_phases_that_give_way_shorten_the_tail_and_reach_the_cap() -> None:
     clocked, giving = (
         closed_queue.waits((Member(num_robots=16, period_s=1 / 1.97, think_s=0.2, gives_way=gives),), PAIRS).all
@@ -240,6 +263,18 @@ def test_few_robots_go_as_fast_as_their_own_queue_lets_them_where_a_network_leav
         assert system1.slo_attainment >= 0.75
     problem = problem_of(factory, Counter(pick=10), *shipped)
     assert not broken(Fleet(problem, curves_of(problem, shipped[0]), schedule, factory.robots)), "by the same law"
+
+
+def test_batches_that_miss_an_slo_however_slowly_robots_go_are_made_smaller(shipped: tuple[Profile, Catalogue]) -> None:
+    problem = problem_of(parse_factory(FEW), Counter(pick=10), *shipped)
+    curves = curves_of(problem, shipped[0])
+    system1, safety = problem.demands
+    of_size = {config.batch_size: config for config in curves.of(system1.model)}
+    text = Host(curves.of(safety.model)[0], ((safety.index, 10),))
+    for size in (1, 4):
+        hosts = (Host(of_size[size], ((system1.index, 10),)), text)
+        tuned = OwnQueues(problem, curves, Operation(hosts=hosts, caps=(1.0,), rates=(1.0,)), (1.0,)).tuned()
+        assert tuned and tuned.rates and tuned.rates[0] > 1.2 and tuned.hosts == (Host(of_size[1], hosts[0].robots), text)
 
 
 def test_a_crowd_of_slow_robots_meets_for_long_and_is_refused_or_slowed_down(shipped: tuple[Profile, Catalogue]) -> None:

@@ -152,6 +152,13 @@ def test_no_policy_that_keeps_its_promises_predicts_more_than_best(seed: int) ->
                 assert other.objective <= other.bound * (1 + 1e-6)
 
 
+def test_caps_that_use_an_slo_up_by_the_curve_keep_it() -> None:
+    """Rounding alone must not have the robots' own queue judge them."""
+    case = random_factory(Size(servers=8, robots=64, classes=4, models=3), 25)
+    solution = plan_factory(case.factory, case.profile, explained=False)
+    assert solution.feasible and solution.gap < 0.05, solution.problems
+
+
 FREE = """
 server_cluster: {num_servers: 3, gpu_type: NVIDIA H200}
 robot_fleet: [{task: carry, num_robots: 14}]
