@@ -54,7 +54,7 @@ def router(record: Record, permissions: Permissions, place: str) -> dict[str, An
             "shared_memory": {"enabled": False},
         },
         "access_control": access_control(record, permissions),
-        "downsampling": [_slowed(record.domain, permissions)],
+        "downsampling": _slowed(record.domain, permissions),
         "low_pass_filter": [_bounded(record.domain)],
     }
 
@@ -151,11 +151,11 @@ def _bounded(domain: int) -> Rule:
     return {"id": "size", "flows": [IN], "messages": messages, "key_exprs": [f"{domain}/**"], "size_limit": MAX_MESSAGE_BYTES}
 
 
-def _slowed(domain: int, permissions: Permissions) -> Rule:
+def _slowed(domain: int, permissions: Permissions) -> list[Rule]:
     """Counted for each session and each of these topics by itself: whoever floods loses its own messages. What servers, schedulers
     and the door say is not slowed: to many robots at once is no flood, and Zenoh has one count for all that a rule matches."""
     rules = [{"key_expr": key, "freq": MAX_PUTS_HZ} for key in _keys(permissions.of_robots, domain)]
-    return {"id": "rate", "flows": [IN], "messages": ["put"], "rules": rules}
+    return [{"id": "rate", "flows": [IN], "messages": ["put"], "rules": rules}] if rules else []  # Zenoh takes no empty list
 
 
 def _tls(member: str, place: str) -> Mapping[str, Any]:

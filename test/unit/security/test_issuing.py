@@ -178,6 +178,29 @@ def test_who_is_revoked_has_nothing_left_and_comes_back_under_another_name(folde
     assert ARM in read_tokens(folder.door_tokens) and "tablet" not in read_tokens(folder.door_tokens)
 
 
+def test_a_revocation_is_of_all_certificates_that_were_issued(folder: Folder) -> None:
+    """Those before a rotation are good for as long as they say, and so is one of a rotation that was cut short."""
+    issued = [certificate(folder, ARM)]
+    for _ in range(2):
+        rotate(folder, [ARM], utc_now(), 365.0)
+        issued.append(certificate(folder, ARM))
+    record = folder.record.read_bytes()
+    rotate(folder, [ARM], utc_now(), 365.0)
+    issued.append(certificate(folder, ARM))
+    folder.record.write_bytes(record)  # it was killed before it had written down what it did
+    revoke(folder, ARM, utc_now())
+    record = folder.record.read_bytes()
+    rotate(folder, [ARM], utc_now(), 365.0)
+    issued.append(certificate(folder, ARM))
+    folder.record.write_bytes(record)  # and once more
+    rotate(folder, [ARM], utc_now(), 365.0)
+    issued.append(certificate(folder, ARM))
+    assert said(folder) == "", "it is not shut out with what it has now"
+    revoke(folder, ARM, utc_now())
+    crl = x509.load_pem_x509_crl(folder.revoked.read_bytes())
+    assert {one.serial_number for one in crl} == {one.serial_number for one in issued}
+
+
 def test_what_cannot_be_used_is_named(folder: Folder, tmp_path: Path, members: dict[str, Member]) -> None:
     empty = Record(factory="f", domain=0, members={})
     with pytest.raises(ConfigurationError, match="there is a certificate authority already"):
