@@ -6,6 +6,7 @@ import functools
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +26,8 @@ from ros2_rfm_serving.ros.zenoh import passing
 from ros2_rfm_serving.ros.zenoh.door import ZenohDoorNode
 from ros2_rfm_serving.ros.zenoh.format import Address, Attachment, Kind
 from ros2_rfm_serving.ros.zenoh.format import Node as GraphNode
-from ros2_rfm_serving.ros.zenoh.session import configuration
+from ros2_rfm_serving.ros.zenoh.inbox import MAX_WAITING, Inbox
+from ros2_rfm_serving.ros.zenoh.session import Session, configuration
 from ros2_rfm_serving.ros.zenoh_door_node import SPECS
 from test.ros.robot_rig import FakeServer
 from test.ros.zenoh_rig import ADDRESS, Floor, client, floor, router
@@ -235,6 +237,33 @@ def test_a_door_before_its_router_waits_and_one_whose_router_goes_carries_on(ros
         there.undeclare()
         robot.close()
         second.close()
+
+
+def test_no_flood_hides_who_comes_and_who_goes(port: int, routing: zenoh.Session) -> None:
+    """Somebody whose leaving is missed would be carried for ever."""
+    inbox, seen = Inbox(), list[tuple[str, bool]]()
+    session = Session(configuration("", f"tcp/{ADDRESS}:{port}"), GraphNode(7, "", 0, "/", "door"), inbox)
+    session.hear("7/**", lambda sample: None)
+    session.watch(lambda token, gone: seen.append((token, gone)))
+    robot = client(port)
+    wait_for(lambda: inbox._queue.qsize() == 1, "the door's own token")
+    for _ in range(MAX_WAITING):
+        robot.put("7/flood", b"", congestion_control=zenoh.CongestionControl.BLOCK)
+    wait_for(lambda: inbox._queue.qsize() == MAX_WAITING and inbox.overrun == 1, "a full inbox")
+    mine = token(robot, 7, "/arm_1/rfm/action_chunk")
+    robot.liveliness().declare_token(mine).undeclare()
+    wait_for(lambda: inbox._queue.qsize() + inbox.overrun == MAX_WAITING + 3, "its coming and going")
+    inbox.end()
+    inbox.serve(lambda: None)
+    assert seen[-2:] == [(mine, False), (mine, True)]
+    robot.close(), session.close()
+
+
+def wait_for(until: Callable[[], Any], what: str) -> None:
+    end_s = time.monotonic() + 30.0
+    while not until():
+        assert time.monotonic() < end_s, f"waited in vain for {what}"
+        time.sleep(0.01)
 
 
 def test_a_factory_has_one_door(ros_domain: int, port: int, routing: zenoh.Session) -> None:
