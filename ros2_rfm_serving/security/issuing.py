@@ -11,7 +11,7 @@ from cryptography import x509
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.graph_names import NAME, Names
 from ros2_rfm_serving.security import dds, zenoh
-from ros2_rfm_serving.security.authority import MEMBER_DAYS, Authority, Identity, load_certificate
+from ros2_rfm_serving.security.authority import MEMBER_DAYS, Authority, Identity, check_subject, load_certificate
 from ros2_rfm_serving.security.folder import (
     CERTIFICATE,
     GOVERNANCE,
@@ -157,6 +157,8 @@ def start(
     Names(record.namespace)
     for client in (clients := list(clients)):
         _check_name(client)
+    for member in members.values():
+        check_subject(member.name, member.addresses)
     issuer = replace(Issuer.create(folder, record, now), days=days)
     issuer = replace(issuer, record=issuer.issue(members.values(), now))
     issuer = replace(issuer, record=issuer.issue_tokens(clients))
