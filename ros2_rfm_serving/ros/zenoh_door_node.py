@@ -17,7 +17,7 @@ SPECS = {
     "zenoh_config": Spec("", "Zenoh session configuration, JSON5, as `rfm zenoh` writes it; empty: a client of `router`"),
     "zenoh_domain": Spec(-1, "ROS domain of the robots on Zenoh; -1: this node's own", -1, 232),
     "robots": Spec([""], "Robots that may come in; empty: all"),
-    "max_observation_mb": Spec(16.0, "Of one observation, MB; larger ones are refused", 0.01, 1024.0),
+    "max_observation_mb": Spec(16.0, "Of one observation, MB; larger ones are refused", 0.01, 64.0),
     "call_timeout_s": Spec(10.0, "That a server may take for its answer to a request, s", 0.1, 600.0),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -19,6 +20,11 @@ from ros2_rfm_serving.errors import ConfigurationError
 AUTHORITY_DAYS, MEMBER_DAYS = 3650, 365
 BACKDATED = timedelta(hours=1)
 """Machines whose clocks are behind take a certificate at once."""
+MAX_COMMON_NAME = 64
+"""X.509's bound."""
+MAX_MEMBER_NAME = MAX_COMMON_NAME - 4
+"""So that there is room for a revoked one's successor, `.2` to `.999`."""
+HOST = re.compile(r"[\w*][\w.*-]{0,252}", re.ASCII)
 REVOKED_FOR = timedelta(days=AUTHORITY_DAYS)
 
 
@@ -45,7 +51,7 @@ class Authority:
     @staticmethod
     def new(name: str, now: datetime, days: int = AUTHORITY_DAYS) -> Authority:
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[-MAX_COMMON_NAME:])])
         built = _builder(subject, subject, key, now, days)
         built = built.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         built = built.add_extension(_usage(signs_certificates=True), critical=True)
@@ -89,6 +95,17 @@ class Authority:
         builder = pkcs7.PKCS7SignatureBuilder().set_data(document)
         builder = builder.add_signer(self.identity.certificate, self.identity.key, hashes.SHA256())
         return builder.sign(Encoding.SMIME, [pkcs7.PKCS7Options.Text, pkcs7.PKCS7Options.DetachedSignature])
+
+
+def check_subject(name: str, addresses: Iterable[str]) -> None:
+    """Raises: `ConfigurationError` for what no certificate can be of."""
+    if len(name) > MAX_MEMBER_NAME:
+        fix = f"a name of at most {MAX_MEMBER_NAME} characters"
+        raise ConfigurationError(f"{name!r} is too long for a certificate", key="member", fix=fix)
+    for address in addresses:
+        if not HOST.fullmatch(address) and not _is_ip(address):
+            fix = "write gpu-1.plant, 10.0.0.1 or fd00::1, without port; other letters as xn--..."
+            raise ConfigurationError(f"{address!r} is no name or address of a machine", key="address", fix=fix)
 
 
 def load_certificate(pem: bytes, file: str) -> x509.Certificate:
@@ -140,7 +157,12 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _general_name(address: str) -> x509.GeneralName:
+    return x509.IPAddress(ipaddress.ip_address(address)) if _is_ip(address) else x509.DNSName(address)
+
+
+def _is_ip(address: str) -> bool:
     try:
-        return x509.IPAddress(ipaddress.ip_address(address))
+        ipaddress.ip_address(address)
     except ValueError:
-        return x509.DNSName(address)
+        return False
+    return True

@@ -11,7 +11,7 @@ from cryptography import x509
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.graph_names import NAME, Names
 from ros2_rfm_serving.security import dds, zenoh
-from ros2_rfm_serving.security.authority import MEMBER_DAYS, Authority, Identity, load_certificate
+from ros2_rfm_serving.security.authority import MEMBER_DAYS, Authority, Identity, check_subject, load_certificate
 from ros2_rfm_serving.security.folder import (
     CERTIFICATE,
     GOVERNANCE,
@@ -74,18 +74,26 @@ class Issuer:
             raise ConfigurationError(f"cannot be used: {error}", file=str(folder.authority_key)) from None
         return Issuer(folder, authority, Record.load(folder))
 
+    def serials_of(self, member: str) -> tuple[str, ...]:
+        """Serials of the certificates that it may have, and that are not revoked."""
+        revoked = {one.serial for one in self.record.revoked}
+        entry = self.record.members.get(member)
+        known = (*entry.former, entry.serial) if entry else ()
+        return tuple(serial for serial in dict.fromkeys((*known, *_written(self.folder, member))) if serial not in revoked)
+
     # --- what is written ---
 
     def issue(self, members: Iterable[Member], now: datetime) -> Record:
         """New keys and certificates, for members of the record and newcomers; the record with them."""
         issued = dict(self.record.members)
         for member in members:
-            before = issued.get(member.name)
+            before, former = issued.get(member.name), self.serials_of(member.name)
             generation = before.generation if before else 1
             name = member.name if generation == 1 else f"{member.name}.{generation}"
             identity = self.authority.issue(name, (member.name, *member.addresses), now, self.days)
             self._write_identity(member.name, identity)
-            issued[member.name] = _entry(member, name, identity.certificate, generation)
+            entry = _entry(member, name, identity.certificate, generation)
+            issued[member.name] = entry.model_copy(update={"former": former})
         return self.record.model_copy(update={"members": issued})
 
     def write_documents(self, now: datetime) -> None:
@@ -149,6 +157,8 @@ def start(
     Names(record.namespace)
     for client in (clients := list(clients)):
         _check_name(client)
+    for member in members.values():
+        check_subject(member.name, member.addresses)
     issuer = replace(Issuer.create(folder, record, now), days=days)
     issuer = replace(issuer, record=issuer.issue(members.values(), now))
     issuer = replace(issuer, record=issuer.issue_tokens(clients))
@@ -172,11 +182,11 @@ def rotate(folder: Folder, names: Sequence[str], now: datetime, days: float) -> 
 
 
 def revoke(folder: Folder, name: str, now: datetime) -> Record:
-    """Certificate and token. Raises: `ConfigurationError` for somebody who has neither."""
+    """Token, and all certificates that were ever issued to it. Raises: `ConfigurationError` for somebody who has neither."""
     issuer = Issuer.open(folder)
     is_client = name in issuer.record.clients
     if name in issuer.record.members or not is_client:
-        issuer = replace(issuer, record=_without(issuer.record, name, now))
+        issuer = replace(issuer, record=_without(issuer.record, name, issuer.serials_of(name), now))
         (folder.enclave(name) / KEY).unlink(missing_ok=True)
     if is_client:
         issuer = replace(issuer, record=issuer.drop_token(name))
@@ -184,14 +194,23 @@ def revoke(folder: Folder, name: str, now: datetime) -> Record:
     return issuer.record
 
 
-def _without(record: Record, member: str, now: datetime) -> Record:
+def _without(record: Record, member: str, serials: Iterable[str], now: datetime) -> Record:
     entry = record.entry(member)
     if entry.is_revoked:
         fix = f"rfm security rotate --member {member} issues anew"
         raise ConfigurationError(f"{member} has nothing that could be revoked", key="member", fix=fix)
-    gone = RevokedEntry(member=member, serial=entry.serial, when=now)
-    left = entry.model_copy(update={"is_revoked": True, "generation": entry.generation + 1})
-    return record.model_copy(update={"revoked": (*record.revoked, gone), "members": {**record.members, member: left}})
+    gone = [RevokedEntry(member=member, serial=serial, when=now) for serial in serials]
+    left = entry.model_copy(update={"is_revoked": True, "former": (), "generation": entry.generation + 1})
+    return record.model_copy(update={"revoked": (*record.revoked, *gone), "members": {**record.members, member: left}})
+
+
+def _written(folder: Folder, member: str) -> list[str]:
+    """The serial of the certificate that lies there: another one than in the record where a rotation was cut short."""
+    file = folder.enclave(member) / CERTIFICATE
+    try:
+        return [f"{load_certificate(read(file), str(file)).serial_number:x}"]
+    except ConfigurationError:
+        return []
 
 
 def _entry(member: Member, common_name: str, certificate: x509.Certificate, generation: int) -> MemberEntry:

@@ -14,6 +14,8 @@ from ros2_rfm_serving.security.wire_table import (
     NODES,
     OF_EVERY_NODE,
     OF_LIFECYCLE_NODES,
+    OF_ROBOT,
+    OF_SERVER,
     OPERATOR,
     ORDERED,
     ROWS,
@@ -70,6 +72,14 @@ class Permissions:
             frozenset(hears),
             frozenset(serves | own_services),
             frozenset(calls | self._orders(member)),
+        )
+
+    @property
+    def of_robots(self) -> frozenset[str]:
+        """Topics by which robots ask for something, and say how they are."""
+        named = [(OF_SERVER, "<server>", "observation"), (OF_ROBOT, "<robot>", "status")]
+        return frozenset(
+            self._absolute(f"{below.replace(part, owner)}/{leaf}") for below, part, leaf in named for owner in self._all[part]
         )
 
     def _expanded(self, row: Row, member: Member) -> Iterator[str]:

@@ -16,6 +16,8 @@ from ros2_rfm_serving.security.wire_table import Role
 
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 """Of a folder, too."""
+Serial = Annotated[str, Field(pattern="^[0-9a-f]+$")]
+"""Hexadecimal, of a certificate."""
 
 
 class MemberEntry(BaseModel):
@@ -24,8 +26,9 @@ class MemberEntry(BaseModel):
     of: str = ""
     common_name: str
     """Of its certificate: its own, and after a revocation another one, which no old certificate has."""
-    serial: str = Field(pattern="^[0-9a-f]+$")
-    """Hexadecimal."""
+    serial: Serial
+    former: tuple[Serial, ...] = ()
+    """Of its certificates before that one, which are good until they end."""
     generation: int = Field(default=1, ge=1)
     """From 1; one more with each revocation."""
     is_revoked: bool = False
@@ -37,7 +40,7 @@ class MemberEntry(BaseModel):
 class RevokedEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     member: str
-    serial: str = Field(pattern="^[0-9a-f]+$")
+    serial: Serial
     when: datetime
 
 

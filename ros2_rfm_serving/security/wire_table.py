@@ -89,7 +89,7 @@ ROWS = (
     _topic(f"{OF_ROBOT}/plan", SERVER, ROBOT | DOOR | DASHBOARD | RECORDING),
     _topic(f"{OF_ROBOT}/refetch", SERVER, ROBOT | DOOR | RECORDING),
     _topic(f"{OF_ROBOT}/status", ROBOT | DOOR, SCHEDULER | MARKERS | LOOKING | RECORDING),
-    _topic(f"{OF_ROBOT}/name", ROBOT | DOOR, ROBOT | RECORDING),
+    _topic(f"{OF_ROBOT}/name", ROBOT | DOOR, ROBOT | DOOR | RECORDING),
     _topic(f"{OF_ROBOT}/audit", ROBOT, RECORDING),
     _topic(f"{OF_ROBOT}/markers", MARKERS, NOBODY),
     _service(f"{OF_ROBOT}/pause", ROBOT, ORDERING),

@@ -21,8 +21,8 @@ IN, OUT = "ingress", "egress"
 """As the router sees it."""
 MAX_MESSAGE_BYTES = 24 << 20
 """Of anything: six images of 4 MB, which is the most that a server takes of one, and whatever else is in an observation."""
-MAX_PUTS_HZ = 400.0
-"""Of one member, per topic: four times what a server answers to one robot."""
+MAX_PUTS_HZ = 1000.0
+"""Of a robot's observations to one server, and of its statuses: Zenoh drops what comes sooner after the last than this allows."""
 MAX_SESSIONS, MAX_PENDING, OPENS_WITHIN_MS = 1024, 64, 5000
 
 Rule = dict[str, Any]
@@ -54,7 +54,7 @@ def router(record: Record, permissions: Permissions, place: str) -> dict[str, An
             "shared_memory": {"enabled": False},
         },
         "access_control": access_control(record, permissions),
-        "downsampling": [_slowed(record.domain)],
+        "downsampling": _slowed(record.domain, permissions),
         "low_pass_filter": [_bounded(record.domain)],
     }
 
@@ -151,9 +151,11 @@ def _bounded(domain: int) -> Rule:
     return {"id": "size", "flows": [IN], "messages": messages, "key_exprs": [f"{domain}/**"], "size_limit": MAX_MESSAGE_BYTES}
 
 
-def _slowed(domain: int) -> Rule:
-    """Counted for each session by itself: whoever floods loses its own messages."""
-    return {"id": "rate", "flows": [IN], "messages": ["put"], "rules": [{"key_expr": f"{domain}/**", "freq": MAX_PUTS_HZ}]}
+def _slowed(domain: int, permissions: Permissions) -> list[Rule]:
+    """Counted for each session and each of these topics by itself: whoever floods loses its own messages. What servers, schedulers
+    and the door say is not slowed: to many robots at once is no flood, and Zenoh has one count for all that a rule matches."""
+    rules = [{"key_expr": key, "freq": MAX_PUTS_HZ} for key in _keys(permissions.of_robots, domain)]
+    return [{"id": "rate", "flows": [IN], "messages": ["put"], "rules": rules}] if rules else []  # Zenoh takes no empty list
 
 
 def _tls(member: str, place: str) -> Mapping[str, Any]:

@@ -42,16 +42,23 @@ class BoundedServer(ThreadingWSGIServer):
             self.turned_away["full"] += 1
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread is to be had
+            self._room.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         mine = threading.get_ident()
         self._answering[mine] = request
         ending = threading.Timer(WITHIN_S, self._end, [mine])
         ending.daemon = True
-        ending.start()
         try:
+            ending.start()
             super().process_request_thread(request, client_address)
+        except RuntimeError:  # as above; nobody may stay without an end
+            self.handle_error(request, client_address)
+            self.shutdown_request(request)
         finally:
             ending.cancel()
             self._answering.pop(mine, None)

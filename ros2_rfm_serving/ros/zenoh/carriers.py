@@ -10,7 +10,8 @@ from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallba
 from rclpy.node import Node
 from rfm_serving import msg
 
-from ros2_rfm_serving.ros.wire import convert, qos
+from ros2_rfm_serving.errors import BadMessageError
+from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.ros.zenoh import passing
 from ros2_rfm_serving.ros.zenoh.calls import Calls, Service
 from ros2_rfm_serving.ros.zenoh.format import Address
@@ -23,6 +24,9 @@ from ros2_rfm_serving.types.names import ClaimStage
 NO_WRITER_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 NO_READER_EVENTS = SubscriptionEventCallbacks(use_default_callbacks=False)
 """rclpy's events executor crashes when an entity goes while an event of it is queued (ros2/rclpy#1644): these have none."""
+
+NOBODY = 1
+"""As a process that bears a name, the least: of two that have settled it gives way."""
 
 
 class Ways:
@@ -115,6 +119,8 @@ class CarriedRobot:
 
     def __init__(self, ways: Ways, robot: str, inward: Inward) -> None:
         self._ways, self._inward = ways, inward
+        self.is_elsewhere = False
+        """A process on DDS had its name before, and was not to be seen when it came."""
         self._made: list[Any] = []
         self._heard = []
         name = partial(ways.names.robot, robot)
@@ -142,10 +148,18 @@ class CarriedRobot:
         """Who comes to DDS later with this name hears that somebody has it; somebody who has it there keeps it."""
         node = self._ways.node
         publisher = node.create_publisher(msg.NameClaim, topic, qos.NAME_CLAIM, event_callbacks=NO_WRITER_EVENTS)
-        said = msg.NameClaim(stage=int(ClaimStage.SETTLED), process=1)  # the least: of two that have settled it gives way
+        said = msg.NameClaim(stage=int(ClaimStage.SETTLED), process=NOBODY)
         said.header.frame_id = robot
         publisher.publish(convert.stamped(said, node))
+        options = {"event_callbacks": NO_READER_EVENTS}
+        self._heard.append(bounded.hear(node, msg.NameClaim, topic, self._on_claim, qos.NAME_CLAIM_HEARD, self._refuse, **options))
         return publisher
+
+    def _on_claim(self, claim: msg.NameClaim) -> None:
+        self.is_elsewhere |= claim.process != NOBODY and claim.stage >= ClaimStage.SETTLED
+
+    def _refuse(self, error: BadMessageError) -> None:
+        self._ways.tally.count(f"refused_{error.kind}")
 
 
 def undeclare(made: Iterable[Any]) -> None:

@@ -134,17 +134,23 @@ class ZenohDoorNode(Node):
         for robot in self._robots.keys() - there:
             self._robots.pop(robot).close()
             self.get_logger().info(f"{robot} has left")
+        for robot in [robot for robot, carried in self._robots.items() if carried.is_elsewhere]:
+            self._robots.pop(robot).close()
+            self._leave(robot)
         for robot in sorted(there - self._robots.keys() - self._taken):
             self._come(ways, robot)
 
     def _come(self, ways: Ways, robot: str) -> None:
-        topic = self._names.robot(robot, "rfm/status")
-        if self.count_publishers(topic):
-            self._taken.add(robot)
-            self._refuse(BadMessageError("name_taken", f"a process on DDS is robot {robot!r} already: {topic} has a publisher"))
+        if any(self.count_publishers(self._names.robot(robot, leaf)) for leaf in ("rfm/status", "rfm/name")):
+            self._leave(robot)
             return
         self._robots[robot] = CarriedRobot(ways, robot, self._inward)
         self.get_logger().info(f"{robot} has come")
+
+    def _leave(self, robot: str) -> None:
+        """To whoever is it on DDS."""
+        self._taken.add(robot)
+        self._refuse(BadMessageError("name_taken", f"a process on DDS is robot {robot!r} already"))
 
     def _look_for_factory(self, ways: Ways) -> None:
         if self._schedule is None:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 MAX_WAITING, MAX_WAITING_BYTES = 2048, 64 << 20
+MAX_WAITING_TOKENS = 64 * MAX_WAITING
+"""Who comes and goes is said once: no flood of messages may be in its way."""
 Take = Callable[[Any], None]
 
 
@@ -34,9 +36,10 @@ class Inbox:
         self.overrun = 0
         """Lost: too much was waiting."""
 
-    def put(self, take: Take, item: Any, size: int) -> None:
+    def put(self, take: Take, item: Any, size: int, most: int = MAX_WAITING) -> None:
+        """most: others that may be waiting, of whatever kind."""
         with self._lock:
-            if self._queue.qsize() >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
+            if self._queue.qsize() >= most or self._bytes + size > MAX_WAITING_BYTES:
                 self.overrun += 1
                 return
             self._bytes += size

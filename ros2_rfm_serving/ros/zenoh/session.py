@@ -12,7 +12,7 @@ from zenoh import ext
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.zenoh.format import GRAPH, Address, Attachment, Kind, Node, gid_of
-from ros2_rfm_serving.ros.zenoh.inbox import Inbox, Take
+from ros2_rfm_serving.ros.zenoh.inbox import MAX_WAITING_TOKENS, Inbox, Take
 
 CLIENT = {"mode": "client", "scouting/multicast/enabled": False, "connect/timeout_ms": 10_000, "connect/exit_on_failure": True}
 """Of whoever is given an address: it looks for nobody else, and asks again and again, until that is told and begun anew."""
@@ -116,7 +116,7 @@ class Session:
         def taken(sample: Any) -> None:
             take(str(sample.key_expr), sample.kind == zenoh.SampleKind.DELETE)
 
-        handler = zenoh.handlers.Callback(lambda sample: self._inbox.put(taken, sample, 0), indirect=False)
+        handler = zenoh.handlers.Callback(lambda sample: self._inbox.put(taken, sample, 0, MAX_WAITING_TOKENS), indirect=False)
         self._zenoh.liveliness().declare_subscriber(f"{GRAPH}/{self.node.domain}/**", handler, history=True)
 
     def _endpoint(self, kind: Kind, address: Address, qos: str) -> tuple[Any, bytes]:

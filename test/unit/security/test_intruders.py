@@ -155,6 +155,28 @@ def test_slow_strangers_take_no_scrape_from_prometheus(hurried: None, written: F
             dripping.join(5)
 
 
+@pytest.mark.parametrize("nth", [1, 2])
+def test_connections_for_which_there_was_no_thread_leave_their_room(
+    hurried: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """nth: of a connection's threads: the one that answers, the one that ends it."""
+    start = threading.Thread.start
+
+    def fails(thread: threading.Thread) -> None:
+        if isinstance(thread, threading.Timer) == (nth == 2):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with exporting(Board([], []), "127.0.0.1", 0, tmp_path) as url:
+        address = ("127.0.0.1", int(url.split(":")[2].split("/")[0]))
+        monkeypatch.setattr(threading.Thread, "start", fails)
+        for _ in range(8):
+            with socket.create_connection(address, 5) as one:
+                assert one.recv(1) == b"", "it is told"
+        monkeypatch.setattr(threading.Thread, "start", start)
+        assert 'rfm_exporter_refused_total{reason="broken"} 8.0' in get(url)
+
+
 def test_a_page_with_tls_stays_open_while_strangers_never_finish_their_handshake(written: Folder) -> None:
     page = Page()
     trusted = client_context(written.authority, "ca")

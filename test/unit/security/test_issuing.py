@@ -7,6 +7,7 @@ import re
 import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from ros2_rfm_serving.security.members import Member
 from ros2_rfm_serving.security.own import ENCLAVE, OwnCertificate
 from ros2_rfm_serving.security.record import Record
 from ros2_rfm_serving.security.tokens import TokenFile, read_tokens
+from ros2_rfm_serving.security.wire_table import Role
 
 ARM, OTHER = "pick_place_1", "push_1"
 
@@ -176,6 +178,48 @@ def test_who_is_revoked_has_nothing_left_and_comes_back_under_another_name(folde
     assert common_name(certificate(folder, ARM)) == f"{ARM}.2" and said(folder) == ""
     revoke(folder, "tablet", utc_now())
     assert ARM in read_tokens(folder.door_tokens) and "tablet" not in read_tokens(folder.door_tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "words"),
+    [
+        ("a" * 70, "localhost", "too long for a certificate"),
+        *(("arm", address, "is no name or address") for address in ("plänt.example", "https://plant:8443", "10.0.0.1/24", "")),
+    ],
+)
+def test_what_no_certificate_can_be_of_is_refused_before_anything_is_written(
+    tmp_path: Path, name: str, address: str, words: str
+) -> None:
+    folder, empty = Folder(tmp_path / "new"), Record(factory="hall" * 30, domain=0, members={})
+    member = Member(name=name, role=Role.ROBOT, of=name, addresses=("localhost", address))
+    with pytest.raises(ConfigurationError, match=words):
+        start(folder, empty, {name: member}, [], utc_now(), 1.0)
+    assert not folder.root.exists()
+    start(folder, empty, {"arm": replace(member, name="arm", of="arm", addresses=("fd00::1", "gpu-1.plant"))}, [], utc_now(), 1.0)
+    assert not [one for one in check(folder, utc_now()) if one.is_serious], "whatever the factory is called"
+
+
+def test_a_revocation_is_of_all_certificates_that_were_issued(folder: Folder) -> None:
+    """Those before a rotation are good for as long as they say, and so is one of a rotation that was cut short."""
+    issued = [certificate(folder, ARM)]
+    for _ in range(2):
+        rotate(folder, [ARM], utc_now(), 365.0)
+        issued.append(certificate(folder, ARM))
+    record = folder.record.read_bytes()
+    rotate(folder, [ARM], utc_now(), 365.0)
+    issued.append(certificate(folder, ARM))
+    folder.record.write_bytes(record)  # it was killed before it had written down what it did
+    revoke(folder, ARM, utc_now())
+    record = folder.record.read_bytes()
+    rotate(folder, [ARM], utc_now(), 365.0)
+    issued.append(certificate(folder, ARM))
+    folder.record.write_bytes(record)  # and once more
+    rotate(folder, [ARM], utc_now(), 365.0)
+    issued.append(certificate(folder, ARM))
+    assert said(folder) == "", "it is not shut out with what it has now"
+    revoke(folder, ARM, utc_now())
+    crl = x509.load_pem_x509_crl(folder.revoked.read_bytes())
+    assert {one.serial_number for one in crl} == {one.serial_number for one in issued}
 
 
 def test_what_cannot_be_used_is_named(folder: Folder, tmp_path: Path, members: dict[str, Member]) -> None:

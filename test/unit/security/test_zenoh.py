@@ -263,6 +263,33 @@ def test_a_flood_and_messages_of_50_mb_cost_their_sender_alone(running: Plant) -
     assert eventually(lambda: a.put(key(name), b"again!") or 6 in sizes), "and it is not shut out"
 
 
+def test_what_is_said_to_many_robots_at_once_is_no_flood(running: Plant) -> None:
+    """A batch of chunks leaves a server in one moment, and the door says what all servers say."""
+    heard = {robot: running.hear(running.session(robot), f"{robot}/rfm/action_chunk") for robot in (A, B)}
+    for who in (SERVER, "door"):
+        speaker = running.session(who)
+
+        def reached(speaker: Any = speaker) -> bool:
+            time.sleep(0.05)
+            for robot in heard:
+                speaker.put(key(f"{robot}/rfm/action_chunk"), b"first")
+                time.sleep(0.05)
+            return all(heard.values())
+
+        assert eventually(reached)
+        time.sleep(0.3)
+        for chunks in heard.values():
+            chunks.clear()
+        for _ in range(10):
+            for robot in heard:
+                for component in (b"left", b"right"):
+                    speaker.put(key(f"{robot}/rfm/action_chunk"), component)
+            time.sleep(0.02)
+        assert eventually(lambda: all(len(chunks) == 20 for chunks in heard.values()), 3.0), (who, heard)
+        for chunks in heard.values():
+            chunks.clear()
+
+
 def test_silent_connections_hold_up_nobody_who_is_in(running: Plant) -> None:
     b, server = running.session(B), running.session(SERVER)
     heard = running.hear(server, f"rfm/servers/{SERVER}/observation")
