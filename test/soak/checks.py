@@ -144,7 +144,7 @@ class Checks:
         at = [
             (one.began_s, one.ended_s)
             for one in self._soaked.happened
-            if one.fault.kind in (KILL, SLOW) and one.fault.whom in concerned
+            if one.fault.kind in (KILL, SLOW) and one.fault.whom in concerned and not one.problem
         ]
         at += [(begin_s, end_s) for name in whom for begin_s, end_s in self._soaked.cuts_s.get(name, ())]
         return any(begin_s - BEFORE_S <= until_s and since_s <= end_s + AFTER_S for begin_s, end_s in at)
