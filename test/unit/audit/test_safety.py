@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -197,6 +198,15 @@ def test_the_verb(repository: Path) -> None:
     done = CliRunner().invoke(app, ["audit", "safety", str(repository / "test" / "bags" / "0.1.0" / "two_arms"), "--json"])
     told = json.loads(done.stdout)
     assert done.exit_code == 0 and told["broken"] == [] and sum(told["judged"].values()) > 100
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_what_cannot_be_read_is_said(repository: Path, tmp_path: Path, options: list[str]) -> None:
+    bag = shutil.copytree(repository / "test" / "bags" / "0.1.0" / "two_arms", tmp_path / "bag")
+    file = max(bag.glob("*.mcap"), key=lambda one: one.stat().st_size)
+    file.write_bytes(file.read_bytes()[: -file.stat().st_size // 3])
+    done = CliRunner().invoke(app, ["audit", "safety", str(bag), *options])
+    assert done.exit_code == 0 and file.name in done.stdout and ("not judged" in done.stdout or '"damages": ["' in done.stdout)
 
 
 def test_what_is_no_recording_is_said(tmp_path: Path) -> None:
