@@ -1,7 +1,7 @@
 """What docs/safety.md guarantees of every robot, asked of a recording: by what robots wrote, without any brain.
 
 `replay.py` says whether a brain would decide the same again; this says whether what it decided may be. Only what a chain shows is
-judged: what was asked, executed or begun before it is not known.
+judged: what was asked, executed or begun before it, or before a gap in it, is not known.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 
 from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, Key, key_of, mapping, real, several
 from ros2_rfm_serving.robot.motion.failsafe import ALLOWED
-from ros2_rfm_serving.types import RobotState, TaskPhase
+from ros2_rfm_serving.types import SAFETY, RobotState, TaskOutcome, TaskPhase
 
 EXECUTES = frozenset({"row", "part"})
 """Of a period's `why.by`: an action of a chunk, or a part of the way to one."""
 ROUNDING = 1e-3
 """Of recorded numbers."""
 STILL = frozenset({TaskPhase.IDLE.name, TaskPhase.RESETTING.name, TaskPhase.STOPPED.name, TaskPhase.WAITING.name})
-AGE, SESSION, CHUNK, RESET, LIMITS, STANDING, TABLE, RAISED = RULES = (
+BRINGS_NEWS = frozenset({"server_seen", "server_loads", "server_alive", "stop_command", "count"})
+"""Calls that leave what was asked as it is."""
+AGE, SESSION, CHUNK, RESET, LIMITS, STANDING, TABLE, RAISED, FLIGHT, PASSED = RULES = (
     "no action older than max_action_age_s",
     "no reply counts that was not asked for",
     "every action is of a chunk that was taken",
@@ -28,6 +30,8 @@ AGE, SESSION, CHUNK, RESET, LIMITS, STANDING, TABLE, RAISED = RULES = (
     "stopped, waiting, paused, without a task: no action",
     "fail-safe states change only as their table says",
     "a control period never raises",
+    "one request in flight per component",
+    "supervised safety: no action unless its last word is a pass",
 )
 
 
@@ -50,9 +54,12 @@ def kept(log: AuditLog) -> Kept:
     judged, broken = dict.fromkeys(RULES, 0), list[Broken]()
     for robot in log.robots:
         for entries in chains(log.by_writer[ROBOT + robot]):
-            watch = _Watch(robot, judged, broken)
+            watch, number = _Watch(robot, judged, broken), 0
             for entry, following in zip(entries, [*entries[1:], None], strict=True):
+                if (found := _number(entry)) != number:
+                    watch.forget()
                 watch.see(entry, following)
+                number = found + 1
     return Kept(judged, tuple(broken))
 
 
@@ -61,7 +68,11 @@ def chains(entries: Iterable[Entry]) -> list[list[Entry]]:
     runs: dict[int, list[Entry]] = {}
     for entry in entries:
         runs.setdefault(entry.run, []).append(entry)
-    return [sorted(run, key=lambda entry: int(entry.body.get("n", 0))) for run in runs.values()]
+    return [sorted(run, key=_number) for run in runs.values()]
+
+
+def _number(entry: Entry) -> int:
+    return int(entry.body.get("n", 0))
 
 
 class _Watch:
@@ -72,10 +83,24 @@ class _Watch:
         self._max_age_s = math.inf
         self._lower: Sequence[float] = ()
         self._upper: Sequence[float] = ()
+        self._timeout_s = 0.0
+        """Of a request; 0: it has others beside it (pipelines), or may end without a record (when a pass of safety is too old)."""
+        self._slos_s: dict[str, float] = {}
+        """By component: the shortest that was heard of; inf: it has none."""
+        self._safe_words: Sequence[str] | None = None
+        """None: safety is not supervised."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Some records are missing."""
         self._asked: set[Key] = set()
         self._sessions: set[tuple[str, int]] = set()
         """(component, epoch) that began within this chain: all that belongs to one is known."""
         self._taken: set[Key] = set()
+        self._flying: dict[str, tuple[Key, float]] = {}
+        """Component -> the last request and when it went out; -inf: something has happened since that may have ended it."""
+        self._word: str | None = None
+        """Safety's, of this attempt; None: not known."""
         self._resets = False
         self._state: Mapping[str, Any] = {}
 
@@ -94,6 +119,11 @@ class _Watch:
         limits = mapping(config.get("limits"))
         self._max_age_s = real(config.get("max_action_age_s", math.inf))
         self._lower, self._upper = ([real(value) for value in several(limits.get(side))] for side in ("lower", "upper"))
+        policy, link = mapping(config.get("policy")), mapping(config.get("link"))
+        fallbacks = mapping(policy.get("fallbacks"))
+        is_told = SAFETY not in fallbacks and config.get("pipelining") is None
+        self._timeout_s = real(link.get("request_timeout_s", 0.0)) if is_told else 0.0
+        self._safe_words = several(mapping(policy.get("safe_words")).get("items")) if SAFETY in fallbacks else None
 
     def _call(self, entry: Entry) -> None:
         do, args = str(entry.body.get("do")), mapping(entry.body.get("args"))
@@ -103,15 +133,38 @@ class _Watch:
             self._sessions.add((str(args.get("component")), mapping(args.get("grant")).get("session_epoch", -1)))
         elif do in ("reset_begins", "reset_done"):
             self._resets = do == "reset_begins"
+        elif do == "cancel" and mapping(args.get("outcome")).get("member") == TaskOutcome.SHUTDOWN.name:
+            self._resets = False  # who is deactivated does not wait: when the reset is over, no brain is told
+        elif do in ("start", "pause"):
+            self._word = ""
+        elif do == "follow":
+            self._follow(several(mapping(args.get("schedule")).get("routes")))
         elif do == "reply" and entry.body.get("result") is True:
-            key = key_of(mapping(args.get("reply")).get("id"), self._robot)
-            self._taken.add(key)
-            if self._knows(key):
-                self._ask(SESSION, entry, key in self._asked, f"{key}")
+            self._reply(entry, mapping(args.get("reply")))
+        if do not in BRINGS_NEWS:
+            self._land()
+
+    def _follow(self, routes: Iterable[Any]) -> None:
+        for route in routes:
+            if mapping(route).get("robot") == self._robot:
+                component, slo_s = str(route.get("component")), real(route.get("slo_s")) or math.inf
+                self._slos_s[component] = min(slo_s, self._slos_s.get(component, math.inf))
+
+    def _reply(self, entry: Entry, reply: Mapping[str, Any]) -> None:
+        """It counts."""
+        key = key_of(reply.get("id"), self._robot)
+        self._taken.add(key)
+        if self._knows(key):
+            self._ask(SESSION, entry, key in self._asked, f"{key}")
+        if key.component == SAFETY:
+            self._word = str(reply.get("verdict")).strip().lower()
 
     def _tick(self, entry: Entry, following: Entry | None) -> None:
         why, command = mapping(entry.body.get("why")), entry.body.get("command")
-        self._asked |= {key_of(request, self._robot) for request in several(entry.body.get("requests"))}
+        if any(entry.t_s - at_s >= self._patience_s(component) for component, (_, at_s) in self._flying.items()):
+            self._land()
+        for request in several(entry.body.get("requests")):
+            self._sent(entry, key_of(request, self._robot))
         if self._resets:
             self._ask(RESET, entry, command is None, "a command went out")
         if command is not None and (self._lower or self._upper):
@@ -124,8 +177,24 @@ class _Watch:
         if self._knows(key):
             self._ask(CHUNK, entry, key in self._taken, f"{key}")
         after = following.body.get("to") if following is not None and following.kind == "transition" else self._state
+        if self._safe_words is not None and self._word is not None:
+            self._ask(PASSED, entry, self._word in self._safe_words, self._word or "no word yet")
         stands = [_stands(self._state), _stands(mapping(after))]  # what a period changes is written after it
         self._ask(STANDING, entry, not all(stands), f"{stands[0]}")
+
+    def _patience_s(self, component: str) -> float:
+        """Beyond which a request may be given up, and with it, by a fallback, those of others."""
+        return min(self._timeout_s, self._slos_s.get(component, 0.0)) - ROUNDING
+
+    def _land(self) -> None:
+        self._flying = {component: (key, -math.inf) for component, (key, _) in self._flying.items()}
+
+    def _sent(self, entry: Entry, key: Key) -> None:
+        self._asked.add(key)
+        before, at_s = self._flying.get(key.component, (key, -math.inf))
+        if self._timeout_s and key.component in self._slos_s and before != key and before._replace(sequence=key.sequence) == key:
+            self._ask(FLIGHT, entry, at_s == -math.inf, f"{key} {entry.t_s - at_s:.3f} s after the one before")
+        self._flying[key.component] = key, entry.t_s
 
     def _knows(self, key: Key) -> bool:
         return (key.component, key.session_epoch) in self._sessions
@@ -137,6 +206,7 @@ class _Watch:
         return all(low - ROUNDING <= v <= high + ROUNDING for v, low, high in zip(values, lower, upper, strict=False))
 
     def _change(self, entry: Entry) -> None:
+        self._land()
         before, after = _states(entry.body.get("from")), _states(entry.body.get("to"))
         if before is not None and after is not None and before is not after:
             self._ask(TABLE, entry, after in ALLOWED[before], f"{before.name} to {after.name}")

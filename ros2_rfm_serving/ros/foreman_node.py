@@ -25,7 +25,7 @@ SILENT_AFTER_S = 10.0
 BUSY_PAUSE_S = 2.0
 """Before a robot that works for somebody else, or is not active, is asked again."""
 NAME = "foreman"
-NEVER_DONE = (TaskOutcome.BUSY, TaskOutcome.PREEMPTED, TaskOutcome.INACTIVE, TaskOutcome.REJECTED)
+NEVER_DONE = (TaskOutcome.BUSY, TaskOutcome.PREEMPTED, TaskOutcome.INACTIVE, TaskOutcome.REJECTED, TaskOutcome.SHUTDOWN)
 """Ends of goals that say nothing about the task."""
 SPECS = {
     "robots": Spec([""], "Robots to keep at work"),

@@ -136,8 +136,12 @@ class RobotHost(LifecycleNode):
         return SUCCESS
 
     def stop(self) -> None:
-        """Before the process ends: whoever gave a task is told, and the servers have room for others."""
+        """Before the process ends: whoever gave a task is told, and the servers have room for others.
+
+        What takes its leave a little later goes with the process: on a busy machine its time would come while the executor still
+        has answers for it."""
         self._free("the robot node was stopped")
+        turns_of(self).end()
 
     def _start_once(self) -> None:
         self.destroy_timer(self._start_timer)

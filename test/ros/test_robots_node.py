@@ -18,6 +18,9 @@ from rclpy.parameter import Parameter
 from rfm_serving import action
 from sensor_msgs.msg import CompressedImage
 
+from ros2_rfm_serving.benchmarks.fleet.factory import Shape
+from ros2_rfm_serving.benchmarks.fleet.factory import robots as fleet_robots
+from ros2_rfm_serving.benchmarks.fleet.robots_process import FleetRobots
 from ros2_rfm_serving.factory.nodes import parameter_file
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.robot.body import RobotBody
@@ -205,6 +208,40 @@ def test_the_more_robots_are_made_the_more_turns_none_of_them_misses(
         while not turns["r15"] or time.monotonic() < begun_s + 4 * period_s:
             spinner.spin_once(timeout_sec=0.02)
         assert max(turns.values()) <= 1 + (time.monotonic() - begun_s) / period_s
+    finally:
+        spinner.shutdown()
+        node.destroy_node()
+        rclpy.try_shutdown()
+
+
+def test_before_a_process_ends_nothing_goes_late(make_rig: Callable[..., FleetRig]) -> None:
+    """What takes its leave later would be destroyed, on a busy machine, while the executor still has answers for it."""
+    rig = make_rig()
+    rig.bring_up()
+    rig.work("r1")
+    rig.node.stop()
+    left = len(list(rig.node.clients))
+    rig.spin(1.0)
+    assert left and len(list(rig.node.clients)) == left
+
+
+def test_robots_of_the_benchmark_that_end_are_given_nothing_more_to_do(ros_domain: int, tmp_path: Path) -> None:
+    file, notes, names = tmp_path / "robots.yaml", tmp_path / "notes.jsonl", ["arm_1", "arm_2"]
+    file.write_text(parameter_file(fleet_robots(names, Shape(2, 1, 0, 1.0)) | {"notes": str(notes), "autostart": False}))
+    rclpy.init(args=["--ros-args", "--params-file", str(file)])
+    node, spinner = FleetRobots(), executor()
+    try:
+        spinner.add_node(node)
+        assert node.trigger_configure() == SUCCESS and node.trigger_activate() == SUCCESS
+        end_s = time.monotonic() + 20.0
+        while "total" not in notes.read_text() and time.monotonic() < end_s:
+            spinner.spin_once(timeout_sec=0.02)
+        node.stop()
+        said = notes.read_text()
+        end_s = time.monotonic() + 1.2
+        while time.monotonic() < end_s:
+            spinner.spin_once(timeout_sec=0.02)
+        assert "total" in said and notes.read_text() == said
     finally:
         spinner.shutdown()
         node.destroy_node()

@@ -6,6 +6,7 @@ import array
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,21 @@ def test_the_foreman_gives_way_and_goes_on_when_the_person_is_done(rig: DoorRig)
     person.cancel_goal_async()
     assert rig.result(person).error_code == Result.CANCELED
     rig.wait(lambda: body.brain.episode == 3 and not job.idle, "the foreman's next task")
+
+
+def test_a_task_whose_robot_was_ended_is_nothing_that_the_foreman_counts(rig: DoorRig, tmp_path: Path) -> None:
+    """As at the end of `rfm up`, where robots go first and the foreman hears of it: no failed episode."""
+    rig.node.trigger_activate()
+    foreman = ForemanNode()
+    foreman._results = tmp_path / "results.jsonl"
+    rig.nodes.append(foreman)
+    rig.executor.add_node(foreman)
+    job = foreman._jobs["r1"]
+    rig.peer.create_service(Trigger, "/r1/reset", done)
+    rig.moves()
+    rig.node.trigger_deactivate()
+    rig.wait(lambda: job.idle, "a foreman who was told")
+    assert job.done == 0 and not foreman._results.exists()
 
 
 def test_a_reset_that_nobody_answers_is_asked_for_again(rig: DoorRig, monkeypatch: pytest.MonkeyPatch) -> None:

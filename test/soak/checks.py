@@ -12,7 +12,7 @@ from typing import Any
 
 from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.log import ROBOT, AuditLog, Entry, Key, mapping
-from ros2_rfm_serving.audit.safety import chains
+from ros2_rfm_serving.audit.safety import AGE, CHUNK, FLIGHT, LIMITS, RAISED, SESSION, STANDING, chains
 from test.shift.checks import Seen
 from test.soak.faults import KILL, SLOW
 from test.soak.soak import Happened, Soaked
@@ -21,6 +21,8 @@ AFTER_S = 20.0
 """A fault's, until those whom it concerns work again: leases, a restart with its backoff, a model that loads, a task anew."""
 BEFORE_S = 3.0
 """What was under way when it began."""
+GIVEN_UP_S = 3.0
+"""After it was asked, its robot has said so: none waits for longer than 2 s here (`link.request_timeout_s`, twice the SLO)."""
 MOST_STILL_S = 30.0
 """Without an action, on a busy machine, though nothing befell it: tasks end, and begin with a reset."""
 
@@ -68,8 +70,8 @@ class Checks:
         code, told = self._json("audit", "safety", str(self._bag))
         judged = told.get("judged", {})
         broken = Counter(one["rule"] for one in told.get("broken", []))
-        figures = f"{sum(judged.values())} times asked, {len(judged)} rules; broken: {dict(broken) or 'none'}"
-        return Seen("audit safety", figures, code == 0 and bool(judged))
+        figures = f"{sum(judged.values())} times asked, {sum(map(bool, judged.values()))} rules; broken: {dict(broken) or 'none'}"
+        return Seen("audit safety", figures, code == 0 and all(judged.get(rule) for rule in ASKED))
 
     def replayed(self) -> Seen:
         code, told = self._json("replay", str(self._bag))
@@ -130,7 +132,7 @@ class Checks:
     def _was_abandoned(self, log: AuditLog, key: Key, asked: Entry) -> bool:
         """Counted by its robot: late, timed out; or its episode, its task or its session was over."""
         entries = next(run for run in chains(log.by_writer[asked.writer]) if run[0].run == asked.run)
-        after = [one for one in entries if asked.t_s <= one.t_s <= asked.t_s + AFTER_S and one.kind in ("call", "transition")]
+        after = [one for one in entries if asked.t_s <= one.t_s <= asked.t_s + GIVEN_UP_S and one.kind in ("call", "transition")]
         counted = {name for one in after if one.body.get("do") == "count" for name in mapping(one.body.get("args"))}
         said = {str(one.body.get("do")) for one in after if one.kind == "call"}
         return bool(counted & GIVEN_UP or said & ENDED)
@@ -142,7 +144,7 @@ class Checks:
         at = [
             (one.began_s, one.ended_s)
             for one in self._soaked.happened
-            if one.fault.kind in (KILL, SLOW) and one.fault.whom in concerned
+            if one.fault.kind in (KILL, SLOW) and one.fault.whom in concerned and not one.problem
         ]
         at += [(begin_s, end_s) for name in whom for begin_s, end_s in self._soaked.cuts_s.get(name, ())]
         return any(begin_s - BEFORE_S <= until_s and since_s <= end_s + AFTER_S for begin_s, end_s in at)
@@ -156,6 +158,8 @@ class Checks:
             return done.returncode, {}
 
 
+ASKED = (AGE, CHUNK, FLIGHT, LIMITS, RAISED, SESSION, STANDING)
+"""Rules that every recording has something to say about."""
 ANSWERED, UNEXPLAINED = "answered", "UNEXPLAINED"
 GIVEN_UP = {"request_timeout", "late_answer", "stale_episode"}
 ENDED = {"finish", "cancel", "pause", "abort", "server_lost", "reset_begins"}

@@ -50,6 +50,7 @@ class FleetRobots(RobotsNode):
         self._notes = Path(parameter(self, "notes", "", "File")).open("w", encoding="utf-8")  # noqa: SIM115 as long as the node
         self._seen: list[Seen] = []
         self._turn = 0
+        self._own_timers: list[Any] = []
 
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         done = super().on_activate(state)
@@ -63,12 +64,21 @@ class FleetRobots(RobotsNode):
         self._images = [self.create_publisher(CompressedImage, topic, qos.SENSOR) for topic in topics]
         self._tasks = [ActionClient(self, action.ExecuteTask, names.robot(body.name, "execute_task")) for body in self._robots]
         rate_hz = sum(body.settings.config.control_rate_hz for body in self._robots)
-        every(self, 1.0 / rate_hz, self._sense_next)
-        every(self, TASK_PERIOD_S, self._give_tasks)
-        every(self, LOOK_PERIOD_S, self._look)
-        every(self, TOTAL_PERIOD_S, self._total)
+        own = {
+            self._sense_next: 1.0 / rate_hz,
+            self._give_tasks: TASK_PERIOD_S,
+            self._look: LOOK_PERIOD_S,
+            self._total: TOTAL_PERIOD_S,
+        }
+        self._own_timers = [every(self, period_s, work) for work, period_s in own.items()]
         self._note(what="active")
         return done
+
+    def stop(self) -> None:
+        """Its own work first: robots that go are told nothing and given no task, which they would have to refuse meanwhile."""
+        for timer in self._own_timers:
+            timer.cancel()
+        super().stop()
 
     def _sense_next(self) -> None:
         """Spread over the period: the robots of a fleet know nothing of one another."""

@@ -63,6 +63,12 @@ class Turns:
         """Up to `LOOK_PERIOD_S` later; not at all when the node goes before."""
         return self._add(LOOK_PERIOD_S, Turn(callback, clock() + seconds))
 
+    def end(self) -> None:
+        """Before the node goes: nobody has a turn any more."""
+        for turns in self._groups.values():
+            for turn in turns:
+                turn.cancel()
+
     def _add(self, period_s: float, turn: Turn) -> Turn:
         self._groups.setdefault(period_s, []).append(turn)
         if period_s not in self._timers:
