@@ -37,6 +37,7 @@ from ros2_rfm_serving.security.wire_table import NODES, ROWS, Role
 from .test_scheduler_node import FACTORY
 
 ARM = Path(__file__).parents[2] / "config" / "robots" / "metaworld_arm.urdf"
+SERVER = "/rfm/servers/server_1/model_server"
 EVERY_NODE = (
     r"/(rosout|parameter_events)|.*/(get|set|list|describe)_parameter\w*|.*/set_parameters_atomically"
     r"|.*/(get_type_description|get_logger_levels|set_logger_levels)"
@@ -108,8 +109,6 @@ def running(tmp_path: Path) -> Iterator[Graph]:
     parameters = [
         f"scheduler:factory_file:={tmp_path / 'factory.yaml'}",
         "scheduler:look_around_s:=0.0",
-        "model_server:server:=server_1",
-        "model_server:refetch_after_s:=0.1",
         "robot:robot:=arm_1",
         "metaworld_robot:robot:=arm_1",
         "foreman:robots:=[arm_1]",
@@ -118,7 +117,14 @@ def running(tmp_path: Path) -> Iterator[Graph]:
         f"recorder:folder:={tmp_path / 'incidents'}",
         "recorder:flight_s:=5.0",
     ]
-    rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
+    (tmp_path / "server.yaml").write_text(f"{SERVER}: {{ros__parameters: {{server: server_1, refetch_after_s: 0.1}}}}\n")
+    placed = [
+        "--params-file",
+        str(tmp_path / "server.yaml"),
+        "-r",
+        f"model_server:__ns:={SERVER.rpartition('/')[0]}",
+    ]  # orders go to what lies there
+    rclpy.init(args=["--ros-args", *placed, *[part for p in parameters for part in ("-p", p)]])
     observer = ObserverNode(Board(["arm_1"], ["server_1"]))
     words, hands = Words(observer, Names()), Hands(observer, Names())
     for action, target in (("pause", "arm_1"), ("resume", "arm_1"), ("abort", "arm_1"), ("drain", "server_1"), ("admit", "arm_1")):
