@@ -7,12 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 
 @contextmanager
@@ -39,19 +36,45 @@ def spinning(make: Any) -> Iterator[Any]:
 
     from ros2_rfm_serving.ros.node.runtime import executor
 
-    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)  # Ctrl-C is Python's, and every block ends in order
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)  # Ctrl-C is ours, and every block ends in order
     node, spinner = make(), executor()
     spinner.add_node(node)
 
-    def spin(until: Any, at_most_s: float) -> None:
-        end_s = time.monotonic() + at_most_s
-        while time.monotonic() < end_s and not until():
-            spinner.spin_once(timeout_sec=0.1)
-
     try:
-        yield node, spin
+        with told_to_end() as look:
+
+            def spin(until: Any, at_most_s: float) -> None:
+                """Raises: `KeyboardInterrupt` when this process was told to end."""
+                end_s = time.monotonic() + at_most_s
+                while time.monotonic() < end_s and not until():
+                    spinner.spin_once(timeout_sec=0.1)
+                    look()
+
+            yield node, spin
     finally:
         node.destroy_node()
         rclpy.try_shutdown()
-        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def told_to_end() -> Iterator[Callable[[], None]]:
+    """SIGINT and SIGTERM wait until somebody looks, which raises `KeyboardInterrupt`: between any two lines, it would be lost in
+    others' code, or leave a process that was started and is not known yet. The second signal does not wait."""
+    told: list[int] = []
+
+    def hear(number: int, frame: object) -> None:
+        told.append(number)
+        if len(told) > 1:
+            raise KeyboardInterrupt
+
+    def look() -> None:
+        if told:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield look
+        look()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
