@@ -255,4 +255,4 @@ def test_its_costs_are_measured_before_it_is_ready(tmp_path: Path) -> None:
     assert loading.wait(120) and isinstance(loading.outcome, Loaded)
     costs = loading.outcome.server.config.costs
     assert len(costs.perceive_s) == len(costs.step_s) == len(costs.whole_s) == 4 and min(costs.step_s) > 0
-    assert costs.whole_s[3] < 4 * costs.whole_s[0] and loading.outcome.server.is_idle
+    assert min(*costs.perceive_s, *costs.whole_s) > 0 and loading.outcome.server.is_idle

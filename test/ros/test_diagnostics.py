@@ -17,6 +17,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
 
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
+from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.node.log_disk import LogDisk
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.robot_node import RobotNode
@@ -121,6 +122,19 @@ def test_a_full_log_disk_is_said_and_counted(ros_domain: int, tmp_path: Path, mo
         spinner.shutdown()
         for node in nodes:
             node.destroy_node()
+        rclpy.try_shutdown()
+
+
+def test_a_turn_that_an_executor_had_in_hand_at_the_end_is_none(ros_domain: int) -> None:
+    """It may have taken the timer's callback before the timer was destroyed."""
+    rclpy.init(args=[])
+    node = Node("diagnosed")
+    try:
+        diagnostics = Diagnostics(node, lambda: ())
+        diagnostics.destroy()
+        diagnostics._take_turn()
+    finally:
+        node.destroy_node()
         rclpy.try_shutdown()
 
 

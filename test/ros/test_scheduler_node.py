@@ -130,11 +130,14 @@ class Rig:
         return next(s for s in self.schedules if s.epoch == epoch)
 
     def refused(self, answer: Any, words: str, code: int) -> None:
-        """A refusal gives the reason, and the schedule in force stays in force."""
+        """A refusal gives the reason, and the factory in force stays in force. Its schedule may be another meanwhile: a server that
+        nobody starts here is given up after some seconds."""
         assert not answer.success and words in answer.error_msg and answer.error_code == code, answer
+        in_force = self.schedule(answer.schedule_epoch)
         self.schedules.clear()
         self.wait(lambda: self.schedules)  # it is repeated
-        assert answer.schedule_epoch == self.schedules[-1].epoch
+        assert self.schedules[-1].descriptor == in_force.descriptor
+        assert {route.robot for route in self.schedules[-1].routes} == {route.robot for route in in_force.routes}
 
 
 @pytest.fixture

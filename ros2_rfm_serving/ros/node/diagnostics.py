@@ -37,6 +37,7 @@ class Diagnostics:
         self._turn, self._wall_clock, self._log_disk = 0, WallClock(), LogDisk.of_process()
         self._certificate = OwnCertificate.of_process()
         self._timer = every(node, PERIOD_S / TURNS, self._take_turn)
+        self._is_over = False
 
     def publish(self, *statuses: DiagnosticStatus) -> None:
         own = self._certificate
@@ -64,10 +65,13 @@ class Diagnostics:
         self._publisher.wait_for_all_acked(Duration(seconds=max(0.1, end_s - clock())))
 
     def destroy(self) -> None:
+        self._is_over = True
         self._node.destroy_timer(self._timer)
         self._node.destroy_publisher(self._publisher)
 
     def _take_turn(self) -> None:
+        if self._is_over:
+            return  # the executor had this turn in hand when its timer was destroyed
         self._wall_clock.look(time.time(), clock())
         self._turn = (self._turn + 1) % TURNS
         if self._log_disk and not self._turn:

@@ -23,7 +23,7 @@ from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.wire import bounded, convert, qos
 from ros2_rfm_serving.types.names import CLAIM_S, LATE_S, SETTLED_AFTER_S, ClaimStage, NameClaim
 
-LOOK_PERIOD_S, LAST_WORD_S = 0.1, 2.0
+LOOK_PERIOD_S, LAST_WORD_S = 0.1, 10.0
 
 
 def named(kind: str, name: str) -> str:
