@@ -22,7 +22,7 @@ TURNS = 10
 the shared memory of a process, and hold up everybody's control period for some 50 ms."""
 AT_ONCE = 8
 """Statuses that a turn has at least, while there are that many: those of a small process come in one message."""
-LAST_WORDS_S = 4.0
+LAST_WORDS_S = 10.0
 
 Part = Callable[[], DiagnosticStatus | None]
 """None: it could not be told, which has been said elsewhere."""
