@@ -50,7 +50,8 @@ class Floor(Node):
             if found := until():
                 return found
             self._executor.spin_once(timeout_sec=0.05)
-        raise AssertionError(f"waited in vain for {what}")
+        said = {name: (statuses[-1].message, statuses[-1].values) for name, statuses in self.told.items()}
+        raise AssertionError(f"waited in vain for {what}; processes {[process.poll() for process in self.processes]}, {said}")
 
     def said(self, name: str, words: str, level: bytes) -> bool:
         return any(words in status.message and status.level == level for status in self.told.get(name, ()))
