@@ -11,7 +11,7 @@ import numpy as np
 
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import EngineError, ModelError
-from ros2_rfm_serving.types import Array, EngineReply, InferenceRequest, ModelContract
+from ros2_rfm_serving.types import NO_PHASES, Array, EngineReply, InferenceRequest, ModelContract, Phases
 
 Answer = EngineReply | ModelError
 FOREIGN = (Exception, SystemExit)
@@ -69,6 +69,8 @@ def _as_promised(contract: ModelContract, answer: EngineReply) -> EngineReply:
         raise EngineError(f"verdict and text are words, not {type(answer.verdict).__name__} and {type(answer.text).__name__}")
     if type(answer.execution_horizon) is not int or answer.execution_horizon < 0:
         _check_horizon(answer.execution_horizon)
+    if answer.phases is not NO_PHASES:
+        _check_phases(answer.phases)
     changed: dict[str, Any] = {}
     for name in ARRAYS:
         values = getattr(answer, name)
@@ -85,6 +87,15 @@ def _check_horizon(rows: Any) -> None:
     """Raises: `EngineError`."""
     if not isinstance(rows, Integral) or int(rows) < 0:
         raise EngineError(f"execution_horizon is {rows!r}, not a number of rows")
+
+
+def _check_phases(phases: Any) -> None:
+    """Raises: `EngineError`."""
+    if isinstance(phases, Phases) and isinstance(phases.solver_steps, int) and phases.solver_steps >= 0:
+        seconds = (phases.perception_s, phases.solver_s)
+        if all(isinstance(took, float) and 0 <= took < float("inf") for took in seconds):
+            return
+    raise EngineError(f"phases are {str(phases)[:100]}; they are Phases of two durations in s and a number of steps")
 
 
 def _check_shapes(model: Array, robot: Array, updates: Array, confidence: Array, columns: int) -> None:

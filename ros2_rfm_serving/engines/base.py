@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, Pipelining
+from ros2_rfm_serving.types import EngineReply, Image, InferenceRequest, ModelContract, Pipelining
 
 
 @runtime_checkable
@@ -41,6 +41,13 @@ class Engine(Protocol):
 
     takes_encoded: bool = False
     """It wants images as they travelled (to pass them on, or to decode them on a GPU); else they are decoded before."""
+
+    fit_image: Callable[[Image], Image] | None = None
+    """What it does to each decoded image before anything else, such as making it smaller: on a decoder's thread, any of several at
+    once, beside `infer`. Idempotent: an image may also come as it is."""
+
+    clock: Callable[[], float] | None = None
+    """Reads seconds, for `EngineReply.phases`; given by who serves it. None: nothing is measured."""
 
     timeout_s: float = 0.0
     """After which it gives up a batch by itself, s; 0: it has no such limit. A server counts it as hung only beyond it."""
@@ -83,6 +90,12 @@ class Engine(Protocol):
     def close(self) -> None:
         """Gives back what outlives it: processes, connections, threads. Nothing is called afterwards."""
         return
+
+    @property
+    def must_agree(self) -> bool:
+        """With its reference, or it is not served, whatever the descriptor says of `parity`: its weights are not those that were
+        trained."""
+        return False
 
     def check_parity(self) -> list[Parity]:
         """Block by block where the engine is split, against its reference (vla.cpp §4.6). Empty: nothing to compare with."""
@@ -154,6 +167,8 @@ class Parity:
     error: float
     """Largest absolute difference relative to the largest absolute reference value; NaN never passes."""
     tolerance: float
+    precision: str = "float32"
+    """That the tolerance is for."""
 
     @property
     def passes(self) -> bool:
@@ -161,10 +176,14 @@ class Parity:
 
 
 def require_parity(model: str, checks: Sequence[Parity]) -> None:
-    """Raises: `ModelError` naming every block that is further from its reference than it may be, its error and tolerance."""
+    """Raises: `ModelError` naming every block that is further from its reference than it may be, its error and tolerance, and a
+    precision that may do."""
     failed = [f"{p.block} is off by {p.error:.2g}, it may be by {p.tolerance:.2g}" for p in checks if not p.passes]
     if failed:
-        raise ModelError(f"{model!r} does not compute what its reference does: {'; '.join(failed)}")
+        finer = {"int4": "int8", "int8": "bfloat16", "bfloat16": "float32", "float16": "float32"}
+        coarse = next((p.precision for p in checks if not p.passes and p.precision in finer), "")
+        fix = f"; at {coarse} it is not served: say `options: {{dtype: {finer[coarse]}}}`" if coarse else ""
+        raise ModelError(f"{model!r} does not compute what its reference does: {'; '.join(failed)}{fix}")
 
 
 Context = Any
@@ -298,6 +317,10 @@ class SamplingConfig:
     """Of a diffusion: its estimates of the actions are cut to +- this, model space; None: not cut."""
     noise_scale: float = 1.0
     """Standard deviation of the noise; 0: sampling starts from its mean."""
+    noise: Literal["normal", "uniform"] = "normal"
+    """`uniform`: in [-1, 1), before it is scaled"""
+    ramp_rate: float = 0.0
+    """Of a model that leaves a prefix little by little (engines/flow/ramp.py); 0: rows behind the delay are the model's own."""
     seed: int = 0
     """Of the noise, together with the request's session and sequence number: a re-run gives the same chunk."""
     num_columns: int = 0

@@ -178,7 +178,8 @@ class JaxEngine(FlowEngine):
         noise = np.stack([noise_of(request, self.contract, self._config) for request in requests])
         conditions = conditions_of(requests, noise, self.contract, self._config.num_steps)
         found = self._run(self._bridge.weights, self._bridge.observation(requests), noise, conditions)
-        return Sample(*map(np.asarray, found))
+        chunks, updates = map(np.asarray, found)
+        return Sample(chunks, updates)
 
 
 def conditions_of(requests: Sequence[InferenceRequest], noise: Array, contract: ModelContract, num_steps: int) -> Conditions:

@@ -20,7 +20,7 @@ from ros2_rfm_serving.types import OutputKind
 
 _HERE = "ros2_rfm_serving.engines"
 ENGINES = {
-    "bundle": f"{_HERE}.embedded.engine:build",
+    "bundle": f"{_HERE}.bundles:build",
     "emulated": f"{_HERE}.emulated:build",
     "lerobot": f"{_HERE}.lerobot.engine:build",
     "jax": f"{_HERE}.jax_policy:build",
@@ -33,12 +33,13 @@ ENTRY_POINTS = "ros2_rfm_serving.engines"
 EXTRAS = {
     "torch": "torch",
     "safetensors": "torch",
+    "transformers": "architectures",
+    "tokenizers": "architectures",
     "jax": "jax",
     "lerobot": "lerobot",
     "vllm": "vllm",
     "httpx": "openai",
     "picows": "gateway",
-    "msgpack": "gateway",
 }
 """Module that may be missing -> extra of this package that has it."""
 
@@ -83,7 +84,9 @@ def build_engine(spec: EngineSpec) -> Engine:
     try:
         engine: object = _find(name)(spec)
     except ImportError as error:
-        missing = (error.name or str(error)).partition(".")[0]
+        missing = (error.name or "").partition(".")[0]
+        if not missing:  # it is there, and broken
+            raise ModelError(f"{spec.model!r}: what its engine {name!r} imports cannot be imported: {error}") from error
         extra = EXTRAS.get(missing)
         fix = f"pip install 'ros2-rfm-serving[{extra}]'" if extra else "install it, or put its folder on PYTHONPATH"
         raise ModelError(f"{spec.model!r} needs {missing}, which is missing: {fix}") from error

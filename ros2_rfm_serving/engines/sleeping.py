@@ -6,19 +6,21 @@ Its actions begin with the first two numbers of the state, so that a reply which
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import EngineReply, InferenceRequest
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract
 
 MAX_BATCH_SIZE = 64
 
 
 class SleepingEngine(EmulatedEngine):
-    def __init__(self, spec: EngineSpec, *, seconds: float, takes_encoded: bool) -> None:
+    def __init__(self, spec: EngineSpec, *, seconds: float, takes_encoded: bool, image_px: int) -> None:
+        """image_px: width and height of what it would make of its images; 0: it takes them as they are."""
         entry = spec.entry
         emulated = EmulatedSpec(
             model=spec.model,
@@ -30,6 +32,11 @@ class SleepingEngine(EmulatedEngine):
         )
         super().__init__(emulated, lambda batch_size: seconds, spec.wait)
         self.takes_encoded = takes_encoded
+        self._image_px = image_px
+
+    @property
+    def contract(self) -> ModelContract:
+        return replace(super().contract, min_image_px=(self._image_px, self._image_px) if self._image_px else ())
 
     def infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply]:
         return [_repeated(reply, request) for reply, request in zip(super().infer(requests), requests, strict=True)]
@@ -43,7 +50,9 @@ def _repeated(reply: EngineReply, request: InferenceRequest) -> EngineReply:
 
 def build(spec: EngineSpec) -> SleepingEngine:
     """Raises: `ModelError`."""
-    options = {"seconds": 0.01, "takes_encoded": True} | spec.entry.options
-    if unknown := options.keys() - {"seconds", "takes_encoded"}:
-        raise ModelError(f"{spec.model!r}: options has {', '.join(sorted(unknown))}; known are seconds and takes_encoded")
-    return SleepingEngine(spec, seconds=float(options["seconds"]), takes_encoded=bool(options["takes_encoded"]))
+    known = {"seconds": 0.01, "takes_encoded": True, "image_px": 0}
+    options = known | spec.entry.options
+    if unknown := options.keys() - known:
+        raise ModelError(f"{spec.model!r}: options has {', '.join(sorted(unknown))}; known are {', '.join(known)}")
+    encoded, image_px = bool(options["takes_encoded"]), int(options["image_px"])
+    return SleepingEngine(spec, seconds=float(options["seconds"]), takes_encoded=encoded, image_px=image_px)

@@ -7,6 +7,7 @@ what the calls are given, so that whoever keeps the calls can have every decisio
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import NamedTuple
@@ -33,6 +34,7 @@ from ros2_rfm_serving.types import (
     SessionGrant,
     SessionRequest,
 )
+from ros2_rfm_serving.types.phase import Usual
 from ros2_rfm_serving.types.record import record
 
 SESSION_ENDED = ("session_ended", "")
@@ -77,6 +79,8 @@ class ServerBrain:
         self._figures = Figures(config.window_s)
         self._served = self._superseded = self._refetched = self._begun = 0
         self._ended: dict[Work, _Ended] = {}
+        self._usual: dict[str, Usual] = defaultdict(Usual)
+        """Of each component."""
         self._moved_s = -math.inf
         """When something last came, began or ended while requests waited."""
 
@@ -299,7 +303,10 @@ class ServerBrain:
             return None
         waiting.history.generated(work.begun_s, ended.at_s)
         queue_wait_s, inference_s = work.begun_s - waiting.arrived_s, ended.at_s - work.begun_s
-        served = Served(queue_wait_s, inference_s, ended.rows or len(work.batch), session.superseded, ended.load)
+        rows, phases = ended.rows or len(work.batch), answer.phases
+        measured = phases.perception_s, phases.solver_s, phases.solver_steps
+        unusual_s = self._usual[request.component].unusual_s(queue_wait_s + inference_s, len(self.sessions))
+        served = Served(queue_wait_s, inference_s, rows, session.superseded, ended.load, *measured, unusual_s)
         session.superseded = 0
         self._served += 1
         self._figures.replied(served)

@@ -20,6 +20,8 @@ MAX_SCANS = 16
 """Of a JPEG. Progressive ones have about ten; each takes as long as a whole image, and sixteen bytes are enough for one."""
 
 
+FACTORS = (8, 4, 2)
+"""By which libjpeg makes an image smaller out of its own coefficients, without the pixels in between."""
 MAX_WORK_PX = 4 * MAX_PIXELS
 """Pixels times scans: some 0.1 s of decoding."""
 LIGHT_PX = 1 << 20
@@ -42,10 +44,10 @@ def _num_pixels(image: EncodedImage) -> float:
     return int(height * width) if _is_one_scan(image.data) else math.inf
 
 
-def decode(image: EncodedImage) -> Image:
-    """[H, W, 3] RGB. Raises: `BadMessageError` before anything large is allocated."""
+def decode(image: EncodedImage, min_px: tuple[int, ...] = ()) -> Image:
+    """[H, W, 3] RGB. min_px: `ModelContract.min_image_px`. Raises: `BadMessageError` before anything large is allocated."""
     _check_bytes(image)
-    return _raw(image) if image.format == "rgb8" else _jpeg(image)
+    return _raw(image) if image.format == "rgb8" else _jpeg(image, min_px)
 
 
 def check(image: EncodedImage) -> EncodedImage:
@@ -58,10 +60,21 @@ def check(image: EncodedImage) -> EncodedImage:
     return image
 
 
-def _jpeg(image: EncodedImage) -> Image:
-    _check_header(image)
+def scaled_px(width: int, height: int, min_px: tuple[int, ...]) -> tuple[int, int, int]:
+    """(width, height, factor) at which a JPEG is decoded: the smallest of 1/8, 1/4, 1/2 and whole that neither side forbids."""
+    for factor in FACTORS if min_px else ():
+        smaller = -(-width // factor), -(-height // factor)
+        if smaller[0] >= min_px[0] and smaller[1] >= min_px[1]:
+            return *smaller, factor
+    return width, height, 1
+
+
+def _jpeg(image: EncodedImage, min_px: tuple[int, ...]) -> Image:
+    height, width = _check_header(image)
+    width, height, factor = scaled_px(width, height, min_px)
+    scaled = {"min_width": width, "min_height": height, "min_factor": factor} if factor > 1 else {}
     try:
-        decoded: Image = simplejpeg.decode_jpeg(image.data, colorspace="RGB", fastdct=True)
+        decoded: Image = simplejpeg.decode_jpeg(image.data, colorspace="RGB", fastdct=True, **scaled)
     except ValueError as error:
         raise BadMessageError("bad_image", f"camera {image.camera!r}: not a JPEG: {error}") from error
     return decoded
@@ -79,7 +92,8 @@ def _check_bytes(image: EncodedImage) -> None:
         )
 
 
-def _check_header(image: EncodedImage) -> None:
+def _check_header(image: EncodedImage) -> tuple[int, int]:
+    """Height and width. Raises: `BadMessageError`."""
     if "jpeg" not in image.format and "jpg" not in image.format:
         raise BadMessageError("bad_image", f"camera {image.camera!r}: format {image.format!r}; send jpeg or rgb8")
     try:
@@ -93,6 +107,7 @@ def _check_header(image: EncodedImage) -> None:
     if scans * height * width > MAX_WORK_PX:
         work = f"{width} x {height} pixels in {scans} scans"
         raise BadMessageError("image_too_costly", f"camera {image.camera!r}: {work}; send a JPEG of one scan, or a smaller one")
+    return height, width
 
 
 def _is_one_scan(data: memoryview | bytes) -> bool:

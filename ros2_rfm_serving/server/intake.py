@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.server import images
 from ros2_rfm_serving.server.contract import delay_envelope_steps
 from ros2_rfm_serving.server.sessions import Session
-from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, Array, InferenceRequest, ModelContract, ObservationRequest
+from ros2_rfm_serving.types import (
+    MAX_INSTRUCTION_CHARACTERS,
+    Array,
+    EncodedImage,
+    Image,
+    InferenceRequest,
+    ModelContract,
+    ObservationRequest,
+)
+
+Ready = Callable[[EncodedImage], Image | EncodedImage]
+"""Raises: `BadMessageError`."""
 
 
-def row_of(observation: ObservationRequest, session: Session, contract: ModelContract, takes_encoded: bool) -> InferenceRequest:
-    """Raises: `BadMessageError`."""
+def readying(contract: ModelContract, takes_encoded: bool, fit: Callable[[Image], Image] | None) -> Ready:
+    """What becomes of an image on its way to an engine, on a decoder's thread. fit: `Engine.fit_image`."""
+    if takes_encoded:
+        return images.check
+    if fit is None:
+        return lambda image: images.decode(image, contract.min_image_px)
+    return lambda image: fit(images.decode(image, contract.min_image_px))
+
+
+def row_of(observation: ObservationRequest, session: Session, contract: ModelContract, ready: Ready) -> InferenceRequest:
+    """ready: of `readying`. Raises: `BadMessageError`."""
     _check(observation, session, contract)
-    ready = images.check if takes_encoded else images.decode
     return InferenceRequest(
         observation.id,
         observation.instruction or session.instruction,

@@ -30,7 +30,7 @@ from ros2_rfm_serving.server.dispatch import CONTINUOUS, DispatchPolicy
 from ros2_rfm_serving.server.dispatch.batching import BATCHINGS
 from ros2_rfm_serving.server.figures import Occupancy, ServerSnapshot
 from ros2_rfm_serving.server.horizon import NO_OUTLOOK, Outlook, outlooks, without_updates
-from ros2_rfm_serving.server.intake import row_of
+from ros2_rfm_serving.server.intake import readying, row_of
 from ros2_rfm_serving.server.replies import reply_kind
 from ros2_rfm_serving.server.sessions import Session, SessionKey
 from ros2_rfm_serving.server.stepping import StepRunning
@@ -106,6 +106,7 @@ class ModelServer:
         edge = Tier(engine=engine, batch_size=config.batch_size, max_concurrent=config.max_concurrent, profile_s=config.profile_s)
         self._lanes = [Lane(edge, self.mishap, config.costs.whole_s), *(Lane(tier, self.mishap) for tier in overflow)]
         self.takes_encoded, self.max_batch_size = engine.takes_encoded, engine.max_batch_size
+        self._ready = readying(engine.contract, engine.takes_encoded, engine.fit_image)
         self._turn_s = 0.0
         """That the last turn took; 0: rows went on in none since it was told."""
         self._brain = ServerBrain(config, engine.contract, self._lanes, policy)
@@ -320,7 +321,7 @@ class ModelServer:
     def _deposit(self, observation: ObservationRequest, session: Session, now_s: float) -> None:
         """Raises: `BadMessageError`."""
         try:
-            request = row_of(observation, session, self.contract, self.takes_encoded)
+            request = row_of(observation, session, self.contract, self._ready)
         except BadMessageError as error:
             with self._deciding as brain:
                 brain.unfit(observation.id, error.kind, str(error))

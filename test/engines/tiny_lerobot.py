@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +12,10 @@ import torch
 from lerobot.configs.policies import PreTrainedConfig
 from lerobot.configs.types import FeatureType, PolicyFeature
 from lerobot.policies.factory import get_policy_class, make_policy_config, make_pre_post_processors
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from ros2_rfm_serving.engines.lerobot import pi_gemma
+from test.engines.parity.toy_tokenizer import save_tokenizer
+from test.engines.parity.toy_vlm import save_smolvlm, small_gemma
 
 CAMERAS, STATE_SIZE, NUM_ACTIONS, CHUNK = ("front", "wrist"), 6, 4, 12
 NAMES = ("x", "y", "z", "gripper")
@@ -42,6 +41,17 @@ LARGER: dict[str, dict[str, Any]] = {
     "pi05": {"chunk_size": 50, "n_action_steps": 50, "num_inference_steps": 10, "image_resolution": (224, 224)},
 }
 """Changes towards the published sizes, for measuring."""
+LARGER_VLM = {
+    "text": {
+        "hidden_size": 240,
+        "intermediate_size": 640,
+        "num_attention_heads": 15,
+        "num_key_value_heads": 5,
+        "head_dim": 16,
+        "num_hidden_layers": 16,
+    },
+    "vision": {"hidden_size": 192, "intermediate_size": 768, "num_attention_heads": 12, "num_hidden_layers": 12, "image_size": 256},
+}
 
 
 def save(kind: str, folder: Path, **changes: Any) -> Path:
@@ -101,13 +111,13 @@ def _config(kind: str, folder: Path, changes: dict[str, Any]) -> PreTrainedConfi
             "num_steps": 5,
         },
         "pi0": vlm | {"num_inference_steps": 5, "image_resolution": (56, 56)},
-        "pi05": vlm | {"num_inference_steps": 5, "image_resolution": (56, 56), "tokenizer_max_length": 48},
+        "pi05": vlm | {"num_inference_steps": 5, "image_resolution": (56, 56), "tokenizer_max_length": 240},
         "sac": {},
     }
     if kind in ("smolvla", "pi0", "pi05"):
-        _save_tokenizer(folder / "vlm")
+        save_tokenizer(folder / "vlm")
     if kind == "smolvla":
-        _save_vlm(folder / "vlm", larger="num_vlm_layers" in changes)
+        save_smolvlm(folder / "vlm", **(LARGER_VLM if "num_vlm_layers" in changes else {}))
     return make_policy_config(kind, **common | own[kind] | changes)
 
 
@@ -118,66 +128,6 @@ def _statistics() -> dict[str, dict[str, torch.Tensor]]:
 
     images = {f"observation.images.{c}": {k: v[:, None, None] for k, v in of(3).items()} for c in CAMERAS}
     return {"observation.state": of(STATE_SIZE), "action": of(NUM_ACTIONS), **images}
-
-
-SPECIAL = ("<pad>", "<unk>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
-
-
-def _save_tokenizer(folder: Path) -> None:
-    characters = [chr(code) for code in range(32, 127)]
-    vocabulary = {token: i for i, token in enumerate([*SPECIAL, "\n", *characters])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<pad>",
-        unk_token="<unk>",
-        extra_special_tokens={
-            "image_token": "<image>",
-            "fake_image_token": "<fake_token_around_image>",
-            "global_image_token": "<global-img>",
-            "end_of_utterance_token": "<end_of_utterance>",
-        },
-    )
-    fast.save_pretrained(folder)
-
-
-def _save_vlm(folder: Path, larger: bool) -> None:
-    """Configuration and processors of a SmolVLM; its weights are the policy's."""
-    from transformers import SmolVLMConfig, SmolVLMImageProcessor
-
-    text = {
-        "model_type": "llama",
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "num_hidden_layers": 4,
-        "vocab_size": 128,
-    }
-    vision = {
-        "hidden_size": 24,
-        "intermediate_size": 32,
-        "num_attention_heads": 2,
-        "num_hidden_layers": 1,
-        "image_size": 64,
-        "patch_size": 16,
-    }
-    if larger:
-        text |= {"hidden_size": 240, "intermediate_size": 640, "num_attention_heads": 15, "num_key_value_heads": 5, "head_dim": 16}
-        text |= {"num_hidden_layers": 16}
-        vision |= {
-            "hidden_size": 192,
-            "intermediate_size": 768,
-            "num_attention_heads": 12,
-            "num_hidden_layers": 12,
-            "image_size": 256,
-        }
-    SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=2, image_token_id=2).save_pretrained(folder)
-    SmolVLMImageProcessor().save_pretrained(folder)
-    processor = {"processor_class": "SmolVLMProcessor", "image_seq_len": 4}
-    (folder / "processor_config.json").write_text(json.dumps(processor))
 
 
 @contextmanager
@@ -198,25 +148,7 @@ def loading() -> Iterator[None]:
 
     for kind in ("pi0", "pi05"):
         pi_gemma.provide(kind)
-    with mock.patch.multiple(modeling_pi0, **_small(modeling_pi0)), mock.patch.multiple(modeling_pi05, **_small(modeling_pi05)):
+    names = "PaliGemmaForConditionalGeneration", "GemmaForCausalLM"
+    small = [mock.patch.multiple(module, **small_gemma(module, *names)) for module in (modeling_pi0, modeling_pi05)]
+    with small[0], small[1]:
         yield
-
-
-def _small(module: Any) -> dict[str, Any]:
-    def sizes(variant: str) -> Any:
-        width = 32 if variant == "gemma_2b" else 16
-        return module.GemmaConfig(width=width, depth=2, mlp_dim=48, num_heads=2, num_kv_heads=1, head_dim=8)
-
-    def vlm(config: Any) -> Any:
-        config.text_config.vocab_size = 128
-        vision = config.vision_config
-        vision.hidden_size, vision.num_attention_heads, vision.num_hidden_layers, vision.intermediate_size = 24, 2, 1, 32
-        vision.projection_dim = config.text_config.hidden_size
-        return paligemma(config=config)
-
-    def expert(config: Any) -> Any:
-        config.vocab_size = 128
-        return gemma(config=config)
-
-    paligemma, gemma = module.PaliGemmaForConditionalGeneration, module.GemmaForCausalLM
-    return {"get_gemma_config": sizes, "PaliGemmaForConditionalGeneration": vlm, "GemmaForCausalLM": expert}

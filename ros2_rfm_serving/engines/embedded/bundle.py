@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork, JudgeConfig, JudgeNetwork
 from ros2_rfm_serving.engines.embedded.planner_network import PlannerConfig, PlannerNetwork
@@ -18,8 +19,14 @@ from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyConfig, T
 from ros2_rfm_serving.errors import ModelError
 
 FORMAT = 1
-FILES = ("config.json", "model.safetensors")
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+FILES = (CONFIG, WEIGHTS)
 """What a bundle must have; both go into its hash."""
+PROCESSOR_FILES = ("tokenizer.json",)
+"""What a bundle may have beside them, and then goes into its hash, too."""
+FLOATS = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+PACKED = ".packed"
+"""End of the names of weights of fewer bits than a number has."""
 Network = FlowPolicyNetwork | TokenPolicyNetwork | JudgeNetwork | PlannerNetwork
 _KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "flow_policy": (FlowPolicyConfig, FlowPolicyNetwork),
@@ -34,8 +41,8 @@ def save(folder: Path, network: Network) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     kind = next(name for name, (_, cls) in _KINDS.items() if isinstance(network, cls))
     config = {"format": FORMAT, "kind": kind, "network": dataclasses.asdict(network.config)}
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    save_file(network.state_dict(), folder / "model.safetensors")
+    (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n")
+    write_weights(folder, network.state_dict())
     return content_hash(folder)
 
 
@@ -44,28 +51,60 @@ def load(folder: Path) -> tuple[Network, str]:
 
     Raises: `ModelError` naming the folder and what is wrong with it.
     """
+    config = read_config(folder)
+    weights = read_weights(folder)
+    try:
+        config_class, network_class = _KINDS[config["kind"]]
+        network: Network = network_class(config_class(**_tuples(config["network"])))
+        network.load_state_dict(weights)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{folder}: the model bundle cannot be loaded: {error}") from error
+    return network.eval().requires_grad_(False), content_hash(folder)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What `config.json` says, of any kind of bundle. Raises: `ModelError`."""
     for name in FILES:
         if not (folder / name).is_file():
             raise ModelError(f"{folder}: not a model bundle, {name} is missing")
     try:
-        config = json.loads((folder / "config.json").read_text())
-        config_class, network_class = _KINDS[config["kind"]]
-        network: Network = network_class(config_class(**_tuples(config["network"])))
-        network.load_state_dict(load_file(folder / "model.safetensors"))
-    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"{folder}: the model bundle cannot be loaded: {error}") from error
-    for parameter in network.parameters():
-        if not torch.isfinite(parameter).all():
-            raise ModelError(f"{folder}: weights are not finite")
-        parameter.requires_grad_(False)
-    return network.eval(), content_hash(folder)
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{folder / CONFIG}: no JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{folder / CONFIG}: a map is expected, not {type(config).__name__}")
+    return config
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """All of them, finite. Raises: `ModelError`."""
+    try:
+        weights: dict[str, Tensor] = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{folder / WEIGHTS}: cannot be read: {error}") from error
+    for name, tensor in weights.items():
+        if tensor.dtype is torch.uint8 and name.endswith(PACKED):
+            continue
+        if tensor.dtype not in FLOATS:
+            raise ModelError(f"{folder / WEIGHTS}: {name} is of {tensor.dtype}; weights are float32, float16, bfloat16 or float64")
+        if not torch.isfinite(tensor).all():
+            raise ModelError(f"{folder / WEIGHTS}: weights are not finite: {name}")
+    return weights
+
+
+def write_weights(folder: Path, weights: dict[str, Tensor]) -> None:
+    """Readable by whom the configuration beside them is: the library may write them for their owner alone."""
+    save_file(weights, folder / WEIGHTS)
+    (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)
 
 
 def content_hash(folder: Path) -> str:
-    """SHA-256 over configuration and weights, hex."""
+    """SHA-256 over configuration, weights and processor files, hex."""
     digest = hashlib.sha256()
-    for name in FILES:
-        digest.update((folder / name).read_bytes())
+    for name in (*FILES, *(name for name in PROCESSOR_FILES if (folder / name).is_file())):
+        with (folder / name).open("rb") as stream:
+            while block := stream.read(1 << 24):
+                digest.update(block)
     return digest.hexdigest()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -74,6 +75,9 @@ class ImageTokens(nn.Module):
 
 class ContextEncoder(nn.Module):
     """Of a policy network, which adds what makes actions of the context."""
+
+    EXACT: ClassVar[tuple[str, ...]] = ("state_tokens.0", "time_mlp", "action_in", "action_out")
+    """Layers, or what begins like this, that keep their precision where weights are integers."""
 
     feature_mean: Tensor
     feature_std: Tensor

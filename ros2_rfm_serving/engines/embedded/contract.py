@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyNetwork
+from ros2_rfm_serving.engines.embedded.options import BundleOptions
 from ros2_rfm_serving.engines.embedded.token_network import TokenPolicyNetwork
 from ros2_rfm_serving.types import ModelContract, OutputKind
 
 
-def contract_of(model: str, network: FlowPolicyNetwork | TokenPolicyNetwork, content_hash: str) -> ModelContract:
-    """`content_hash`: of the bundle."""
+def contract_of(
+    model: str, network: FlowPolicyNetwork | TokenPolicyNetwork, content_hash: str, options: BundleOptions
+) -> ModelContract:
+    """`content_hash`: of the bundle and what the options make of it."""
     config = network.config
     return ModelContract(
         model=model,
@@ -16,6 +19,7 @@ def contract_of(model: str, network: FlowPolicyNetwork | TokenPolicyNetwork, con
         output=OutputKind.ACTION_CHUNK,
         action_names=config.action_names,
         cameras=config.cameras,
+        min_image_px=options.min_image_px(config.image_size_px),
         state_size=config.state_size,
         chunk_length=config.chunk_length,
         control_rate_hz=config.control_rate_hz,

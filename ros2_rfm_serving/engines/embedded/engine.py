@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ros2_rfm_serving.engines.base import Engine, Predicts, SamplingConfig, TokenSampling
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.engines.embedded.contract import contract_of
-from ros2_rfm_serving.engines.embedded.inputs import placed
+from ros2_rfm_serving.engines.embedded.inputs import placed, resized
 from ros2_rfm_serving.engines.embedded.judge import Judge
 from ros2_rfm_serving.engines.embedded.layers import kernels_of
 from ros2_rfm_serving.engines.embedded.networks import FlowPolicyConfig, FlowPolicyNetwork
@@ -25,8 +25,9 @@ from ros2_rfm_serving.engines.embedded.token_policy import TokenPolicy
 from ros2_rfm_serving.engines.flow.graphs import Function, Tensors, Traced, accelerated, without_gradients
 from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
 from ros2_rfm_serving.engines.identity import model_hash
-from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
+from ros2_rfm_serving.engines.precision import num_bytes, precision_of
 from ros2_rfm_serving.engines.tokens.engine import TokenEngine
+from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract
 
 
@@ -35,8 +36,18 @@ def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> 
     options = options.on_device(model)
     network, content_hash = bundle.load(folder)
     content_hash = model_hash(content_hash, options.changes(vars(network.config)))
+    engine = _engine_of(model, folder, network, content_hash, options)
+    if not isinstance(network, PlannerNetwork):  # which sees no images
+        engine.fit_image = partial(resized, size_px=network.config.image_size_px)
+    return engine
+
+
+def _engine_of(model: str, folder: Path, network: bundle.Network, content_hash: str, options: BundleOptions) -> Engine:
     if isinstance(network, FlowPolicyNetwork):
-        return SteppingEngine(FlowPolicy(model, network, content_hash, options), sampling_of(network.config, options))
+        policy = FlowPolicy(model, network, content_hash, options, saved=lambda: _flow_policy(folder))
+        return SteppingEngine(policy, sampling_of(network.config, options))
+    if options.quantizes:
+        raise ModelError(f"{model!r}: options.dtype {options.dtype!r} is for flow policies and architectures; say `bfloat16`")
     if isinstance(network, TokenPolicyNetwork):
         return TokenEngine(TokenPolicy(model, network, content_hash, options), _token_sampling(network.config, options))
     if isinstance(network, PlannerNetwork):
@@ -44,13 +55,10 @@ def load_embedded(model: str, folder: Path, options: BundleOptions = ON_CPU) -> 
     return Judge(model, network, content_hash, options)
 
 
-def build(spec: EngineSpec) -> Engine:
-    """The bundle that the catalogue names. Raises: `ModelError`, `ConfigurationError`."""
-    torch.set_num_threads(spec.threads)
-    options = checked_options(BundleOptions, spec)
-    if options.device == "auto" and spec.gpu_type == "CPU":
-        options = options.model_copy(update={"device": "cpu"})
-    return load_embedded(spec.model, spec.models_folder / spec.entry.bundle, options)
+def _flow_policy(folder: Path) -> FlowPolicyNetwork:
+    network, _ = bundle.load(folder)
+    assert isinstance(network, FlowPolicyNetwork)
+    return network
 
 
 def sampling_of(config: FlowPolicyConfig, options: BundleOptions) -> SamplingConfig:
@@ -92,11 +100,14 @@ class FlowPolicy:
         network: FlowPolicyNetwork,
         content_hash: str,
         options: BundleOptions = ON_CPU,
+        saved: Callable[[], FlowPolicyNetwork] | None = None,
     ) -> None:
+        """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
         self._network, self._inputs = network, placed(network, options)
+        self._saved = saved
         self._action_mean = network.action_mean.cpu().numpy()
         self._action_std = network.action_std.cpu().numpy()
-        self._contract = contract_of(model, network, content_hash)
+        self._contract = contract_of(model, network, content_hash, options)
         plain = partial(accelerated, compiled=options.compiles, recorded=options.records)
         fast: Callable[[Function], Function] = self._traced if options.traces else plain
         self._encode, self._velocity, self._velocity_at = fast(self._keys_values), fast(self._velocity_of), fast(self._modulated)
@@ -139,14 +150,19 @@ class FlowPolicy:
 
     @property
     def weights_dtype(self) -> torch.dtype:
-        return self._network.kind.dtype
+        return precision_of(self._network, self._network.kind.dtype)
+
+    @property
+    def weights_bytes(self) -> int:
+        return num_bytes(self._network)
 
     @property
     def probe_instruction(self) -> str:
         return " ".join(self._network.config.vocabulary[2:])
 
     def reference(self) -> FlowPolicy:
-        network, options = copy.deepcopy(self._network).cpu().double(), BundleOptions(device="cpu", trace=False)
+        saved = self._saved() if self._saved else copy.deepcopy(self._network)
+        network, options = saved.cpu().double(), BundleOptions(device="cpu", trace=False)
         exact = FlowPolicy(self._contract.model, network, self._contract.model_hash, options)
         exact._few_times = False
         return exact

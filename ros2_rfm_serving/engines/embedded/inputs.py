@@ -13,6 +13,7 @@ from ros2_rfm_serving.engines.embedded import instructions
 from ros2_rfm_serving.engines.embedded.context import ContextEncoder
 from ros2_rfm_serving.engines.embedded.networks import JudgeNetwork
 from ros2_rfm_serving.engines.embedded.options import BundleOptions
+from ros2_rfm_serving.engines.precision import quantize
 from ros2_rfm_serving.types import EncodedImage, Image, InferenceRequest
 
 
@@ -40,21 +41,27 @@ class Inputs:
             for own, camera in zip(row, self._cameras, strict=True):
                 image = request.images[camera]
                 assert not isinstance(image, EncodedImage)  # this engine does not take them
-                own.numpy()[:] = image if image.shape == own.shape else self._resized(image)
+                own.numpy()[:] = resized(image, self._size_px)
         return batch.to(self._device, non_blocking=True)
 
-    def _resized(self, image: Image) -> Image:
-        planes = torch.from_numpy(np.require(image, requirements="W")).permute(2, 0, 1)[None]
-        size = (self._size_px, self._size_px)
-        smaller = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
-        resized: Image = smaller[0].permute(1, 2, 0).numpy()
-        return resized
+
+def resized(image: Image, size_px: int) -> Image:
+    """[size_px, size_px, 3]; one that is so already is returned as it is. Takes no lock, and lets others run meanwhile."""
+    if image.shape == (size_px, size_px, 3):
+        return image
+    planes = torch.from_numpy(np.require(image, requirements="W")).permute(2, 0, 1)[None]
+    smaller = F.interpolate(planes, (size_px, size_px), mode="bilinear", antialias=True, align_corners=False)
+    fitted: Image = smaller[0].permute(1, 2, 0).numpy()
+    return fitted
 
 
 def placed(network: ContextEncoder | JudgeNetwork, options: BundleOptions) -> Inputs:
     """Moves and casts the network; how requests become its inputs."""
-    network.to(options.device)
-    if options.dtype != "float32":
+    if options.quantizes:
+        assert isinstance(network, ContextEncoder)  # `load_embedded` refuses the others
+        quantize(network, options.dtype, network.EXACT)
+    elif options.dtype != "float32":
         network.cast(getattr(torch, options.dtype))
+    network.to(options.device)
     config = network.config
     return Inputs(config.cameras, config.image_size_px, config.vocabulary, config.max_words, options.device)

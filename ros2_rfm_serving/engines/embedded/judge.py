@@ -27,7 +27,11 @@ class Judge(Engine):
         self._network, self._inputs, self._sizes = network, placed(network, options), options.fixed_shapes
         self._logits = accelerated(self._logits_of, compiled=options.compiles, recorded=options.records)
         self._contract = ModelContract(
-            model=model, model_hash=content_hash, output=OutputKind.JUDGEMENT, cameras=network.config.cameras
+            model=model,
+            model_hash=content_hash,
+            output=OutputKind.JUDGEMENT,
+            cameras=network.config.cameras,
+            min_image_px=options.min_image_px(network.config.image_size_px),
         )
 
     @property

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from ros2_rfm_serving.engines.precision import STORED
 from ros2_rfm_serving.errors import ModelError
 
 MAX_BATCH_SIZE = 32
@@ -20,8 +21,8 @@ class BundleOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     device: str = Field(default="auto", pattern=DEVICE)
     """`auto`: the first GPU, or the CPU where there is none or where the placement says `CPU`."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Of weights and layers; statistics, times, indices and the sampling loop are float32 at least."""
+    dtype: Literal["float32", "bfloat16", "float16", "int8", "int4"] = "float32"
+    """Of weights and, but for integers, of layers; statistics, times, indices and the sampling loop are float32 at least."""
     compile: bool | None = None
     """With torch.compile; by default on a GPU only: on a CPU it gains next to nothing and takes half a minute per batch size."""
     cuda_graphs: bool | None = None
@@ -40,6 +41,9 @@ class BundleOptions(BaseModel):
     """Of an autoregressive policy's sampling, 0: greedy; by default the bundle's."""
     seed: int = Field(default=0, ge=0)
     """Of the noise."""
+    scaled_decoding: bool = False
+    """JPEGs are decoded at a half, a quarter or an eighth where that is no smaller than the network's images: less work, and pixels
+    that differ by a little from those that training saw (docs/engines.md)."""
     true_jacobian: bool = False
     """Sessions may ask for guidance through the model's Jacobian: 2 to 4 times as long, for all robots of a batch."""
 
@@ -53,8 +57,13 @@ class BundleOptions(BaseModel):
     def changes(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """What these options make of a bundle that was `saved` with this configuration, for its hash: what shapes an answer."""
         asked = {"dtype": self.dtype, "num_steps": self.num_steps, "noise_scale": self.noise_scale, "temperature": self.temperature}
-        own = {"dtype": "float32", **saved}
+        asked["scaled_decoding"] = self.scaled_decoding
+        own = {"dtype": "float32", "scaled_decoding": False, **saved}
         return {key: value for key, value in asked.items() if value is not None and key in own and value != own[key]}
+
+    def min_image_px(self, network_px: int) -> tuple[int, ...]:
+        """`ModelContract.min_image_px` of a network with square images."""
+        return (network_px, network_px) if self.scaled_decoding else ()
 
     @property
     def on_gpu(self) -> bool:
@@ -75,6 +84,11 @@ class BundleOptions(BaseModel):
     @property
     def fixed_shapes(self) -> tuple[int, ...]:
         return self.batch_sizes if self.compiles or self.records else ()
+
+    @property
+    def quantizes(self) -> bool:
+        """Weights are integers; such a model is served only if it agrees with itself as it was saved."""
+        return self.dtype in STORED
 
     def on_device(self, model: str) -> BundleOptions:
         """With a device that is there. Raises: `ModelError`."""

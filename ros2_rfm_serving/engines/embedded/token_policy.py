@@ -28,7 +28,7 @@ class TokenPolicy(TokenModel):
     def __init__(self, model: str, network: TokenPolicyNetwork, content_hash: str, options: BundleOptions = ON_CPU) -> None:
         config = network.config
         self._network, self._inputs, self._device = network, placed(network, options), options.device
-        self._contract = contract_of(model, network, content_hash)
+        self._contract = contract_of(model, network, content_hash, options)
         self._blocks = [_Block.of(block) for block in network.decoder if isinstance(block, DecoderBlock)]
         self._words = torch.cat([network.token.weight, network.begin[None]]).detach()
         begin = config.num_actions * config.num_bins  # the last of the words; what stands before a token is of the dimension before

@@ -14,6 +14,7 @@ from ros2_rfm_serving.engines.flow import parity
 from ros2_rfm_serving.engines.flow.memory import in_halves
 from ros2_rfm_serving.engines.flow.sampling import Sample, filled, offered, padded, sample
 from ros2_rfm_serving.engines.flow.solvers import most_steps, solver_of, steps_for
+from ros2_rfm_serving.engines.precision import STORED
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import Conditioning, EngineReply, InferenceRequest, ModelContract
 
@@ -42,6 +43,14 @@ class FlowEngine(Engine):
         return self._contract
 
     @property
+    def model(self) -> VelocityModel:
+        return self._model
+
+    @property
+    def sampling(self) -> SamplingConfig:
+        return self._config
+
+    @property
     def max_batch_size(self) -> int:
         return min([self._model.max_batch_size, *self._config.fixed_shapes[-1:]])
 
@@ -67,6 +76,15 @@ class FlowEngine(Engine):
             answers = {i: answer for own in alike.values() for i, answer in self._answers({i: requests[i] for i in own}).items()}
             return [answers[i] for i in range(len(requests))]
 
+    @property
+    def weights_bytes(self) -> int:
+        """In memory; 0 where the model does not say."""
+        return int(getattr(self._model, "weights_bytes", 0))
+
+    @property
+    def must_agree(self) -> bool:
+        return isinstance(self._model, parity.Referenced) and self._model.weights_dtype in STORED.values()
+
     def check_parity(self) -> list[Parity]:
         with self._lock:
             if isinstance(self._model, parity.Referenced):
@@ -83,16 +101,16 @@ class FlowEngine(Engine):
     def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
         """With as many solver steps each."""
         rows = len(requests)
-        chunks, updates = self._sample(filled(requests, self._config.fixed_shapes))
+        chunks, updates, phases = self._sample(filled(requests, self._config.fixed_shapes))
         if not np.isfinite(chunks[:rows]).all(axis=(1, 2)).any():
             raise ModelError("the model's output is not finite")
         robot_space = self._model.denormalize(chunks)
         answers = list(zip(chunks, robot_space, updates, strict=True))[:rows]
-        return [EngineReply(chunk_model=m, chunk_robot=r, updates=u) for m, r, u in answers]
+        return [EngineReply(chunk_model=m, chunk_robot=r, updates=u, phases=phases) for m, r, u in answers]
 
     def _sample(self, requests: Sequence[InferenceRequest]) -> Sample:
         config = replace(self._config, num_steps=steps_for(requests[0], self._config))
-        return sample(self._model, requests, config)
+        return sample(self._model, requests, config, clock=self.clock)
 
     def _warm_up(self, size: int) -> None:
         size = self.padded(size)

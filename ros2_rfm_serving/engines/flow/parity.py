@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,13 +21,23 @@ from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Parity, Predicts, SamplingConfig, VelocityModel
 from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.flow.ramp import begun, ramped
 from ros2_rfm_serving.engines.flow.sampling import filled, sample
 from ros2_rfm_serving.engines.flow.solvers import cosine_levels
+from ros2_rfm_serving.engines.precision import INT4, INT8, STORED, name_of
 from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, ModelContract
 
 Exact = npt.NDArray[np.float64]
-TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""By the dtype of the weights: rounding stays well below, an index that is off by one far above."""
+TOLERANCES = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-4,
+    torch.float16: 1e-2,
+    torch.bfloat16: 5e-2,
+    STORED[INT8]: 5e-2,
+    STORED[INT4]: 5e-2,
+}
+"""By the dtype of the weights: rounding stays well below, an index that is off by one far above. Of integers both as of bfloat16:
+how few bits there are is no reason to move a robot elsewhere."""
 NUM_PROBES = 3
 PROBE_IMAGE = (96, 96, 3)
 
@@ -46,7 +57,7 @@ class Referenced(Protocol):
         """What its image encoder gives, position embeddings included."""
 
     def reference(self) -> Any:
-        """The same weights in float64, as a `Referenced` `VelocityModel` on the CPU: nothing cached, compiled or filled up."""
+        """As it was saved, in float64, as a `Referenced` `VelocityModel` on the CPU: nothing cached, compiled or filled up."""
 
 
 class ReferencedModel(VelocityModel, Referenced, Protocol):
@@ -54,7 +65,15 @@ class ReferencedModel(VelocityModel, Referenced, Protocol):
 
 
 def check(model: ReferencedModel, config: SamplingConfig) -> list[Parity]:
-    """From the images to robot space, in the order of computation: the first that fails names the culprit."""
+    """From the images to robot space, in the order of computation: the first that fails names the culprit.
+
+    A model that quantises activations is checked without that (`unrounded`, where it has it), as its reference is.
+    """
+    with getattr(model, "unrounded", nullcontext)():
+        return _checked(model, config)
+
+
+def _checked(model: ReferencedModel, config: SamplingConfig) -> list[Parity]:
     exact, dtype = model.reference(), model.weights_dtype
     requests = _continuing(probes(model.contract, model.probe_instruction), model.contract, config)
     rows, length, columns = len(requests), model.contract.chunk_length, len(model.contract.action_names)
@@ -91,7 +110,8 @@ def compare(block: str, got: Any, reference: Any, dtype: torch.dtype) -> Parity:
     """Tensors or arrays, or sequences of them; the worst counts. Another shape is infinitely far off."""
     pairs = [(got, reference)] if isinstance(reference, Tensor | np.ndarray) else list(zip(got, reference, strict=True))
     errors = [_relative_error(_exact(one), _exact(other)) for one, other in pairs]
-    return Parity(block=block, error=math.nan if any(map(math.isnan, errors)) else max(errors), tolerance=TOLERANCES[dtype])
+    error = math.nan if any(map(math.isnan, errors)) else max(errors)
+    return Parity(block=block, error=error, tolerance=TOLERANCES[dtype], precision=name_of(dtype))
 
 
 def probes(contract: ModelContract, instruction: str) -> list[InferenceRequest]:
@@ -114,12 +134,13 @@ def plain_loop(exact: VelocityModel, request: InferenceRequest, noise: Array, co
     fixed = request.inference_delay_steps if request.conditioning is Conditioning.PREFIX else 0
     columns = (0, noise.shape[1] - request.prefix_model.shape[1])
     prefix = F.pad(torch.from_numpy(request.prefix_model[:fixed]).double(), columns)
-    x = torch.from_numpy(noise).double()[None]
+    x = begun(torch.from_numpy(noise.copy()).double()[None], [request], config.ramp_rate)
+    free = ramped(torch.ones(x.shape[:2], dtype=x.dtype), [request], config.ramp_rate)[..., None]
     for time, after in itertools.pairwise(_times(config)):
         x[:, :fixed] = prefix
         times = torch.full(x.shape[:2], time, dtype=x.dtype)
         times[:, :fixed] = 0.0
-        x = _next(x, exact.velocity(x, times, exact.perceive([request])), time, after, config)
+        x = x + free * (_next(x, exact.velocity(x, times, exact.perceive([request])), time, after, config) - x)
     x[:, :fixed] = prefix
     chunk: Exact = x[0].numpy()
     return chunk

@@ -19,11 +19,13 @@ import torch
 from torch import Tensor
 
 from ros2_rfm_serving.engines.base import Anchored, Predicts, SamplingConfig, VelocityModel
+from ros2_rfm_serving.engines.flow.device import Stopwatch
 from ros2_rfm_serving.engines.flow.guidance import Target, target_of
+from ros2_rfm_serving.engines.flow.ramp import begun, ramped
 from ros2_rfm_serving.engines.flow.solvers import Numbers, Solver, solver_of
 from ros2_rfm_serving.engines.identity import generator_of
 from ros2_rfm_serving.errors import ModelError
-from ros2_rfm_serving.types import Array, Conditioning, InferenceRequest, ModelContract
+from ros2_rfm_serving.types import NO_PHASES, Array, Conditioning, InferenceRequest, ModelContract, Phases
 
 
 def offered(contract: ModelContract, predicts: Predicts) -> ModelContract:
@@ -42,24 +44,36 @@ class Sample(NamedTuple):
     """[B, T, A]"""
     updates: Array
     """[B, K, T, A] what each solver step changed (Kairos §3.1); K is 0 for a regression"""
+    phases: Phases = NO_PHASES
 
 
 def sample(
-    model: VelocityModel, requests: Sequence[InferenceRequest], config: SamplingConfig, noise: Array | None = None
+    model: VelocityModel,
+    requests: Sequence[InferenceRequest],
+    config: SamplingConfig,
+    noise: Array | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> Sample:
     """The same request and seed, or the same noise, [B, T, W], give the same chunk: alone bit by bit, in a batch to rounding.
 
+    clock: by which its phases are measured; None: they are not.
     Raises: `ModelError` for a conditioning or an inference delay that the model was not trained for.
     """
-    contract, solver = model.contract, solver_of(config)
+    contract, solver, watch = model.contract, solver_of(config), Stopwatch(clock, config.device)
     start = start_of(requests, contract, config, noise)
     # Tensors made in inference mode cannot be differentiated through, those without gradients can.
     with torch.no_grad() if any(asks_jacobian(request) for request in requests) else torch.inference_mode():
+        watch.mark()
         context = model.perceive(requests)
+        watch.mark()
         rows = model.anchored(requests) if isinstance(model, Anchored) else requests
-        chunks, updates = denoise(partial(velocity_of, model, context), start, held_of(rows, contract, config, start), solver)
+        held = held_of(rows, contract, config, start)
+        watch.mark()
+        chunks, updates = denoise(partial(velocity_of, model, context), start, held, solver)
+        watch.mark()
     columns = len(contract.action_names)
-    return Sample(chunks[..., :columns].cpu().numpy(), updates[..., :columns].cpu().numpy())
+    found = chunks[..., :columns].cpu().numpy(), updates[..., :columns].cpu().numpy()
+    return Sample(*found, watch.phases(solver.num_steps))
 
 
 def asks_jacobian(request: InferenceRequest) -> bool:
@@ -75,7 +89,7 @@ class Held:
     fixed: Tensor
     """[B, T, 1] bool: which are"""
     free: Tensor
-    """[B, T]: 0 where they are, else 1"""
+    """[B, T]: 0 where they are, else 1; less where a step is taken in part (engines/flow/ramp.py)"""
     target: Target | None
     """What rows are guided to; None: no row is."""
 
@@ -96,8 +110,10 @@ def denoise(predict: Predict, x: Tensor, held: Held, solver: Solver) -> tuple[Te
 def stepped(predict: Predict, x: Tensor, held: Held, numbers: Numbers, solver: Solver) -> tuple[Tensor, Tensor]:
     """One solver step of each row: `x`, [B, T, W], after it, and what it changed. solver: of this kind are all rows'."""
     x, time = kept(x, held), numbers[0]
-    times = held.free * (time if isinstance(time, float) else torch.from_numpy(time[:, None]).to(held.free))
-    update = solver.update(partial(predict, times), x, numbers, held.target)
+    moving = (held.free > 0).to(held.free)
+    strength = (held.free + (1 - moving))[..., None]  # what is kept is kept by `kept`, as long as it is
+    times = moving * (time if isinstance(time, float) else torch.from_numpy(time[:, None]).to(moving))
+    update = solver.update(partial(predict, times), x, numbers, held.target) * strength
     return x + update, update
 
 
@@ -137,7 +153,8 @@ def held_of(requests: Sequence[InferenceRequest], contract: ModelContract, confi
     target = target_of(requests, start)
     if target is not None and config.predicts is not Predicts.VELOCITY:
         raise ModelError(f"{contract.model!r} predicts {config.predicts.value}; only flow-matching models can be guided")
-    return Held(prefix=prefix, fixed=fixed[..., None], free=(~fixed).to(start), target=target)
+    free = ramped((~fixed).to(start), requests, config.ramp_rate)
+    return Held(prefix=prefix, fixed=fixed[..., None], free=free, target=target)
 
 
 def fixed_prefixes(requests: Sequence[InferenceRequest], contract: ModelContract, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,14 +182,16 @@ def start_of(
     """[B, T, W], where sampling starts from: the requests' own noise, unless it is given."""
     if noise is None:
         noise = np.stack([noise_of(request, contract, config) for request in requests])
-    start = torch.from_numpy(noise).to(config.device)
+    start = begun(torch.from_numpy(noise.copy()).to(config.device), requests, config.ramp_rate)
     return torch.zeros_like(start) if config.predicts is Predicts.CHUNK else start
 
 
 def noise_of(request: InferenceRequest, contract: ModelContract, config: SamplingConfig) -> Array:
     """[T, W], drawn from the request's identity, so that a recorded request can be run again bit by bit."""
     columns = config.num_columns or len(contract.action_names)
-    noise = generator_of(request.id, config.seed).standard_normal((contract.chunk_length, columns), np.float32)
+    generator, shape = generator_of(request.id, config.seed), (contract.chunk_length, columns)
+    uniform = config.noise == "uniform"
+    noise = 2 * generator.random(shape, np.float32) - 1 if uniform else generator.standard_normal(shape, np.float32)
     return noise * np.float32(config.noise_scale)
 
 

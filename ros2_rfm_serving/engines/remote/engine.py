@@ -1,68 +1,33 @@
-"""A model behind a websocket that speaks openpi's protocol: ours in the cloud (Kairos §3.2.3), or anybody's.
-
-A server of ours says in its metadata what it serves, and is told prefix, inference delay, conditioning and guidance. Of another
-one the options say what it serves; it is never asked for real-time chunking, because nothing says that it would honour it.
-"""
+"""A model behind a websocket that speaks openpi's protocol, or a dialect of it: ours in the cloud (Kairos §3.2.3), or anybody's."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from ros2_rfm_serving import wire
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.engines.registry import EngineSpec, checked_options
-from ros2_rfm_serving.engines.remote.link import RemoteLink
-from ros2_rfm_serving.errors import ConfigurationError, ModelError
+from ros2_rfm_serving.engines.remote.dialect import Dialect, OpenpiDialect
+from ros2_rfm_serving.engines.remote.link import LostConnectionError, RemoteLink
+from ros2_rfm_serving.engines.remote.options import RemoteOptions, token_of, trusted_by
+from ros2_rfm_serving.engines.remote.seats import Seats
+from ros2_rfm_serving.engines.remote.vllm_omni import VllmOmniDialect
+from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.loop_thread import LoopThread
-from ros2_rfm_serving.types import (
-    NO_VALUES,
-    SCHEMA_VERSION,
-    Array,
-    EncodedImage,
-    EngineReply,
-    InferenceRequest,
-    ModelContract,
-    OutputKind,
-    Serving,
-)
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, ModelContract, Serving
 
 ROWS_SHARE = 0.95
 """Of the time that a batch may take: a row that has none left is one lost row, not a lost batch."""
+SCHEMES = {"openpi": "Api-Key", "vllm_omni": "Bearer"}
+"""Before the token."""
 T = TypeVar("T")
 
 
-class RemoteOptions(BaseModel):
-    """`options` of a model with `engine: remote`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    url: str = Field(pattern="^wss?://")
-    token_env: str = ""
-    """Environment variable with the token; empty: the server wants none."""
-    ca_file: str = ""
-    """Authority that a wss:// server's certificate must be of; empty: those that this machine trusts."""
-    timeout_s: float = Field(default=2.0, gt=0, le=600)
-    """From a request to its reply, connecting included."""
-    connections: int = Field(default=8, ge=1, le=64)
-    """Requests under way at once, and so the largest batch."""
-    action_names: tuple[str, ...] = ()
-    """This and the following of a server that is not ours; it needs them."""
-    chunk_length: int = Field(default=0, ge=0)
-    state_size: int = Field(default=0, ge=0)
-    cameras: tuple[str, ...] = ()
-    control_rate_hz: float = Field(default=0, ge=0)
-    names: dict[str, str] = Field(default_factory=dict)
-    """Ours (`state`, `prompt`, a camera) -> the server's key, where it is not `state`, `prompt`, `images/<camera>`."""
-
-
 class RemoteEngine(Engine):
-    """Row i of a batch goes over connection i. One thread owns all connections, and keeps them alive between batches."""
+    """Each robot keeps its connection. One thread owns all connections, and keeps them alive between batches."""
 
     def __init__(self, model: str, options: RemoteOptions, token: str, trusted: ssl.SSLContext | None = None) -> None:
         """trusted: None: whatever this machine trusts.
@@ -71,23 +36,24 @@ class RemoteEngine(Engine):
         """
         self._options, self.timeout_s = options, options.timeout_s
         self._thread = LoopThread("remote")
-        self._links = [RemoteLink(options.url, token, trusted) for _ in range(options.connections)]
+        header = f"{SCHEMES[options.dialect]} {token}" if token else ""
+        self._links = [RemoteLink(options.url, header, trusted) for _ in range(options.connections)]
         try:
             metadata = self._wait(self._links[0].metadata())
-            self.ours = metadata.get("server") == wire.OURS
-            self._contract = _contract(metadata) if self.ours else _declared(model, options)
+            self._dialect = _dialect(model, options, metadata)
         except ModelError:
             self.close()
             raise
-        if self._contract.serving is Serving.EXCLUSIVE:
+        if self.contract.serving is Serving.EXCLUSIVE:
             del self._links[1:]
         for link in self._links:
-            link.expected = metadata if self.ours else None
-        self.takes_encoded = self.ours
+            link.expected = metadata if metadata.get("server") == wire.OURS or options.dialect == "vllm_omni" else None
+        self._seats = Seats(self._links)
+        self.takes_encoded = self._dialect.takes_encoded
 
     @property
     def contract(self) -> ModelContract:
-        return self._contract
+        return self._dialect.contract
 
     @property
     def max_batch_size(self) -> int:
@@ -105,8 +71,10 @@ class RemoteEngine(Engine):
 
     def reset(self) -> None:
         """Of a model that keeps state: it is told. Raises: `ModelError`."""
-        if self.ours:
-            self._wait(self._links[0].ask({"reset": True}, None))
+        self._wait(self._dialect.reset(self._links[0]))
+
+    def close_session(self, robot: str, component: str, epoch: int) -> None:
+        self._thread.soon(self._seats.leave, (robot, component))
 
     def close(self) -> None:
         """No thread and no connection is left."""
@@ -125,118 +93,35 @@ class RemoteEngine(Engine):
         await asyncio.gather(*(link.metadata() for link in self._links))
 
     async def _infer(self, requests: Sequence[InferenceRequest]) -> list[EngineReply | ModelError]:
-        rows = zip(self._links, requests, strict=False)
+        links = self._seats.take([(request.id.robot, request.id.component) for request in requests])
+        rows = zip(links, requests, strict=True)
         return list(await asyncio.gather(*(self._row(link, request) for link, request in rows)))
 
     async def _row(self, link: RemoteLink, request: InferenceRequest) -> EngineReply | ModelError:
-        message, words = self._message(request), _session_words(request) if self.ours else None
         try:
-            told = await asyncio.wait_for(link.ask(message, words), ROWS_SHARE * self._options.timeout_s)
-            return self._reply(told)
+            return await asyncio.wait_for(self._asked(link, request), ROWS_SHARE * self._options.timeout_s)
         except asyncio.TimeoutError:
             return ModelError(f"{self._options.url}: no answer within {self._options.timeout_s:g} s")
         except ModelError as error:
             return error
 
-    def _message(self, request: InferenceRequest) -> dict[str, Any]:
-        names = self._options.names
-        message: dict[str, Any] = {names.get("prompt", "prompt"): request.instruction}
-        if self._contract.state_size:
-            message[names.get("state", "state")] = request.state
-        for camera, image in request.images.items():
-            message[names.get(camera, f"images/{camera}")] = _sent(image)
-        if request.inference_delay_steps:
-            message["inference_delay"] = request.inference_delay_steps
-        if len(request.prefix_model):
-            message["prev_chunk_left_over"] = request.prefix_model
-        if len(request.prefix_robot):
-            message["prev_chunk_left_over_robot"] = request.prefix_robot
-        return message
+    async def _asked(self, link: RemoteLink, request: InferenceRequest) -> EngineReply:
+        """Once more over a new connection where the server had given the old one up. Raises: `ModelError`."""
+        try:
+            return await self._dialect.ask(link, request)
+        except LostConnectionError as error:
+            if error.was_new:
+                raise
+        return await self._dialect.ask(link, request)
 
-    def _reply(self, told: Mapping[str, Any]) -> EngineReply:
-        """Raises: `ModelError`."""
-        if self._contract.output is not OutputKind.ACTION_CHUNK:
-            text, verdict, score = told.get("text"), told.get("verdict", ""), told.get("score", float("nan"))
-            if isinstance(text, str) and isinstance(verdict, str) and isinstance(score, (int, float)):
-                return EngineReply(verdict=verdict, text=text, score=float(score))
-            raise ModelError(f"{self._options.url}: a reply without text")
-        robot = self._rows(told, "actions")
-        if not self.ours:
-            return EngineReply(chunk_robot=robot, chunk_model=robot)
-        return EngineReply(
-            chunk_robot=robot,
-            chunk_model=self._rows(told, "actions_model"),
-            confidence=told.get("confidence", NO_VALUES),
-            execution_horizon=told.get("execution_horizon", 0),
-        )
 
-    def _rows(self, told: Mapping[str, Any], key: str) -> Array:
-        """[T, A]. Raises: `ModelError`."""
-        rows, shape = told.get(key), (self._contract.chunk_length, len(self._contract.action_names))
-        if not isinstance(rows, np.ndarray) or rows.shape != shape or rows.dtype.kind not in "fiu":
-            found = f"shape {rows.shape}" if isinstance(rows, np.ndarray) else "none"
-            raise ModelError(f"{self._options.url}: {key!r} of a reply must have shape {shape}, it has {found}")
-        return rows.astype(np.float32)
+def _dialect(model: str, options: RemoteOptions, metadata: Mapping[str, Any]) -> Dialect:
+    """Raises: `ModelError`."""
+    if options.dialect == "vllm_omni":
+        return VllmOmniDialect(model, options, metadata)
+    return OpenpiDialect(model, options, metadata)
 
 
 def build(spec: EngineSpec) -> RemoteEngine:
     options = checked_options(RemoteOptions, spec)
-    token = os.environ.get(options.token_env, "") if options.token_env else ""
-    if options.token_env and not token:
-        raise ConfigurationError(
-            f"${options.token_env} is empty", key=f"models.{spec.model}.options.token_env", fix="set it, or leave the key out"
-        )
-    return RemoteEngine(spec.model, options, token, _trusted(spec.model, options))
-
-
-def _trusted(model: str, options: RemoteOptions) -> ssl.SSLContext | None:
-    """Raises: `ConfigurationError`."""
-    if not options.ca_file:
-        return None
-    try:
-        return ssl.create_default_context(cafile=options.ca_file)
-    except (OSError, ssl.SSLError) as error:
-        key, fix = f"models.{model}.options.ca_file", "name a PEM file of certificates, such as ca.cert.pem of `rfm security init`"
-        raise ConfigurationError(f"{options.ca_file!r} cannot be used: {error}", key=key, fix=fix) from None
-
-
-def _contract(metadata: Mapping[str, Any]) -> ModelContract:
-    """Raises: `ModelError`."""
-    try:
-        contract: ModelContract = wire.CONTRACT.validate_python({k: v for k, v in metadata.items() if k != "server"})
-    except ValidationError as error:
-        raise ModelError("the remote server's metadata cannot be read: is it of another version?") from error
-    if contract.schema_version != SCHEMA_VERSION:
-        raise ModelError(f"the remote server speaks schema version {contract.schema_version}, this one {SCHEMA_VERSION}")
-    return contract.over_a_connection
-
-
-def _declared(model: str, options: RemoteOptions) -> ModelContract:
-    """Raises: `ModelError`."""
-    if not options.action_names or not options.chunk_length:
-        raise ModelError(f"{options.url} is no server of ours: say options.action_names and options.chunk_length")
-    return ModelContract(
-        model=model,
-        model_hash="",
-        output=OutputKind.ACTION_CHUNK,
-        action_names=options.action_names,
-        cameras=options.cameras,
-        state_size=options.state_size,
-        chunk_length=options.chunk_length,
-        control_rate_hz=options.control_rate_hz,
-    )
-
-
-def _session_words(request: InferenceRequest) -> dict[str, Any]:
-    guidance = {**vars(request.guidance), "schedule": request.guidance.schedule.value}
-    words = {"conditioning": request.conditioning.value, "guidance": guidance, "horizon": vars(request.horizon)}
-    return {**words, "component": request.id.component} if request.id.component else words
-
-
-def _sent(image: Any) -> Any:
-    """Pixels as an array, a JPEG as its bytes."""
-    if not isinstance(image, EncodedImage):
-        return image
-    if image.format != "rgb8":
-        return bytes(image.data)
-    return np.frombuffer(image.data, np.uint8).reshape(image.height_px, image.width_px, 3)
+    return RemoteEngine(spec.model, options, token_of(spec.model, options), trusted_by(spec.model, options))

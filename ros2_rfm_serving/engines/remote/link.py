@@ -19,20 +19,27 @@ MAX_TOLD_CHARACTERS = 300
 """Of a server's own words in an error."""
 
 
+class LostConnectionError(ModelError):
+    """It ended where a message of the server was due."""
+
+    was_new = True
+    """It was made for the very request that it was lost with: asking once more would not help."""
+
+
 class RemoteLink:
     """Belongs to one event loop; one request at a time."""
 
-    def __init__(self, url: str, token: str, trusted: ssl.SSLContext | None = None) -> None:
-        """trusted: of a wss:// server; None: whatever this machine trusts."""
+    def __init__(self, url: str, authorization: str, trusted: ssl.SSLContext | None = None) -> None:
+        """authorization: that header, empty: none. trusted: of a wss:// server; None: whatever this machine trusts."""
         self.expected: Mapping[str, Any] | None = None
         """What a server of ours must say whenever it connects; None: anything."""
         self._url, self._trusted = url, trusted
-        self._headers = {"Authorization": f"Api-Key {token}"} if token else None
+        self._headers = {"Authorization": authorization} if authorization else None
         self._packer = wire.packer()
         self._socket: _Socket | None = None
         self._metadata: dict[str, Any] = {}
-        self._words: Mapping[str, Any] | None = None
-        """Said of the session of this connection."""
+        self.said: Any = None
+        """Over this connection, that holds until something else is: its speaker's own note. None on a new connection."""
         self._backoff_s, self._tries_again_s = FIRST_BACKOFF_S, 0.0
 
     async def metadata(self) -> dict[str, Any]:
@@ -40,22 +47,24 @@ class RemoteLink:
         await self._connected()
         return self._metadata
 
-    async def ask(self, message: Mapping[str, Any], words: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The reply. `words` of the session are said when they change. Raises: `ModelError`; its connection is given up then."""
+    async def exchange(self, message: Mapping[str, Any]) -> Any:
+        """What the server says to it. Raises: `ModelError`; the connection is given up then."""
+        before = self._socket
         socket = await self._connected()
         try:
-            said = {**message, "session": words} if words is not None and words != self._words else message
-            reply = _read(await socket.ask(self._packer.pack(said)))
+            return _read(await socket.ask(self._packer.pack(message)))
+        except LostConnectionError as error:
+            error.was_new = socket is not before
+            self.drop()
+            raise
         except BaseException:  # canceled too: the reply may still come, and must not be taken for the next one's
             self.drop()
             raise
-        self._words = words if words is not None else self._words
-        return reply
 
     def drop(self) -> None:
         if self._socket is not None:
             self._socket.end()
-        self._socket, self._words = None, None
+        self._socket, self.said = None, None
 
     async def _connected(self) -> _Socket:
         if self._socket is not None and self._socket.is_open:
@@ -84,11 +93,16 @@ class RemoteLink:
                 auto_ping_idle_timeout=PING_S,
                 auto_ping_reply_timeout=PING_S,
             )
+        except picows.WSInvalidStatusError as error:
+            raise ModelError(f"{self._url}: cannot connect: {_status(error)}") from None  # it might hold what was sent
         except (OSError, picows.WSError, asyncio.TimeoutError) as error:
             raise ModelError(f"{self._url}: cannot connect: {type(error).__name__}") from error
         assert isinstance(listener, _Socket)
         try:
-            self._metadata = _read(await listener.next())
+            metadata = _read(await listener.next())
+            if not isinstance(metadata, dict):
+                raise ModelError(f"{self._url}: what it says first is no map: is it a policy server?")
+            self._metadata = metadata
             if self.expected is not None and self._metadata != self.expected:
                 raise ModelError(f"{self._url} serves another model than before")
         except BaseException:
@@ -133,7 +147,7 @@ class _Socket(picows.WSListener):  # type: ignore[misc, unused-ignore]
     def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
         kind = frame.msg_type
         if kind is picows.WSMsgType.CLOSE:
-            self._fail("the server closed the connection")
+            self._lose("the server closed the connection")
             transport.disconnect()
         elif kind is picows.WSMsgType.TEXT:
             told = frame.get_payload_as_bytes()[:MAX_TOLD_CHARACTERS].decode(errors="replace")
@@ -146,18 +160,31 @@ class _Socket(picows.WSListener):  # type: ignore[misc, unused-ignore]
             transport.disconnect()
 
     def on_ws_disconnected(self, transport: picows.WSTransport) -> None:
-        self._fail("the connection was lost")
+        self._lose("the connection was lost")
 
     def _fail(self, why: str) -> None:
+        self._set(ModelError(why))
+
+    def _lose(self, why: str) -> None:
+        self._set(LostConnectionError(why))
+
+    def _set(self, error: ModelError) -> None:
         if not self._next.done():
-            self._next.set_exception(ModelError(why))
+            self._next.set_exception(error)
             self._next.exception()  # nobody may be waiting for it
 
 
-def _read(frame: bytes) -> dict[str, Any]:
+def _status(error: picows.WSInvalidStatusError) -> str:
+    status = error.response.status if error.response is not None else 0
+    fixes = {401: "it wants another token (options.token_env, options.token_file)", 404: "is options.url's path right?"}
+    fixes[403] = f"{fixes[401]}, or {fixes[404]}"
+    return f"status {int(status)}: {fixes[status]}" if status in fixes else f"status {int(status)}"
+
+
+def _read(frame: bytes) -> Any:
     """Raises: `ModelError`."""
     try:
-        return wire.unpack(frame)
+        return wire.unpack_value(frame)
     except BadMessageError as error:
         raise ModelError(f"what the server sent cannot be read: {error}") from error
 

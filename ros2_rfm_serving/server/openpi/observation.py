@@ -61,7 +61,7 @@ class Observed:
         self.images, self.unknown = {}, []
         cameras = self._contract.cameras
         for path, value in _leaves(message):
-            name = self._names[path] if path in self._names else path.removeprefix("observation/").removeprefix("images/")
+            name = self._names[path] if path in self._names else _bare(path)
             if name in cameras:
                 self.images[name] = value
             elif name == "state":
@@ -74,6 +74,11 @@ class Observed:
     @property
     def is_empty(self) -> bool:
         return not (self.states or self.images or self.unknown)
+
+
+def _bare(path: str) -> str:
+    """A camera's name, or `state`."""
+    return path.removeprefix("observation/").removeprefix("images/").removeprefix("video/")
 
 
 def check_keys(found: Observed, contract: ModelContract) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ros2_rfm_serving import wire
+from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server.openpi import observation as parts
 from ros2_rfm_serving.server.server import ModelServer
 from ros2_rfm_serving.types import Chunk, Conditioning, EncodedImage, ObservationRequest, Plan, Reply, RequestId, SessionRequest
@@ -42,9 +43,20 @@ class OpenpiClient:
         contract: dict[str, Any] = wire.CONTRACT.dump_python(served_here, mode="json")
         return {"server": wire.OURS, **contract}
 
+    reset_reply: Mapping[str, Any] = wire.RESET_REPLY
+    """To a message that did nothing but begin an episode."""
+
+    def refusal(self, error: RfmError) -> Mapping[str, Any] | None:
+        """What a client is told that goes on asking after an error; None: it is told in words, and the connection ends."""
+        return None
+
     def ask(self, frame: bytes | memoryview) -> ObservationRequest | None:
         """What to submit; None: the message only began an episode. Raises: `RfmError`."""
-        message, contract = wire.unpack(frame), self._server.contract
+        return self._read(wire.unpack(frame))
+
+    def _read(self, message: Mapping[Any, Any]) -> ObservationRequest | None:
+        """Raises: `RfmError`."""
+        contract = self._server.contract
         found = self._observed.read(message)
         episode = parts.episode_of(message, self._told_episode)
         begins = message.get("reset") is True or episode != self._told_episode
@@ -81,7 +93,7 @@ class OpenpiClient:
             episode_start=begins,
         )
 
-    def answer(self, reply: Reply) -> dict[str, Any]:
+    def answer(self, reply: Reply) -> Any:
         """What the client is told."""
         told = _timing(reply)
         if isinstance(reply, Chunk):
@@ -130,4 +142,11 @@ def _timing(reply: Reply) -> dict[str, Any]:
     served = reply.served
     queue_ms, infer_ms = 1e3 * served.queue_wait_s, 1e3 * served.inference_s
     timing = {"infer_ms": queue_ms + infer_ms, "queue_ms": queue_ms, "batch_size": served.batch_size, "load": served.server_load}
-    return {"server_timing": timing, "policy_timing": {"infer_ms": infer_ms}}
+    policy: dict[str, Any] = {"infer_ms": infer_ms}
+    if served.solver_steps:
+        policy |= {
+            "perception_ms": 1e3 * served.perception_s,
+            "solver_ms": 1e3 * served.solver_s,
+            "solver_steps": served.solver_steps,
+        }
+    return {"server_timing": timing, "policy_timing": policy}

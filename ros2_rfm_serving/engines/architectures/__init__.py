@@ -1,0 +1,1 @@
+"""Published architectures of vision-language-action models, each split for our loop (vla.cpp §3)."""

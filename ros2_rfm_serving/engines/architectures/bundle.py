@@ -1,0 +1,156 @@
+"""Bundles of architectures: the format of the embedded ones (`engines/embedded/bundle.py`) and a tokenizer's file beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ros2_rfm_serving.engines.architectures.base import Architecture, ArchitectureConfig
+from ros2_rfm_serving.engines.architectures.manifest import TOKENIZER, Manifest, first_of
+from ros2_rfm_serving.engines.architectures.names import architecture_of
+from ros2_rfm_serving.engines.architectures.processor import Tokenizer
+from ros2_rfm_serving.engines.embedded.bundle import CONFIG, WEIGHTS, content_hash, read_config, read_weights, write_weights
+from ros2_rfm_serving.errors import ModelError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    manifest: Manifest
+    network: Architecture
+    tokenizer: Tokenizer
+    content_hash: str
+
+
+def manifest_of(folder: Path) -> Manifest:
+    """Raises: `ModelError` that names the key."""
+    try:
+        return Manifest.model_validate(read_config(folder))
+    except ValidationError as error:
+        raise ModelError(f"{folder / CONFIG}: {first_of(error)}") from error
+
+
+def network_config(manifest: Manifest, folder: Path) -> ArchitectureConfig:
+    """Raises: `ModelError`."""
+    try:
+        return architecture_of(manifest.architecture).config_class.model_validate(manifest.network)
+    except ValidationError as error:
+        raise ModelError(f"{folder / CONFIG}: network.{first_of(error)}") from error
+
+
+def load(folder: Path, *, as_saved: bool = False) -> Loaded:
+    """Ready for inference, in float32 or as it was saved.
+
+    Raises: `ModelError` naming the file, the key and what is wrong with it.
+    """
+    manifest = manifest_of(folder)
+    if not (folder / TOKENIZER).is_file():
+        raise ModelError(f"{folder}: not a bundle of an architecture, {TOKENIZER} is missing")
+    weights = read_weights(folder)
+    network = network_of(manifest, weights, folder)
+    network.load_state_dict(weights, assign=True)
+    return Loaded(
+        manifest=manifest,
+        network=(network if as_saved else network.float()).eval().requires_grad_(False),
+        tokenizer=tokenizer_of((folder / TOKENIZER).read_text(encoding="utf-8"), folder / TOKENIZER),
+        content_hash=content_hash(folder),
+    )
+
+
+def save(folder: Path, manifest: Manifest, weights: dict[str, Tensor], tokenizer: str) -> str:
+    """tokenizer: what its file says. Returns the bundle's hash. Raises: `ModelError` when the weights are not the network's."""
+    require_whole(folder, manifest, weights, tokenizer)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(json.dumps(manifest.model_dump(mode="json"), indent=1) + "\n")
+    (folder / TOKENIZER).write_text(tokenizer)
+    write_weights(folder, {name: tensor.contiguous() for name, tensor in weights.items()})
+    return content_hash(folder)
+
+
+def require_whole(folder: Path, manifest: Manifest, weights: dict[str, Tensor], tokenizer: str) -> None:
+    """Before anything is written; folder: for the errors alone. Raises: `ModelError`."""
+    try:
+        Manifest.model_validate(manifest.model_dump(mode="json"))
+    except ValidationError as error:
+        raise ModelError(f"{folder / CONFIG}: {first_of(error)}") from error
+    _shaped(manifest, network_config(manifest, folder), weights, folder)
+    tokenizer_of(tokenizer, folder / TOKENIZER)
+
+
+def network_of(manifest: Manifest, weights: dict[str, Tensor], folder: Path) -> Architecture:
+    """Without its weights, which fit it. Raises: `ModelError` before memory is taken for a network that they do not fit."""
+    config = network_config(manifest, folder)
+    _shaped(manifest, config, weights, folder)
+    with Unfilled():
+        return architecture_of(manifest.architecture)(config)
+
+
+def _shaped(manifest: Manifest, config: ArchitectureConfig, weights: dict[str, Tensor], folder: Path) -> None:
+    """Raises: `ModelError` when the parts of a bundle are not of one network."""
+    require_room(manifest, config, folder)
+    try:
+        with torch.device("meta"):
+            network = architecture_of(manifest.architecture)(config)
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ModelError(f"{folder / CONFIG}: network: none can be made of these sizes: {error}") from error
+    require_same(network, weights, folder / WEIGHTS)
+
+
+def require_room(manifest: Manifest, config: ArchitectureConfig, folder: Path) -> None:
+    """What the contract promises fits into the network's columns. Raises: `ModelError` that names the key."""
+    promise, prompt = manifest.contract, manifest.processing.prompt
+    told: tuple[tuple[str, float, float], ...] = (
+        ("contract.action_names", len(promise.action_names), config.action_columns),
+        ("contract.state_size", promise.state_size, config.state_columns),
+        ("contract.max_inference_delay_steps", promise.max_inference_delay_steps, config.chunk_length - 1),
+        ("processing.prompt.pad_token", prompt.pad_token, (config.vocabulary or math.inf) - 1),
+    )
+    for key, value, most in told:
+        if value > most:
+            raise ModelError(f"{folder / CONFIG}: {key}: {value}, of a network for at most {most}")
+
+
+def tokenizer_of(text: str, file: Path) -> Tokenizer:
+    """Raises: `ModelError`."""
+    from tokenizers import Tokenizer as FastTokenizer
+
+    try:
+        tokenizer = FastTokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelError(f"{file}: no tokenizer can be read from it: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    found: Tokenizer = tokenizer
+    return found
+
+
+def require_same(network: Architecture, weights: dict[str, Tensor], file: Path) -> None:
+    """Names, shapes and kinds of all weights, none missing, none more. Raises: `ModelError`."""
+    own = network.state_dict()
+    told = (("missing", own.keys() - weights.keys()), ("unknown", weights.keys() - own.keys()))
+    wrong = [f"{len(names)} {what} ({', '.join(sorted(names)[:3])})" for what, names in told if names]
+    for name in sorted(own.keys() & weights.keys()):
+        if own[name].shape != weights[name].shape:
+            wrong.append(f"{name} is {list(weights[name].shape)}, config.json makes it {list(own[name].shape)}")
+            break
+        if own[name].is_floating_point() != weights[name].is_floating_point():
+            wrong.append(f"{name} is of {weights[name].dtype}, config.json makes it {own[name].dtype}")
+            break
+    if wrong:
+        raise ModelError(f"{file}: not the weights of this network: {'; '.join(wrong)}")
+
+
+class Unfilled(TorchFunctionMode):
+    """Within it, layers are made without drawing their first weights, which take long and are replaced anyway."""
+
+    DRAWS = frozenset({"uniform_", "normal_", "trunc_normal_", "kaiming_uniform_", "xavier_uniform_"})
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if args and getattr(func, "__name__", "") in self.DRAWS else func(*args, **(kwargs or {}))

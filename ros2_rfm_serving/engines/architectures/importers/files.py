@@ -1,0 +1,101 @@
+"""Reading what a checkpoint's folder has, with errors that say which file and which key."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ros2_rfm_serving.engines.architectures.manifest import TOKENIZER
+from ros2_rfm_serving.errors import ModelError
+
+READ = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32})
+"""Whole numbers are positions, which are left out"""
+
+
+@dataclass(frozen=True)
+class Json:
+    """A map, as data."""
+
+    file: Path
+    content: dict[str, Any]
+
+    def get(self, key: str) -> Any:
+        return self.content.get(key)
+
+    def text(self, key: str) -> str:
+        """Raises: `ModelError`."""
+        value = self.content.get(key)
+        if not isinstance(value, str):
+            raise ModelError(f"{self.file}: {key} is missing, or no text: {value!r}")
+        return value
+
+    def map(self, *keys: str) -> dict[str, Any]:
+        """Raises: `ModelError`."""
+        found: Any = self.content
+        for depth, key in enumerate(keys):
+            found = found.get(key) if isinstance(found, dict) else None
+            if not isinstance(found, dict):
+                raise ModelError(f"{self.file}: {'.'.join(keys[: depth + 1])} is missing, or no map")
+        return dict(found)
+
+
+def read_json(file: Path) -> Json:
+    """Raises: `ModelError`."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{file}: no JSON can be read from it: {error}") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{file}: a map is expected, not {type(content).__name__}")
+    return Json(file, content)
+
+
+def is_of_type(folder: Path, model_type: str) -> bool:
+    """Whether its `config.json`, if there is one, says so."""
+    file = folder / "config.json"
+    return file.is_file() and read_json(file).get("model_type") == model_type
+
+
+def read_tensors(file: Path, packed: str = "") -> dict[str, Tensor]:
+    """packed: end of the names of weights whose bytes are read as they are. Raises: `ModelError`."""
+    try:
+        tensors: dict[str, Tensor] = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{file}: no safetensors can be read from it: {error}") from error
+    for name, tensor in tensors.items():
+        if packed and name.endswith(packed) and tensor.dtype is torch.uint8:
+            continue
+        if tensor.dtype not in READ:
+            raise ModelError(
+                f"{file}: {name} is of {tensor.dtype}, which is not imported; save it in a float type that is not quantised"
+            )
+        if not tensor.isfinite().all():
+            raise ModelError(f"{file}: weights are not finite: {name}")
+    return tensors
+
+
+def tokenizer_file(folder: Path, wished: Path | None, published: str) -> Path:
+    """published: where its language model's is on the hub, or a folder. Raises: `ModelError`."""
+    if wished is not None:
+        file = wished / TOKENIZER if wished.is_dir() else wished
+        if not file.is_file():
+            raise ModelError(f"{file}: --tokenizer: no such file")
+        return file
+    for place in (folder, Path(published)):
+        if published and (place / TOKENIZER).is_file():
+            return place / TOKENIZER
+    where = f" of {published!r}" if published else ""
+    raise ModelError(f"{folder}: has no {TOKENIZER}: give --tokenizer, the folder or file with that{where}")
+
+
+def layers_of(tensors: dict[str, Tensor], pattern: str) -> int:
+    """How many blocks there are; pattern: what stands before their number."""
+    numbers = {name.removeprefix(pattern).partition(".")[0] for name in tensors if name.startswith(pattern)}
+    return len(numbers)

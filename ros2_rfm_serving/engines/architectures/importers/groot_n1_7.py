@@ -1,0 +1,93 @@
+"""Checkpoints of GR00T N1.7: as N1.6's, on Qwen3-VL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ros2_rfm_serving.engines.architectures.groot_n1_5 import QWEN3
+from ros2_rfm_serving.engines.architectures.groot_n1_7 import MAX_DELAY_STEPS, SHUFFLE, GrootN17, GrootN17Config, QwenVisionConfig
+from ros2_rfm_serving.engines.architectures.importers.base import Imported, Rule, Wishes, renamed
+from ros2_rfm_serving.engines.architectures.importers.decoder_weights import decoder_rules, decoder_sizes
+from ros2_rfm_serving.engines.architectures.importers.files import Json, is_of_type, layers_of
+from ros2_rfm_serving.engines.architectures.importers.groot_n1_6 import head_of
+from ros2_rfm_serving.engines.architectures.importers.groot_saved import imported_of, saved_in
+from ros2_rfm_serving.engines.architectures.importers.tokens import token_id
+from ros2_rfm_serving.errors import ModelError
+
+TYPE = "Gr00tN1d7"
+_MODEL = r"backbone\.model(?:\.model)?"
+RULES: list[Rule] = [
+    (rf"{_MODEL}\.visual\.(.+)", r"vision.\1"),
+    (rf"{_MODEL}\.language_model\.embed_tokens\.weight", "language.embedding.weight"),
+    (rf"{_MODEL}\.language_model\.norm\.weight", ""),
+    *decoder_rules(rf"{_MODEL}\.language_model", "language.blocks"),
+    (r"backbone\.model\.lm_head\..+", ""),
+    (r"action_head\.mask_token", ""),
+    (r"action_head\.(.+)", r"head.\1"),
+]
+
+
+def recognises(folder: Path) -> bool:
+    return is_of_type(folder, TYPE)
+
+
+def read(folder: Path, wishes: Wishes) -> Imported:
+    """Raises: `ModelError`."""
+    saved = saved_in(folder, wishes, "nvidia/Cosmos-Reason2-2B")
+    weights = renamed(saved.weights, RULES, saved.files[-1])
+    edge, crop = geometry_of(saved.processing)
+    network = _network(saved.config, weights, saved.embodiment, saved.tokenizer, edge)
+    return imported_of(saved, wishes, weights, network, ("groot_n1_7", GrootN17), crop, MAX_DELAY_STEPS)
+
+
+def geometry_of(kwargs: dict[str, Any]) -> tuple[int, float]:
+    """The side of a square image as its processor makes it, and what share of the camera's picture it shows."""
+    target = kwargs.get("image_target_size") or [256, 256]
+    edge, pair = int(kwargs.get("shortest_image_edge") or target[0]), SHUFFLE * QwenVisionConfig().patch_px
+    crop = kwargs.get("crop_fraction") or (kwargs.get("image_crop_size") or target)[0] / target[0]
+    return round(edge / pair) * pair, crop
+
+
+def _network(config: Json, weights: dict[str, Tensor], embodiment: int, tokenizer: str, image_px: int) -> GrootN17Config:
+    """Sizes of the backbone are those of its weights, but for what Qwen3-VL of 2 B has. Raises: `ModelError`."""
+    told, published = config.content, QwenVisionConfig()
+    wanted = {"use_alternate_vl_dit": True, "state_history_length": 1, "strict_action_padding_mask": False}
+    other = [key for key, value in wanted.items() if told.get(key, value) != value]
+    if other:
+        raise ModelError(f"{config.file}: {', '.join(other)}: only {', '.join(str(wanted[key]) for key in other)} is supported")
+    try:
+        patch, head_size = weights["vision.patch_embed.proj.weight"], len(weights["language.blocks.0.query_norm.weight"])
+        layers, own = layers_of(weights, "vision.blocks."), told.get("vl_self_attention_cfg") or {}
+        deep = published.deep if layers == published.layers else tuple(range(layers_of(weights, "vision.deepstack_merger_list.")))
+        language = QWEN3.model_copy(update=decoder_sizes(weights, "language.blocks", head_size) | {"rope_theta": 5e6})
+        return GrootN17Config(
+            chunk_length=told["action_horizon"],
+            action_columns=told["max_action_dim"],
+            state_columns=told["max_state_dim"],
+            vision=QwenVisionConfig(
+                image_px=image_px,
+                patch_px=patch.shape[-1],
+                width=len(patch),
+                layers=layers,
+                heads=published.heads,
+                mlp_width=len(weights["vision.blocks.0.mlp.linear_fc1.weight"]),
+                positions=len(weights["vision.pos_embed.weight"]),
+                deep=deep,
+            ),
+            language=language,
+            rope_parts=rope_parts(head_size // 2),
+            vocabulary=len(weights["language.embedding.weight"]),
+            image_token=token_id(tokenizer, "<|image_pad|>"),
+            head=head_of(config, embodiment, own.get("num_layers", 0), own.get("num_attention_heads", 1)),
+        )
+    except KeyError as error:
+        raise ModelError(f"{config.file}: {error} is missing") from error
+
+
+def rope_parts(pairs: int) -> tuple[int, int, int]:
+    """Qwen3-VL's: of 64 pairs 24, 20 and 20."""
+    part = pairs * 5 // 16
+    return pairs - 2 * part, part, part

@@ -1,0 +1,127 @@
+"""`rfm import`: whichever importer recognises a checkpoint makes a bundle of it, with a card that says where it came from."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from safetensors import SafetensorError
+
+from ros2_rfm_serving.engines.architectures import bundle
+from ros2_rfm_serving.engines.architectures.importers.base import Imported, Importer, Wishes
+from ros2_rfm_serving.errors import ModelError
+
+_HERE = "ros2_rfm_serving.engines.architectures.importers"
+IMPORTERS = {
+    "lerobot": f"{_HERE}.lerobot",
+    "bitvla": f"{_HERE}.bitvla",
+    "groot": f"{_HERE}.groot",
+    "groot_n1_7": f"{_HERE}.groot_n1_7",
+    "groot_n1_6": f"{_HERE}.groot_n1_6",
+    "evo1": f"{_HERE}.evo1",
+    "openpi": f"{_HERE}.openpi",
+}
+"""In this order they are asked whether they recognise a folder."""
+CARD = "MODEL_CARD.md"
+MALFORMED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+"""What values of another kind raise where an importer reads them; it names file and key itself where it can."""
+
+
+class Made(NamedTuple):
+    importer: str
+    imported: Imported
+    content_hash: str
+    source_hash: str
+
+
+def import_checkpoint(source: Path, target: Path, wishes: Wishes, importer: str = "") -> Made:
+    """Raises: `ModelError`; nothing is left behind then."""
+    if not source.is_dir():
+        raise ModelError(f"{source}: no folder; give the one with the checkpoint's config.json and safetensors")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ModelError(f"{target}: is there already; name another folder, or remove it")
+    name = importer or _recognised(source)
+    if name not in IMPORTERS:
+        raise ModelError(f"no importer is named {name!r}; there are {', '.join(IMPORTERS)}")
+    imported = _read(name, source, wishes)
+    weights = dict(imported.weights)
+    bundle.require_whole(target, imported.manifest, weights, imported.tokenizer)
+    source_hash = hash_of(source, imported.files)
+    with staged(target) as folder:
+        content_hash = bundle.save(folder, imported.manifest, weights, imported.tokenizer)
+        (folder / CARD).write_text(_card(name, source, imported, source_hash, content_hash), encoding="utf-8")
+    return Made(name, imported, content_hash, source_hash)
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """A hidden folder beside it, which becomes the target when all is written: whoever is killed leaves no half of a bundle there.
+
+    Raises: `ModelError` when it cannot be written.
+    """
+    folder = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        folder.rename(target)
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{target}: cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read(name: str, source: Path, wishes: Wishes) -> Imported:
+    """Raises: `ModelError`, whatever a checkpoint says."""
+    try:
+        return cast(Importer, import_module(IMPORTERS[name])).read(source, wishes)
+    except MALFORMED as error:
+        raise ModelError(f"{source}: not as {name!r} saves it: {type(error).__name__}: {error}") from error
+
+
+def hash_of(folder: Path, files: Iterable[Path]) -> str:
+    """SHA-256, hex, over names and contents."""
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(f"{file.relative_to(folder) if file.is_relative_to(folder) else file.name}\n".encode())
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 24):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _recognised(source: Path) -> str:
+    for name, module in IMPORTERS.items():
+        if cast(Importer, import_module(module)).recognises(source):
+            return name
+    has = ", ".join(sorted(file.name for file in source.iterdir())[:8]) or "nothing"
+    known = ", ".join(IMPORTERS)
+    raise ModelError(f"{source}: no checkpoint that an importer recognises ({known}); it has {has}; say which with --as")
+
+
+def _card(importer: str, source: Path, imported: Imported, source_hash: str, content_hash: str) -> str:
+    manifest, promise = imported.manifest, imported.manifest.contract
+    delay = promise.max_inference_delay_steps
+    continues = f"continues prefixes of up to {delay} steps" if delay else "continues no prefixes"
+    notes = "".join(f"- {note}\n" for note in imported.notes)
+    return f"""---
+license: {imported.licence}
+architecture: {manifest.architecture}
+source: {source.name}
+source_format: {importer}
+source_sha256: {source_hash}
+bundle_sha256: {content_hash}
+---
+# {source.resolve().name}
+
+Imported from a {importer} checkpoint: {", ".join(sorted(file.name for file in imported.files))}. Nothing in it was run.
+
+Architecture: {manifest.architecture}; actions: {", ".join(promise.action_names)}; cameras: {", ".join(promise.cameras) or "none"};
+state: {promise.state_size} columns; {manifest.sampling.num_steps} solver steps; {continues}.
+
+{notes}"""

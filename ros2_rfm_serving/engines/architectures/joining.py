@@ -1,0 +1,43 @@
+"""Images among the words of a prompt, each at the place that one token of it holds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Joined(NamedTuple):
+    """S: tokens of the prompt and of all images, less the places that they take."""
+
+    embedded: Tensor
+    """[B, S, D]"""
+    words: Tensor
+    """[B, S] bool: tokens that are no padding"""
+    images: Tensor
+    """[B, S] bool: tokens that are of images"""
+    which: Tensor
+    """[B, S] int64: of which image, where they are"""
+    patch: Tensor
+    """[B, S] int64: which token of it"""
+
+
+def joined_images(embedded: Tensor, places: Tensor, words: Tensor, images: Tensor) -> Joined:
+    """Image c of a row takes the c-th of its places, and grows there; what is behind it moves back. Shapes alone say the shapes.
+
+    embedded: [B, L, D] of the tokens; places: [B, L] bool, C of them in each row; words: [B, L] bool; images: [B, C, N, D].
+    """
+    (batch, length, _), (_, cameras, count, _) = embedded.shape, images.shape
+    ends = (1 + places * (count - 1)).cumsum(dim=1)
+    positions = torch.arange(length + cameras * (count - 1), device=embedded.device).repeat(batch, 1)
+    source = torch.searchsorted(ends, positions, right=True).clamp(max=length - 1)
+    inside = places.gather(1, source)
+    camera = (places.cumsum(dim=1).gather(1, source) - 1).clamp(min=0, max=cameras - 1)
+    patch = positions - (ends.gather(1, source) - count)
+    patch = patch.clamp(min=0, max=count - 1)
+    flat = (camera * count + patch)[..., None].expand(-1, -1, images.shape[-1])
+    text = embedded.gather(1, source[..., None].expand(-1, -1, embedded.shape[-1]))
+    pictured = images.flatten(1, 2).gather(1, flat)
+    there = words.gather(1, source) & (positions < ends[:, -1:])
+    return Joined(torch.where(inside[..., None], pictured, text), there, inside & there, camera, patch)

@@ -1,0 +1,125 @@
+"""What `config.json` of a bundle says whose `kind` is `architecture`, beside the sizes of its network."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, ValidationError, field_validator
+
+from ros2_rfm_serving.engines.base import Predicts
+
+TOKENIZER = "tokenizer.json"
+"""As the library `tokenizers` writes it."""
+MAX_CAMERAS, MAX_TOKENS, MAX_STEPS = 64, 100_000, 10_000
+"""Beyond any model: a checkpoint that says more would keep a server busy for ever."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Affine(_Part):
+    """normalised = (value - offset) / scale, column by column; value = normalised * scale + offset. Scale 0: normalised is 0."""
+
+    offset: tuple[float, ...] = ()
+    """Empty: 0 and 1 for all"""
+    scale: tuple[NonNegativeFloat, ...] = ()
+    clip: PositiveFloat | None = None
+    """Normalised values are cut to +- this, on their way into the model."""
+    clip_back: PositiveFloat | None = None
+    """And on their way out of it"""
+
+
+class Images(_Part):
+    """From what a robot sends to what a network sees."""
+
+    height_px: int = Field(ge=1)
+    width_px: int = Field(ge=1)
+    fit: Literal["stretch", "pad", "pad_top_left"] = "stretch"
+    """`pad`: the ratio is kept and black added on both sides; `pad_top_left`: before it only"""
+    antialias: bool = True
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.5, 0.5, 0.5)
+    """normalised = (pixel / 255 - mean) / std; black is added before"""
+    crop: float = Field(default=1.0, gt=0, le=1)
+    """Of height and width, what is kept around the middle, before anything else"""
+    whole: bool = False
+    """What resizing gives is cut to whole pixel values"""
+    absent: int = Field(default=0, ge=0, le=MAX_CAMERAS)
+    """Cameras that the network has and no robot: black, after the others, and never attended to"""
+
+
+class Prompt(_Part):
+    template: str = "{instruction}\n"
+    """`{instruction}`, `{state}`: bins of the normalised state"""
+    clean: bool = False
+    """Instructions without surrounding blanks; underscores and line ends become blanks"""
+    bare: bool = False
+    """Instructions in small letters, without what is neither letter, digit, underscore nor blank"""
+    lower: bool = False
+    """Instructions in small letters"""
+    max_tokens: int = Field(ge=1, le=MAX_TOKENS)
+    """Of longer prompts the instruction is cut, and the prompt where nothing stands behind that; shorter ones are padded behind"""
+    pad_token: int = Field(default=0, ge=0)
+    state_bins: int = Field(default=256, ge=2)
+    """Of [-1, 1]"""
+    state_words: int = Field(default=0, ge=0, le=MAX_TOKENS)
+    """Columns of the state in `{state}`, padded with zeros; 0: as many as it has"""
+
+
+class Processing(_Part):
+    """Requests to tensors and back."""
+
+    images: Images
+    prompt: Prompt
+    state: Affine = Affine()
+    action: Affine = Affine()
+
+
+class Sampling(_Part):
+    predicts: Predicts = Predicts.VELOCITY
+    num_steps: int = Field(default=10, ge=1, le=MAX_STEPS)
+    train_steps: int = Field(default=100, ge=1, le=MAX_STEPS)
+    clean_limit: PositiveFloat | None = None
+    noise_scale: float = Field(default=1.0, ge=0)
+    ramp_rate: float = Field(default=0.0, ge=0)
+    """How fast a chunk leaves the one before it (engines/flow/ramp.py); 0: as soon as the delay is over"""
+    noise: Literal["normal", "uniform"] = "normal"
+    """`uniform`: in [-1, 1)"""
+
+
+class Promise(_Part):
+    """Of the contract, what is not in the sizes of the network."""
+
+    action_names: tuple[str, ...] = Field(min_length=1)
+    cameras: tuple[str, ...] = ()
+    state_size: int = Field(default=0, ge=0)
+    control_rate_hz: float = Field(default=0.0, ge=0)
+    max_inference_delay_steps: int = Field(default=0, ge=0)
+    """Longest prefix that it was trained to continue; 0: none"""
+
+    @field_validator("action_names", "cameras")
+    @classmethod
+    def _once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        twice = sorted({name for name in names if names.count(name) > 1 or not name.strip()})
+        if twice:
+            raise ValueError(f"a name for each, none twice, none empty: {', '.join(map(repr, twice))}")
+        return names
+
+
+class Manifest(_Part):
+    """`config.json`. `network` is checked by the architecture's own `config_class`."""
+
+    format: Literal[1] = 1
+    kind: Literal["architecture"] = "architecture"
+    architecture: str
+    network: dict[str, Any]
+    contract: Promise
+    sampling: Sampling
+    processing: Processing
+
+
+def first_of(error: ValidationError) -> str:
+    """Key, what is wrong with it, value."""
+    problem = error.errors()[0]
+    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}, it is {problem['input']!r}"

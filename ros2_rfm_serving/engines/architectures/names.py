@@ -1,0 +1,30 @@
+"""Which class an architecture's name stands for. To add one: its module, a line here, a line in the table of docs/engines.md."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from ros2_rfm_serving.engines.architectures.base import Architecture
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
+
+_HERE = "ros2_rfm_serving.engines.architectures"
+ARCHITECTURES = {
+    "smolvla": f"{_HERE}.smolvla:SmolVla",
+    "pi0": f"{_HERE}.pi:Pi0",
+    "pi05": f"{_HERE}.pi:Pi05",
+    "evo1": f"{_HERE}.evo1:Evo1",
+    "bitvla": f"{_HERE}.bitvla:BitVla",
+    "groot_n1_5": f"{_HERE}.groot_n1_5:GrootN15",
+    "groot_n1_7": f"{_HERE}.groot_n1_7:GrootN17",
+    "groot_n1_6": f"{_HERE}.groot_n1_6:GrootN16",
+}
+
+
+def architecture_of(name: str) -> type[Architecture]:
+    """Raises: `ModelError`; `ImportError` where the extra `architectures` is missing."""
+    if name not in ARCHITECTURES:
+        raise ModelError(f"no architecture is named {name!r}; {did_you_mean(name, list(ARCHITECTURES))}")
+    module, _, attribute = ARCHITECTURES[name].partition(":")
+    found: type[Architecture] = getattr(import_module(module), attribute)
+    return found

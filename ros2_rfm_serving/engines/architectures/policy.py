@@ -1,0 +1,133 @@
+"""Any `Architecture` behind the interface (`SteppedModel`, `Referenced`): the loop, batching and parity need no code of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ros2_rfm_serving.engines.architectures.base import Architecture, Observation
+from ros2_rfm_serving.engines.architectures.manifest import Manifest
+from ros2_rfm_serving.engines.architectures.processor import Processor, Tokenizer
+from ros2_rfm_serving.engines.embedded.options import MAX_BATCH_SIZE, ON_CPU, BundleOptions
+from ros2_rfm_serving.engines.flow.graphs import Tensors, accelerated
+from ros2_rfm_serving.engines.precision import num_bytes, precision_of, quantize, widen
+from ros2_rfm_serving.types import Array, InferenceRequest, ModelContract, OutputKind
+
+
+class ArchitecturePolicy:
+    def __init__(
+        self,
+        contract: ModelContract,
+        manifest: Manifest,
+        network: Architecture,
+        tokenizer: Tokenizer,
+        options: BundleOptions = ON_CPU,
+        saved: Callable[[], Architecture] | None = None,
+    ) -> None:
+        """saved: reads the network as it was saved, for the reference; None: as it is here, copied."""
+        self._manifest, self._network, self._tokenizer = manifest, network, tokenizer
+        self._saved, self._rounds = saved, True
+        if options.quantizes:
+            quantize(network, options.dtype, network.EXACT)
+        elif options.dtype != "float32":
+            network.cast(getattr(torch, options.dtype))
+        network.to(options.device)
+        self.processor = Processor(manifest, network.config, tokenizer, options.device)
+        self._contract = contract
+        self._one_time = not options.fixed_shapes
+        """Where any shape runs: a row of which nothing is fixed has one time, and what follows from it is computed once."""
+        fast = partial(accelerated, compiled=options.compiles)
+        self._perceive = fast(self._context_of, recorded=options.records and network.RECORDS_PERCEPTION)
+        self._velocity = fast(self._velocity_of, recorded=options.records)
+
+    @property
+    def contract(self) -> ModelContract:
+        return self._contract
+
+    @property
+    def max_batch_size(self) -> int:
+        return MAX_BATCH_SIZE
+
+    def perceive(self, requests: Sequence[InferenceRequest]) -> Tensors:
+        return self._perceive(*self.processor.observation(requests))
+
+    def velocity(self, x: Tensor, time: Tensor, context: Tensors) -> Tensor:
+        if self._one_time and torch.equal(time, time[:, :1].expand_as(time)):
+            time = time[:, :1]
+        return self._velocity(x, time, *context)[0]
+
+    def denormalize(self, actions: Array) -> Array:
+        return self.processor.denormalize(actions)
+
+    # --- what `engines/flow/parity.py` asks for ---
+
+    @property
+    def weights_dtype(self) -> torch.dtype:
+        return precision_of(self._network, self._network.dtype)
+
+    @property
+    def weights_bytes(self) -> int:
+        return num_bytes(self._network)
+
+    @property
+    def probe_instruction(self) -> str:
+        return "pick up the red cube"
+
+    def encoded_images(self, requests: Sequence[InferenceRequest]) -> Tensor:
+        return self._network.image_tokens(self.processor.observation(requests).images.to(self._network.dtype))
+
+    @contextmanager
+    def unrounded(self) -> Iterator[None]:
+        """Activations of all bits, its reference's too: what is rounded to 8 bits is whole steps off after the last of 24."""
+        self._rounds = False
+        self._network.round_activations(self._rounds)
+        try:
+            yield
+        finally:
+            self._rounds = True
+            self._network.round_activations(self._rounds)
+
+    def reference(self) -> ArchitecturePolicy:
+        """With the memory of what was saved, and of one tensor in float64."""
+        network = self._as_saved()
+        widen(network)
+        network.computes_in = torch.float64
+        return self._with(network)
+
+    def whole_reference(self) -> ArchitecturePolicy:
+        """All of it in float64: where operations and bytes are counted, nothing is widened in between."""
+        return self._with(self._as_saved().double())
+
+    def _as_saved(self) -> Architecture:
+        return (self._saved() if self._saved else copy.deepcopy(self._network)).cpu()
+
+    def _with(self, network: Architecture) -> ArchitecturePolicy:
+        network.round_activations(self._rounds)
+        return ArchitecturePolicy(self._contract, self._manifest, network, self._tokenizer)
+
+    # --- the network, flat ---
+
+    def _context_of(self, *observation: Tensor) -> Tensors:
+        return self._network.perceive(Observation(*observation))
+
+    def _velocity_of(self, x: Tensor, time: Tensor, *context: Tensor) -> Tensors:
+        return (self._network.velocity(x, time, context).to(x.dtype),)
+
+
+def contract_of(model: str, manifest: Manifest, chunk_length: int, content_hash: str) -> ModelContract:
+    """`content_hash`: of the bundle."""
+    promise, action = manifest.contract, manifest.processing.action
+    return ModelContract(
+        model=model,
+        model_hash=content_hash,
+        output=OutputKind.ACTION_CHUNK,
+        chunk_length=chunk_length,
+        action_mean=action.offset,
+        action_std=action.scale,
+        **promise.model_dump(),
+    )

@@ -1,0 +1,155 @@
+"""Requests to an architecture's tensors, and its actions back to robot space. Times and statistics in float32."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ros2_rfm_serving.engines.architectures.base import ArchitectureConfig, Observation
+from ros2_rfm_serving.engines.architectures.manifest import Affine, Images, Manifest, Prompt
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.types import Array, EncodedImage, Image, InferenceRequest
+
+
+class Encoding(Protocol):
+    ids: list[int]
+
+
+class Tokenizer(Protocol):
+    """Of the library `tokenizers`."""
+
+    def encode(self, sequence: str) -> Encoding: ...
+
+
+class Processor:
+    """Of one bundle: the same instruction and state give the same tokens, whoever else is in the batch."""
+
+    def __init__(self, manifest: Manifest, config: ArchitectureConfig, tokenizer: Tokenizer, device: str) -> None:
+        processing, contract = manifest.processing, manifest.contract
+        self._images, self._prompt, self._device = processing.images, processing.prompt, device
+        self._tokenizer, self._cameras = tokenizer, contract.cameras
+        self._state_columns, self._vocabulary = config.state_columns, config.vocabulary or math.inf
+        self._state = _Line(processing.state, contract.state_size, "processing.state")
+        self._action = _Line(processing.action, len(contract.action_names), "processing.action")
+
+    @property
+    def action_mean(self) -> Array:
+        """[A], robot space: where 0 in model space is"""
+        return self._action.offset
+
+    @property
+    def action_std(self) -> Array:
+        return self._action.scale
+
+    def observation(self, requests: Sequence[InferenceRequest]) -> Observation:
+        states = np.stack([self._state.normalized(request.state) for request in requests])
+        rows = [self._tokens(request.instruction, state) for request, state in zip(requests, states, strict=True)]
+        tokens = torch.full((len(rows), self._prompt.max_tokens), self._prompt.pad_token)
+        words = torch.zeros(tokens.shape, dtype=torch.bool)
+        for i, row in enumerate(rows):
+            tokens[i, : len(row)], words[i, : len(row)] = torch.tensor(row), True
+        absent = self._images.absent
+        seen = torch.tensor([True] * len(self._cameras) + [False] * absent).expand(len(rows), -1)
+        padded = F.pad(torch.from_numpy(states), (0, self._state_columns - states.shape[1]))
+        parts = (self._pixels(requests), seen, tokens, words, padded)
+        return Observation(*(part.to(self._device) for part in parts))
+
+    def denormalize(self, actions: Array) -> Array:
+        """[..., A]"""
+        return self._action.denormalized(actions)
+
+    def _tokens(self, instruction: str, state: Array) -> list[int]:
+        text = instruction.strip().replace("_", " ").replace("\n", " ") if self._prompt.clean else instruction
+        text = re.sub(r"[^\w\s]", "", text.lower()) if self._prompt.bare else text
+        text = text.lower() if self._prompt.lower else text
+        shown = np.pad(state, (0, max(0, self._prompt.state_words - len(state))))
+        bins = " ".join(map(str, binned(shown, self._prompt))) if "{state}" in self._prompt.template else ""
+        text = text.removesuffix("\n")  # where a prompt ends its lines, it does so itself
+        template = self._prompt.template.replace("{state}", bins)
+        known, most = self._known(template, text), self._prompt.max_tokens
+        if len(known) > most and template.partition("{instruction}")[2].strip():
+            known = self._known(template, self._shortened(template, text))
+        return known[:most]
+
+    def _known(self, template: str, text: str) -> list[int]:
+        return [id for id in self._tokenizer.encode(template.replace("{instruction}", text)).ids if id < self._vocabulary]
+
+    def _shortened(self, template: str, text: str) -> str:
+        """As many of its words as leave room for what stands behind them: the state, and whose turn it is to speak."""
+        words = text.split()
+        fits = bisect(
+            range(1, len(words) + 1), self._prompt.max_tokens, key=lambda n: len(self._known(template, " ".join(words[:n])))
+        )
+        return " ".join(words[:fits])
+
+    def _pixels(self, requests: Sequence[InferenceRequest]) -> Tensor:
+        geometry = self._images
+        shape = (len(requests), len(self._cameras) + geometry.absent, 3, geometry.height_px, geometry.width_px)
+        batch = torch.zeros(shape)
+        for row, request in zip(batch, requests, strict=True):
+            for own, camera in zip(row, self._cameras, strict=False):  # behind them are those that are absent
+                image = request.images[camera]
+                assert not isinstance(image, EncodedImage)  # this engine does not take them
+                own.copy_(fitted(image, geometry))
+        mean, std = (torch.tensor(values)[:, None, None] for values in (geometry.mean, geometry.std))
+        return (batch - mean) / std
+
+
+class _Line:
+    """`Affine`, of so many columns."""
+
+    def __init__(self, affine: Affine, columns: int, key: str) -> None:
+        for name, values in (("offset", affine.offset), ("scale", affine.scale)):
+            if values and len(values) != columns:
+                raise ModelError(f"config.json: {key}.{name} has {len(values)} numbers for {columns} columns")
+        self.offset = np.array(affine.offset or [0.0] * columns, np.float32)
+        self.scale = np.array(affine.scale or [1.0] * columns, np.float32)
+        self._clip, self._clip_back = affine.clip, affine.clip_back
+
+    def normalized(self, values: Array) -> Array:
+        normal: Array = np.divide(values - self.offset, self.scale, out=np.zeros_like(self.scale), where=self.scale != 0)
+        return normal if self._clip is None else normal.clip(-self._clip, self._clip)
+
+    def denormalized(self, normal: Array) -> Array:
+        kept = normal if self._clip_back is None else normal.clip(-self._clip_back, self._clip_back)
+        values: Array = kept * self.scale + self.offset
+        return values
+
+
+def binned(state: Array, prompt: Prompt) -> list[int]:
+    """Which of the bins of [-1, 1] each column is in; -1 below the first."""
+    edges = np.linspace(-1, 1, prompt.state_bins + 1)[:-1]
+    return [int(bin) for bin in np.digitize(state, edges) - 1]
+
+
+def fitted(image: Image, geometry: Images) -> Tensor:
+    """[H, W, 3] uint8 -> [3, height, width] in [0, 1]"""
+    pixels = torch.from_numpy(np.require(image, requirements="W")).permute(2, 0, 1).float() / 255
+    pixels = cropped(pixels, geometry.crop)
+    height, width = pixels.shape[1:]
+    size = (geometry.height_px, geometry.width_px)
+    if geometry.fit != "stretch":
+        ratio = max(width / size[1], height / size[0])
+        size = (max(1, int(height / ratio)), max(1, int(width / ratio)))
+    if (height, width) != size:
+        resized = F.interpolate(pixels[None], size, mode="bilinear", antialias=geometry.antialias, align_corners=False)
+        pixels = resized[0].clamp(0, 1)
+    pixels = (pixels * 255).floor() / 255 if geometry.whole else pixels
+    rest = (geometry.height_px - size[0], geometry.width_px - size[1])
+    before = rest if geometry.fit == "pad_top_left" else (rest[0] // 2, rest[1] // 2)
+    return F.pad(pixels, (before[1], rest[1] - before[1], before[0], rest[0] - before[0]))
+
+
+def cropped(pixels: Tensor, share: float) -> Tensor:
+    """[3, H, W], its middle."""
+    (height, width), kept = pixels.shape[1:], [max(1, int(size * share)) for size in pixels.shape[1:]]
+    top, left = round((height - kept[0]) / 2.0), round((width - kept[1]) / 2.0)
+    return pixels[:, top : top + kept[0], left : left + kept[1]]

@@ -1,0 +1,42 @@
+"""Which robot asks over which connection: a server that knows a robot by its connection keeps knowing it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Generic, TypeVar
+
+Place = TypeVar("Place", bound=Hashable)
+
+
+class Seats(Generic[Place]):
+    """Not thread-safe."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._order = list(places)
+        """The one that was longest unused first."""
+        self._holders: dict[Place, Hashable] = {}
+
+    def take(self, holders: Sequence[Hashable]) -> list[Place]:
+        """One each, in their order: everybody's own, and for newcomers those that were longest unused, empty ones first.
+
+        At most as many holders as there are places. A holder that is there twice has two places, one of them its own.
+        """
+        theirs = {holder: place for place, holder in self._holders.items()}
+        taken: dict[int, Place] = {}
+        for i, holder in enumerate(holders):
+            if (own := theirs.pop(holder, None)) is not None:
+                taken[i] = own
+        used = set(taken.values())
+        left = sorted((place for place in self._order if place not in used), key=lambda place: place in self._holders)
+        for i in range(len(holders)):
+            if i not in taken:
+                taken[i] = left.pop(0)
+        for i, place in taken.items():
+            self._holders[place] = holders[i]
+            self._order.remove(place)
+            self._order.append(place)
+        return [taken[i] for i in range(len(holders))]
+
+    def leave(self, holder: Hashable) -> None:
+        """It does not come back."""
+        self._holders = {place: who for place, who in self._holders.items() if who != holder}
