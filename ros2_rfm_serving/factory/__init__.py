@@ -1,7 +1,7 @@
 """What the user declares: the factory descriptor and the model catalogue."""
 
 from ros2_rfm_serving.factory.catalogue import Catalogue, CatalogueEntry
-from ros2_rfm_serving.factory.descriptor import Component, Factory, Robot, Task, WorldKind
+from ros2_rfm_serving.factory.descriptor import Component, Factory, Robot, Task
 from ros2_rfm_serving.factory.reading import load_factory, parse_factory
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "Factory",
     "Robot",
     "Task",
-    "WorldKind",
     "load_factory",
     "parse_factory",
 ]

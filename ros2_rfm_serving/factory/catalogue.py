@@ -13,6 +13,8 @@ from ros2_rfm_serving.factory import yaml_source
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.profiles.service import ContinuousService, FixedService, ServiceLaw, SteppedService, Wave
 
+AT_START = "at_start"
+
 
 class Steps(BaseModel):
     """What of the fixed law of an action model is perception; the rest of it is solver steps, all alike. So both laws of the model
@@ -142,7 +144,10 @@ class CatalogueEntry(BaseModel):
     options: dict[str, Any] = {}
     """Of the engine, which checks them."""
     bundle: str = ""
-    """Folder below models/, for `bundle`."""
+    """Folder for `bundle`: beside the catalogue, or below models/."""
+    parity: Literal["on_request", "at_start"] = "on_request"
+    """`at_start`: its servers hold it against its reference, block by block, and do not serve it when it is further off than it may
+    be; `on_request`: `rfm parity` does."""
     output: str = Field(default="action_chunk", pattern="^(action_chunk|judgement|plan)$")
     action_names: tuple[str, ...] = ()
     """Of an emulated action model."""
@@ -183,4 +188,11 @@ class Catalogue(BaseModel):
     @staticmethod
     def load(file: Path) -> Catalogue:
         source = yaml_source.read(file)
-        return source.validate(Catalogue, (), source.data)
+        catalogue = source.validate(Catalogue, (), source.data)
+        return catalogue.model_copy(update={"models": {name: _beside(file, entry) for name, entry in catalogue.models.items()}})
+
+
+def _beside(file: Path, entry: CatalogueEntry) -> CatalogueEntry:
+    """A bundle that lies beside the catalogue, by its whole path."""
+    folder = file.resolve().parent / entry.bundle
+    return entry.model_copy(update={"bundle": str(folder)}) if entry.bundle and folder.is_dir() else entry

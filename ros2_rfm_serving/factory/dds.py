@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters
+from ros2_rfm_serving.factory.nodes import WORLD_EXECUTABLES, NodeSpec, merged_parameters
 
 SEGMENT_BYTES = 512 * 1024
 """Of shared memory per process, as Fast DDS comes: a best-effort message for which there is no room is lost without a word."""
@@ -47,7 +47,7 @@ def _robots(nodes: Sequence[NodeSpec]) -> list[tuple[Mapping[str, Any], int]]:
     worlds = {
         node.namespace: node.parameters.get("image_size_px", WORLD_IMAGE_SIZE_PX)
         for node in nodes
-        if node.executable == "metaworld_robot_node"
+        if node.executable in WORLD_EXECUTABLES
     }
     robots = [(node.namespace, merged_parameters(node)) for node in nodes if node.executable == "robot_node"]
     return [(one, min(worlds.get(name, 2048), one.get("max_image_size_px", IMAGE_SIZE_PX))) for name, one in robots]

@@ -1,6 +1,6 @@
 """The factory descriptor: ROSA §3.3, Fig. 3, as it is printed, plus optional keys of ours.
 
-server_cluster:  {num_servers, gpu_type}; ours: a list of such groups, dispatch, batching, refetch_after_ms, overflow
+server_cluster:  {num_servers, gpu_type}; ours: a list of such groups, dispatch, batching, refetch_after_ms, overflow, parity
 robot_fleet:     [{task, num_robots}, ...]; ours: network
 standby:         ours: servers kept warm, outside the normal routes
 planning:        ours: how cautious a plan is
@@ -20,7 +20,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.discovery import Discovery
-from ros2_rfm_serving.factory.hosts import MOST_NETWORK_MS, Host, Seat, Wish, seats
+from ros2_rfm_serving.factory.hosts import MOST_NETWORK_MS, MOST_OBSERVATION_KB, Host, Seat, Wish, seats
 from ros2_rfm_serving.factory.section import Section
 from ros2_rfm_serving.types import MAX_ALPHA, MAX_STAGES, MONITOR, SAFETY, SYSTEM1, SYSTEM2, Fallback, contracts
 
@@ -38,7 +38,12 @@ SLO_MARGIN = 0.0
 """Unless it is declared."""
 CLUSTER, FLEET, STANDBY, PLANNING, HOSTS, DISCOVERY = "server_cluster", "robot_fleet", "standby", "planning", "hosts", "discovery"
 """Sections of the file; every other one is a task."""
+METAWORLD = "metaworld"
+SIMULATORS = "ros2_rfm_serving.worlds"
+"""Group of the entry points with which other packages add simulators."""
 SIMULATED_TASKS = ("reach", "push", "pick-place", "door-open", "visit-then-push")
+"""Of Meta-World."""
+METAWORLD_ROBOT = "metaworld_arm.yaml"
 
 
 class Overflow(Section):
@@ -62,6 +67,9 @@ class ServerCluster(Section):
     refetch_after_ms: float = Field(default=0.0, ge=0)
     """An observation that would be older when it is used is asked for again if that costs nothing; 0: never. Ours."""
     overflow: Overflow | None = None
+    parity: Literal["on_request", "at_start"] = "on_request"
+    """`at_start`: each model is held against its reference before it is served, and not served when a block is further off than it
+    may be; `on_request`: those alone of which the catalogue says so. Ours."""
     gpu_type: Annotated[str, BeforeValidator(str)] = Field(min_length=1)
     hosts: tuple[str, ...] = ()
     """Machines that its servers may run on; empty: any that has such GPUs. Ours."""
@@ -88,6 +96,8 @@ class Planning(Section):
     slo_margin: float = Field(default=SLO_MARGIN, ge=0, le=0.5)
     """Share of every SLO that no prediction may use up: taken off first, before the network's part. Why none is the default:
     docs/scheduler.md."""
+    link_share: float = Field(default=0.9, ge=0.05, le=1)
+    """Of a host's `bandwidth_mbit_s`, each way, that no plan asks for more than."""
 
 
 class Network(Section):
@@ -97,6 +107,15 @@ class Network(Section):
     """At best."""
     jitter_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
     """Mean of what is added to it: half of it each way, exponentially distributed."""
+    observation_kb: float = Field(default=0.0, ge=0, le=MOST_OBSERVATION_KB)
+    """Of each robot, on the wire: what hosts with a `bandwidth_mbit_s` have to take. 0: not known."""
+    reply_kb: float = Field(default=0.0, ge=0, le=MOST_OBSERVATION_KB)
+    """Of the answer to one, on the wire, the other way. 0: not known."""
+
+    @property
+    def request_kb(self) -> float:
+        """There and back."""
+        return self.observation_kb + self.reply_kb
 
     @property
     def mean_s(self) -> float:
@@ -226,10 +245,6 @@ class ActionRateFloor(Section):
         return self
 
 
-class WorldKind(enum.Enum):
-    METAWORLD = "metaworld"
-
-
 class Interface(enum.Enum):
     """How a simulated robot shows itself on the graph."""
 
@@ -242,7 +257,8 @@ class Interface(enum.Enum):
 class World(Section):
     """A simulated robot that `rfm up` starts with the task's robots. Ours; without it, real robots are expected."""
 
-    simulator: WorldKind
+    simulator: Annotated[str, Field(min_length=1)]
+    """`metaworld`, an entry point of other packages, or `package.module:function` (`worlds/registry.py`)."""
     task: str
     control_rate_hz: float = Field(default=CONTROL_RATE_HZ, ge=0.1, le=1000)
     camera_rate_hz: float = Field(default=5.0, ge=0.01, le=200)
@@ -267,7 +283,7 @@ class Task(Section):
     percentile: float = Field(default=99.0, ge=50, le=99)
     """Of every `slo_ms` of the task."""
     world: World | None = None
-    robot: str = "metaworld_arm.yaml"
+    robot: str = METAWORLD_ROBOT
     """ROS parameters of the robot node: in config/robots, or a path relative to the descriptor, which it may not contradict."""
     image_size_px: tuple[Pixels, Pixels] | None = None
     """Width and height of the images that its robots send; None: 640 x 480, of simulated robots 96 x 96. Ours."""
@@ -410,18 +426,34 @@ class Factory(Section):
         hosts = {server: seat.host for server, seat in self.seats.items()} if len(self.hosts) > 1 else {}
         return hosts if len(set(hosts.values())) > 1 else {}
 
+    @property
+    def round_trips_s(self) -> dict[str, float]:
+        """Server -> round trip to its host, of the largest observation; empty where all of them are equally far."""
+        most_kb = max((entry.network.request_kb for entry in self.robot_fleet), default=0.0)
+        seated = {server: self.hosts[seat.host] for server, seat in self.seats.items()} if self.hosts else {}
+        found = {server: host.round_trip_with_ms(most_kb) / 1e3 for server, host in seated.items()}
+        return found if len(set(found.values())) > 1 else {}
+
     def with_round_trips(self) -> Factory:
         """With the longest round trip to a host that serves, added to what each task declares. Measured ones replace the sum."""
-        far_ms = max((self.hosts[seat.host].round_trip_ms for seat in self.seats.values()), default=0.0)
-        if not far_ms:
-            return self
+        serving = [self.hosts[seat.host] for seat in self.seats.values()]
 
         def farther(entry: FleetEntry) -> FleetEntry:
-            return entry.model_copy(
-                update={"network": entry.network.model_copy(update={"round_trip_ms": entry.network.round_trip_ms + far_ms})}
-            )
+            own = entry.network
+            far_ms = max((host.round_trip_with_ms(own.request_kb) for host in serving), default=0.0)
+            return entry.model_copy(update={"network": own.model_copy(update={"round_trip_ms": own.round_trip_ms + far_ms})})
 
-        return self.model_copy(update={"robot_fleet": tuple(map(farther, self.robot_fleet))})
+        return self.model_copy(update={"robot_fleet": tuple(map(farther, self.robot_fleet))}) if serving else self
+
+    def on_one_machine(self) -> Factory:
+        """Where all of it is started together: nobody needs Zenoh to reach anybody."""
+        hosts = {name: host.model_copy(update={"zenoh": False}) for name, host in self.hosts.items()}
+        return self.model_copy(update={"hosts": hosts})
+
+    @property
+    def zenoh_hosts(self) -> tuple[str, ...]:
+        """Whose robots are on Zenoh."""
+        return tuple(name for name, host in self.hosts.items() if host.zenoh)
 
     @property
     def scheduler_host(self) -> str:

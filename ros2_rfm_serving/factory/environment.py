@@ -44,10 +44,13 @@ def discovery_environment(factory: Factory, host: str = "") -> dict[str, str]:
         return domain
     if host != ELSEWHERE:
         host_named(factory, host)
+    if host in factory.zenoh_hosts:
+        return {**domain, RANGE: "LOCALHOST", PEERS: "", SERVERS: "", SUPER_CLIENT: ""}
     if discovery.mode is Mode.MULTICAST:
         return {**domain, RANGE: "SUBNET", PEERS: "", SERVERS: "", SUPER_CLIENT: ""}
     if discovery.mode is Mode.PEERS:
-        others = [*(str(other.address) for name, other in factory.hosts.items() if name != host), *map(str, discovery.peers)]
+        others = [str(other.address) for name, other in factory.hosts.items() if name != host and not other.zenoh]
+        others += map(str, discovery.peers)
         return {**domain, RANGE: "LOCALHOST", PEERS: ";".join(others), SERVERS: "", SUPER_CLIENT: ""}
     return {**domain, RANGE: "SYSTEM_DEFAULT", PEERS: "", SERVERS: ";".join(server_addresses(factory)), SUPER_CLIENT: "TRUE"}
 

@@ -1,6 +1,6 @@
 """The machines of a factory: where each of its processes runs, and on which GPU (ROSA §3.5; Remote-RTC §6). Ours.
 
-hosts: {<name>: {address, gpus, robots, round_trip_ms, jitter_ms}, ...}
+hosts: {<name>: {address, gpus, robots, scheduler, round_trip_ms, bandwidth_mbit_s, zenoh}, ...}
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ros2_rfm_serving.factory.section import Section
 NO_DEVICE = frozenset({"CPU", "EMULATED"})
 """GPU types that are none: nothing is to be chosen for their servers."""
 MOST_NETWORK_MS = 60_000.0
+MOST_OBSERVATION_KB = 64_000.0
 MOST_GPUS = 1024
 DEVICE = re.compile(r"\d{1,4}|(GPU|MIG)-[\w/-]+", re.ASCII)
 
@@ -44,7 +45,7 @@ def _number_or_devices(value: object) -> int | tuple[str, ...]:
             return value
         raise ValueError(f"must be from 1 to {MOST_GPUS}: leave out a type that is not there")
     if isinstance(value, (list, tuple)) and value and all(DEVICE.fullmatch(str(device)) for device in value):
-        return tuple(str(device) for device in value)
+        return tuple(str(int(device)) if str(device).isdecimal() else str(device) for device in value)  # 00 is 0 to CUDA
     raise ValueError("is neither a number of GPUs nor a list of devices as CUDA_VISIBLE_DEVICES has them ([0, 2] or [GPU-8a5...])")
 
 
@@ -65,7 +66,21 @@ class Host(Section):
     """Scheduler and foreman run here; where no host says so: on the first."""
     round_trip_ms: float = Field(default=0.0, ge=0, le=MOST_NETWORK_MS)
     """Between the robots and this host, on top of their `network` in `robot_fleet`. A plan may put any robot on any host: it
-    reckons with the longest one, until round trips are measured."""
+    reckons with the longest one, until round trips are measured, and puts what robots wait for on the nearest hosts."""
+
+    bandwidth_mbit_s: float | None = Field(default=None, ge=0.1, le=1e6)
+    """Of its link, each way, for what robots and servers say to each other. None: as much as they do."""
+    zenoh: bool = False
+    """Its robots speak with the factory over Zenoh alone, through the router on the scheduler's host; on DDS nobody beyond this
+    machine hears them."""
+
+    @model_validator(mode="after")
+    def _robots_alone(self) -> Host:
+        if self.zenoh and (self.gpus or self.scheduler):
+            raise ValueError("with `zenoh: true` it has robots alone: `gpus` and `scheduler` belong to hosts on DDS")
+        if self.zenoh and not self.robots:
+            raise ValueError("with `zenoh: true` it names the tasks whose robots it has, `robots: [...]`")
+        return self
 
     @model_validator(mode="after")
     def _every_device_once(self) -> Host:
@@ -76,6 +91,10 @@ class Host(Section):
         if named and counted:
             raise ValueError(f"some types list their devices, {counted[0]!r} says how many: which are those? List them as well")
         return self
+
+    def round_trip_with_ms(self, request_kb: float) -> float:
+        """Of a request with so much in it and in its answer."""
+        return self.round_trip_ms + (8.0 * request_kb / self.bandwidth_mbit_s if self.bandwidth_mbit_s else 0.0)
 
     def num_gpus(self, gpu_type: str) -> int:
         devices = self.gpus.get(gpu_type, 0)

@@ -12,10 +12,15 @@ from typing import Any
 import yaml
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.descriptor import CONTROL_RATE_HZ, Factory, Robot
+from ros2_rfm_serving.factory.descriptor import CONTROL_RATE_HZ, METAWORLD, Factory, Robot, World
 from ros2_rfm_serving.factory.robot_file import RobotFile
 from ros2_rfm_serving.factory.settings import ServerSettings, robot_settings, settings_of
 from ros2_rfm_serving.types import Horizon, Pipelining
+
+WORLD_EXECUTABLES = ("metaworld_robot_node", "simulated_robot_node")
+"""Of simulated robots: Meta-World's, around which things may be staged, and all others'."""
+ZENOH_PORT = 7447
+"""Of the factory's router."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +61,6 @@ def node_list(
     """
     common = {"fleet_namespace": fleet_namespace} if fleet_namespace else {}
     folder = {"profiles_folder": str(profiles.resolve())} if profiles else {}
-    origin = {"descriptor": factory.fingerprint} if factory.fingerprint else {}
     nodes = [
         NodeSpec(
             name="scheduler",
@@ -66,29 +70,64 @@ def node_list(
             host=factory.scheduler_host,
         )
     ]
+    nodes += _server_nodes(factory, {**folder, **common})
+    nodes += _zenoh_nodes(factory, common)
+    for robot in factory.robots:
+        nodes += _robot_nodes(factory, robot, config_folder, common)
+    if work is not None:
+        nodes += _foremen(factory, {**work, **common})
+    for name, count in Counter(node.name for node in nodes).items():
+        if count > 1:
+            raise ConfigurationError(f"two processes would be named {name!r}", file=factory.file, fix="rename the task")
+    return nodes
+
+
+def _server_nodes(factory: Factory, common: dict[str, Any]) -> list[NodeSpec]:
+    origin = {"descriptor": factory.fingerprint} if factory.fingerprint else {}
     seats = factory.seats
-    nodes += [
+    return [
         NodeSpec(
             name=server,
             executable="model_server_node",
             namespace=f"rfm/servers/{server}",
-            parameters={"server": server, **_server_parameters(settings), **folder, **origin, **common},
+            parameters={"server": server, **_server_parameters(settings), **origin, **common},
             host=seats[server].host if server in seats else "",
             device=seats[server].device if server in seats else "",
         )
         for server, settings in settings_of(factory).servers.items()
     ]
+
+
+def _zenoh_nodes(factory: Factory, common: dict[str, Any]) -> list[NodeSpec]:
+    """None where no host's robots are on Zenoh."""
+    if not factory.zenoh_hosts:
+        return []
+    host, parameters = factory.scheduler_host, {"router": zenoh_router(factory), **common}
+    router = NodeSpec(name="router", executable="zenoh_router_node", namespace="rfm", host=host)
+    return [router, NodeSpec(name="door", executable="zenoh_door_node", namespace="rfm", parameters=parameters, host=host)]
+
+
+def zenoh_router(factory: Factory) -> str:
+    """Where it listens."""
+    return f"tcp/{factory.hosts[factory.scheduler_host].address}:{ZENOH_PORT}"
+
+
+def _foremen(factory: Factory, parameters: dict[str, Any]) -> list[NodeSpec]:
+    """One for all who hear each other on DDS: beside the scheduler, and on each host whose robots are on Zenoh."""
+    robots: dict[str, list[str]] = {}
     for robot in factory.robots:
-        nodes += _robot_nodes(factory, robot, config_folder, common)
-    if work is not None:
-        robots = [robot.name for robot in factory.robots]
-        foreman = {"robots": robots, **work, **common}
-        host = factory.scheduler_host
-        nodes.append(NodeSpec(name="foreman", executable="foreman_node", namespace="rfm", parameters=foreman, host=host))
-    for name, count in Counter(node.name for node in nodes).items():
-        if count > 1:
-            raise ConfigurationError(f"two processes would be named {name!r}", file=factory.file, fix="rename the task")
-    return nodes
+        host = factory.host_of(robot.task)
+        robots.setdefault(host if host in factory.zenoh_hosts else factory.scheduler_host, []).append(robot.name)
+    return [
+        NodeSpec(
+            name=f"foreman_{host}" if host in factory.zenoh_hosts else "foreman",
+            executable="foreman_node",
+            namespace="rfm",
+            parameters={"robots": names, **parameters},
+            host=host,
+        )
+        for host, names in robots.items()
+    ]
 
 
 def robot_nodes(
@@ -110,37 +149,50 @@ def robot_nodes(
 def _robot_nodes(factory: Factory, robot: Robot, config_folder: Path, common: dict[str, Any]) -> list[NodeSpec]:
     task, host = factory.tasks[robot.task], factory.host_of(robot.task)
     origin = {"descriptor": factory.fingerprint} if factory.fingerprint else {}
+    across = {"zenoh_router": zenoh_router(factory)} if host in factory.zenoh_hosts else {}
     file = params_file(factory, robot.task, config_folder)
     nodes = [
         NodeSpec(
             name=robot.name,
             executable="robot_node",
             namespace=robot.name,
-            parameters={"robot": robot.name, "task": robot.task, **robot_parameters(factory, robot.task, file), **origin, **common},
+            parameters={
+                "robot": robot.name,
+                "task": robot.task,
+                **robot_parameters(factory, robot.task, file),
+                **origin,
+                **across,
+                **common,
+            },
             params_file=str(file),
             host=host,
         )
     ]
     if task.world:
-        world = {
-            "robot": robot.name,
-            "task": task.world.task,
-            "seed": task.world.seed + 10_000 * robot.index,
-            "control_rate_hz": task.world.control_rate_hz,
-            "camera_rate_hz": task.world.camera_rate_hz,
-            "interface": task.world.interface.value,
-            "image_size_px": max(task.image_size),
-        }
-        node = NodeSpec(
-            name=f"{robot.name}_world",
-            executable="metaworld_robot_node",
-            namespace=robot.name,
-            parameters={**world, **common},
-            simulated=True,
-            host=host,
-        )
-        nodes.insert(0, node)  # the robot is there before who drives it
+        nodes.insert(0, _world_node(task.world, robot, max(task.image_size), host, common))  # there before who drives it
     return nodes
+
+
+def _world_node(world: World, robot: Robot, image_size_px: int, host: str, common: dict[str, Any]) -> NodeSpec:
+    parameters = {
+        "robot": robot.name,
+        "task": world.task,
+        "seed": world.seed + 10_000 * robot.index,
+        "control_rate_hz": world.control_rate_hz,
+        "camera_rate_hz": world.camera_rate_hz,
+        "image_size_px": image_size_px,
+    }
+    executable, own = WORLD_EXECUTABLES[0], {"interface": world.interface.value}
+    if world.simulator != METAWORLD:
+        executable, own = WORLD_EXECUTABLES[1], {"simulator": world.simulator}
+    return NodeSpec(
+        name=f"{robot.name}_world",
+        executable=executable,
+        namespace=robot.name,
+        parameters={**parameters, **own, **common},
+        simulated=True,
+        host=host,
+    )
 
 
 def _server_parameters(settings: ServerSettings) -> dict[str, Any]:
@@ -148,6 +200,7 @@ def _server_parameters(settings: ServerSettings) -> dict[str, Any]:
         "dispatch": settings.dispatch,
         "batching": settings.batching,
         "refetch_after_s": settings.refetch_after_s if settings.refetch_after_s < math.inf else 0.0,
+        "check_parity": settings.check_parity,
         "image_width_px": settings.image_size_px[0],
         "image_height_px": settings.image_size_px[1],
     }

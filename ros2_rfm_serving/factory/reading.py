@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from ros2_rfm_serving.factory import yaml_source
@@ -17,17 +18,21 @@ from ros2_rfm_serving.factory.descriptor import (
     FLEET,
     HOSTS,
     LAST_RESORTS,
+    METAWORLD,
+    METAWORLD_ROBOT,
     PLANNING,
     SIMULATED_TASKS,
+    SIMULATORS,
     STANDBY,
     Component,
     Factory,
     FleetEntry,
+    Interface,
     Planning,
     ServerCluster,
     Standby,
     Task,
-    WorldKind,
+    World,
 )
 from ros2_rfm_serving.factory.reading_hosts import check_located, read_discovery, read_hosts
 from ros2_rfm_serving.factory.yaml_source import YamlSource, did_you_mean
@@ -161,13 +166,28 @@ def _check_last_resorts(source: YamlSource, name: str, task: Task) -> None:
 
 def _check_world(source: YamlSource, name: str, task: Task) -> None:
     """What the simulator has, and what its cameras send."""
-    if not (task.world and task.world.simulator is WorldKind.METAWORLD):
+    if task.world is None:
         return
-    if task.world.task not in SIMULATED_TASKS:
+    if task.world.simulator != METAWORLD:
+        _check_other_world(source, name, task, task.world)
+    elif task.world.task not in SIMULATED_TASKS:
         raise source.error((name, "world", "task"), f"no task {task.world.task!r}", did_you_mean(task.world.task, SIMULATED_TASKS))
     if len(set(task.image_size)) > 1:
         fix = "its cameras are square: give the same number twice"
         raise source.error((name, "image_size_px"), f"a simulated robot does not send {list(task.image_size)}", fix)
+
+
+def _check_other_world(source: YamlSource, name: str, task: Task, world: World) -> None:
+    """What its tasks are its node knows, where it is installed."""
+    known = [METAWORLD, *(entry.name for entry in entry_points(group=SIMULATORS))]
+    if ":" not in world.simulator and world.simulator not in known:
+        fix = f"{did_you_mean(world.simulator, known)}, or `package.module:function` (docs/worlds.md)"
+        raise source.error((name, "world", "simulator"), f"no simulator is named {world.simulator!r}", fix)
+    if world.interface is not Interface.NATIVE:
+        raise source.error((name, "world", "interface"), "only Meta-World's arms pretend to be foreign", "leave it out")
+    if task.robot == METAWORLD_ROBOT:
+        fix = "write `robot:`, a file beside this one (docs/integrate.md)"
+        raise source.error((name, "world"), f"{METAWORLD_ROBOT} does not describe a robot of {world.simulator!r}", fix)
 
 
 def _check_pipelining(source: YamlSource, cluster: tuple[ServerCluster, ...], tasks: Mapping[str, Task]) -> None:

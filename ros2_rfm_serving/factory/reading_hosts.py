@@ -32,6 +32,9 @@ def read_hosts(source: YamlSource, tasks: Iterable[str]) -> dict[str, Host]:
     if len(schedulers := [name for name, host in hosts.items() if host.scheduler]) > 1:
         fix = f"it runs on {schedulers[0]!r} already: say so of one host"
         raise source.error((HOSTS, schedulers[1], "scheduler"), "a factory has one scheduler", fix)
+    if not schedulers and (first := next(iter(hosts))) and hosts[first].zenoh:
+        fix = "write another host first, or `scheduler: true` in it"
+        raise source.error((HOSTS, first, "zenoh"), "the scheduler runs on the first host, and is on DDS", fix)
     return hosts
 
 

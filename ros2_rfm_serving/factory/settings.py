@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.factory.descriptor import ExecutionMode, Factory, Overflow, ServerCluster, Task
+from ros2_rfm_serving.factory.catalogue import AT_START
+from ros2_rfm_serving.factory.descriptor import CONTROL_RATE_HZ, ExecutionMode, Factory, Overflow, ServerCluster, Task
 from ros2_rfm_serving.types import SYSTEM1, Fallback, Horizon, Pipelining, Placement
 
+ASYNC_STEPS = 8
+"""Control steps of what an asynchronous robot executes of one chunk: the grain at which it can overlap."""
 WHOLE = 0.01
 """Share by which an action period may differ from a whole number of control steps."""
 
@@ -52,6 +55,14 @@ class RobotSettings:
     max_image_size_px: int
     """To which its images are made smaller; 0: the robot's own file says."""
 
+    @property
+    def virtual_steps(self) -> int:
+        """Of the action period, where no robot file says how long a control step takes: control steps where a server counts them,
+        else as few as do."""
+        if self.horizon.policy:
+            return self.execution_horizon(self.control_rate_hz or CONTROL_RATE_HZ)
+        return 1 if self.synchronous else ASYNC_STEPS
+
     def execution_horizon(self, step_rate_hz: float) -> int:
         """Steps that are executed of one chunk. Raises: `ConfigurationError` where the action period is no whole number of them."""
         exact = self.action_period_s * step_rate_hz
@@ -75,6 +86,7 @@ class ServerSettings:
     refetch_after_s: float
     """inf: never."""
     overflow: Overflow | None
+    check_parity: bool
     image_size_px: tuple[int, int]
     """Width and height of the largest images that any robot of the factory sends: any task may come here."""
 
@@ -145,5 +157,6 @@ def server_settings(group: ServerCluster, image_size_px: tuple[int, int]) -> Ser
         batching=group.batching,
         refetch_after_s=group.refetch_after_ms / 1e3 or math.inf,
         overflow=group.overflow,
+        check_parity=group.parity == AT_START,
         image_size_px=image_size_px,
     )

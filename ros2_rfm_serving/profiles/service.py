@@ -11,7 +11,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -138,6 +138,16 @@ class SteppedService:
     def mean_s(self, num_rows: int) -> float:
         """Seconds that `num_rows` take which enter together and stay alone."""
         return self.perception_s(num_rows) + self.num_steps * self.step_s(num_rows)
+
+    def slower(self, factor: float) -> SteppedService:
+        """On a GPU where everything takes so many times longer."""
+        return replace(
+            self,
+            perception_base_s=factor * self.perception_base_s,
+            perception_per_row_s=factor * self.perception_per_row_s,
+            step_base_s=factor * self.step_base_s,
+            step_per_row_s=factor * self.step_per_row_s,
+        )
 
     def draw_perception_s(self, num_rows: int, rng: np.random.Generator) -> float:
         return self.perception_s(num_rows) * unit_mean_factor(self.jitter, rng)

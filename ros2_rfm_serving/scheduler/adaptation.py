@@ -18,12 +18,13 @@ from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Robot
 from ros2_rfm_serving.scheduler.adjustment import Adjustment
 from ros2_rfm_serving.scheduler.admission import Admission
-from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.host import Host, Seat, hosts_of
+from ros2_rfm_serving.scheduler.links import Pledge, Traffic, pledge_of
 from ros2_rfm_serving.scheduler.migration import Migration
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.stable import MOVE_S
 from ros2_rfm_serving.scheduler.problem import Demand, Problem, TaskClass
-from ros2_rfm_serving.scheduler.seen import Seen
+from ros2_rfm_serving.scheduler.traffic import asked_by
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
 ROUNDING = 1e-6
@@ -43,11 +44,15 @@ class Fleet:
         self._problem, self._curves = problem, curves
         self._classes = {task.name: task for task in problem.classes}
         self._task_of = {robot.name: robot.task for robot in robots}
-        self._hosts = _hosts(schedule.placements, problem.seen)
+        self._hosts = hosts_of(schedule.placements, problem.seen)
         self._demands = {(task.name, d.component): d for task in problem.classes for d in task.demands}
         self._seat(schedule.routes)
+        self._pledged: tuple[Schedule, Pledge] | None = None
+        """By which schedule links carry what."""
         self._planned_hz = self._rates_hz()
         """Task -> action rate that the plan gives to its robots."""
+        self.held: dict[str, Counter[Seat]] = {}
+        """Server -> robots with which it keeps every SLO by their own queue (`promises.py`), here and in what follows from this."""
         self._no_room: dict[str, str] = {}
         """Task -> why another robot of it does not fit: as the next one of a whole fleet will ask."""
 
@@ -63,6 +68,19 @@ class Fleet:
     @property
     def curves(self) -> Curves:
         return self._curves
+
+    @property
+    def pledge(self) -> Pledge | None:
+        """What links carry by the schedule in force; None: there are none."""
+        if self._problem.links is None:
+            return None
+        if self._pledged is None or self._pledged[0] is not self.schedule:
+            standby_of = {name: host.standby for name, host in self._hosts.items() if host.standby}
+            asked: dict[str, Mapping[str, float]] = {name: {} for name in standby_of}
+            asked |= asked_by(self._problem, self.schedule.routes, self._task_of)
+            gpus = {p.server: p.gpu for p in self.schedule.placements if p.gpu}
+            self._pledged = self.schedule, pledge_of(Traffic(self._problem.links, asked, standby_of, gpus))
+        return self._pledged[1]
 
     def paces_hz(self) -> dict[str, tuple[float, float]]:
         """Task -> (action rate of one robot, by the closed loop at the slowest servers and by what it may send; its floor)."""
@@ -178,7 +196,8 @@ class Fleet:
 
     def _with(self, robot: Robot, task: TaskClass) -> Fleet:
         """Beside the others. Raises: `ScheduleError`."""
-        admission = Admission(task, self._problem.classes, self._hosts, self._curves, self._planned_hz.get(task.name, 0.0))
+        planned_hz = self._planned_hz.get(task.name, 0.0)
+        admission = Admission(task, self._problem.classes, self._hosts, self._curves, planned_hz, self.pledge)
         hosts = admission.seats()
         cap_hz, rate_hz = admission.rates_hz(hosts)
         routes = self._covered([_route(robot, d, hosts[d.index], cap_hz, rate_hz) for d in task.demands])
@@ -194,10 +213,21 @@ class Fleet:
             mine = [(r, self._demands[r.task, r.component]) for r in routes if r.server == name]
             load_hz, slos = sum(r.predicted_rate_hz for r, _ in mine), {d.slo for _, d in mine}
             for other in self._hosts.values():
+                if self._jams(mine, other.placement.server):
+                    continue
                 reserved = other.placement.standby and other.placement.model == self._hosts[name].placement.model
                 if reserved and other.load_hz + load_hz <= other.capacity_hz({*other.slos, *slos}, self._curves):
                     standbys[name] = other.placement.server
         return [replace(r, standby=standbys.get(r.server, r.standby)) for r in routes]
+
+    def _jams(self, routes: Sequence[tuple[Route, Demand]], standby: str) -> bool:
+        """Whether links do not carry the first robot of a server on its standby."""
+        if (pledge := self.pledge) is None:
+            return False
+        asked: dict[str, float] = defaultdict(float)
+        for route, _ in routes:
+            asked[route.task] += route.max_rate_hz
+        return pledge.most({standby: asked}, {}) < 0
 
     def _adjusted_for(self, robot: Robot, task: TaskClass, adjusting: bool) -> Fleet:
         """Others' rates and batch sizes are other ones then. Raises: `ScheduleError`."""
@@ -206,14 +236,15 @@ class Fleet:
         now_hz = self._rates_hz()
         if any(math.isinf(route.max_rate_hz) for route in self.schedule.routes):
             raise ScheduleError("and no rate is limited here")
-        found = Adjustment(task, self._problem.classes, self._hosts, self._curves, self._planned_hz, now_hz).best()
+        found = Adjustment(task, self._problem.classes, self._hosts, self._curves, self._planned_hz, now_hz, self.pledge).best()
         seats = {d.index: self._hosts[found.seats[d.index]] for d in task.demands}
         rate_hz = found.rates_hz[task.name]
         mine = [_route(robot, d, seats[d.index], rate_hz, rate_hz) for d in task.demands]
-        routes = (*(self._at(route, found.rates_hz, now_hz) for route in self.schedule.routes), *mine)
+        kept_hz = {} if self.pledge else now_hz  # what links were found to carry are rates, not higher caps
+        routes = (*(self._at(route, found.rates_hz, kept_hz) for route in self.schedule.routes), *mine)
         changed = self._copy((*self.robots, robot), {**self._task_of, robot.name: robot.task})
         placements = [self._batched(host.placement, found.batch_sizes) for host in self._hosts.values()]
-        changed._hosts = _hosts(placements, self._problem.seen)
+        changed._hosts = hosts_of(placements, self._problem.seen)
         changed._seat(routes)
         gained_hz = sum(r.predicted_rate_hz for r in routes if r.component == SYSTEM1)
         gained_hz -= sum(r.predicted_rate_hz for r in self.schedule.routes if r.component == SYSTEM1)
@@ -223,7 +254,7 @@ class Fleet:
         """With its class at this rate; as it is where that has not changed."""
         task = self._task_of[route.robot]
         demand, rate_hz = self._demands[task, route.component], rates_hz[task]
-        if not demand.goal_coupled or abs(rate_hz - now_hz[task]) <= ROUNDING * rate_hz:
+        if not demand.goal_coupled or abs(rate_hz - now_hz.get(task, math.inf)) <= ROUNDING * rate_hz:
             return route
         return replace(route, max_rate_hz=demand.rate_hz(rate_hz), predicted_rate_hz=demand.rate_hz(rate_hz))
 
@@ -274,17 +305,6 @@ class Fleet:
             predicted_actions_hz=self.schedule.predicted_actions_hz + gained_hz,
         )
         return self
-
-
-def _hosts(placements: Sequence[Placement], seen: Seen) -> dict[str, Host]:
-    on_gpu = Counter(placement.gpu or placement.server for placement in placements)
-    return {p.server: host_of(p, seen, on_gpu[p.gpu or p.server]) for p in placements}
-
-
-def host_of(placement: Placement, seen: Seen, slices: int = 1) -> Host:
-    """Without anybody on it. slices: models that share its GPU, and take turns."""
-    gpu = placement.gpu or placement.server
-    return Host(placement, seen.gpu_type(gpu, placement.gpu_type), slices=slices, lives=gpu not in seen.lost)
 
 
 def _route(robot: Robot, demand: Demand, host: Host, cap_hz: float, rate_hz: float) -> Route:

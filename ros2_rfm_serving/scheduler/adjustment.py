@@ -6,6 +6,7 @@ what the plan gave it. All robots of a class go at one rate then, as in a plan.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,7 @@ from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.scheduler.admission import STANDSTILL, Admission, Seats, owed_hz
 from ros2_rfm_serving.scheduler.host import Host
 from ros2_rfm_serving.scheduler.limits import Array, Limits
+from ros2_rfm_serving.scheduler.links import Pledge
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.problem import TaskClass
 
@@ -40,8 +42,10 @@ class Adjustment:
         curves: Curves,
         planned_hz: Mapping[str, float],
         now_hz: Mapping[str, float],
+        pledge: Pledge | None = None,
     ) -> None:
-        """planned_hz, now_hz: task -> action rate of its robots, of those that have any."""
+        """planned_hz, now_hz: task -> action rate of its robots, of those that have any. pledge: of links."""
+        self._pledge = pledge
         self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
         self._planned_hz = planned_hz.get(task.name, 0.0)
         self._demands = {demand.index: demand for one in classes for demand in one.demands}
@@ -60,7 +64,7 @@ class Adjustment:
         found: list[tuple[float, Adjusted]] = []
         for seats in self._seatings():
             hosts = self._with(seats)
-            rates_hz = Limits(self._classes, hosts, self._curves).highest(self._owed_hz, self._most_hz, self._weights)
+            rates_hz = Limits(self._classes, hosts, self._curves, self._pledge).highest(self._owed_hz, self._most_hz, self._weights)
             if rates_hz is not None:
                 found.append((float(self._weights @ rates_hz), self._adjusted(seats, rates_hz)))
         if not found:
@@ -79,10 +83,20 @@ class Adjustment:
                 yield from self._seated({name: self._resized(host, model, size) for name, host in owed.items()})
 
     def _seated(self, hosts: Mapping[str, Host]) -> Iterator[Seats]:
+        pledge = self._pledge and self._pledge.at(self._asked_at_owed())
         try:
-            yield Admission(self._task, self._classes, hosts, self._curves, self._planned_hz).seats()
+            yield Admission(self._task, self._classes, hosts, self._curves, self._planned_hz, pledge).seats()
         except ScheduleError:
             return
+
+    def _asked_at_owed(self) -> dict[str, dict[str, float]]:
+        """Server -> task -> requests/s."""
+        asked: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for name, host in self._hosts.items():
+            for index, count in host.demands.items():
+                demand = self._demands[index]
+                asked[name][self._classes[demand.task].name] += count * demand.rate_hz(float(self._owed_hz[demand.task]))
+        return asked
 
     def _at_owed(self, host: Host) -> Host:
         other = host.copied()

@@ -6,11 +6,13 @@ of the classes that run; and to the newcomer its floor, and a fair share of what
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.links import Pledge
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.problem import Demand, TaskClass
 
@@ -36,9 +38,16 @@ class Admission:
     """Of one robot of a task."""
 
     def __init__(
-        self, task: TaskClass, classes: Sequence[TaskClass], hosts: Mapping[str, Host], curves: Curves, planned_hz: float
+        self,
+        task: TaskClass,
+        classes: Sequence[TaskClass],
+        hosts: Mapping[str, Host],
+        curves: Curves,
+        planned_hz: float,
+        pledge: Pledge | None = None,
     ) -> None:
-        """planned_hz: action rate of its class in the plan; 0: nobody has it."""
+        """planned_hz: action rate of its class in the plan; 0: nobody has it. pledge: of links; None: there are none."""
+        self._pledge = pledge
         self._task, self._classes, self._hosts, self._curves = task, classes, hosts, curves
         self._covered: dict[str, list[Host]] = defaultdict(list)
         """Server -> those that it stands by for."""
@@ -52,7 +61,7 @@ class Admission:
         seats: dict[int, Host] = {}
         for demand in sorted(self._task.demands, key=lambda d: d.goal_coupled):
             options = [h for h in self._hosts.values() if h.placement.model == demand.model and h.takes_robots]
-            best = max(options, key=lambda h: self._room_hz({**seats, demand.index: h}, h), default=None)
+            best = max(options, key=lambda h: self._worth({**seats, demand.index: h}, h), default=None)
             if best is None:
                 raise ScheduleError(f"no server hosts {demand.model!r} for {demand.component} of {self._task.name!r}")
             needed_hz, seats[demand.index] = demand.rate_hz(self.least_hz), best
@@ -60,6 +69,11 @@ class Admission:
                 raise ScheduleError(
                     f"{demand.component} of {self._task.name!r}: no server with {demand.model!r} keeps every SLO and standby with "
                     f"another robot; {best.placement.server} has room for {max(room_hz, 0.0):.2f} of {needed_hz:.2f} requests/s"
+                )
+            if not self._is_carried(seats):
+                raise ScheduleError(
+                    f"{demand.component} of {self._task.name!r}: no link of a host with {demand.model!r} takes what another robot "
+                    "sends, now and after every loss that a standby covers (bandwidth_mbit_s)"
                 )
         return seats
 
@@ -78,8 +92,28 @@ class Admission:
 
     # --- parts ---
 
+    def _worth(self, seats: Seats, host: Host) -> tuple[bool, float]:
+        """Of a server for its demand."""
+        return self._is_carried(seats), self._room_hz(seats, host)
+
+    def _is_carried(self, seats: Seats) -> bool:
+        return self._link_hz(seats) >= self.least_hz * (1 - ROUNDING)
+
+    def _link_hz(self, seats: Seats) -> float:
+        """Action rate that links have room for."""
+        if self._pledge is None:
+            return math.inf
+        fixed, each = defaultdict[str, dict[str, float]](dict), defaultdict[str, dict[str, float]](dict)
+        name = self._task.name
+        for demand in self._task.demands:
+            if demand.index in seats:
+                server = seats[demand.index].placement.server
+                fixed[server][name] = fixed[server].get(name, 0.0) + demand.fixed_hz
+                each[server][name] = each[server].get(name, 0.0) + demand.calls
+        return self._pledge.most(fixed, each)
+
     def _highest_hz(self, seats: Seats) -> float:
-        low_hz, high_hz = 0.0, self._task.max_rate_hz
+        low_hz, high_hz = 0.0, min(self._task.max_rate_hz, max(self._link_hz(seats), 0.0))
         if self._holds(seats, high_hz):
             return high_hz
         if not self._holds(seats, low_hz):  # what it asks for whatever its rate slows others below their floor

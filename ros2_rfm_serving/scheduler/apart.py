@@ -14,13 +14,17 @@ from ros2_rfm_serving.scheduler.solution import ServerSolution
 
 Able = Callable[[ServerSolution, ServerSolution], bool]
 """Whether the first one carries the second one's robots as well, wherever they are."""
+Kept = Callable[[Sequence[str]], bool]
+"""Whether links carry what is on them with these names."""
 
 
-def spread(servers: Sequence[ServerSolution], idle: Mapping[str, str], problem: Problem, able: Able) -> list[ServerSolution]:
+def spread(
+    servers: Sequence[ServerSolution], idle: Mapping[str, str], problem: Problem, able: Able, kept: Kept = lambda _: True
+) -> list[ServerSolution]:
     """idle: names that nobody has -> GPU type."""
     if not problem.hosts:
         return list(servers)
-    seats = _Seats(servers, idle, problem, able)
+    seats = _Seats(servers, idle, problem, able, kept)
     for position in range(len(servers)):
         seats.cover(position)
     return [server if server.gpu else replace(server, server=seats.names[i]) for i, server in enumerate(servers)]
@@ -29,8 +33,10 @@ def spread(servers: Sequence[ServerSolution], idle: Mapping[str, str], problem: 
 class _Seats:
     """Positions, of which the idle ones come last, and the names in them."""
 
-    def __init__(self, servers: Sequence[ServerSolution], idle: Mapping[str, str], problem: Problem, able: Able) -> None:
-        self._problem = problem
+    def __init__(
+        self, servers: Sequence[ServerSolution], idle: Mapping[str, str], problem: Problem, able: Able, kept: Kept
+    ) -> None:
+        self._problem, self._kept = problem, kept
         self.names = [*(server.server for server in servers), *idle]
         self._types = [*(server.gpu_type for server in servers), *idle.values()]
         pinned = _pinned(servers, problem)
@@ -50,7 +56,7 @@ class _Seats:
         best, most = None, 0
         for one in {position, *self._able[position]} & set(self._free):
             for other in self._free:
-                if self._is_exchange(one, other) and (gain := self._gain(one, other)) > most:
+                if self._is_exchange(one, other) and (gain := self._gain(one, other)) > most and self._is_kept(one, other):
                     best, most = (one, other), gain
         if best:
             self._exchange(*best)
@@ -58,6 +64,12 @@ class _Seats:
     def _is_exchange(self, one: int, other: int) -> bool:
         """Of two names of one host, nobody would notice it."""
         return self._types[other] == self._types[one] and self._problem.apart(self.names[one], self.names[other])
+
+    def _is_kept(self, one: int, other: int) -> bool:
+        self._exchange(one, other)
+        kept = self._kept(self.names)
+        self._exchange(one, other)
+        return kept
 
     def _gain(self, one: int, other: int) -> int:
         """How many more would be covered."""

@@ -1,15 +1,16 @@
 """Why a robot is served where it is, at the rate that it has, and what the next best would cost: `rfm plan --explain`.
 
 A cost is what the whole factory would lose: the highest weighted action rates (ROSA eq. 1) that keep every promise with this one
-thing changed, against those as it is.
+thing changed, against those as it is. Robots that ask the same servers go at one rate, as in a plan (`prediction/parts.py`).
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,18 +67,18 @@ def choices(fleet: Fleet, robot: str) -> list[Choice]:
         served = list(dict.fromkeys(route.robot for route in fleet.schedule.routes))
         fix = did_you_mean(robot, served)
         raise ConfigurationError(f"no robot {robot!r} is served", key="--explain", fix=fix)
-    why = _Why(fleet)
+    why = _Why(fleet, robot)
     return [why.choice(route) for route in routes]
 
 
 class _Why:
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self._hosts, self._curves = fleet, fleet.hosts, fleet.curves
-        self._classes = {task.name: task for task in fleet.problem.classes}
+    def __init__(self, fleet: Fleet, robot: str) -> None:
+        self._fleet, self._curves = fleet, fleet.curves
+        self._parts, self._mine, self._hosts = _parted(fleet, robot)
         self._best_hz = self._reached_hz(self._hosts)
 
     def choice(self, route: Route) -> Choice:
-        task = self._classes[route.task]
+        task = self._mine
         demand = next(d for d in task.demands if d.component == route.component)
         found = sorted(self._alternatives(route, demand), key=lambda one: one.cost_hz)
         return Choice(
@@ -157,8 +158,40 @@ class _Why:
 
     def _reached_hz(self, hosts: Mapping[str, Host]) -> float:
         """-inf: what is owed cannot be kept."""
-        classes = self._fleet.problem.classes
+        classes = self._parts
         least, most = (np.array(column) for column in zip(*[(t.floor_hz, t.max_rate_hz) for t in classes], strict=True))
         weights = np.array([task.weight for task in classes])
-        rates_hz = Limits(classes, hosts, self._curves).highest(least, most, weights)
+        rates_hz = Limits(classes, hosts, self._curves, self._fleet.pledge).highest(least, most, weights)
         return -math.inf if rates_hz is None else float(weights @ rates_hz)
+
+
+class _Kind(NamedTuple):
+    task: str
+    servers: tuple[tuple[str, str], ...]
+    """(component, server)"""
+    asked_for: bool
+    """The robot whose choices these are."""
+
+
+def _parted(fleet: Fleet, robot: str) -> tuple[list[TaskClass], TaskClass, dict[str, Host]]:
+    """Classes whose robots ask the same servers, each at a rate of its own; that of this robot alone; the servers with all."""
+    routes: dict[str, list[Route]] = defaultdict(list)
+    for route in fleet.schedule.routes:
+        routes[route.robot].append(route)
+    kinds = Counter(
+        _Kind(mine[0].task, tuple((r.component, r.server) for r in mine), name == robot) for name, mine in routes.items()
+    )
+    tasks = {task.name: task for task in fleet.problem.classes}
+    hosts = {name: host.copied() for name, host in fleet.hosts.items()}
+    for host in hosts.values():
+        host.demands.clear()
+    classes: list[TaskClass] = []
+    first = 0
+    for kind, count in kinds.items():
+        task, servers = tasks[kind.task], dict(kind.servers)
+        demands = tuple(replace(d, index=first + i, task=len(classes)) for i, d in enumerate(task.demands))
+        first += len(demands)
+        classes.append(replace(task, num_robots=count, demands=demands))
+        for demand in demands:
+            hosts[servers[demand.component]].demands[demand.index] += count
+    return classes, next(part for part, kind in zip(classes, kinds, strict=True) if kind.asked_for), hosts

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Demand
 from ros2_rfm_serving.scheduler.routes import MIN_SESSIONS
+from ros2_rfm_serving.scheduler.seen import Seen
 from ros2_rfm_serving.scheduler.slo import Slo
 from ros2_rfm_serving.types import Placement, Route
+
+Seat = tuple[str, str, float, int]
+"""Of a robot at a server: task, component, highest rate in Hz, batch size of the server."""
 
 
 class Host:
@@ -74,3 +78,14 @@ class Host:
         other = copy(self)
         other.slos, other.demands = self.slos.copy(), self.demands.copy()
         return other
+
+
+def hosts_of(placements: Sequence[Placement], seen: Seen) -> dict[str, Host]:
+    on_gpu = Counter(placement.gpu or placement.server for placement in placements)
+    return {p.server: host_of(p, seen, on_gpu[p.gpu or p.server]) for p in placements}
+
+
+def host_of(placement: Placement, seen: Seen, slices: int = 1) -> Host:
+    """Without anybody on it. slices: models that share its GPU, and take turns."""
+    gpu = placement.gpu or placement.server
+    return Host(placement, seen.gpu_type(gpu, placement.gpu_type), slices=slices, lives=gpu not in seen.lost)

@@ -5,12 +5,14 @@ Loads and latencies only rise with rates: whatever holds at some rates holds at 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from ros2_rfm_serving.scheduler.host import Host
+from ros2_rfm_serving.scheduler.links import Pledge
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Demand, TaskClass
 
@@ -22,7 +24,10 @@ Array = npt.NDArray[np.float64]
 class Limits:
     """Of all robots on these servers, those of a class at one rate."""
 
-    def __init__(self, classes: Sequence[TaskClass], hosts: Mapping[str, Host], curves: Curves) -> None:
+    def __init__(
+        self, classes: Sequence[TaskClass], hosts: Mapping[str, Host], curves: Curves, pledge: Pledge | None = None
+    ) -> None:
+        """pledge: of links; None: there are none."""
         self._classes = classes
         self._demands = {demand.index: demand for task in classes for demand in task.demands}
         self._servers = [host for host in hosts.values() if host.sessions]
@@ -37,6 +42,9 @@ class Limits:
                 both = loads[at[host.placement.server]] + (loads[at[host.standby]] if host.standby in at else 0.0)
                 rows.append(both[None])
                 limits.append([standby.capacity_hz({*standby.slos, *host.slos}, curves)])
+        if pledge and (carried := self._carried(pledge)):
+            rows.append(np.array([row for row, _ in carried]))
+            limits.append([limit for _, limit in carried])
         self._rows, self._limits_hz = np.concatenate(rows), np.concatenate([np.array(one) for one in limits]) * (1 + ROUNDING)
 
     def hold(self, rates_hz: Array) -> bool:
@@ -80,6 +88,21 @@ class Limits:
             row[0] += count * demand.fixed_hz
             row[1 + demand.task] += count * demand.calls
         return row
+
+    def _carried(self, pledge: Pledge) -> list[tuple[list[float], float]]:
+        """([1 + C]: Mbit/s on one way of a link, as in `_load`; what it takes), now and after each loss."""
+        columns: list[dict[str, dict[str, float]]] = [defaultdict(dict) for _ in range(1 + len(self._classes))]
+        for host in self._servers:
+            for index, count in host.demands.items():
+                demand, server = self._demands[index], host.placement.server
+                name = self._classes[demand.task].name
+                for column, hz in ((columns[0], demand.fixed_hz), (columns[1 + demand.task], demand.calls)):
+                    column[server][name] = column[server].get(name, 0.0) + count * hz
+        found = []
+        for loads in zip(*map(pledge.loads, columns), strict=True):
+            for way in {way: None for load in loads for way in load}:
+                found.append(([load.get(way, 0.0) for load in loads], pledge.links.takes_mbit_s[way.host]))
+        return found
 
     def _means_s(self, loads_hz: Array) -> Array:
         means_s = np.empty(len(loads_hz))

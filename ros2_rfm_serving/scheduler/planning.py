@@ -9,24 +9,29 @@ from dataclasses import replace
 
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Factory, Robot
-from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.profiles import Profile, SteppedService
 from ros2_rfm_serving.scheduler import explain
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
+from ros2_rfm_serving.scheduler.links import links_of, off_host
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.policies.schedules import POLICIES, STATIC, Judge, infeasible, run
 from ros2_rfm_serving.scheduler.prediction.bound import upper_bound
 from ros2_rfm_serving.scheduler.prediction.bounds import Bounds
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.problem import Problem, task_classes
+from ros2_rfm_serving.scheduler.promises import seats
 from ros2_rfm_serving.scheduler.routes import to_schedule
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen, declared_type
 from ros2_rfm_serving.scheduler.solution import Solution
 from ros2_rfm_serving.scheduler.standby import with_standbys
+from ros2_rfm_serving.scheduler.traffic import links_used, traffic_of, within_links
 from ros2_rfm_serving.types import Schedule
 
 BASE_WORK, WORK_PER_SERVER = 0.08, 0.035
 """Default budget of a solver (see `budget`): small factories have few servers, but as many ways to combine them."""
+SEARCHED = "best"
+"""The policy whose search knows links; others are judged by them."""
 BOUND_GAP, ROUGH_GAP = 3e-3, 0.5
 """Of the bound's integer program; rough when only feasibility is asked for."""
 Refit = Callable[[Factory, Schedule, Sequence[Robot], Seen], Fleet]
@@ -67,19 +72,21 @@ def plan_factory(
         raise ScheduleError(f"no policy is named {policy!r}; there are: {', '.join(POLICIES)}")
     counts = Counter(robot.task for robot in factory.robots) if num_robots is None else num_robots
     problem = problem_of(factory, counts, profile, catalogue, seen, previous)
-    budget = Budget(default_work(len(problem.servers)) if work is None else work)
     curves = curves_of(problem, profile)
     if problems := explain.hopeless(problem, curves):
         return infeasible(policy, math.nan, problems)
-    bound = upper_bound(problem, curves, budget, gap=BOUND_GAP if budget.work else ROUGH_GAP)
-    budget.set_aside(PROGRAMS_WORK * len(problem.servers))
-    planned = curves if arrivals is None else curves_of(problem, profile.under(arrivals))
-    solution = run(policy, problem, planned, Judge(curves, Bounds(problem, curves, bound)), rate_control, budget)
+
+    def solved(problem: Problem, curves: Curves | None = None) -> Solution:
+        return _solved(problem, curves or curves_of(problem, profile), profile, policy, rate_control, work, arrivals)
+
+    solution = solved(problem, curves)
+    if problem.links:
+        solution = within_links(problem, solution, solved, searched=policy == SEARCHED)
     if solution.policy and not solution.servers:
         problems = solution.problems
         if explained:
             problems = (*problems, *explain.remedies(factory, counts, _feasible(profile, catalogue, seen)))
-        return infeasible(policy, bound.objective, problems)
+        return infeasible(policy, solution.bound, problems)
     if policy not in STATIC:
         types = seen.types(factory.gpu_types)
         used = {server.gpu or server.server for server in solution.servers}
@@ -88,7 +95,27 @@ def plan_factory(
         every = curves_of(problem, profile, types.values())
         solution = with_standbys(solution, problem, every, reserved, peers=factory.standby.peers)
     servers = tuple(replace(server, gpu_type=declared_type(server.gpu_type)) for server in solution.servers)
-    return replace(solution, servers=servers, work=budget.total)
+    links = links_used(traffic_of(problem, servers, solution.standby_of)) if problem.links else ()
+    return replace(solution, servers=servers, links=links)
+
+
+def _solved(
+    problem: Problem,
+    curves: Curves,
+    profile: Profile,
+    policy: str,
+    rate_control: bool | None,
+    work: float | None,
+    arrivals: str | None,
+) -> Solution:
+    """By the policy, without standbys; one that found nothing has the bound of schedules whose SLOs hold by the curves."""
+    budget = Budget(default_work(len(problem.servers)) if work is None else work)
+    bound = upper_bound(problem, curves, budget, gap=BOUND_GAP if budget.work else ROUGH_GAP)
+    budget.set_aside(PROGRAMS_WORK * len(problem.servers))
+    planned = curves if arrivals is None else curves_of(problem, profile.under(arrivals))
+    found = run(policy, problem, planned, Judge(curves, Bounds(problem, curves, bound)), rate_control, budget)
+    servers = tuple(replace(server, gpu_type=off_host(server.gpu_type)) for server in found.servers)
+    return replace(found, servers=servers, work=budget.total, bound=found.bound if servers else bound.objective)
 
 
 def default_work(num_servers: int) -> float:
@@ -168,7 +195,10 @@ def fleet_of(
     seen: Seen = AS_DECLARED,
 ) -> Fleet:
     """These robots under a solution, ready to be adapted."""
-    return rebuilt(factory, to_schedule(solution, robots, epoch=epoch, previous=previous), robots, profile, catalogue, seen)
+    fleet = rebuilt(factory, to_schedule(solution, robots, epoch=epoch, previous=previous), robots, profile, catalogue, seen)
+    if solution.feasible:
+        fleet.held.update(seats(fleet))
+    return fleet
 
 
 def rebuilt(
@@ -225,13 +255,37 @@ def problem_of(
         memory_gb=memory,
         load_s=load,
         continuous=factory.continuous,
+        steps=_steps(load, declared, types, catalogue, seen),
         dispatch=factory.dispatch,
         seen=seen,
         declared=declared,
         previous=previous,
         hosts=factory.hosts_of_servers,
+        far_s=factory.round_trips_s,
         same_host=factory.standby.same_host,
+        links=links_of(factory),
     )
+
+
+def _steps(
+    pairs: Iterable[tuple[str, str]],
+    declared: Mapping[str, str],
+    types: Mapping[str, str],
+    catalogue: Catalogue | None,
+    seen: Seen,
+) -> dict[tuple[str, str], SteppedService]:
+    """pairs: (model, GPU type). As the catalogue says, at the pace that was seen."""
+    paces = {types[server]: seen.paces[server] for server in declared if server in seen.paces}
+    found = {}
+    for model, gpu_type in pairs if catalogue else ():
+        assert catalogue
+        service = need.service if (need := catalogue.footprint(model, declared_type(gpu_type))) else None
+        if service and (law := service.stepped_law()):
+            pace = seen.models.get((model, declared_type(gpu_type)), 1.0)
+            if gpu_type != declared_type(gpu_type):
+                pace *= paces[gpu_type]
+            found[model, gpu_type] = law.slower(pace) if pace != 1.0 else law
+    return found
 
 
 def _normal(factory: Factory, types: Mapping[str, str], previous: Schedule | None) -> dict[str, str]:
@@ -246,5 +300,10 @@ def _normal(factory: Factory, types: Mapping[str, str], previous: Schedule | Non
 
 def curves_of(problem: Problem, profile: Profile, gpu_types: Iterable[str] = ()) -> Curves:
     """gpu_types: more than those of the normal servers."""
-    seen = problem.seen.profile(profile.batched(problem.continuous), problem.declared)
-    return Curves(seen, problem.models, dict.fromkeys([*problem.gpus, *gpu_types]), problem.memory_gb)
+    seen, steps = problem.seen.profile(profile.batched(problem.continuous), problem.declared), problem.steps
+    if problem.links and problem.links.tight:
+        of_hosts = {gpu_type: off_host(gpu_type) for gpu_type in problem.gpus if off_host(gpu_type) != gpu_type}
+        seen = seen.paced({(anywhere, gpu_type): 1.0 for gpu_type, anywhere in of_hosts.items()})
+        there = {(model, gpu_type): law for gpu_type, own in of_hosts.items() for (model, its), law in steps.items() if its == own}
+        steps = {**steps, **there}
+    return Curves(seen, problem.models, dict.fromkeys([*problem.gpus, *gpu_types]), problem.memory_gb, steps)

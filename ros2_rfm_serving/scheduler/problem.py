@@ -9,6 +9,9 @@ from functools import cached_property
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.descriptor import ExecutionMode, Network
+from ros2_rfm_serving.factory.settings import robot_settings
+from ros2_rfm_serving.profiles import SteppedService
+from ros2_rfm_serving.scheduler.links import Links, on_host
 from ros2_rfm_serving.scheduler.seen import AS_DECLARED, Seen
 from ros2_rfm_serving.scheduler.slo import Slo, slo_of
 from ros2_rfm_serving.types import Schedule
@@ -64,6 +67,8 @@ class TaskClass:
     """Of all its robots together, where that is what was declared: the fewer they are, the higher is `floor_hz`."""
     network: Network = field(default_factory=Network)
     """Whose mean is in `cycle_s` or `round_trip_s`."""
+    step_s: float = 0.0
+    """Control step of one that asks while it executes: it can ask at these times only."""
 
     @property
     def execution_s(self) -> float:
@@ -109,6 +114,8 @@ class Problem:
     load_s: Mapping[tuple[str, str], float]
     continuous: frozenset[str] = frozenset()
     """GPU types whose servers batch continuously what can be batched in both ways."""
+    steps: Mapping[tuple[str, str], SteppedService] = field(default_factory=dict)
+    """(model, GPU type) -> what its solver steps take, where that is known."""
     dispatch: Mapping[str, str] = field(default_factory=dict)
     """GPU type -> in which order servers take those who wait (`server/dispatch/`)."""
     seen: Seen = AS_DECLARED
@@ -119,8 +126,12 @@ class Problem:
     """That is in force: what need not move stays where it is."""
     hosts: Mapping[str, str] = field(default_factory=dict)
     """Server -> the machine that it runs on; empty: they are all on one."""
+    far_s: Mapping[str, float] = field(default_factory=dict)
+    """Server -> round trip to its host, where they are not all equally far. What is predicted reckons with the longest."""
     same_host: bool = False
     """A standby may be on the host of the server that it covers, where no other will do."""
+    links: Links | None = None
+    """Of hosts; None: they take whatever there is."""
 
     @cached_property
     def demands(self) -> tuple[Demand, ...]:
@@ -149,8 +160,31 @@ class Problem:
         """No host has both. Of a server whose host nobody knows: yes."""
         return server not in self.hosts or self.hosts[server] != self.hosts.get(other)
 
+    def nearest_first(self, servers: Iterable[str]) -> list[str]:
+        """Those that are equally far in the order that they have."""
+        return sorted(servers, key=lambda server: self.far_s.get(server, 0.0))
+
     def may_cover(self, standby: str, server: str) -> bool:
         return self.same_host or self.apart(server, standby)
+
+    def tightened(self, hosts: Iterable[str]) -> Problem:
+        """The links of these hosts count too: their servers are GPU types of their own, so that solvers tell them apart."""
+        assert self.links
+        tight = self.links.tight | frozenset(hosts)
+        on = {server: host for server in self.servers if (host := self.links.hosts.get(server, "")) in tight}
+        servers = {s: on_host(gpu_type, on[s]) if s in on else gpu_type for s, gpu_type in self.servers.items()}
+        own = {(gpu_type, servers[server]) for server, gpu_type in self.servers.items() if servers[server] != gpu_type}
+
+        def with_own(of: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+            return {**of, **{(m, name): value for (m, gpu_type), value in of.items() for base, name in own if base == gpu_type}}
+
+        links = replace(self.links, tight=tight)
+        memory_gb, load_s = with_own(self.memory_gb), with_own(self.load_s)
+        return replace(self, servers=servers, memory_gb=memory_gb, load_s=load_s, links=links)
+
+    def most_hz(self) -> dict[tuple[str, str], float]:
+        """(task, component) -> requests of one robot without any latency at all."""
+        return {(t.name, d.component): d.rate_hz(t.max_rate_hz) for t in self.classes for d in t.demands}
 
     def objective(self, rates_hz: tuple[float, ...]) -> float:
         """Weighted action throughput (ROSA eq. 1)."""
@@ -186,6 +220,7 @@ def _task_class(factory: Factory, name: str, count: int, demands: tuple[Demand, 
         floor_hz=task.floor_hz(count) or min(LEAST_SHARE / cycle_s, LEAST_HZ),
         overlapped=overlapped,
         demands=demands,
+        step_s=(settings := robot_settings(task)).action_period_s / settings.virtual_steps if overlapped else 0.0,
     )
 
 

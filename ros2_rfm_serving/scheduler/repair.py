@@ -126,7 +126,9 @@ def _carries(other: Host, host: Host, fleet: Fleet) -> bool:
         return False
     if not fleet.problem.may_cover(other.placement.server, host.placement.server):
         return False
-    return other.load_hz + host.load_hz <= other.capacity_hz([*other.slos, *host.slos], fleet.curves)
+    if other.load_hz + host.load_hz > other.capacity_hz([*other.slos, *host.slos], fleet.curves):
+        return False
+    return fleet.pledge is None or fleet.pledge.carries(host.placement.server, other.placement.server)
 
 
 def _standing_by(fleet: Fleet, server: str) -> Placement | None:

@@ -12,6 +12,7 @@ from typing import Any
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.descriptor import Network
 from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler.links import off_host
 
 LEAST_PACE, MOST_PACE = 0.25, 4.0
 """A server is never believed to be further from its profile than that: more is a fault, not a pace."""
@@ -102,4 +103,4 @@ def from_json(said: Mapping[str, Any]) -> Seen:
 
 def declared_type(gpu_type: str) -> str:
     """Of one that a server may have for itself."""
-    return gpu_type.partition(OWN)[0]
+    return off_host(gpu_type).partition(OWN)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ros2_rfm_serving.scheduler.slo import Slo
@@ -98,6 +98,21 @@ class TaskSolution:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinkUse:
+    """What robots and servers may send at the most over one host's link: to it and from it, Mbit/s."""
+
+    host: str
+    takes_mbit_s: float
+    """Each way: the declared share of its bandwidth."""
+    in_mbit_s: float
+    out_mbit_s: float
+    worst: str = ""
+    """The loss that standbys cover after which there is most on it, in words; empty: none is covered."""
+    worst_in_mbit_s: float = 0.0
+    worst_out_mbit_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Solution:
     policy: str
     feasible: bool
@@ -116,6 +131,8 @@ class Solution:
     problems: tuple[str, ...] = ()
     """What is wrong, in words, with what would make it right."""
     notes: tuple[str, ...] = ()
+    links: tuple[LinkUse, ...] = ()
+    """Of hosts with a declared bandwidth."""
     complete: bool = True
     """False: the work that was allowed is done; this is the best schedule found until then."""
 
@@ -150,6 +167,7 @@ class Solution:
             },
             "servers": [_server_json(server) for server in self.servers],
             "standby_of": self.standby_of,
+            "links": [asdict(link) for link in self.links],
             "problems": list(self.problems),
             "notes": list(self.notes),
         }

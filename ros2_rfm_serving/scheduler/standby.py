@@ -9,13 +9,15 @@ which is chosen so that it can be (see `apart`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.apart import spread
+from ros2_rfm_serving.scheduler.links import Load, Way, grown
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream
+from ros2_rfm_serving.scheduler.traffic import traffic_of
 
 NAMED = 8
 """Servers that a note lists by name."""
@@ -33,6 +35,10 @@ class Cover:
     """Of those: somebody on their own host could."""
     crowding: tuple[str, ...] = ()
     """Hosts whose servers are covered one by one, and not all of them at once."""
+    narrow: tuple[str, ...] = ()
+    """Servers that would be covered, if links took what then was on them: in words."""
+    jamming: tuple[str, ...] = ()
+    """Hosts whose servers are covered one by one, where links do not take what is on them if all are lost at once."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -41,6 +47,8 @@ class Cover:
         if self.beside:
             notes.append(f"only servers of the same host could stand by for {_some(self.beside)} (standby: {{same_host: true}})")
         notes += [f"the loss of host {host} at once is more than the standbys of its servers carry" for host in self.crowding]
+        notes += self.narrow
+        notes += [f"the loss of host {host} at once is more than the links of its standbys' hosts take" for host in self.jamming]
         return tuple(notes)
 
 
@@ -62,9 +70,9 @@ def with_standbys(
         servers.append(best)
     used = {name for server in servers for name in (server.server, server.gpu)}
     idle = {name: gpu_type for name, gpu_type in {**problem.servers, **reserved}.items() if name not in used}
-    servers = spread(
-        servers, idle, problem, lambda other, server: _may(other, server, peers) and _carries_both(other, server, curves)
-    )
+    traffic = traffic_of(problem, servers, {}) if problem.links else None
+    able = _Able(curves, peers)
+    servers = spread(servers, idle, problem, able, lambda names: traffic is None or traffic.called(names).holds())
     cover = cover_of(servers, problem, curves, peers=peers)
     notes = (*solution.notes, *cover.notes)
     return replace(solution, servers=tuple(servers), standby_of=dict(cover.standby_of), notes=notes)
@@ -83,37 +91,103 @@ def _some(servers: Sequence[str]) -> str:
 def cover_of(servers: Iterable[ServerSolution], problem: Problem, curves: Curves, *, peers: bool) -> Cover:
     """Those on other hosts first, then those that carry what else a host loses with the server, then reserved standbys, then the
     least loaded."""
-    servers = list(servers)
-    standby_of: dict[str, str] = {}
-    uncovered, beside, crowding = list[str](), list[str](), dict[str, None]()
-    falls: dict[tuple[str, str], list[Stream]] = defaultdict(list)
-    """(host, standby) -> what it takes over when that host is lost."""
-    for server in [server for server in servers if server.streams]:
-        able = [o for o in servers if _may(o, server, peers) and _carries_both(o, server, curves)]
-        allowed = [o for o in able if problem.may_cover(o.server, server.server)]
-        if not allowed:
-            uncovered.append(server.server)
-            beside += [server.server] if able else []
-            continue
-        host = problem.hosts.get(server.server, "")
-        crowded = {
-            o.server: bool(host) and not _carries(o, (*o.streams, *falls[host, o.server], *server.streams), server.model, curves)
-            for o in allowed
-        }
-        best = min(allowed, key=lambda o: (not problem.apart(server.server, o.server), crowded[o.server], not o.standby, o.rate_hz))
-        standby_of[server.server] = best.server
-        falls[host, best.server] += server.streams
-        if crowded[best.server]:
-            crowding[host] = None
-    return Cover(standby_of, tuple(uncovered), tuple(beside), tuple(crowding))
+    book = _Cover(list(servers), problem, _Able(curves, peers))
+    for server in book.servers:
+        if server.streams:
+            book.cover(server)
+    return book.written()
+
+
+class _Able:
+    """Whether the first one may, and can, carry the second one's robots as well, wherever they are."""
+
+    def __init__(self, curves: Curves, peers: bool) -> None:
+        self._curves, self._peers = curves, peers
+
+    def __call__(self, other: ServerSolution, server: ServerSolution) -> bool:
+        return _may(other, server, self._peers) and self.carries(other, (*other.streams, *server.streams), server.model)
+
+    def carries(self, host: ServerSolution, streams: Iterable[Stream], model: str) -> bool:
+        return _carries(host, streams, model, self._curves)
+
+
+class _Cover:
+    """Failover, one server after the other."""
+
+    def __init__(self, servers: Sequence[ServerSolution], problem: Problem, able: _Able) -> None:
+        self.servers, self._problem, self._able = servers, problem, able
+        self._traffic = traffic_of(problem, servers, {}) if problem.links else None
+        self._standby_of: dict[str, str] = {}
+        self._uncovered, self._beside = list[str](), list[str]()
+        self._narrow: dict[Way, dict[str, float]] = defaultdict(dict)
+        """Link -> server -> what would be on it."""
+        self._crowding, self._jamming = dict[str, None](), dict[str, None]()
+        self._falls: dict[tuple[str, str], list[Stream]] = defaultdict(list)
+        """(host, standby) -> what it takes over when that host is lost."""
+        self._fallen: dict[str, list[Load]] = defaultdict(list)
+        """Host -> what is moved on links then."""
+
+    def cover(self, server: ServerSolution) -> None:
+        able = [other for other in self.servers if self._able(other, server)]
+        allowed = [other for other in able if self._problem.may_cover(other.server, server.server)]
+        carried = [other for other in allowed if not self._grown(server, other)]
+        if not carried:
+            self._uncovered.append(server.server)
+            self._beside += [server.server] if able and not allowed else []
+            if allowed:
+                self._note_narrow(server, allowed[0])
+            return
+        host = self._problem.hosts.get(server.server, "")
+        crowded = {o.server: bool(host) and self._crowds(o, server, host) for o in carried}
+        jammed = {o.server: bool(host) and bool(self._grown(server, o, self._fallen[host])) for o in carried}
+        apart = self._problem.apart
+
+        def rank(other: ServerSolution) -> tuple[bool, bool, bool, float]:
+            much = crowded[other.server] or jammed[other.server]
+            return not apart(server.server, other.server), much, not other.standby, other.rate_hz
+
+        best = min(carried, key=rank)
+        self._standby_of[server.server] = best.server
+        self._falls[host, best.server] += server.streams
+        if self._traffic:
+            self._fallen[host].append(self._traffic.moved(server.server, best.server))
+        self._crowding |= {host: None} if crowded[best.server] else {}
+        self._jamming |= {host: None} if jammed[best.server] else {}
+
+    def written(self) -> Cover:
+        return Cover(
+            self._standby_of,
+            tuple(self._uncovered),
+            tuple(self._beside),
+            tuple(self._crowding),
+            tuple(self._narrow_words()),
+            tuple(self._jamming),
+        )
+
+    def _crowds(self, other: ServerSolution, server: ServerSolution, host: str) -> bool:
+        streams = (*other.streams, *self._falls[host, other.server], *server.streams)
+        return not self._able.carries(other, streams, server.model)
+
+    def _grown(self, server: ServerSolution, other: ServerSolution, fallen: Iterable[Load] = ()) -> Load:
+        """Links that would be too narrow with a server's robots at another one, and what was on them."""
+        if self._traffic is None:
+            return {}
+        moved = self._traffic.moved(server.server, other.server)
+        there = {way: sum(load.get(way, 0.0) for load in (self._traffic.now, *fallen)) for way in moved}
+        return grown(self._traffic.links, there, moved)
+
+    def _note_narrow(self, server: ServerSolution, other: ServerSolution) -> None:
+        way, mbit_s = next(iter(self._grown(server, other).items()))
+        self._narrow[way][server.server] = mbit_s
+
+    def _narrow_words(self) -> Iterator[str]:
+        for way, servers in self._narrow.items():
+            assert self._traffic
+            yield f"without {_some(list(servers))}: {self._traffic.links.words(way, max(servers.values()))}"
 
 
 def _may(standby: ServerSolution, server: ServerSolution, peers: bool) -> bool:
     return standby.server != server.server and not standby.gpu and not server.gpu and (standby.standby or peers)
-
-
-def _carries_both(standby: ServerSolution, server: ServerSolution, curves: Curves) -> bool:
-    return _carries(standby, (*standby.streams, *server.streams), server.model, curves)
 
 
 def _idle(name: str, config: Config) -> ServerSolution:

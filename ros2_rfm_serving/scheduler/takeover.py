@@ -15,7 +15,8 @@ from typing import NamedTuple
 from ros2_rfm_serving.errors import ScheduleError
 from ros2_rfm_serving.factory import Catalogue, Robot
 from ros2_rfm_serving.profiles import Profile
-from ros2_rfm_serving.scheduler.adaptation import Fleet, host_of
+from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.host import host_of
 from ros2_rfm_serving.scheduler.planned import Planned, PlanOrder
 from ros2_rfm_serving.scheduler.planning import curves_of, plan, problem_of
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
@@ -128,9 +129,15 @@ def _kept(order: PlanOrder, found: Schedule, problem: Problem, curves: Curves) -
     def rebuild(schedule: Schedule) -> Fleet:
         return Fleet(problem, curves, schedule, fleet.robots)
 
-    if _covers(known) < _covers(found):  # of those that could be none
+    if _covers(known) < _covers(found) or _is_jammed(fleet):  # of those that could be none
         return covered(fleet, order.epoch, rebuild, peers=order.factory.standby.peers)
     return rebuild(replace(fleet.schedule, epoch=order.epoch))
+
+
+def _is_jammed(fleet: Fleet) -> bool:
+    """Whether links do not take what standbys are for."""
+    covering = {name for name, host in fleet.hosts.items() if host.sessions and host.standby}
+    return fleet.pledge is not None and not all(frozenset([name]) in fleet.pledge.losses for name in covering)
 
 
 def _covers(schedule: Schedule) -> set[tuple[str, str]]:

@@ -7,10 +7,10 @@ from collections import Counter
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Factory, Robot
-from ros2_rfm_serving.factory.settings import Settings
+from ros2_rfm_serving.factory.settings import ASYNC_STEPS, Settings
 from ros2_rfm_serving.simulation.gpu import Gpu
 from ros2_rfm_serving.simulation.host import Host
-from ros2_rfm_serving.simulation.robot import ASYNC_STEPS, mean_rows, num_steps
+from ros2_rfm_serving.simulation.robot import mean_rows
 from ros2_rfm_serving.simulation.timing import Timing, build_gpu
 from ros2_rfm_serving.simulation.world import World
 from ros2_rfm_serving.types import Placement, Schedule
@@ -26,7 +26,7 @@ class Build:
         self._settings, self._timing, self._world = settings, timing, world
         robots = settings.robots
         self._rows = {r.name: mean_rows(robots[r.task]) for r in factory.robots if robots[r.task].horizon.policy}
-        self._chunk_length = BRIDGED * max(ASYNC_STEPS, *self._rows.values(), *map(num_steps, robots.values()))
+        self._chunk_length = BRIDGED * max(ASYNC_STEPS, *self._rows.values(), *(robot.virtual_steps for robot in robots.values()))
 
     def expect(self, robot: Robot) -> None:
         """One that nobody declared: models are as sure of its actions as of those of its task."""

@@ -5,6 +5,7 @@ The profiles come from service laws by queueing formulas, not from a simulation,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,11 +20,9 @@ BATCH_SIZES = (1, 2, 4, 8, 16)
 RATES = 10
 """Points of a curve, up to HIGHEST of the capacity."""
 HIGHEST = 0.95
-TAILS = {
-    "fixed": {"p50_ms": 0.69, "p90_ms": 2.3, "p95_ms": 3.0, "p99_ms": 4.6},
-    "continuous": {"p50_ms": 1.0, "p90_ms": 1.6, "p95_ms": 1.8, "p99_ms": 2.2},
-}
-"""Quantiles of the wait, in means: exponential in a queue, narrower where a server is shared."""
+QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99}
+SHARED = {"p50_ms": 1.0, "p90_ms": 1.6, "p95_ms": 1.8, "p99_ms": 2.2}
+"""Quantiles of the wait where a server is shared, in means."""
 LOADED = 0.4
 """Share of the servers that periodic components may take at the most: the rest is for actions."""
 
@@ -122,22 +121,24 @@ def rows_of(model: str, gpu_type: str, law: ServiceLaw, speed: float = 1.0) -> I
         capacity_hz = speed * (law.capacity_hz(batch_size) if isinstance(law, FixedService) else law.capacity_hz())
         for i in range(1, RATES + 1):
             utilisation = HIGHEST * i / RATES
-            service_s, wait_s = _times_s(law, batch_size, utilisation)
-            quantiles = {name: 1e3 * (service_s + factor * wait_s) / speed for name, factor in TAILS[law.batching].items()}
-            mean_ms = 1e3 * (service_s + wait_s) / speed
-            yield ProfileRow(
-                model, gpu_type, law.batching, batch_size, capacity_hz * utilisation, mean_ms, **quantiles, arrivals="poisson"
-            )
+            mean_s, quantiles_s = _times_s(law, batch_size, utilisation)
+            quantiles = {name: 1e3 * second / speed for name, second in quantiles_s.items()}
+            rate_hz, mean_ms = capacity_hz * utilisation, 1e3 * mean_s / speed
+            yield ProfileRow(model, gpu_type, law.batching, batch_size, rate_hz, mean_ms, **quantiles, arrivals="poisson")
 
 
-def _times_s(law: ServiceLaw, batch_size: int, utilisation: float) -> tuple[float, float]:
-    """(service, mean wait). Fixed batches: what is left of the batch that runs, and a queue as in M/D/1 (exact at batch size 1).
+def _times_s(law: ServiceLaw, batch_size: int, utilisation: float) -> tuple[float, dict[str, float]]:
+    """(mean, quantiles). Fixed batches: what is left of the batch that runs, any part of it alike, and a queue as in M/D/1 (exact
+    at batch size 1) with an exponential tail.
 
     Continuous batching: processor sharing, a request has rate x latency others beside it (Little's law); what they cost it waits.
     """
     if isinstance(law, FixedService):
         batch_s = law.mean_s(batch_size)
-        queue = utilisation ** (batch_size + 1) / (2 * batch_size * (1 - utilisation))
-        return batch_s, batch_s * (utilisation / 2 + queue)
+        queue_s = batch_s * utilisation ** (batch_size + 1) / (2 * batch_size * (1 - utilisation))
+        left = {name: max(0.0, 1 - (1 - q) / utilisation) for name, q in QUANTILES.items()}
+        tails = {name: batch_s * (1 + left[name]) - math.log(1 - q) * queue_s for name, q in QUANTILES.items()}
+        return batch_s * (1 + utilisation / 2) + queue_s, tails
     alone_s = law.mean_s(1)
-    return alone_s, alone_s / (1 - law.per_request_s * utilisation * law.capacity_hz()) - alone_s
+    mean_s = alone_s / (1 - law.per_request_s * utilisation * law.capacity_hz())
+    return mean_s, {name: alone_s + factor * (mean_s - alone_s) for name, factor in SHARED.items()}

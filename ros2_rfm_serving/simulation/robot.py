@@ -10,7 +10,6 @@ import numpy as np
 
 from ros2_rfm_serving.errors import CapacityError, ContractError, RfmError
 from ros2_rfm_serving.factory import Robot, Task
-from ros2_rfm_serving.factory.descriptor import CONTROL_RATE_HZ
 from ros2_rfm_serving.factory.settings import RobotSettings
 from ros2_rfm_serving.faults import Direction, corrupt
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, Sensors, TaskGoal
@@ -36,29 +35,20 @@ from ros2_rfm_serving.types import (
     empty,
 )
 
-ASYNC_STEPS = 8
-"""Control steps of what an asynchronous robot executes of one chunk: the grain at which it can overlap."""
 MAX_TICKS_AT_ONCE = 100
 STATE = empty(0)
 UP = Direction.UP
 
 
-def num_steps(settings: RobotSettings) -> int:
-    """Of the action period: control steps where a server counts them, else as few as do."""
-    if settings.horizon.policy:
-        return settings.execution_horizon(settings.control_rate_hz or CONTROL_RATE_HZ)
-    return 1 if settings.synchronous else ASYNC_STEPS
-
-
 def mean_rows(settings: RobotSettings) -> int:
     """Steps that are really executed of a chunk, on average."""
-    return max(1, round(num_steps(settings) * settings.mean_period_s / settings.action_period_s))
+    return max(1, round(settings.virtual_steps * settings.mean_period_s / settings.action_period_s))
 
 
 def robot_config(name: str, settings: RobotSettings, world: World) -> RobotConfig:
     """As the live body's, without a body: nothing is seen, nothing is commanded, and no verdict says anything, so that failures and
     lateness are counted (`goodput.py`) and not acted upon."""
-    steps = num_steps(settings)
+    steps = settings.virtual_steps
     return RobotConfig(
         name=name,
         action_names=(),

@@ -9,21 +9,22 @@ together, whichever carries more; robots that cannot saturate their server are n
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.budget import PROGRAMS_WORK, Budget
 from ros2_rfm_serving.scheduler.policies import baselines
 from ros2_rfm_serving.scheduler.policies.baselines import StaticPlacement
-from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, groups_of, tidy, typical_hz
+from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of
+from ros2_rfm_serving.scheduler.policies.mixes import FEW_SERVERS, mixes
 from ros2_rfm_serving.scheduler.policies.rosa import Rosa, RosaSchedule
 from ros2_rfm_serving.scheduler.policies.search import Candidate, Search
-from ros2_rfm_serving.scheduler.prediction.bound import Bound, Share, upper_bound, whole_mix
+from ros2_rfm_serving.scheduler.prediction.bound import Bound, upper_bound
 from ros2_rfm_serving.scheduler.prediction.convoys import self_paced
-from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import equilibrium
-from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, OwnQueues
+from ros2_rfm_serving.scheduler.prediction.own_queues import QUEUE_WORK, RESERVE, OwnQueues
 from ros2_rfm_serving.scheduler.prediction.parts import parted
 from ros2_rfm_serving.scheduler.prediction.predict import Operation, keeps_every_slo
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
@@ -33,9 +34,6 @@ GOOD_ENOUGH = 2e-3
 """Gap to the bound at which the search ends."""
 ROUNDS = 40
 """Restarts from a shaken placement."""
-THOROUGH_MIXES, MIXES = ((0.0, True), (0.0, False)), ((1.0, False), (0.0, False))
-"""Requests of one robot that are left free on every server of a mix, for whole robots do not divide evenly; with whole robots of
-obligations or not. A large factory is content with the first mix that there is."""
 SEARCH_SHARE, ROSA_SHARE = 0.5, 1.5
 """Of the budget: when ROSA's search begins, and when it must end. It ends by itself as soon as it cannot find anything better."""
 TUNED = 3
@@ -43,8 +41,6 @@ TUNED = 3
 as would be better as they are."""
 DIGITS = 6
 """Of objectives that count as equal."""
-ROSA_UP_TO_SERVERS = 16
-"""Larger factories do without ROSA's schedule: its search takes longer than ours."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +81,10 @@ def operated(found: BestSchedule, planned: Curves, curves: Curves) -> Operation:
         return operation
     search = RateSearch(found.problem, planned, found.hosts)
     paces = self_paced(found.problem, curves, found.hosts, found.rates, search.closed_loops_hz(found.rates))
-    lifted = zip(search.caps(found.rates), paces, found.problem.classes, strict=True)
-    caps = tuple(cap if pace is None else task.max_rate_hz for cap, pace, task in lifted)
+    kept = search.caps(found.rates)
+    caps = tuple(cap if pace is None else t.max_rate_hz for cap, pace, t in zip(kept, paces, found.problem.classes, strict=True))
+    if not search.carries(caps):
+        return replace(operation, caps=kept, rates=found.rates)
     return replace(operation, caps=caps, rates=found.rates, paces=paces)
 
 
@@ -133,9 +131,9 @@ class _Best:
         statics = list(_statics(self._problem, self._curves))
         for static in statics:
             self._rivals += self._as_it_is(static.hosts, static.gpus)
-        mixes = list(_mixes(self._problem, self._curves, self._bound, self._budget))
+        mixed = list(mixes(self._problem, self._curves, self._bound, self._budget))
         self._budget.set_aside(PROGRAMS_WORK * len(self._problem.servers))
-        found = self._searched([*mixes, *(groups_of(s.hosts) for s in statics if not s.gpus)], SEARCH_SHARE)
+        found = self._searched([*mixed, *(groups_of(s.hosts) for s in statics if not s.gpus)], SEARCH_SHARE)
         rosa = self._rosa(self._worth(found))
         if found and self._worth(found) < self._enough:
             found = self._searched([found.placement, *([groups_of(rosa.hosts)] if rosa else [])], 1.0)
@@ -148,13 +146,16 @@ class _Best:
         there is a network the curves know nothing of it, and some of what they rank first has to be tuned."""
         best_first = sorted(options, key=lambda option: -option.objective)
         if not self._budget.work:
-            return next((option for option in best_first if option.capped), None)
+            first = next((option for option in best_first if option.capped), None)
+            return first and (self._kept(first, tuning=True) or first)
         known: BestSchedule | None = None
         vain = {True: 0, False: 0}
+        tuned: set[Hashable] = set()
         for option in _distinct(best_first) if self._far else best_first:
             if known and not self._far and known.objective >= option.objective:
                 break
-            tuning = vain[option.capped] < TUNED
+            tuning = vain[option.capped] < TUNED and _kind(option) not in tuned
+            tuned.add(_kind(option))
             if tuning or not known or option.objective > known.objective:
                 kept = self._kept(option, tuning=tuning)
                 vain[option.capped] += kept is not option
@@ -163,14 +164,15 @@ class _Best:
 
     def _kept(self, option: BestSchedule, *, tuning: bool) -> BestSchedule | None:
         """As it is, or (if `tuning`) with such caps that robots keep every SLO by their own queues."""
-        if option.capped and not self._far:
-            return option
         operation = operated(option, self._curves, self._curves)
         if not option.capped:
             self._budget.spend(QUEUE_WORK * len(set(option.hosts)))
-            return option if keeps_every_slo(option.problem, self._curves, operation) else None
+            return option if keeps_every_slo(option.problem, self._curves, operation, RESERVE) else None
         queues = OwnQueues(option.problem, self._curves, operation, option.rates)
-        kept = option if queues.keeps() else None
+        kept = option if (queues.keeps() if self._far else queues.holds()) else None
+        if kept and not self._far:
+            self._budget.spend(queues.work)
+            return kept
         tuned = queues.tuned() if tuning else None
         found = replace(option, tuned=tuned, hosts=tuned.hosts, rates=tuned.rates) if tuned and tuned.rates else None
         self._budget.spend(queues.work)
@@ -191,7 +193,7 @@ class _Best:
 
     def _rosa(self, worth: float) -> RosaSchedule | None:
         """ROSA's schedule, as far as it may be better than what is known."""
-        if len(self._problem.servers) > ROSA_UP_TO_SERVERS or (worth and not self._budget.work):
+        if len(self._problem.servers) > FEW_SERVERS or (worth and not self._budget.work):
             return None
         rosa = Rosa(self._problem, self._curves, self._budget, share=ROSA_SHARE, worth=worth).solve()
         if rosa:
@@ -223,14 +225,17 @@ class _Best:
         if not self._budget.work:
             return
         yield from self._free(schedule)
-        if len(schedule.hosts) <= ROSA_UP_TO_SERVERS:
+        if len(schedule.hosts) <= FEW_SERVERS:
             parts = parted(schedule.problem, schedule.hosts)
             if len(parts.problem.classes) > len(schedule.problem.classes):
                 yield from self._free(replace(schedule, problem=parts.problem, hosts=parts.hosts))
 
     def _free(self, schedule: BestSchedule) -> Iterator[BestSchedule]:
-        rates = equilibrium(schedule.problem, self._curves, schedule.hosts, None).rates
-        if all(rate >= task.floor_hz for rate, task in zip(rates, schedule.problem.classes, strict=True)):
+        problem = schedule.problem
+        if not RateSearch(problem, self._curves, schedule.hosts).carries([task.max_rate_hz for task in problem.classes]):
+            return  # nothing but caps keeps them from sending more than links take
+        rates = equilibrium(problem, self._curves, schedule.hosts, None).rates
+        if all(rate >= task.floor_hz for rate, task in zip(rates, problem.classes, strict=True)):
             yield replace(schedule, rates=rates, capped=False)
 
     def _settled(self, schedule: BestSchedule, caps: Rates) -> Iterator[BestSchedule]:
@@ -254,11 +259,14 @@ def _distinct(options: Iterable[BestSchedule]) -> Iterator[BestSchedule]:
     """The first with caps of each set of servers: their rates are found anew; without caps, of those that settle alike."""
     seen: set[Hashable] = set()
     for option in options:
-        servers = Counter((host.config, sum(count for _, count in host.robots)) for host in option.hosts)
-        key = (option.capped, frozenset(servers.items()), 0.0 if option.capped else round(option.objective, DIGITS))
-        if key not in seen:
+        if (key := _kind(option)) not in seen:
             seen.add(key)
             yield option
+
+
+def _kind(option: BestSchedule) -> Hashable:
+    servers = Counter((host.config, sum(count for _, count in host.robots)) for host in option.hosts)
+    return option.capped, frozenset(servers.items()), 0.0 if option.capped else round(option.objective, DIGITS)
 
 
 def _of(problem: Problem, schedule: BestSchedule) -> BestSchedule:
@@ -279,16 +287,6 @@ def _expected(curves: Curves, candidate: Candidate) -> float:
     return problem.objective(tuple(max(rate, pace or 0.0) for rate, pace in zip(rates, paces, strict=True)))
 
 
-def _mixes(problem: Problem, curves: Curves, bound: Bound, budget: Budget) -> Iterator[Placement]:
-    thorough = len(problem.servers) <= ROSA_UP_TO_SERVERS and budget.work > 0
-    for slack, robots in THOROUGH_MIXES if thorough else MIXES:
-        placed = _placed(problem, whole_mix(problem, curves, bound, budget, slack=slack, robots=robots, thorough=thorough))
-        yield placed
-        if placed and not thorough:
-            break
-    yield _rounded(problem, curves, _dominant(bound))
-
-
 def _statics(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
     """The baselines' placements that serve every robot."""
     everybody = tuple(task.num_robots for task in problem.classes)
@@ -297,89 +295,10 @@ def _statics(problem: Problem, curves: Curves) -> Iterator[StaticPlacement]:
             placement = static(problem, curves)
         except baselines.TooFewServersError:
             continue
-        if placement.served == everybody:
+        if placement.served == everybody and _is_there(problem, placement):
             yield placement
 
 
-def _placed(problem: Problem, mix: tuple[Share, ...]) -> Placement:
-    """A mix of whole servers with whole robots."""
-    robots: list[dict[int, int]] = [{} for _ in mix]
-    for demand in problem.demands:
-        weights = [share.served_hz.get(demand.index, 0.0) for share in mix]
-        if sum(weights) <= 0:
-            return ()
-        for mine, number in zip(robots, _apportioned(problem.robots_of(demand), weights), strict=True):
-            mine[demand.index] = number
-    groups = [Group(s.column.config, round(s.servers), ()).with_robots(r) for s, r in zip(mix, robots, strict=True)]
-    return _all_used(problem, tidy(groups))
-
-
-def _dominant(bound: Bound) -> dict[Config, float]:
-    """All servers of a model and GPU type in the configuration that has most of them."""
-    by_type: dict[tuple[str, str], dict[Config, float]] = defaultdict(lambda: defaultdict(float))
-    for share in bound.mix:
-        by_type[share.column.config.model, share.column.config.gpu_type][share.column.config] += share.servers
-    return {
-        max(shares, key=lambda c: shares[c]): sum(shares.values()) for shares in by_type.values() if sum(shares.values()) > 1e-6
-    }
-
-
-def _rounded(problem: Problem, curves: Curves, shares: dict[Config, float]) -> Placement:
-    """Whole servers by the largest remainder within each GPU type, robots by what the servers carry."""
-    counts = _whole_servers(problem, shares)
-    robots: dict[Config, dict[int, int]] = defaultdict(dict)
-    for demand in problem.demands:
-        places = [c for c in counts if c.model == demand.model and _carries(curves, c, demand.index, problem)]
-        places = places or [c for c in counts if c.model == demand.model]
-        if not places:
-            return ()
-        weights = [counts[c] * curves.max_rate_hz(c) for c in places]
-        for config, number in zip(places, _apportioned(problem.robots_of(demand), weights), strict=True):
-            robots[config][demand.index] = number
-    return _all_used(problem, tidy(Group(c, n, ()).with_robots(robots[c]) for c, n in counts.items()))
-
-
-def _carries(curves: Curves, config: Config, demand: int, problem: Problem) -> bool:
-    d = problem.demands[demand]
-    return curves.capacity_hz(config, d.slo) > 0
-
-
-def _whole_servers(problem: Problem, shares: dict[Config, float]) -> dict[Config, int]:
-    counts = {config: int(share + 1e-6) for config, share in shares.items()}
-    for model in problem.models:  # every model somewhere
-        mine = [c for c in shares if c.model == model]
-        if mine and not any(counts[c] for c in mine):
-            counts[max(mine, key=lambda c: shares[c])] = 1
-    for gpu_type, available in problem.gpus.items():
-        mine = [c for c in shares if c.gpu_type == gpu_type]
-        for config in sorted(mine, key=lambda c: counts[c] - shares[c]):
-            if sum(counts[c] for c in mine) < available and counts[config] < shares[config]:
-                counts[config] += 1
-        while sum(counts[c] for c in mine) > available:
-            fullest = max(mine, key=lambda c: counts[c])
-            counts[fullest] -= 1
-    return {config: count for config, count in counts.items() if count}
-
-
-def _apportioned(total: int, weights: list[float]) -> list[int]:
-    exact = [total * w / sum(weights) for w in weights]
-    counts = [int(e) for e in exact]
-    for i in sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])[: total - sum(counts)]:
-        counts[i] += 1
-    return counts
-
-
-def _all_used(problem: Problem, placement: Placement) -> Placement:
-    """Unused servers go where the load per server is highest, relative to what the configuration carries."""
-    groups = list(placement)
-    for gpu_type, available in problem.gpus.items():
-        mine = [i for i, g in enumerate(groups) if g.config.gpu_type == gpu_type]
-        for _ in range(available - sum(groups[i].num_servers for i in mine)):
-            if mine:
-                busiest = max(mine, key=lambda i: _load(problem, groups[i]) / groups[i].num_servers)
-                groups[busiest] = groups[busiest].resized(groups[busiest].num_servers + 1)
-    return tidy(groups)
-
-
-def _load(problem: Problem, group: Group) -> float:
-    return sum(n * typical_hz(problem, d) for d, n in group.robots) / group.config.batch_size
+def _is_there(problem: Problem, placement: StaticPlacement) -> bool:
+    """Models that share a GPU are servers of their own, and nobody starts one in a factory that runs."""
+    return problem.previous is None or set(placement.gpus) <= {there.gpu for there in problem.previous.placements}

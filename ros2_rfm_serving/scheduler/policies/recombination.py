@@ -16,13 +16,17 @@ from ortools.linear_solver import pywraplp
 from ros2_rfm_serving.scheduler import programs
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.groups import Placement, groups_of
+from ros2_rfm_serving.scheduler.policies.neighbours import alone, neighbours
+from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.parts import Parted
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
+from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.types import SYSTEM1
 
 NODES = 20
 """Of the search tree, at the most."""
+AROUND_SHARE = 0.5
+"""Of the budget: what looking around may take in all."""
 
 
 class Recombination:
@@ -32,14 +36,34 @@ class Recombination:
         self._problem, self._budget = problem, budget
         self._worth: dict[Host, float] = {}
         """Weighted actions/s of the robots whose System 1 is there."""
-        self._news = False
+        self._useless: set[Host] = set()
+        """On which not even the floors are feasible."""
+        self._news, self._around = False, AROUND_SHARE * budget.work
 
     def add(self, hosts: Iterable[Host], parts: Parted, rates: Rates) -> None:
         """A placement with its rates; `hosts` with the demands of the problem, those of `parts` with its own."""
         for host, parted in zip(hosts, parts.hosts, strict=True):
-            worth = _worth(parts.problem, parted, rates)
-            if worth > self._worth.get(host, -1.0):
-                self._worth[host], self._news = worth, True
+            self._found(host, _worth(parts.problem, parted, rates))
+
+    def look_around(self, hosts: Sequence[Host], curves: Curves) -> None:
+        """Also servers a step away from these, each valued by itself."""
+        for host in neighbours(self._problem, curves, hosts):
+            if self._around <= 0:
+                break
+            if host not in self._worth and host not in self._useless:
+                problem, by_itself = alone(self._problem, host)
+                search = RateSearch(problem, curves, [by_itself])
+                rates = search.best()
+                self._budget.spend(search.work)
+                self._around -= search.work
+                if rates is None:
+                    self._useless.add(host)
+                else:
+                    self._found(host, _worth(problem, by_itself, rates))
+
+    def _found(self, host: Host, worth: float) -> None:
+        if worth > self._worth.get(host, -1.0):
+            self._worth[host], self._news = worth, True
 
     def best(self, least: float) -> Placement:
         """Empty: none that would be worth more than `least`, or nothing is new since it was asked last."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, hosts_of, tidy
+from ros2_rfm_serving.scheduler.policies.neighbours import independent
 from ros2_rfm_serving.scheduler.policies.recombination import Recombination
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.parts import Parted, parted, undivided
@@ -51,6 +52,7 @@ class Search:
         """Work that is left for them."""
         self._known: dict[Placement, Candidate] = {}
         self._recombination = Recombination(problem, budget)
+        self._independent = len(problem.servers) < LARGE and independent(problem)
         self._worth = 0.0
         self._near: Rates | None = None
 
@@ -96,17 +98,21 @@ class Search:
         best = found[0]
         for start in found:
             if best.score >= good_enough or (self._expired() and best.rates is not None):
-                return self._recombined(best)
+                return self._recombined(best, good_enough)
             best = max(best, self._climb(start, good_enough), key=lambda c: c.score)
         for _ in range(rounds):
             if best.score >= good_enough or self._expired():
                 break
             best = max(best, self._climb(self._shaken(best), good_enough), key=lambda c: c.score)
-        return self._recombined(best)
+        return self._recombined(best, good_enough)
 
-    def _recombined(self, best: Candidate) -> Candidate:
-        """The last word, as long as it is a better one."""
-        while placement := self._recombination.best(best.score):
+    def _recombined(self, best: Candidate, good_enough: float) -> Candidate:
+        """The last word, as long as it is a better one: of all servers seen, and where that tells, of those a step away."""
+        while True:
+            if self._independent and 0 < best.score < good_enough:
+                self._recombination.look_around(hosts_of(best.placement, self._problem), self._curves)
+            if not (placement := self._recombination.best(best.score)):
+                break
             other = self.evaluate(placement)
             if other.score <= best.score:
                 break

@@ -24,6 +24,7 @@ from ortools.linear_solver import pywraplp
 
 from ros2_rfm_serving.scheduler import programs
 from ros2_rfm_serving.scheduler.budget import Budget
+from ros2_rfm_serving.scheduler.links import Links, Way
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves, Line
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 
@@ -81,11 +82,11 @@ def upper_bound(
     own_queues: bool = False,
 ) -> Bound:
     """shared_gpus: models may share a GPU in time slices; a slice does no more than its part of a whole server, nor sooner.
-    own_queues: where actions wait for fixed batches, SLOs may hold at every load that was measured (`responses.py`)."""
+    own_queues: where actions wait alone, SLOs may hold at every load that was measured (`responses.py`)."""
     cuts = FINEST if len(problem.servers) > MANY else FINE
 
     def limit_hz(config: Config, demand: Demand) -> float:
-        queues = own_queues and demand.calls == 1.0 and curves.pads_batches(config)
+        queues = own_queues and demand.calls == 1.0 and curves.knows_queue(config)
         return curves.max_rate_hz(config) if queues else curves.capacity_hz(config, demand.slo)
 
     columns = _columns(problem, curves, set(curves.all), lambda config, low, high: curves.mean(config).at(low), cuts, limit_hz)
@@ -191,6 +192,8 @@ class _Mix:
         for demand in problem.demands:
             self._add_coverage(demand)
         self._add_little()
+        if problem.links and problem.links.tight:
+            self._add_links(problem.links)
         for task, rate in zip(problem.classes, self._rates, strict=True):
             solver.Objective().SetCoefficient(rate, task.value)
         solver.Objective().SetMaximization()
@@ -274,6 +277,17 @@ class _Mix:
                     row.SetCoefficient(rate, demand.calls * task.round_trip_s)
             else:
                 self._add_waiting(task.coupled, task.num_robots).SetCoefficient(rate, task.cycle_s)
+
+    def _add_links(self, links: Links) -> None:
+        """No more over a link than it takes, each way."""
+        rows: dict[Way, pywraplp.Constraint] = {}
+        for column, served in zip(self._columns, self._served, strict=True):
+            for index, rate in served.items():
+                task = self._problem.classes[self._problem.demands[index].task]
+                for way, mbit in links.counted(task.name, column.config.gpu_type):
+                    if way not in rows:
+                        rows[way] = self._solver.Constraint(-self._solver.infinity(), links.takes_mbit_s[way.host])
+                    rows[way].SetCoefficient(rate, mbit)
 
     def _add_waiting(self, demands: tuple[Demand, ...], num_robots: int) -> pywraplp.Constraint:
         row = self._solver.Constraint(-self._solver.infinity(), num_robots)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from ros2_rfm_serving.profiles import Profile, column_of
+import numpy as np
+
+from ros2_rfm_serving.profiles import ContinuousService, Profile, SteppedService, column_of
 from ros2_rfm_serving.scheduler.slo import Slo
 
 ROUNDING = 1e-6
 """Share of the highest measured load that may be rounding."""
 BISECTIONS = 40
+EVENLY = 0.05
+"""Off the line by which continuous batching is shared evenly."""
+NORMAL_P90, NORMAL_P99 = 1.2816, 2.326
+"""Standard deviations that these percentiles of a normal distribution lie above its mean."""
+ALIKE = 0.15
+"""Relative difference between the highest throughput of a law and the measured one, up to which they are of the same server."""
 PADDED = 0.1
 """Relative difference between a full batch and one that is not, up to which they count as equally long."""
 
@@ -56,8 +65,15 @@ class Line:
 class Curves:
     """The profile's curves for the models and GPU types of one problem, with queries remembered."""
 
-    def __init__(self, profile: Profile, models: Iterable[str], gpu_types: Iterable[str], fits: Iterable[tuple[str, str]]) -> None:
-        """fits: (model, GPU type) pairs that may be used."""
+    def __init__(
+        self,
+        profile: Profile,
+        models: Iterable[str],
+        gpu_types: Iterable[str],
+        fits: Iterable[tuple[str, str]],
+        steps: Mapping[tuple[str, str], SteppedService] = MappingProxyType({}),
+    ) -> None:
+        """fits: (model, GPU type) pairs that may be used. steps: what their solver steps take, where that is known."""
         self.profile = profile
         usable = set(fits)
         known = {(m, g) for m, g, _, _ in profile.measured()}
@@ -67,6 +83,9 @@ class Curves:
                 if (model, gpu_type) in known & usable:
                     sizes = profile.batch_sizes(model, gpu_type)
                     self.configs[model, gpu_type] = [Config(model, gpu_type, batching, size) for batching, size in sizes]
+        self._steps = steps
+        self._stepped: dict[Config, SteppedService | None] = {}
+        self._laws: dict[Config, ContinuousService | None] = {}
         self._lines: dict[tuple[Config, str], Line] = {}
         self._capacities: dict[tuple[Config, Slo], float] = {}
 
@@ -93,6 +112,44 @@ class Curves:
         """Whether batches, full or not, take what one request alone takes, as CUDA graphs of one size do."""
         full_s = config.batch_size / self.max_rate_hz(config)
         return config.batching == "fixed" and math.isclose(self.quantile(config, 50.0).y[0], full_s, rel_tol=PADDED)
+
+    def stepped_law(self, config: Config) -> SteppedService | None:
+        """Of action models whose rows go on one solver step at a time, if it is the law of what was measured."""
+        if config not in self._stepped:
+            self._stepped[config] = self._stepped_law(config)
+        return self._stepped[config]
+
+    def _stepped_law(self, config: Config) -> SteppedService | None:
+        law = self._steps.get((config.model, config.gpu_type)) if config.batching == "continuous" else None
+        if law is None:
+            return None
+        law = law.slower(config.slices) if config.slices > 1 else law
+        return law if math.isclose(law.capacity_hz(), self.max_rate_hz(config), rel_tol=ALIKE) else None
+
+    def knows_queue(self, config: Config) -> bool:
+        """Whether robots' own queue at such a server can be run, where actions alone wait for it."""
+        return self.pads_batches(config) or self.stepped_law(config) is not None
+
+    def shared_law(self, config: Config) -> ContinuousService | None:
+        """Of requests that share a server evenly: a line over how many are there (Little's law, rate x latency). None: it is
+        another law, or one that the curve does not tell."""
+        if config.batching != "continuous":
+            return None
+        if config not in self._laws:
+            self._laws[config] = self._shared_law(config)
+        return self._laws[config]
+
+    def _shared_law(self, config: Config) -> ContinuousService | None:
+        mean_s, tail, half = np.array(self.mean(config).y), self.quantile(config, 99.0), self.quantile(config, 50.0)
+        if len(mean_s) < 3:
+            return None
+        company = np.array(self.mean(config).x) * mean_s
+        each_s, alone_s = (float(x) for x in np.polyfit(company, mean_s, 1, w=1 / mean_s))
+        off = np.abs((alone_s + each_s * company) / mean_s - 1.0)
+        if not 0.0 < each_s < alone_s or off.max() > EVENLY:
+            return None
+        scatter = min(p99 / p50 for p99, p50 in zip(tail.y, half.y, strict=True)) - 1.0
+        return ContinuousService(base_s=alone_s - each_s, per_request_s=each_s, jitter=scatter / NORMAL_P99)
 
     def capacity_hz(self, config: Config, slo: Slo) -> float:
         """Highest load that meets an SLO; 0: none does."""

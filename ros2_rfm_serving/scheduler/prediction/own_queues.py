@@ -7,13 +7,14 @@ the rates are found as ever (`rates.py`), and looked at once more as they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
 from ros2_rfm_serving.scheduler.prediction.predict import Operation
-from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
+from ros2_rfm_serving.scheduler.prediction.rates import TOLERANCE, Host, Rates, RateSearch
 from ros2_rfm_serving.scheduler.prediction.responses import Responses
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.solution import SLO_SLACK
@@ -23,6 +24,11 @@ CORRECTED = 0.93
 """Of a server's load, where its robots still miss an SLO."""
 RESERVE = 0.03
 """Of every SLO: a queue's tail is some per cent off."""
+BUSIEST = 0.95
+"""Of what a server can do: the rest is for what has piled up when robots start, or steps of theirs that come a moment late. Without
+it hardly anything would ever end that."""
+QUICKER = (1.5, 2.0, 3.0, 4.5, 7.0)
+"""Times the rates by the curve, tried where those do not do."""
 QUEUE_WORK = 0.02
 """Of one server's closed queue, in units of `Budget`."""
 
@@ -32,12 +38,18 @@ class OwnQueues:
 
     def __init__(self, problem: Problem, curves: Curves, operation: Operation, rates: Rates) -> None:
         self._problem, self._curves, self._operation, self._rates = problem, curves, operation, rates
+        self._far = any(demand.slo.travel_s for demand in problem.demands)
         self.work = 0.0
         """Done so far, in units of `Budget`."""
 
     def keeps(self) -> bool:
-        """As it is."""
+        """As it is, with what is in reserve."""
         return not any(self._missed(self._operation))
+
+    def holds(self) -> bool:
+        """As it is, with nothing in reserve."""
+        assert self._operation.caps
+        return all(self._keeps(host, self._operation.caps, self._rates, 0.0) for host in dict.fromkeys(self._operation.hosts))
 
     def tuned(self) -> Operation | None:
         """With caps and rates as high as every SLO is kept by the queues. None: none is known that serves every floor."""
@@ -84,31 +96,52 @@ class OwnQueues:
 
     def _limit_hz(self, host: Host) -> float | None:
         """The highest load at which robots that share it as they do now keep every SLO. None: the curve alone says."""
-        load_hz, most_hz = self._load_hz(host, self._rates), self._curves.max_rate_hz(host.config)
+        load_hz, most_hz = self._load_hz(host, self._rates), BUSIEST * self._curves.max_rate_hz(host.config)
         if not load_hz or not self._responses(self._rates, self._rates).has_queue(host):
             return None
+        if not self._far and self._keeps_times(host, self._curve_hz(host) / load_hz):
+            return self._curve_hz(host)
         if self._keeps_times(host, most_hz / load_hz):
             return most_hz
-        low, high = (1.0, most_hz / load_hz) if self._keeps_times(host, 1.0) else (0.0, 1.0)
+        low, high = 0.0, most_hz / load_hz
+        for factor in (1.0, *self._quicker(high)):
+            if self._keeps_times(host, factor):
+                low = factor
+            elif low:
+                high = factor
+                break
+        else:
+            high = high if low else 1.0
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
             low, high = (middle, high) if self._keeps_times(host, middle) else (low, middle)
         return low * load_hz
+
+    def _quicker(self, most: float) -> list[float]:
+        """Times the rates. Phases give way by answers: slow robots meet for longer than quicker ones do."""
+        return [factor for factor in QUICKER if factor < most]
 
     def _keeps_times(self, host: Host, factor: float) -> bool:
         """With so many times the rates."""
         caps = tuple(min(factor * f, task.max_rate_hz) for f, task in zip(self._rates, self._problem.classes, strict=True))
         return self._keeps(host, caps, self._rates)
 
-    def _keeps(self, host: Host, caps: Rates, rates: Rates) -> bool:
-        self.work += QUEUE_WORK
+    def _keeps(self, host: Host, caps: Rates, rates: Rates, reserve: float = RESERVE) -> bool:
         responses = self._responses(caps, rates)
-        each, reserve = responses.of_each(host), RESERVE if responses.has_queue(host) else 0.0
+        if not responses.has_queue(host):
+            return self._load_hz(host, rates) <= self._curve_hz(host) * (1 + TOLERANCE)
+        self.work += QUEUE_WORK
+        each = responses.of_each(host)
         slos = [self._problem.demands[d].slo for d, _ in host.robots]
         return all(one.response_s(slo) <= slo.kept_s * (1 - reserve) * SLO_SLACK for one, slo in zip(each, slos, strict=True))
 
     def _responses(self, caps: Rates, rates: Rates) -> Responses:
         return Responses(self._problem, self._curves, self._operation.hosts, caps, Equilibrium(rates, {}, frozenset()))
+
+    def _curve_hz(self, host: Host) -> float:
+        """Up to where every SLO holds by the profile's curve."""
+        slos = [self._problem.demands[d].slo for d, _ in host.robots]
+        return min((self._curves.capacity_hz(host.config, slo) for slo in slos), default=math.inf)
 
     def _load_hz(self, host: Host, rates: Rates) -> float:
         demands = self._problem.demands

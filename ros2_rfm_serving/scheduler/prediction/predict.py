@@ -13,10 +13,9 @@ from ros2_rfm_serving.scheduler.prediction.bounds import Bounds, Kind
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium, equilibrium
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates, RateSearch
-from ros2_rfm_serving.scheduler.prediction.responses import Latency, Responses
+from ros2_rfm_serving.scheduler.prediction.responses import Responses
 from ros2_rfm_serving.scheduler.problem import Problem
-from ros2_rfm_serving.scheduler.slo import Slo
-from ros2_rfm_serving.scheduler.solution import ServerSolution, Solution, Stream, TaskSolution
+from ros2_rfm_serving.scheduler.solution import SLO_SLACK, ServerSolution, Solution, Stream, TaskSolution
 
 NEGLECTED = 0.05
 """Share of its closed loop below which a robot counts as one that hardly acts."""
@@ -75,16 +74,25 @@ def solution_of(
     )
 
 
-def keeps_every_slo(problem: Problem, curves: Curves, operation: Operation) -> bool:
-    """Those of curves alone first: they are quickly looked at."""
-    return all(_kept(problem, curves, operation, sorted(dict.fromkeys(operation.hosts), key=_is_fixed)))
+def keeps_every_slo(problem: Problem, curves: Curves, operation: Operation, reserve: float = 0.0) -> bool:
+    """Those of curves alone first: they are quickly looked at. reserve: share of every SLO that is not to be used up."""
+    hosts = sorted(dict.fromkeys(operation.hosts), key=_is_fixed)
+    return all(kept for _, kept in _kept(problem, curves, operation, hosts, reserve))
 
 
-def _kept(problem: Problem, curves: Curves, operation: Operation, hosts: Iterable[Host]) -> Iterator[bool]:
+def keeping_hosts(problem: Problem, curves: Curves, operation: Operation, hosts: Iterable[Host]) -> set[Host]:
+    """Those of them that keep every SLO."""
+    return {host for host, kept in _kept(problem, curves, operation, dict.fromkeys(hosts), 0.0) if kept}
+
+
+def _kept(
+    problem: Problem, curves: Curves, operation: Operation, hosts: Iterable[Host], reserve: float
+) -> Iterator[tuple[Host, bool]]:
     settled = _settled(problem, curves, operation)
     responses = Responses(problem, curves, operation.hosts, operation.caps, settled)
     for host in hosts:
-        yield all(stream.keeps_slo for stream in _server(problem, responses, operation, host, settled).streams)
+        streams = _server(problem, responses, operation, host, settled).streams
+        yield host, all(s.keeps_slo and s.judged_s <= s.slo.kept_s * (1 - reserve) * SLO_SLACK for s in streams)
 
 
 def _is_fixed(host: Host) -> bool:
@@ -94,7 +102,6 @@ def _is_fixed(host: Host) -> bool:
 def _notes(tasks: Mapping[str, TaskSolution], servers: Sequence[ServerSolution], bound: Bound) -> Iterator[str]:
     yield from _neglected(tasks)
     yield from _beyond(servers)
-    yield from _doubtful(servers)
     if not bound.proven:
         yield "the bound is loose: its search was cut short"
 
@@ -147,12 +154,19 @@ def _servers(problem: Problem, curves: Curves, operation: Operation, settled: Eq
 
 
 def _names(problem: Problem, hosts: Sequence[Host], gpus: Sequence[str]) -> list[str]:
-    """Servers of the right type in the order of models, so that neighbours host the same; shared GPUs name model and component."""
-    free = {gpu_type: [s for s, g in problem.servers.items() if g == gpu_type] for gpu_type in problem.gpus}
+    """Servers of the right type in the order of models, so that neighbours host the same; shared GPUs name model and component.
+    Of hosts that are not equally far, the nearest for what robots wait for before they act."""
+    free = {gpu_type: problem.nearest_first([s for s, g in problem.servers.items() if g == gpu_type]) for gpu_type in problem.gpus}
     if problem.previous and not any(gpus):
         return stable.names(problem, problem.previous, hosts, free)
     names = [""] * len(hosts)
-    for i in sorted(range(len(hosts)), key=lambda i: (problem.models.index(hosts[i].config.model), hosts[i].robots)):
+
+    def place(i: int) -> tuple[bool, int, tuple[tuple[int, int], ...]]:
+        host = hosts[i]
+        waited_for = any(problem.demands[demand].goal_coupled for demand, _ in host.robots)
+        return bool(problem.far_s) and not waited_for, problem.models.index(host.config.model), host.robots
+
+    for i in sorted(range(len(hosts)), key=place):
         component = problem.demands[hosts[i].robots[0][0]].component if hosts[i].robots else "idle"
         names[i] = f"{gpus[i]}_{component}" if gpus[i] else free[hosts[i].config.gpu_type].pop(0)
     return names
@@ -173,7 +187,7 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
             latency_s=own.at(demand.slo.percentile),
             curve_s=curve.response_s(demand.slo),
             judged_s=responses.judged_s(own, host, demand.slo),
-            network_s=_added_s(own, demand.slo),
+            network_s=own.travel_s(demand.slo),
             server_slo_s=responses.share_s(host, demand),
         )
         for (demand, count), own in zip(((problem.demands[d], count) for d, count in host.robots), each, strict=True)
@@ -190,11 +204,6 @@ def _server(problem: Problem, responses: Responses, operation: Operation, host: 
         p99_s=latency.at(99.0),
         beyond_profile=host in settled.saturated,
     )
-
-
-def _added_s(latency: Latency, slo: Slo) -> float:
-    server_s = latency.at(slo.percentile)
-    return latency.response_s(slo) - server_s if math.isfinite(server_s) else 0.0
 
 
 def _missed(servers: Sequence[ServerSolution]) -> dict[str, list[str]]:
@@ -233,16 +242,6 @@ def _neglected(tasks: Mapping[str, TaskSolution]) -> Iterator[str]:
                 f"robots of {name!r} go at {task.slowest_rate_hz:.2g} actions/s, for others' actions are worth more or cost less; "
                 "declare min_action_rate_hz if that is too slow"
             )
-
-
-def _doubtful(servers: Sequence[ServerSolution]) -> Iterator[str]:
-    """Where the curve keeps an SLO and the robots in question do not, in words."""
-    doubtful = {(s.task, s.component) for server in servers for s in server.streams if s.keeps_slo and s.response_s > s.slo.kept_s}
-    for task, component in sorted(doubtful):
-        yield (
-            f"{component} of {task!r}: its load is within the SLO by the profile's curves, but so many robots with such caps may "
-            "get in each other's way and miss it; a higher planning.slo_margin makes room"
-        )
 
 
 def _beyond(servers: Sequence[ServerSolution]) -> Iterator[str]:

@@ -7,6 +7,7 @@ Both only get worse as rates rise, so that the feasible vectors are a lower set.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from types import MappingProxyType
 from ortools.linear_solver import pywraplp
 
 from ros2_rfm_serving.scheduler import programs
+from ros2_rfm_serving.scheduler.links import Way
 from ros2_rfm_serving.scheduler.prediction.curves import Config, Curves
 from ros2_rfm_serving.scheduler.problem import Problem
 
@@ -51,6 +53,16 @@ class _Pattern:
     """(class, requests per action rate)"""
 
 
+@dataclass
+class _Link:
+    """One way of a host's link, as far as it counts."""
+
+    limit: float
+    """Mbit/s, without what obligations take."""
+    slopes: dict[int, float]
+    """Class -> Mbit/s per action rate."""
+
+
 class RateSearch:
     """Rates of one placement. `hosts` must serve every robot of every demand."""
 
@@ -59,7 +71,9 @@ class RateSearch:
     ) -> None:
         """limits: loads up to which SLOs hold, of hosts for which that is not what the curves say (`own_queues.py`)."""
         self.problem, self._curves, self._known = problem, curves, limits
-        self._patterns = [self._pattern(host) for host in dict.fromkeys(hosts)]
+        counts = Counter(hosts)
+        self._patterns = [self._pattern(host) for host in counts]
+        self._links = self._linked(counts) if problem.links and problem.links.tight else []
         self._lines = [curves.mean(p.host.config) for p in self._patterns]
         self._where: dict[int, list[int]] = {d.index: [] for d in problem.demands}
         for i, pattern in enumerate(self._patterns):
@@ -79,6 +93,27 @@ class RateSearch:
         limits = [self._curves.capacity_hz(host.config, demands[i].slo) for i, _ in host.robots]
         fixed_hz = sum(count * demands[index].fixed_hz for index, count in host.robots)
         return _Pattern(host, self._known.get(host, min(limits, default=0.0)), fixed_hz, list(slopes.items()))
+
+    def _linked(self, counts: Mapping[Host, int]) -> list[_Link]:
+        links, problem = self.problem.links, self.problem
+        assert links
+        fixed: dict[Way, float] = defaultdict(float)
+        slopes: dict[Way, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+        for host, num in counts.items():
+            for index, robots in host.robots:
+                demand = problem.demands[index]
+                for way, mbit in links.counted(problem.classes[demand.task].name, host.config.gpu_type):
+                    fixed[way] += num * robots * mbit * demand.fixed_hz
+                    if demand.calls:
+                        slopes[way][demand.task] += num * robots * mbit * demand.calls
+        return [_Link(links.takes_mbit_s[way.host] - mbit_s, slopes[way]) for way, mbit_s in fixed.items()]
+
+    def carries(self, rates: Sequence[float]) -> bool:
+        """Whether the links that count carry what robots then send."""
+        return all(
+            sum([slope * rates[c] for c, slope in link.slopes.items()]) <= link.limit + TOLERANCE * abs(link.limit)
+            for link in self._links
+        )
 
     def loads_hz(self, rates: Sequence[float]) -> list[float]:
         return [p.fixed_hz + sum([slope * rates[c] for c, slope in p.slopes]) for p in self._patterns]
@@ -102,6 +137,8 @@ class RateSearch:
         for load, limit in zip(loads, self._limits, strict=True):
             if load > limit:
                 return False
+        if self._links and not self.carries(rates):
+            return False
         loops = self._closed_loops_at(loads)
         return all(f <= loop * (1 + TOLERANCE) for f, loop in zip(rates, loops, strict=True))
 
@@ -134,6 +171,9 @@ class RateSearch:
         )
         if not self._complete():
             return 1e6
+        for link in self._links:
+            sent = sum([slope * floors[c] for c, slope in link.slopes.items()])
+            over += max(0.0, min(sent / link.limit - 1.0, 1e3) if link.limit > 0 else 1e3)
         loops = self.closed_loops_hz(floors)
         return over + sum(
             max(0.0, min(floor / loop - 1.0, 1e3) if loop else 1e3) for floor, loop in zip(floors, loops, strict=True) if floor
@@ -149,6 +189,10 @@ class RateSearch:
             room = (pattern.limit_hz - pattern.fixed_hz) / max(load - pattern.fixed_hz, 1e-12)
             for task, _ in pattern.slopes:
                 factors[task] = min(factors[task], max(room, 1.0))
+        for link in self._links:
+            sent = sum([slope * rates[c] for c, slope in link.slopes.items()])
+            for task in link.slopes:
+                factors[task] = min(factors[task], max(link.limit / max(sent, 1e-12), 1.0))
         return tuple(
             min(rate * factor, max(task.max_rate_hz, rate))
             for rate, factor, task in zip(rates, factors, self.problem.classes, strict=True)
@@ -176,6 +220,9 @@ class RateSearch:
                 for k, slope in p.slopes
                 if k == c
             ]
+            for link in self._links:
+                if c in link.slopes:
+                    room.append((link.limit - sum([s * rates[k] for k, s in link.slopes.items()])) / link.slopes[c])
             top = min(rates[c] + max(0.0, min(room, default=0.0)), self._closed_loops_at(loads)[c], classes[c].max_rate_hz)
             if top > rates[c] * (1 + CLIMB_TOLERANCE):
                 rates = self._along(rates, tuple(top if i == c else f for i, f in enumerate(rates)))
@@ -205,6 +252,11 @@ class RateSearch:
             if pattern.slopes:
                 row = solver.Constraint(-solver.infinity(), pattern.limit_hz - pattern.fixed_hz)
                 for c, slope in pattern.slopes:
+                    row.SetCoefficient(f[c], slope)
+        for link in self._links:
+            if link.slopes:
+                row = solver.Constraint(-solver.infinity(), link.limit)
+                for c, slope in link.slopes.items():
                     row.SetCoefficient(f[c], slope)
         for c, task in enumerate(classes):
             if task.num_robots:

@@ -1,5 +1,5 @@
-"""Latencies of the servers of a placement at given rates: by the profile's curves, and where actions wait for fixed batches, by the
-robots' closed queue (`closed_queue.py`)."""
+"""Latencies of the servers of a placement at given rates: by the profile's curves, and by the robots' own closed queue where
+actions alone wait for fixed batches (`closed_queue.py`) or to join a running one (`stepped_queue.py`)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ros2_rfm_serving.scheduler.prediction.closed_queue import Member, Service, Waited, Waits, waits
-from ros2_rfm_serving.scheduler.prediction.curves import Curves
+from ros2_rfm_serving.scheduler.prediction.closed_queue import Service, waits
+from ros2_rfm_serving.scheduler.prediction.curves import NORMAL_P90, NORMAL_P99, Curves
 from ros2_rfm_serving.scheduler.prediction.equilibrium import Equilibrium
+from ros2_rfm_serving.scheduler.prediction.queued import Member, Waited, Waits
 from ros2_rfm_serving.scheduler.prediction.rates import Host, Rates
+from ros2_rfm_serving.scheduler.prediction.shared_queue import shared_waits
+from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
 from ros2_rfm_serving.scheduler.problem import Demand, Problem
 from ros2_rfm_serving.scheduler.seen import declared_type
 from ros2_rfm_serving.scheduler.slo import Slo
-from ros2_rfm_serving.scheduler.solution import SLO_SLACK
 from ros2_rfm_serving.types.phase import has_room
 
-NORMAL_P99 = 2.326
-"""Standard deviations that the 99th percentile of a normal distribution lies above its mean."""
+LONGEST_S = 1e4
+"""Between two calls of who hardly makes any."""
 
 
 class Latency(Protocol):
@@ -31,7 +33,10 @@ class Latency(Protocol):
         """Seconds."""
 
     def response_s(self, slo: Slo) -> float:
-        """From request to reply, at the percentile of an SLO."""
+        """From request to reply, at the percentile of an SLO: what the SLO is compared with."""
+
+    def travel_s(self, slo: Slo) -> float:
+        """What the network adds to the latency there."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,10 @@ class ByCurve:
 
     def response_s(self, slo: Slo) -> float:
         return slo.response_s(self.at(slo.percentile), self.mean_s)
+
+    def travel_s(self, slo: Slo) -> float:
+        server_s = self.at(slo.percentile)
+        return self.response_s(slo) - server_s if math.isfinite(server_s) else 0.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,9 @@ class ByQueue:
 
     def response_s(self, slo: Slo) -> float:
         return self.waited.response_s(slo.percentile)
+
+    def travel_s(self, slo: Slo) -> float:
+        return self.waited.travel_s(slo.percentile)
 
 
 class Responses:
@@ -77,23 +89,25 @@ class Responses:
         return tuple(map(ByQueue, found.members)) if found else (self.by_curve(host),) * len(host.robots)
 
     def judged_s(self, own: Latency, host: Host, slo: Slo) -> float:
-        """What an SLO is compared with, from request to reply: the curve, where caps keep it so and there is no network, of which
-        curves know nothing; else what just these robots see in their queue, where they have one."""
-        curve_s = self.by_curve(host).response_s(slo)
-        within = self._caps is not None and not slo.travel_s and curve_s <= slo.kept_s * SLO_SLACK
-        return curve_s if within else own.response_s(slo)
+        """What an SLO is compared with, from request to reply: what just these robots see in their queue, where actions alone wait;
+        else the curve."""
+        return own.response_s(slo) if self.has_queue(host) else self.by_curve(host).response_s(slo)
 
     def has_queue(self, host: Host) -> bool:
-        """Whether its latencies are of its robots' own queue: where actions alone wait for fixed batches."""
+        """Whether it is judged by its robots' own queue: where actions alone wait, for fixed batches or to join one."""
         demands = [self._problem.demands[d] for d, _ in host.robots]
-        return bool(demands) and all(d.calls == 1.0 for d in demands) and self._curves.pads_batches(host.config)
+        return bool(demands) and all(d.calls == 1.0 for d in demands) and self._curves.knows_queue(host.config)
 
     def _by_queue(self, host: Host) -> Waits | None:
-        if not self.has_queue(host):
-            return None
         demands = [self._problem.demands[d] for d, _ in host.robots]
-        members = tuple(self._member(d, count) for d, (_, count) in zip(demands, host.robots, strict=True))
-        return waits(members, self._service(host))
+        if self.has_queue(host):
+            members = tuple(self._member(d, count) for d, (_, count) in zip(demands, host.robots, strict=True))
+            steps = self._curves.stepped_law(host.config)
+            return stepped_waits(members, steps, self._order(host)) if steps else waits(members, self._service(host))
+        law = self._curves.shared_law(host.config)
+        if not demands or law is None or any(d.calls == 1.0 for d in demands) or host in self._settled.saturated:
+            return None
+        return shared_waits(tuple(self._paced(d, count) for d, (_, count) in zip(demands, host.robots, strict=True)), law)
 
     def by_curve(self, host: Host) -> ByCurve:
         """A saturated server makes everybody wait until just the measured maximum is asked; the tail is no shorter than there."""
@@ -123,12 +137,20 @@ class Responses:
             period_s=period_s,
             think_s=task.execution_s,
             overlapped=task.overlapped,
+            step_s=task.step_s,
             gives_way=not task.overlapped or has_room(period_s, task.cycle_s),
             calls=() if task.overlapped else tuple(self._call(d) for d in task.coupled if d.index != demand.index),
             slo_s=demand.slo.promised_s,
             round_trip_s=task.network.round_trip_ms / 1e3,
             jitter_s=task.network.jitter_ms / 1e3,
         )
+
+    def _paced(self, demand: Demand, count: int) -> Member:
+        """Of a server that is shared by all who ask: obligations, and calls that go with actions."""
+        rate_hz = demand.rate_hz(self._settled.rates[demand.task])
+        network = self._problem.classes[demand.task].network
+        trip_s, jitter_s = network.round_trip_ms / 1e3, network.jitter_ms / 1e3
+        return Member(count, 1.0 / rate_hz if rate_hz > 0 else LONGEST_S, 0.0, round_trip_s=trip_s, jitter_s=jitter_s)
 
     def _call(self, demand: Demand) -> tuple[float, float, float]:
         """A wait elsewhere: at the slowest server that its class has for it."""
@@ -140,11 +162,13 @@ class Responses:
         return demand.calls, slowest.mean_s + network.mean_s, scatter_s
 
     def _service(self, host: Host) -> Service:
-        batch_s = host.config.batch_size / self._curves.max_rate_hz(host.config)
-        order = self._problem.dispatch.get(declared_type(host.config.gpu_type), "fifo")
-        return Service(host.config.batch_size, batch_s, (self._scatter(host) - 1.0) / NORMAL_P99, order)
+        batch_s = min(host.config.batch_size / self._curves.max_rate_hz(host.config), self._curves.quantile(host.config, 50.0).y[0])
+        return Service(host.config.batch_size, batch_s, self._scatter(host), self._order(host))
+
+    def _order(self, host: Host) -> str:
+        return self._problem.dispatch.get(declared_type(host.config.gpu_type), "fifo")
 
     def _scatter(self, host: Host) -> float:
-        """p99 over the median where nothing queues."""
-        configs = self._curves.of(host.config.model)
-        return min(self._curves.quantile(c, 99.0).y[0] / self._curves.quantile(c, 50.0).y[0] for c in configs)
+        """Relative standard deviation of services: where hardly anything queues one in ten does not meet another."""
+        lines = [(self._curves.quantile(c, 90.0), self._curves.quantile(c, 50.0)) for c in self._curves.of(host.config.model)]
+        return min(p90.y[0] / p50.y[0] - 1.0 for p90, p50 in lines) / NORMAL_P90

@@ -1,0 +1,120 @@
+"""When a server whose rows go on one solver step at a time lets others join: its rule, over the seconds of a service law.
+
+The server decides by what it measures while it serves (`server/dispatch/flight.py`, `entering.py`): running means, which are off by
+a third of the scatter of what they are of. Where joining serves hardly more than whole batches, that decides; and while it runs
+whole batches it measures no steps, and goes on so for a while.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from ros2_rfm_serving.profiles import SteppedService
+
+WORTHWHILE = 0.05
+"""More rows that improve the throughput of steps by less are not worth their time."""
+NEWEST = 0.2
+"""Weight of the newest in a running mean."""
+MOST_ALIKE = 50
+"""Whole batches in a row."""
+ROUNDING = 1e-9
+"""Of a throughput, relatively."""
+REMEMBERED = 64
+"""Laws, each with a number of sessions."""
+Seconds = Sequence[float]
+"""By number of rows, from none on."""
+
+
+class Joining:
+    """Of one law, and so many sessions."""
+
+    def __init__(self, law: SteppedService, num_sessions: int) -> None:
+        self.num_turns, self._sessions = law.num_steps, num_sessions
+        self.perceive_s = (0.0, *(law.perception_s(rows) for rows in range(1, law.max_rows + 1)))
+        self.step_s = (0.0, *(law.step_s(rows) for rows in range(1, law.max_rows + 1)))
+        self.most = _worthwhile(self.step_s)
+        """Rows at once: one more would make turns longer than it shortens the queue."""
+        self._scatter = law.jitter * math.sqrt(NEWEST / (2 - NEWEST))
+        """Of what was learned, relatively."""
+        self._groups: dict[int, int] = {}
+        self._gains: dict[int, float] = {}
+
+    def num_groups(self, num_here: int) -> int:
+        """In flight, of rows at the same step each, that serve most, where so many wait or are in flight."""
+        if num_here not in self._groups:
+            self._groups[num_here] = max(self._each(num_here), key=lambda groups: self._rate_hz(groups, num_here))
+        return self._groups[num_here]
+
+    def gain(self, num_waiting: int) -> float:
+        """Of more groups than one over whole batches, for those who wait, or with as many more as come on average while one runs:
+        in standard deviations of what was learned. Not above 0: nobody joins, as far as the costs are known."""
+        if num_waiting not in self._gains:
+            later = max(num_waiting, min(self._sessions, math.ceil(1.5 * num_waiting)))
+            self._gains[num_waiting] = max(self._gain(num_waiting), self._gain(later))
+        return self._gains[num_waiting]
+
+    def _gain(self, num_here: int) -> float:
+        groups = max(self._each(num_here)[1:], key=lambda groups: self._rate_hz(groups, num_here), default=1)
+        more = self._rate_hz(groups, num_here) / self._rate_hz(1, num_here) - 1.0
+        more = more if abs(more) > ROUNDING else 0.0
+        return more / off if more > 0.0 and (off := self._off(groups, num_here)) else math.copysign(math.inf, more or -1.0)
+
+    def _each(self, num_here: int) -> range:
+        return range(1, max(1, min(self.num_turns, num_here)) + 1)
+
+    def _rate_hz(self, groups: int, num_here: int) -> float:
+        return self._rows_of_group(groups, num_here) / sum(self._took_s(groups, num_here))
+
+    def _off(self, groups: int, num_here: int) -> float:
+        """Standard deviation of the rate, relatively: each number of rows was measured by itself."""
+        parts_s = self._took_s(groups, num_here)
+        return self._scatter * math.hypot(*parts_s) / sum(parts_s)
+
+    def _took_s(self, groups: int, num_here: int) -> tuple[float, ...]:
+        """Of one group's perception, and of the steps until the next; each on the straight line between two numbers of rows."""
+        rows, turns = self._rows_of_group(groups, num_here), self.num_turns / groups
+        steps_s = (turns * seconds for seconds in _ends(self.step_s, groups * rows))
+        return (*_ends(self.perceive_s, rows), *steps_s)
+
+    def _rows_of_group(self, groups: int, num_here: int) -> float:
+        waiting = max(0.0, min(0.5, 1.0 - num_here / max(1, self._sessions)))
+        return min(num_here / (groups + waiting), self.most / groups)
+
+
+class Wholes:
+    """Whether who waits at an idle server runs as a whole, one decision after the other."""
+
+    def __init__(self, rule: Joining, chance: Iterator[float]) -> None:
+        """chance: standard normal."""
+        self._rule, self._chance = rule, chance
+        self._off, self._alike = 0.0, 0
+
+    def next(self, num_waiting: int) -> bool:
+        gain = self._rule.gain(num_waiting)
+        if gain <= 0.0:
+            return True
+        if not 0 < self._alike < MOST_ALIKE:
+            self._off, self._alike = next(self._chance), 0
+        whole = gain < self._off
+        self._alike = self._alike + 1 if whole else 0
+        return whole
+
+
+@lru_cache(maxsize=REMEMBERED)
+def joining(law: SteppedService, num_sessions: int) -> Joining:
+    return Joining(law, num_sessions)
+
+
+def _worthwhile(step_s: Seconds) -> int:
+    served_hz = [rows / step_s[rows] for rows in range(1, len(step_s))]
+    return next(rows for rows, hz in enumerate(served_hz, start=1) if hz * (1 + WORTHWHILE) >= max(served_hz))
+
+
+def _ends(seconds: Seconds, mean_rows: float) -> tuple[float, float]:
+    """What both ends of a straight line between two numbers of rows add; less than one takes as long as one, more than there are as
+    the last."""
+    mean_rows = min(max(1.0, mean_rows), len(seconds) - 1)
+    low = int(mean_rows)
+    return (1.0 - (mean_rows - low)) * seconds[low], (mean_rows - low) * seconds[min(low + 1, len(seconds) - 1)]

@@ -1,0 +1,192 @@
+"""How long robots wait at a server whose rows go on one solver step at a time, by who they are: a closed queue of rounds.
+
+As in `closed_queue.py` the very robots are run from several starts. A round (`server/`, `ModelServer.round`): those who are let in
+are perceived together, which holds up whoever is in flight, then all in flight go on by one step, and who has had all is answered.
+Who is let in follows the server's own rule (`joining.py`): a group of rows at the same step joins those in flight where more groups
+serve more, or where it holds them up less than it would wait; else when a group has ended. Rows that nobody may join run as a
+whole. Left out is that a row goes on alone where only that keeps its SLO, and that a whole batch goes row by row now and then.
+
+Nothing here reads a clock; the random numbers are the same for the same queue.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ros2_rfm_serving.profiles import SteppedService
+from ros2_rfm_serving.scheduler.prediction.joining import Wholes, joining
+from ros2_rfm_serving.scheduler.prediction.queued import (
+    DRAWS,
+    Found,
+    Member,
+    Request,
+    Waits,
+    again,
+    answer,
+    in_order,
+    team,
+    watched,
+)
+from ros2_rfm_serving.scheduler.prediction.ranks import ORDERS, patient, ranked
+
+REMEMBERED = 512
+"""Queues."""
+
+
+@lru_cache(maxsize=REMEMBERED)
+def stepped_waits(members: tuple[Member, ...], law: SteppedService, order: str = "fifo") -> Waits:
+    """order: `dispatch` of the descriptor."""
+    rng = np.random.default_rng([sum(member.num_robots for member in members), law.max_rows, law.num_steps])
+    return watched(members, law.mean_s(1), lambda end_s: _Run(members, law, order, rng).run(end_s))
+
+
+@dataclass(slots=True)
+class _Group:
+    """Rows at the same step."""
+
+    rows: list[Request]
+    began_s: float
+    turns_left: int
+
+
+class _Run:
+    """Of one start."""
+
+    def __init__(self, members: Sequence[Member], law: SteppedService, order: str, rng: np.random.Generator) -> None:
+        self._law, self._order = law, order
+        robots = team(members, law.mean_s(1), rng)
+        self._rule = rule = joining(law, len(robots))
+        self._wholes = Wholes(rule, again(rng.standard_normal(DRAWS)))
+        self._factors = again(rng.gamma(law.jitter**-2, law.jitter**2, DRAWS) if law.jitter else np.ones(1))
+        self._coming = in_order(robots)
+        self._found: Found = [([], []) for _ in members]
+        self._ready: list[Request] = []
+        self._groups: list[_Group] = []
+        """In flight, in the order in which they entered."""
+        self._num_rows = 0
+        self._now_s = self._end_s = 0.0
+
+    def run(self, end_s: float) -> Found:
+        self._end_s = end_s
+        while self._coming or self._ready or self._groups:
+            self._arrive()
+            if self._ready and not self._groups and self._wholes.next(len(self._ready)):
+                self._whole()
+            else:
+                self._turns(once=bool(self._ready) and self._enter())
+        return self._found
+
+    def _arrive(self) -> None:
+        """Those who have come; an idle server begins with whoever comes first."""
+        coming, ready = self._coming, self._ready
+        if not ready and not self._groups:
+            self._now_s = max(self._now_s, coming[0][0])
+            self._take()
+            if ready[0][0] == self._now_s:
+                return
+        while coming and coming[0][0] <= self._now_s:
+            self._take()
+
+    def _take(self) -> None:
+        request = heapq.heappop(self._coming)
+        request[2].since_s = request[0]
+        self._ready.append(request)
+
+    # --- what runs ---
+
+    def _whole(self) -> None:
+        """As many as there are shapes for, in one call."""
+        rows, began_s = self._first(self._law.max_rows), self._now_s
+        self._now_s += self._rule.perceive_s[len(rows)] * next(self._factors)
+        step_s = self._rule.step_s[len(rows)]
+        self._now_s += sum(step_s * next(self._factors) for _ in range(self._rule.num_turns))
+        self._answer(rows, began_s)
+
+    def _enter(self) -> bool:
+        """Those who are let in are perceived. Whether the others may be with the next turn."""
+        room = min(self._rule.most - self._num_rows, len(self._ready))
+        if room <= 0 or (self._groups and self._pays_later(room)):
+            return False
+        number = next((n for n in range(1, room + 1) if self._hurts(n)), room + 1) - 1 if self._groups else room
+        if number:
+            began_s, rows = self._now_s, self._first(number)
+            self._now_s += self._rule.perceive_s[number] * next(self._factors)
+            self._groups.append(_Group(rows, began_s, self._rule.num_turns))
+            self._num_rows += number
+        return number < room
+
+    def _turns(self, *, once: bool) -> None:
+        """Of all in flight, up to the first that may change who enters: one, or until a group has ended or somebody has come."""
+        groups, step_s = self._groups, self._rule.step_s[self._num_rows]
+        left = 1 if once else min(group.turns_left for group in groups)
+        next_s = self._coming[0][0] if self._coming else math.inf
+        turns = 0
+        while turns < left and (not turns or self._now_s < next_s):
+            self._now_s += step_s * next(self._factors)
+            turns += 1
+        for group in groups:
+            group.turns_left -= turns
+        self._groups = [group for group in groups if group.turns_left]
+        for group in groups:
+            if not group.turns_left:
+                self._num_rows -= len(group.rows)
+                self._answer(group.rows, group.began_s)
+
+    def _answer(self, rows: Sequence[Request], began_s: float) -> None:
+        for request in rows:
+            request[2].had_s += self._now_s - began_s
+            answer(request, self._now_s, self._coming, self._end_s, self._found)
+
+    # --- who is let in ---
+
+    def _pays_later(self, room: int) -> bool:
+        """They enter when a group has ended, or when they have waited for longer, rather than now."""
+        groups, num_rows = self._groups, self._num_rows
+        if len(groups) < self._rule.num_groups(num_rows + len(self._ready)):
+            ends_s = self._now_s + max(group.turns_left for group in groups) * self._rule.step_s[num_rows]
+            new = self._ready[:room]
+            if sum(ends_s - request[2].since_s for request in new) > num_rows * self._rule.perceive_s[room]:
+                return False
+        wait_s = min(group.turns_left for group in groups) * self._rule.step_s[num_rows]
+        took_s = self._rule.perceive_s[room] + self._rule.num_turns * self._rule.step_s[num_rows + room]
+        in_s = self._now_s + took_s
+        return not any(in_s <= _deadline_s(request) < in_s + wait_s for request in self._ready[:room])
+
+    def _hurts(self, num_new: int) -> bool:
+        """A row in flight that would be in time would not be if so many were perceived now."""
+        now_s = self._now_s
+        alone_s, company_s = self._rule.step_s[self._num_rows], self._rule.step_s[self._num_rows + num_new]
+        stall_s = self._rule.perceive_s[num_new]
+        return any(
+            now_s + group.turns_left * alone_s <= _deadline_s(request) < now_s + stall_s + group.turns_left * company_s
+            for group in self._groups
+            for request in group.rows
+        )
+
+    def _first(self, number: int) -> list[Request]:
+        """So many of those who wait, in the server's order."""
+        if number < len(self._ready):
+            self._ready = self._ranked()
+        rows, self._ready = self._ready[:number], self._ready[number:]
+        return rows
+
+    def _ranked(self) -> list[Request]:
+        """Who waits for longer than a robot does asks anew, and keeps its place."""
+        waiting = [patient(request, self._now_s, self._found) for request in self._ready]
+        if self._order not in ORDERS:
+            return waiting
+        return ranked(waiting, self._order, self._now_s, self._law.mean_s(min(len(waiting), self._law.max_rows)))
+
+
+def _deadline_s(request: Request) -> float:
+    """When its SLO is over, or its robot out of actions: who does not execute while it waits is at once."""
+    robot = request[2]
+    if not robot.member.overlapped:
+        return -math.inf
+    return min(robot.since_s + robot.member.slo_s, robot.sent_s + robot.member.think_s)

@@ -1,0 +1,92 @@
+"""What a plan's robots send over the links of hosts: counted, held against what these take, and in words (see `links`)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from ros2_rfm_serving.scheduler.links import Asked, Links, Traffic, Way
+from ros2_rfm_serving.scheduler.problem import Problem
+from ros2_rfm_serving.scheduler.solution import LinkUse, ServerSolution, Solution
+from ros2_rfm_serving.types import Route
+
+ROUNDS = 2
+"""In which links come to count that the plan before asked too much of; in the last one all of them do."""
+
+
+def traffic_of(problem: Problem, servers: Iterable[ServerSolution], standby_of: Mapping[str, str]) -> Traffic:
+    """Of a problem with links."""
+    assert problem.links
+    most_hz, asked = problem.most_hz(), dict[str, dict[str, float]]()
+    servers = list(servers)
+    for server in servers:
+        mine = asked.setdefault(server.server, defaultdict(float))
+        for stream in server.streams:
+            mine[stream.task] += stream.num_robots * min(stream.cap_hz, most_hz[stream.task, stream.component])
+    return Traffic(problem.links, asked, standby_of, {server.server: server.gpu for server in servers if server.gpu})
+
+
+def asked_by(problem: Problem, routes: Iterable[Route], task_of: Mapping[str, str]) -> Asked:
+    """By the robots of a schedule."""
+    most_hz, asked = problem.most_hz(), defaultdict[str, dict[str, float]](lambda: defaultdict(float))
+    for route in routes:
+        task = task_of[route.robot]
+        asked[route.server][task] += min(route.max_rate_hz, most_hz[task, route.component])
+    return asked
+
+
+def within_links(problem: Problem, solution: Solution, anew: Callable[[Problem], Solution], *, searched: bool) -> Solution:
+    """A plan that no link takes less than.
+
+    The first one is, if that is so already. Of links that it asks too much of, the solvers are told; a policy that knows nothing of
+    links (not `searched`) is only judged.
+    """
+    tight, first = problem, tuple[str, ...]()
+    for attempt in range(1 + ROUNDS):
+        if not solution.servers:
+            return replace(solution, problems=(*first, *solution.problems))
+        traffic = traffic_of(problem, solution.servers, {})
+        over = list(_too_much(traffic))
+        if not over:
+            return solution
+        if not searched or attempt == ROUNDS:
+            break
+        first = first or tuple(over)
+        last = attempt == ROUNDS - 1
+        assert problem.links
+        tight = tight.tightened(problem.links.takes_mbit_s if last else {way.host for way in _ways_over(traffic)})
+        found = anew(tight)
+        solution = replace(found, work=solution.work + found.work)
+    return replace(solution, feasible=False, problems=(*solution.problems, *over), servers=() if searched else solution.servers)
+
+
+def _ways_over(traffic: Traffic) -> Iterator[Way]:
+    return traffic.links.over(traffic.now)
+
+
+def _too_much(traffic: Traffic) -> Iterator[str]:
+    load = traffic.now
+    return (traffic.links.words(way, load[way]) for way in traffic.links.over(load))
+
+
+def links_used(traffic: Traffic) -> tuple[LinkUse, ...]:
+    """Of each host with a link: now, and after the loss after which there is most on it."""
+    links, now = traffic.links, traffic.now
+    losses = [(words, traffic.after(lost)) for words, lost in traffic.losses()]
+    return tuple(_used(links, host, now, losses) for host in links.takes_mbit_s)
+
+
+def _used(links: Links, host: str, now: Mapping[Way, float], losses: list[tuple[str, Mapping[Way, float]]]) -> LinkUse:
+    ways = Way(host), Way(host, True)
+    carried = [(words, load) for words, load in losses if links.hold(load)]
+    words, worst = max(carried, key=lambda one: max(one[1].get(way, 0.0) for way in ways), default=("", {}))
+    return LinkUse(
+        host=host,
+        takes_mbit_s=links.takes_mbit_s[host],
+        in_mbit_s=now.get(ways[0], 0.0),
+        out_mbit_s=now.get(ways[1], 0.0),
+        worst=words,
+        worst_in_mbit_s=worst.get(ways[0], 0.0),
+        worst_out_mbit_s=worst.get(ways[1], 0.0),
+    )

@@ -1,0 +1,66 @@
+"""Random factories of models that were profiled, for holding predictions against simulations. A seed gives the same one again.
+
+Beside `random_factories.py`, whose profiles are formulas: these can be run in virtual time, by the catalogue's service laws.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ros2_rfm_serving.factory import Component, Factory, Task
+from ros2_rfm_serving.factory.descriptor import Execution, ExecutionMode, FleetEntry, Network, Pipeline, ServerCluster
+from ros2_rfm_serving.types import MONITOR, SAFETY, SYSTEM1, SYSTEM2
+
+GPU_TYPE = "NVIDIA H200"
+ACTIONS = {"nvidia/GR00T-N1.6-3B": 47.5, "physical-intelligence/pi0.5": 51.8}
+"""Model -> ms of one request alone."""
+TEXTS = {"Qwen2.5-VL-7B-Instruct": 230.0, "Qwen2.5-VL-3B-Instruct": 128.0}
+FEWEST_SERVERS, MOST_SERVERS = 2, 6
+MOST_ROBOTS_EACH = 7
+"""Robots per server, at the most."""
+ROUND_TRIPS_MS, JITTERS_MS = (2.0, 25.0), (1.0, 10.0)
+"""A round trip takes 3 to 35 ms on average."""
+
+
+def profiled_factory(seed: int, *, network: bool, batching: str = "fixed") -> Factory:
+    """2 to 6 servers, up to 7 robots each, 1 to 3 classes; a third of them executes while it waits. network: each class has one.
+    batching: of action models."""
+    rng = np.random.default_rng([seed, network])
+    servers = int(rng.integers(FEWEST_SERVERS, MOST_SERVERS + 1))
+    classes = int(rng.integers(1, min(3, servers) + 1))
+    most = MOST_ROBOTS_EACH * servers // classes
+    fleet = {f"task_{i}": int(rng.integers(1, most + 1)) for i in range(classes)}
+    networks = {name: _network(rng) if network else Network() for name in fleet}
+    return Factory(
+        name=f"profiled_{seed}",
+        file=f"<profiled factory {seed}>",
+        server_cluster=(ServerCluster(num_servers=servers, gpu_type=GPU_TYPE, batching=batching),),
+        robot_fleet=tuple(FleetEntry(task=name, num_robots=n, network=networks[name]) for name, n in fleet.items()),
+        tasks={name: _task(rng, networks[name], crowded=servers < 1 + classes) for name in fleet},
+    )
+
+
+def _network(rng: np.random.Generator) -> Network:
+    return Network(round_trip_ms=round(float(rng.uniform(*ROUND_TRIPS_MS)), 1), jitter_ms=round(float(rng.uniform(*JITTERS_MS)), 1))
+
+
+def _task(rng: np.random.Generator, network: Network, *, crowded: bool) -> Task:
+    """crowded: there is no room for other models than those of actions."""
+    model = str(rng.choice(list(ACTIONS)))
+    components = {SYSTEM1: Component(model=model, slo_ms=_slo_ms(rng, ACTIONS[model], network))}
+    for name in [] if crowded else rng.permutation([SYSTEM2, SAFETY, MONITOR])[: rng.integers(0, 2)].tolist():
+        text = str(rng.choice(list(TEXTS)))
+        hz = None if name == SYSTEM2 else round(float(rng.uniform(0.2, 1.0)), 2)
+        components[name] = Component(model=text, slo_ms=_slo_ms(rng, TEXTS[text], network), freq_hz=hz)
+    ratio = float(rng.choice([0.05, 0.1])) if SYSTEM2 in components else 0.0
+    return Task(
+        pipeline=Pipeline(action_period_ms=round(float(rng.uniform(100, 500))), system2_to_system1_call_ratio=ratio),
+        execution=Execution(mode=(ExecutionMode.SYNC, ExecutionMode.SYNC, ExecutionMode.ASYNC)[int(rng.integers(3))]),
+        components=components,
+        percentile=float(rng.choice([90, 95, 99, 99])),
+    )
+
+
+def _slo_ms(rng: np.random.Generator, alone_ms: float, network: Network) -> float:
+    """1.5 to 4 times the request alone, beside most of the network."""
+    return round(alone_ms * float(rng.uniform(1.5, 4.0)) + 1e3 * network.at_s(99.0), 1)
