@@ -40,7 +40,12 @@ class Attendance:
         """`_look_around_s`: when next."""
         self._ended, self._ended_s = "", 0.0
         self._misnamed = self._unreadable = 0
+        self.unproven = 0
+        """Orders of nobody who may give them, and those that were asked for a proof first."""
         every(node, LOOK_PERIOD_S, self._look)
+
+    def count_unproven(self) -> None:
+        self.unproven += 1
 
     def diagnosis(self) -> DiagnosticStatus:
         """`scheduler: robots`."""
@@ -56,6 +61,7 @@ class Attendance:
             "longest silence, s": max(self._roster.silences_s.values(), default=0.0),
             "lease, s": self._roster.lease_s,
             "messages refused": self._unreadable,
+            "orders unproven": self.unproven,
             "leases ended": self._roster.ended,
             "taken over from other schedulers": self._roster.inherited,
             "statuses of another name than their topic's": self._misnamed,

@@ -32,6 +32,10 @@ def metaworld_robot_node() -> None:
     _run("metaworld_robot_node")
 
 
+def simulated_robot_node() -> None:
+    _run("simulated_robot_node")
+
+
 def foreman_node() -> None:
     _run("foreman_node")
 
@@ -50,6 +54,10 @@ def discovery_server_node() -> None:
 
 def zenoh_door_node() -> None:
     _run("zenoh_door_node")
+
+
+def zenoh_router_node() -> None:
+    _run("zenoh_router_node")
 
 
 def _run(name: str) -> None:

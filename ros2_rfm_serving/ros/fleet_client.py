@@ -10,6 +10,7 @@ from rclpy.task import Future
 from rfm_serving import srv
 
 from ros2_rfm_serving.errors import ScheduleError
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, is_signed_anew, prover_of_process
 from ros2_rfm_serving.ros.node.runtime import clock, executor
 from ros2_rfm_serving.ros.wire import qos
 
@@ -27,7 +28,7 @@ class FleetClient(Node):
         names = qos.Names(fleet_namespace)
         self._admit = self.create_client(srv.AdmitRobot, names.admit_robot, qos_profile=qos.CONTROL)
         self._release = self.create_client(srv.ReleaseRobot, names.release_robot, qos_profile=qos.CONTROL)
-        self._executor = executor()
+        self._prover, self._executor = prover_of_process(), executor()
         self._executor.add_node(self)
 
     def admit(self, robot: str, task: str) -> int:
@@ -38,18 +39,25 @@ class FleetClient(Node):
         """given_up: waiting is over."""
         return self._call(self._release, srv.ReleaseRobot.Request(robot=robot), given_up)
 
+    def _answered(self, asked: list[Future], request: Any) -> Any:
+        """The first answer; None: there is none yet, or it was for want of a proof, with which it is asked again at once."""
+        for future in [future for future in asked if future.done()]:
+            if not is_signed_anew(self._prover, request, SCHEDULER, future.result()):
+                return future.result()
+            asked.remove(future)
+        return None
+
     def _call(self, client: Any, request: Any, given_up: Callable[[], bool] = lambda: False) -> int:
         asked: list[Future] = []
         begin_s = ask_s = clock()
-        while not (answers := [future for future in asked if future.done()]):
+        while (answer := self._answered(asked, request)) is None:
             now_s = clock()
             if now_s - begin_s > TIMEOUT_S or given_up():
                 raise ScheduleError(f"the scheduler does not answer on {client.srv_name} within {now_s - begin_s:.0f} s")
-            if now_s >= ask_s and client.service_is_ready():
+            if (now_s >= ask_s or not asked) and client.service_is_ready():
                 asked.append(client.call_async(request))
                 ask_s = now_s + AGAIN_S
             self._executor.spin_once(timeout_sec=0.1)
-        answer = answers[0].result()
         if not answer.success:
             raise ScheduleError(answer.error_msg)
         return int(answer.schedule_epoch)

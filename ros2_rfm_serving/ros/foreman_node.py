@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
 from rclpy.node import Node
-from rfm_serving import action, msg
+from rfm_serving import action, msg, srv
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.node.changes import Changes
+from ros2_rfm_serving.ros.node.doorkeeper import is_signed_anew, prover_of_process
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, When, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node
 from ros2_rfm_serving.ros.node.timers import every
@@ -25,7 +26,10 @@ SILENT_AFTER_S = 10.0
 BUSY_PAUSE_S = 2.0
 """Before a robot that works for somebody else, or is not active, is asked again."""
 NAME = "foreman"
-NEVER_DONE = (TaskOutcome.BUSY, TaskOutcome.PREEMPTED, TaskOutcome.INACTIVE, TaskOutcome.REJECTED, TaskOutcome.SHUTDOWN)
+NEVER_DONE = (
+    *(TaskOutcome.BUSY, TaskOutcome.PREEMPTED, TaskOutcome.INACTIVE, TaskOutcome.REJECTED, TaskOutcome.SHUTDOWN),
+    TaskOutcome.UNPROVEN,
+)
 """Ends of goals that say nothing about the task."""
 SPECS = {
     "robots": Spec([""], "Robots to keep at work"),
@@ -48,6 +52,7 @@ class Work(NamedTuple):
 class ForemanNode(Node):
     def __init__(self) -> None:
         super().__init__("foreman")
+        self.prover = prover_of_process()
         declared = declare(self, SPECS)
         values = Values(self, SPECS)
         results = values.text("results_file")
@@ -106,16 +111,33 @@ class _Job:
         self.not_before_s = 0.0
         """When the robot may be asked again."""
         self._client = ActionClient(node, action.ExecuteTask, names.robot(robot, "execute_task"))
+        self._orders: Any = None
+        """Where there are certificates: tells the challenge for the next goal."""
+        if node.prover:
+            self._orders = node.create_client(srv.Order, names.robot(robot, "rfm/order"), qos_profile=qos.CONTROL)
 
     def start(self, budget_s: float) -> None:
-        if not self._client.server_is_ready():
+        if not self._client.server_is_ready() or not (self._orders is None or self._orders.service_is_ready()):
             return
         self.idle, self._heard_s, self._steps = False, clock(), 0
         self._attempt += 1
         attempt = self._attempt
-        goal = action.ExecuteTask.Goal(time_budget_s=budget_s, reset=True, requester=NAME)
-        sending = self._client.send_goal_async(goal, lambda _: self._on_feedback(attempt))
-        sending.add_done_callback(lambda future: self._on_answer(attempt, future.result()))
+        wanted = action.ExecuteTask.Goal(time_budget_s=budget_s, reset=True, requester=NAME)
+        if self._orders is None:
+            self._ask(attempt, wanted)
+        else:
+            asked = self._orders.call_async(srv.Order.Request())
+            asked.add_done_callback(lambda done: self._prove(attempt, wanted, done.result()))
+
+    def _prove(self, attempt: int, wanted: Any, told: Any) -> None:
+        """told: has the challenge."""
+        if attempt == self._attempt:
+            is_signed_anew(self._node.prover, wanted, self.robot, told)
+            self._ask(attempt, wanted)
+
+    def _ask(self, attempt: int, wanted: Any) -> None:
+        sending = self._client.send_goal_async(wanted, lambda _: self._on_feedback(attempt))
+        sending.add_done_callback(lambda future: self._on_answer(attempt, wanted, future.result()))
 
     def is_lost(self, now_s: float) -> bool:
         """A robot tells how it goes twice a second; one that does not has died, and its goal with it."""
@@ -134,17 +156,20 @@ class _Job:
         if attempt == self._attempt:
             self._heard_s = clock()
 
-    def _on_answer(self, attempt: int, goal: Any) -> None:
+    def _on_answer(self, attempt: int, wanted: Any, goal: Any) -> None:
         if attempt != self._attempt:
             return
         if goal is None or not goal.accepted:
             self.abandon()
             return
         self._goal = goal
-        goal.get_result_async().add_done_callback(lambda future: self._on_result(attempt, future.result()))
+        goal.get_result_async().add_done_callback(lambda future: self._on_result(attempt, wanted, future.result()))
 
-    def _on_result(self, attempt: int, answer: Any) -> None:
+    def _on_result(self, attempt: int, wanted: Any, answer: Any) -> None:
         if attempt != self._attempt:
+            return
+        if answer is not None and is_signed_anew(self._node.prover, wanted, self.robot, answer.result):
+            self._ask(attempt, wanted)
             return
         self.abandon()
         if answer is None:
@@ -153,7 +178,7 @@ class _Job:
         if result.error_code in NEVER_DONE:
             self.not_before_s = clock() + BUSY_PAUSE_S
             log = self._node.get_logger()
-            say = log.warning if result.error_code == TaskOutcome.REJECTED else log.debug
+            say = log.warning if result.error_code in (TaskOutcome.REJECTED, TaskOutcome.UNPROVEN) else log.debug
             say(f"{self.robot}: {result.error_msg}", throttle_duration_sec=60.0)
             return
         self.done += 1

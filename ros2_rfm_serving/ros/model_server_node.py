@@ -20,7 +20,9 @@ from rfm_serving import msg
 from ros2_rfm_serving.audit.servers.engines import described
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError, ModelError
 from ros2_rfm_serving.ros.node.changes import Changes
+from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
 from ros2_rfm_serving.ros.node.faulty import Faults
+from ros2_rfm_serving.ros.node.orders import Call, Gate, OrderDoor
 from ros2_rfm_serving.ros.node.own_name import claim
 from ros2_rfm_serving.ros.node.parameters import declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, logged, run_node
@@ -29,6 +31,7 @@ from ros2_rfm_serving.ros.server.audit import ServerAudit
 from ros2_rfm_serving.ros.server.delivery import Delivery
 from ros2_rfm_serving.ros.server.infer_door import Deposit, InferDoor, Limits
 from ros2_rfm_serving.ros.server.loading import Former, Loaded, Loading
+from ros2_rfm_serving.ros.server.openings import Openings
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.schedules import Schedules
 from ros2_rfm_serving.ros.server.services import Services
@@ -74,11 +77,15 @@ class ModelServerNode(LifecycleNode):
         (own_name,) = claim(self, "server", [(self._name, self._names.server(self._name, "name"))])
         status = self._names.server(self._name, "status")
         self._audit = ServerAudit(self, self._name, self._names.server(self._name, "audit"))
-        self._standing = Standing(self, own_name, status, lambda: self._work.server if self._work else None, self._audit)
-        self._topics = ReplyTopics(self, self._names, Faults(self))
+        self._openings = Openings.of_process(self._name)
+        server = lambda: self._work.server if self._work else None  # noqa: E731
+        self._standing = Standing(self, own_name, status, server, self._audit, self._openings)
+        key_of = self._openings.reply_key if self._openings else lambda request: None
+        self._topics = ReplyTopics(self, self._names, Faults(self), key_of)
         self._refetch_timer: Any = None
         self._watchdog = Watchdog(self._on_hung, ends_process=owns_process)
         self._open_graph()
+        self._open_to_people()
         Changes(self, declared, self._accept, configured=lambda: bool(self._work or self._loading))
         every(self, LOOK_PERIOD_S, self._look)
         if self._params.autostart and self._params.model:
@@ -96,7 +103,8 @@ class ModelServerNode(LifecycleNode):
             qos_overriding_options=overridable,
             raw=True,
         )
-        Services(self, name, lambda: self._work, lambda: self._standing.refusal, self._standing.following, self._topics)
+        standing = self._standing
+        Services(self, name, lambda: self._work, lambda: standing.refusal, standing.following, self._topics, self._openings)
         unready = ModelError("not ready")
         self._infer = InferDoor(
             self, name("infer"), self._serving_goals, lambda: self._standing.refusal or unready, self._infer_limits
@@ -105,6 +113,21 @@ class ModelServerNode(LifecycleNode):
         self._deliver = Delivery(self._topics, self._infer, self._gateway)
         every(self, qos.STATUS_PERIOD_S, self._tend)
         self._time_refetches()
+
+    def _open_to_people(self) -> None:
+        def count() -> None:
+            self._standing.refused["unproven"] += 1
+
+        def call(trigger: Callable[[], TransitionCallbackReturn], what: str, done: str) -> Call:
+            return lambda now_s: ("" if trigger() == SUCCESS else f"its state does not allow it to {what}", done)
+
+        gate = Gate(self, self._name, Doorkeeper.of_process(self._name), count)
+        calls = {
+            "drain": call(self.trigger_deactivate, "drain", "takes nothing new, and finishes what it has"),
+            "activate": call(self.trigger_activate, "activate", "takes sessions and requests again"),
+        }
+        OrderDoor(self, self._names.server(self._name, "order"), "rfm/servers/<server>/order", calls, gate)
+        gate.shut()
 
     # --- parameters ---
 
@@ -175,7 +198,8 @@ class ModelServerNode(LifecycleNode):
         loaded.server.reconfigure(config)
         log = self.get_logger()
         self._audit.follow(loaded.server, described(self._params.engine_spec(loaded.placement)))
-        self._work = Serving(loaded, self._deliver, self._complain, log.error, self._params.decode_threads)
+        check = self._openings.check_observation if self._openings else lambda request, data: None
+        self._work = Serving(loaded, self._deliver, self._complain, log.error, self._params.decode_threads, check)
         contract, sessions = loaded.server.contract, loaded.server.snapshot(clock()).max_sessions
         emulated = ", EMULATED" if contract.emulated else ""
         log.info(f"{contract.model} ready in {loaded.took_s:.1f} s, for up to {sessions} sessions{emulated}")
@@ -374,6 +398,7 @@ class ModelServerNode(LifecycleNode):
 
     def _collect(self, server: ModelServer) -> None:
         """Sessions of robots that left, and their topics."""
+        self._end_unproven(server)
         sessions, now_s = server.session_keys(), clock()
         unheard = self._topics.unheard(robot for robot, _ in sessions)
         absent = [key for key in sessions if key[0] in unheard]
@@ -381,6 +406,13 @@ class ModelServerNode(LifecycleNode):
             self.get_logger().info(f"session of {robot}/{component} closed: {why}")
         expected = [(robot, server.reply_kind(component)) for robot, component in (*server.session_keys(), *self._schedules.robots)]
         self._topics.keep(expected, now_s, self._params.absent_grace_s)
+
+    def _end_unproven(self, server: ModelServer) -> None:
+        """Sessions of those whose certificate was revoked, or has ended."""
+        for (robot, component), epoch in self._openings.keep(server.session_keys()) if self._openings else ():
+            server.close_session(robot, component, epoch)
+            server.count("certificate_ended")
+            self.get_logger().warning(f"session of {robot}/{component} closed: its certificate is revoked, or has ended")
 
     def _judge(self, work: Serving) -> None:
         """Ready is what serves: neither what compiles batches of another size nor what fails."""

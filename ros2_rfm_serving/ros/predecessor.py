@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rclpy.node import Node
 from rclpy.task import Future
-from rfm_serving import srv
+from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.node.runtime import clock, executor
@@ -34,25 +34,31 @@ class Left(NamedTuple):
 def found_in_force(names: qos.Names, servers: Sequence[str], seconds: float, log: Any) -> Left:
     """Looks around for so long, before anything else runs in the process."""
     asker = Node("scheduler_asks", enable_rosout=False, start_parameter_services=False)
+    ears = {server: _ear(asker, names.server(server, "status")) for server in servers}
     try:
-        found = _of_most(_told(_asked(asker, names, servers, seconds, log), log))
-        absent = set(servers) - _there(asker, names, servers)
+        found = _of_most(_told(_asked(asker, names, ears, seconds, log), log))
+        absent = set(servers) - _there(ears)
     finally:
         asker.destroy_node()
     return Left(found, tuple(sorted(absent - {p.server for p in found.placements}))) if found else Left()
 
 
-def _asked(asker: Node, names: qos.Names, servers: Sequence[str], seconds: float, log: Any) -> list[Future]:
+def _ear(asker: Node, topic: str) -> Any:
+    """Unlike the graph, it tells who is heard: not those of the same name in another partition."""
+    return asker.create_subscription(msg.ServerStatus, topic, lambda status: None, qos.SERVER_STATUS, raw=True)
+
+
+def _asked(asker: Node, names: qos.Names, ears: Mapping[str, Any], seconds: float, log: Any) -> list[Future]:
     clients = {
         server: asker.create_client(srv.GetSchedule, names.server(server, "get_schedule"), qos_profile=qos.CONTROL)
-        for server in servers[:ASKED]
+        for server in list(ears)[:ASKED]
     }
     asked: dict[str, Future] = {}
     spinner, begin_s, there = executor(), clock(), set[str]()
     spinner.add_node(asker)
     try:
-        while sum(future.done() for future in asked.values()) < len(clients) or len(there) < len(servers):
-            there = _there(asker, names, servers)
+        while sum(future.done() for future in asked.values()) < len(clients) or len(there) < len(ears):
+            there = _there(ears)
             waits = any(server not in asked or not asked[server].done() for server in there & clients.keys())
             if clock() - begin_s > seconds + (ANSWER_S if waits else 0.0):
                 break
@@ -67,9 +73,8 @@ def _asked(asker: Node, names: qos.Names, servers: Sequence[str], seconds: float
     return [future for future in asked.values() if future.done()]
 
 
-def _there(asker: Node, names: qos.Names, servers: Iterable[str]) -> set[str]:
-    """Whose status is on the graph."""
-    return {server for server in servers if asker.count_publishers(names.server(server, "status"))}
+def _there(ears: Mapping[str, Any]) -> set[str]:
+    return {server for server, ear in ears.items() if ear.get_publisher_count()}
 
 
 def _told(answers: Iterable[Future], log: Any) -> list[Schedule]:

@@ -16,7 +16,9 @@ from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, Part
+from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
 from ros2_rfm_serving.ros.node.faulty import Faults
+from ros2_rfm_serving.ros.node.orders import Gate
 from ros2_rfm_serving.ros.node.own_name import OwnName, claim, nameless
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, unknown
 from ros2_rfm_serving.ros.node.runtime import fleet_names, logged, parameter, run_node
@@ -28,6 +30,8 @@ from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers
 from ros2_rfm_serving.ros.robot.settings import RobotSettings, declare_robot, robot_settings
 from ros2_rfm_serving.ros.robot.status_watch import StatusWatch
 from ros2_rfm_serving.ros.wire.session_messages import check_name
+from ros2_rfm_serving.ros.zenoh.joining import diagnosis_of, ends_of
+from ros2_rfm_serving.ros.zenoh.tally import LOST
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 
@@ -43,6 +47,8 @@ class RobotHost(LifecycleNode):
         super().__init__(name, **options)
         self._names = fleet_names(self)
         self._robots: list[RobotBody] = []
+        self._ends: Any = self
+        """By which servers are reached."""
         self._servers: Servers | None = None
         self._diagnostics: Diagnostics | None = None
         self._own_names: list[OwnName] = []
@@ -53,12 +59,23 @@ class RobotHost(LifecycleNode):
         with contextlib.suppress(ConfigurationError):  # configure says it
             self._specs.update(self._declare())
         Changes(self, self._specs, self._accept, configured=lambda: bool(self._robots))
+        self._shut()
         if parameter(self, "autostart", True, "Configure and activate by itself"):
             self._start_timer = every(self, 0.01, self._start_once)
 
     def _settings(self, changed: Mapping[str, Any] = NOTHING) -> list[RobotSettings]:
         """As the parameters say, or would with `changed`. Raises: `ConfigurationError`."""
         raise NotImplementedError
+
+    def _shut(self) -> None:
+        """ROS' own doors, where there are certificates."""
+
+        def count() -> None:
+            for robot in self._robots:
+                robot.brain.refused["unproven"] += 1
+
+        with contextlib.suppress(ConfigurationError):  # then it cannot be configured either
+            Gate(self, self.get_name(), Doorkeeper.of_process(self.get_name()), count).shut()
 
     # --- parameters ---
 
@@ -159,7 +176,12 @@ class RobotHost(LifecycleNode):
             self, "robot", [(one.config.name, self._names.robot(one.config.name, "rfm/name")) for one in settings]
         )
         self._faults = self._faults or Faults(self)
-        self._servers = Servers(self, self._names, self._robots, self._faults, self._watch, self._origin)
+        self._ends = ends_of(self, self._lost)
+        if self._ends is not self:  # or its door, if that is on this network too, takes it for somebody else
+            for own in self._own_names:
+                own.settle()
+        watch = self._watch if self._ends is self else StatusWatch(self._ends)
+        self._servers = Servers(self, self._ends, self._names, self._robots, self._faults, watch, self._origin)
         self._diagnostics = Diagnostics(self, self._diagnoses)
         for own in self._own_names:
             own.report = self._diagnostics.publish
@@ -169,7 +191,13 @@ class RobotHost(LifecycleNode):
     def _diagnoses(self) -> list[Part]:
         own = [functools.partial(self._origin.diagnosis, robot.name) for robot in self._robots[:1]]
         robots = [functools.partial(_diagnosis, robot) for robot in self._robots]
-        return [*(name.diagnosis for name in self._own_names), *robots, *own]
+        zenoh = [functools.partial(diagnosis_of, robot.name, self._ends) for robot in self._robots[:1] if self._ends is not self]
+        return [*(name.diagnosis for name in self._own_names), *robots, *own, *zenoh]
+
+    def _lost(self, topic: str, number: int) -> None:
+        for robot in self._robots:
+            if topic.startswith(self._names.robot(robot.name, "")):
+                robot.brain.refused[LOST] += number
 
     def _free(self, reason: str) -> None:
         """Every robot first comes to a stand; then they take leave."""
@@ -183,6 +211,9 @@ class RobotHost(LifecycleNode):
                 shared.destroy()
         self._servers = self._diagnostics = None
         self._own_names = []
+        if self._ends is not self:
+            turns_of(self).once(2.0 * FAREWELL_S, self._ends.close)
+        self._ends = self
         # rclpy's action servers are reference cycles: on the graph until collected.
         turns_of(self).once(2.0 * FAREWELL_S, gc.collect)
 

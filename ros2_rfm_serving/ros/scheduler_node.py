@@ -21,13 +21,15 @@ from rclpy.task import Future
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.audit.schedulers.book import Book
-from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError
+from ros2_rfm_serving.errors import ConfigurationError, RfmError, ScheduleError, UnprovenError
 from ros2_rfm_serving.factory import Factory, load_factory
 from ros2_rfm_serving.ros.attendance import Attendance
 from ros2_rfm_serving.ros.followers import Followers
 from ros2_rfm_serving.ros.node.audit import AuditTopic
 from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Doorkeeper
+from ros2_rfm_serving.ros.node.orders import Gate
 from ros2_rfm_serving.ros.node.parameters import Spec, Values, When, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node, share
 from ros2_rfm_serving.ros.node.timers import every
@@ -36,10 +38,18 @@ from ros2_rfm_serving.ros.predecessor import found_in_force
 from ros2_rfm_serving.ros.watching import Watching
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.scheduler import DEFAULT_LEASE_S, POLICIES, InForce, Order, PlanOrder, Roster, Seen
+from ros2_rfm_serving.security.members import askers
 from ros2_rfm_serving.types import Schedule
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
 
 PLANNER_PERIOD_S = 0.1
+UNPROVEN_SAID_S = 5.0
+ORDERS = {
+    srv.AdmitRobot.Request: "rfm/admit_robot",
+    srv.ReleaseRobot.Request: "rfm/release_robot",
+    srv.Replan.Request: "rfm/replan",
+}
+"""As the wire table names them."""
 
 
 SPECS = {
@@ -88,9 +98,11 @@ class SchedulerNode(Node):
         self._watching = Watching(self, names, self._fleet, self._planner.lookout(self._fleet), self._identity)
         told = (self._followers.diagnosis, self._attendance.diagnosis, self._watching.diagnosis)
         self._diagnostics = Diagnostics(self, lambda: told)
+        self._doorkeeper = Doorkeeper.of_process(SCHEDULER)
         self.create_service(srv.AdmitRobot, names.admit_robot, self._admit, qos_profile=qos.CONTROL)
         self.create_service(srv.ReleaseRobot, names.release_robot, self._release, qos_profile=qos.CONTROL)
         self.create_service(srv.Replan, names.replan, self._replan, qos_profile=qos.CONTROL)
+        Gate(self, SCHEDULER, self._doorkeeper, self._attendance.count_unproven).shut()
         every(self, REPEAT_PERIOD_S, self._repeat)
         every(self, PLANNER_PERIOD_S, lambda: self._planner.look(self._fleet))
 
@@ -135,10 +147,11 @@ class SchedulerNode(Node):
             convert.check_name("robot", request.robot)
             return self._fleet.admit(request.robot, request.task)
 
-        return await self._answer(response, admit, f"admit {request.robot!r} for {request.task!r}")
+        return await self._answer(request, response, admit, f"admit {request.robot!r} for {request.task!r}")
 
     async def _release(self, request: Any, response: Any) -> Any:
-        return await self._answer(response, lambda: self._fleet.release(request.robot), f"release {request.robot!r}")
+        release = lambda: self._fleet.release(request.robot)  # noqa: E731
+        return await self._answer(request, response, release, f"release {request.robot!r}")
 
     async def _replan(self, request: Any, response: Any) -> Any:
         given = request.factory_file
@@ -146,13 +159,32 @@ class SchedulerNode(Node):
         def replan() -> Order:
             return self._fleet.replan(load_factory(Path(given or self._fleet.factory.file)), declared_anew=bool(given))
 
-        return await self._answer(response, replan, f"replan {Path(given).name}".strip())
+        return await self._answer(request, response, replan, f"replan {Path(given).name}".strip())
 
-    async def _answer(self, response: Any, ask: Callable[[], Order], what: str) -> Any:
+    async def _answer(self, request: Any, response: Any, ask: Callable[[], Order], what: str) -> Any:
+        try:
+            self._check(request)
+        except UnprovenError as error:
+            return self._unproven(response, error, what)
         response = await self._answered(response, ask)
         answer = f"schedule {response.schedule_epoch}" if response.success else response.error_msg
         self._book.person(what, answer, response.success)
         return response
+
+    def _check(self, request: Any) -> None:
+        """Raises: `UnprovenError` unless it is one of those who may order this."""
+        if self._doorkeeper is not None:
+            who = self._doorkeeper.check(request, clock()).who.name
+            if who not in askers(ORDERS[type(request)]):
+                raise UnprovenError(f"{who} may not order that; {', '.join(sorted(askers(ORDERS[type(request)])))} may")
+
+    def _unproven(self, response: Any, error: UnprovenError, what: str) -> Any:
+        self._attendance.count_unproven()
+        if error.is_stale and self._doorkeeper:  # as everybody's first
+            response.challenge = self._doorkeeper.challenge(clock())
+        else:
+            self.get_logger().warning(f"{what[:200]}: {error}", throttle_duration_sec=UNPROVEN_SAID_S)
+        return self._refused(response, error.code, str(error))
 
     async def _answered(self, response: Any, ask: Callable[[], Order]) -> Any:
         """A schedule that is published is not in force yet: somebody else's may be."""
@@ -178,6 +210,9 @@ class SchedulerNode(Node):
 
     def _refuse(self, response: Any, code: int, problem: str) -> Any:
         self.get_logger().warning(problem)
+        return self._refused(response, code, problem)
+
+    def _refused(self, response: Any, code: int, problem: str) -> Any:
         response.success, response.error_code, response.error_msg = False, code, problem
         response.schedule_epoch = self._fleet.epoch
         return response

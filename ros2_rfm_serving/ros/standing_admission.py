@@ -7,6 +7,7 @@ from typing import Any
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, is_signed_anew, prover_of_process
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
@@ -22,6 +23,7 @@ class StandingAdmission:
 
     def __init__(self, node: Node, fleet_namespace: str, robot: str, task: str) -> None:
         self._node, self._request = node, srv.AdmitRobot.Request(robot=robot, task=task)
+        self._prover = prover_of_process()
         self._served_by = 0
         """0: nobody yet, or it was released."""
         self._waited_s, self._heard_s = 0.0, clock()
@@ -41,9 +43,14 @@ class StandingAdmission:
             self._waited_s = 0.0
         elif self._waited_s > PATIENCE_S and self._client.service_is_ready():
             self._waited_s = 0.0
-            self._client.call_async(self._request).add_done_callback(self._on_answer)
+            self._ask()
+
+    def _ask(self) -> None:
+        self._client.call_async(self._request).add_done_callback(self._on_answer)
 
     def _on_answer(self, future: Any) -> None:
         answer, log = future.result(), self._node.get_logger()
-        if answer is not None and not answer.success:
+        if is_signed_anew(self._prover, self._request, SCHEDULER, answer):
+            self._ask()
+        elif answer is not None and not answer.success:
             log.warning(f"{self._request.robot} is not admitted again: {answer.error_msg}")

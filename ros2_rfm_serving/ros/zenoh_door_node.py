@@ -14,7 +14,10 @@ SPECS = {
     "router": Spec(
         "tcp/127.0.0.1:7447", "Of Zenoh: where it listens, `tcp/` or `tls/`. Without effect where `zenoh_config` is given"
     ),
-    "zenoh_config": Spec("", "Zenoh session configuration, JSON5, as `rfm zenoh` writes it; empty: a client of `router`"),
+    "zenoh_config": Spec(
+        "",
+        "Zenoh session configuration, JSON5, as `rfm zenoh` writes it; empty: its certificate's, without one a client of `router`",
+    ),
     "zenoh_domain": Spec(-1, "ROS domain of the robots on Zenoh; -1: this node's own", -1, 232),
     "robots": Spec([""], "Robots that may come in; empty: all"),
     "max_observation_mb": Spec(16.0, "Of one observation, MB; larger ones are refused", 0.01, 64.0),

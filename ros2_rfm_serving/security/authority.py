@@ -24,6 +24,8 @@ MAX_COMMON_NAME = 64
 """X.509's bound."""
 MAX_MEMBER_NAME = MAX_COMMON_NAME - 4
 """So that there is room for a revoked one's successor, `.2` to `.999`."""
+ROLE = "urn:rfm_serving:"
+"""Before what a certificate is for, among its names: no TLS takes that for a machine's."""
 HOST = re.compile(r"[\w*][\w.*-]{0,252}", re.ASCII)
 REVOKED_FOR = timedelta(days=AUTHORITY_DAYS)
 
@@ -65,8 +67,8 @@ class Authority:
             raise ValueError("its key is on no elliptic curve")
         return Authority(Identity(x509.load_pem_x509_certificate(certificate), loaded))
 
-    def issue(self, name: str, addresses: Iterable[str], now: datetime, days: float = MEMBER_DAYS) -> Identity:
-        """For a process that others reach under these addresses, and that reaches others."""
+    def issue(self, name: str, addresses: Iterable[str], now: datetime, days: float = MEMBER_DAYS, role: str = "") -> Identity:
+        """For a process that others reach under these addresses, and that reaches others. role: of the wire table; empty: none."""
         key, issuer = ec.generate_private_key(ec.SECP256R1()), self.identity.certificate
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         built = _builder(subject, issuer.subject, key, now, days)
@@ -74,7 +76,8 @@ class Authority:
         built = built.add_extension(_usage(signs_certificates=False), critical=True)
         both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         built = built.add_extension(x509.ExtendedKeyUsage(both), critical=False)
-        built = built.add_extension(x509.SubjectAlternativeName(list(map(_general_name, dict.fromkeys(addresses)))), critical=False)
+        names = [*map(_general_name, dict.fromkeys(addresses)), *([x509.UniformResourceIdentifier(ROLE + role)] if role else [])]
+        built = built.add_extension(x509.SubjectAlternativeName(names), critical=False)
         key_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.identity.key.public_key())
         built = built.add_extension(key_id, critical=False)
         return Identity(built.sign(self.identity.key, hashes.SHA256()), key)
@@ -127,6 +130,21 @@ def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
 def common_name(certificate: x509.Certificate) -> str:
     """Empty: it has none."""
     return next((str(one.value) for one in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)), "")
+
+
+def role_of(certificate: x509.Certificate) -> str:
+    """Empty: it says none, as those that were issued before there were any."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return ""
+    said = names.get_values_for_type(x509.UniformResourceIdentifier)
+    return next((uri.removeprefix(ROLE) for uri in said if uri.startswith(ROLE)), "")
+
+
+def member_of(name: str) -> str:
+    """Whose common name it is: a revoked member's successor has a number behind it."""
+    return name.partition(".")[0]
 
 
 def utc_now() -> datetime:

@@ -16,6 +16,7 @@ from ros2_rfm_serving.security import dds, dds_schema
 from ros2_rfm_serving.security.authority import common_name, is_issued_by, load_certificate
 from ros2_rfm_serving.security.folder import (
     CERTIFICATE,
+    IDENTITY_CA,
     KEY,
     PERMISSIONS,
     PERMISSIONS_CA,
@@ -64,6 +65,14 @@ def days_left(enclave: Path, now: datetime) -> float:
     return (certificate.not_valid_after_utc - now) / timedelta(days=1)
 
 
+def are_revocations_spoilt(enclave: Path) -> bool:
+    """There is a list, and it is none of its authority's. Raises: `ConfigurationError` where it has no authority."""
+    if not (enclave / REVOKED).exists():
+        return False
+    authority, listed = load_certificate(read(enclave / IDENTITY_CA), str(enclave / IDENTITY_CA)), _revocations(enclave)
+    return listed is None or not listed.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
+
+
 def _member(folder: Folder, record: Record, name: str, authority: x509.Certificate, now: datetime) -> Iterator[Problem]:
     enclave, entry = folder.enclave(name), record.members[name]
     certificate = load_certificate(read(enclave / CERTIFICATE), str(enclave / CERTIFICATE))
@@ -86,15 +95,16 @@ def _identity(enclave: Path, certificate: x509.Certificate, authority: x509.Cert
         yield Problem(enclave.name, "its key is not of its certificate", fix)
     if not is_private(enclave / KEY):
         yield Problem(enclave.name, "others on this machine may read its key", f"chmod 600 {enclave / KEY}")
-    if (enclave / REVOKED).exists():
-        listed = _revocations(enclave)
-        if listed is None:
-            yield Problem(enclave.name, f"its {REVOKED} is no list of revocations", "rfm security rotate")
-        elif listed.get_revoked_certificate_by_serial_number(certificate.serial_number) is not None:
-            yield Problem(enclave.name, "its certificate is revoked", fix)
+    if are_revocations_spoilt(enclave):
+        yield Problem(enclave.name, f"its {REVOKED} is no list of revocations of its authority", "rfm security rotate")
+    elif (listed := _revocations(enclave)) and listed.get_revoked_certificate_by_serial_number(certificate.serial_number):
+        yield Problem(enclave.name, "its certificate is revoked", fix)
 
 
 def _revocations(enclave: Path) -> x509.CertificateRevocationList | None:
+    """None: there is none, or none that is a list."""
+    if not (enclave / REVOKED).exists():
+        return None
     try:
         return x509.load_pem_x509_crl(read(enclave / REVOKED))
     except ValueError:

@@ -10,7 +10,10 @@ import contextlib
 import socket
 from typing import Any
 
-BACKLOG = 128
+BACKLOG = 1024
+"""Who has come and is not looked at yet. Beyond it the system lets them try again after a second, robots and strangers alike."""
+ACCEPTED_AT_ONCE = 8
+"""By an event loop in one turn, between which it serves whoever is in: for its `backlog`, which it takes for this number, too."""
 MAX_WAITING = 256
 
 
@@ -26,6 +29,10 @@ class Doorstep(socket.socket):
         """For want of room."""
         self.gone = 0
         """Left, or were turned away, before they were let in."""
+
+    def listen(self, backlog: int = BACKLOG, /) -> None:
+        """An event loop asks for no more than it accepts at once."""
+        super().listen(max(backlog, BACKLOG))
 
     def accept(self) -> tuple[socket.socket, Any]:
         made, address = super().accept()
@@ -66,7 +73,7 @@ def listen(host: str, port: int, max_waiting: int = MAX_WAITING) -> Doorstep:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        made.listen(BACKLOG)
+        made.listen()
         made.setblocking(False)
     except OSError:
         made.close()

@@ -83,6 +83,15 @@ def is_private(file: Path) -> bool:
     return not file.stat().st_mode & 0o077
 
 
+def _keep(folder: Path) -> None:
+    """That a file of it has another content, also after a power failure."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def _write(file: Path, content: bytes, mode: int) -> None:
     new = file.with_name(f".{file.name}.new")
     try:
@@ -92,7 +101,10 @@ def _write(file: Path, content: bytes, mode: int) -> None:
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
         new.replace(file)
+        _keep(file.parent)
     except OSError as error:
         fix = "choose a folder that can be written"
         raise ConfigurationError(f"cannot be written: {error.strerror}", file=str(file), fix=fix) from None

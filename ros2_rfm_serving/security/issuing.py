@@ -1,4 +1,4 @@
-"""Writes a factory's security: `rfm security init`, `rotate` and `revoke`."""
+"""Writes a factory's security: `rfm security init`, `add`, `rotate` and `revoke`."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Issuer:
             before, former = issued.get(member.name), self.serials_of(member.name)
             generation = before.generation if before else 1
             name = member.name if generation == 1 else f"{member.name}.{generation}"
-            identity = self.authority.issue(name, (member.name, *member.addresses), now, self.days)
+            identity = self.authority.issue(name, (member.name, *member.addresses), now, self.days, str(member.role.name).lower())
             self._write_identity(member.name, identity)
             entry = _entry(member, name, identity.certificate, generation)
             issued[member.name] = entry.model_copy(update={"former": former})
@@ -166,6 +166,18 @@ def start(
     return issuer.record
 
 
+def add(folder: Folder, members: Mapping[str, Member], now: datetime, days: float) -> Record:
+    """For a robot and its world, that are new. Raises: `ConfigurationError`, before anything is written."""
+    issuer = replace(Issuer.open(folder), days=days)
+    for name, member in sorted(members.items()):  # a robot before its world
+        _check_new(issuer.record, name)
+        check_subject(name, member.addresses)
+    issuer = replace(issuer, record=issuer.issue(members.values(), now))
+    issuer = replace(issuer, record=issuer.issue_tokens(sorted({member.of for member in members.values()})))
+    issuer.write_documents(now)
+    return issuer.record
+
+
 def rotate(folder: Folder, names: Sequence[str], now: datetime, days: float) -> Record:
     """New keys, certificates and tokens; of everybody where nobody is named. Raises: `ConfigurationError`."""
     issuer = replace(Issuer.open(folder), days=days)
@@ -225,11 +237,24 @@ def _entry(member: Member, common_name: str, certificate: x509.Certificate, gene
     )
 
 
-def _check_name(client: str) -> None:
+def _check_name(name: str, key: str = "client") -> None:
     """Raises: `ConfigurationError`."""
-    if not NAME.fullmatch(client):
+    if not NAME.fullmatch(name):
         fix = "letters, digits and underscores, a letter first"
-        raise ConfigurationError(f"{client!r} is no name", key="client", fix=fix)
+        raise ConfigurationError(f"{name!r} is no name", key=key, fix=fix)
+
+
+def _check_new(record: Record, member: str) -> None:
+    """Raises: `ConfigurationError` for a name that is somebody's, or was."""
+    _check_name(member, "robot")
+    if entry := record.members.get(member):
+        what = "is revoked" if entry.is_revoked else f"has a certificate already, as {entry.role.lower()}"
+        is_robots = entry.role in (Role.ROBOT.name, Role.WORLD.name)
+        fix = f"rfm security rotate --member {member}, or another name" if is_robots else "choose another name"
+        raise ConfigurationError(f"{member} {what}", key="robot", fix=fix)
+    if member in record.clients:
+        fix = "choose another name, or revoke that client first"
+        raise ConfigurationError(f"{member} is a client of the websocket door", key="robot", fix=fix)
 
 
 def _lines(folder: Folder) -> dict[str, str]:

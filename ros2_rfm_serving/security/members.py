@@ -7,16 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters, node_list
-from ros2_rfm_serving.security.wire_table import Role
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import Factory, Robot
+from ros2_rfm_serving.factory.nodes import NodeSpec, merged_parameters, node_list, robot_nodes
+from ros2_rfm_serving.security.wire_table import ROWS, Role
 
 EXECUTABLES = {
     "scheduler_node": Role.SCHEDULER,
     "model_server_node": Role.SERVER,
     "robot_node": Role.ROBOT,
     "metaworld_robot_node": Role.WORLD,
+    "simulated_robot_node": Role.WORLD,
     "foreman_node": Role.FOREMAN,
+    "zenoh_door_node": Role.DOOR,
+    "zenoh_router_node": Role.ROUTER,
 }
 OTHERS = {
     "markers": Role.MARKERS,
@@ -28,6 +32,8 @@ OTHERS = {
     "router": Role.ROUTER,
 }
 """Of every factory, whatever its descriptor says."""
+FOREMAN = "foreman"
+"""And `foreman_<host>`."""
 LOCAL = ("localhost", "127.0.0.1", "::1")
 CAMERA_LEAF = {"compressed": "image/compressed", "image": "image_raw"}
 DEFAULT_TOPICS = {"state_topic": "state", "joint_topic": "joint_states", "sink_topic": "command"}
@@ -51,12 +57,38 @@ class Member:
 def members_of(factory: Factory, config_folder: Path, addresses: tuple[str, ...] = ()) -> dict[str, Member]:
     """By name. addresses: further ones, that the doors of all are reached under.
 
-    Raises: `ConfigurationError` when a robot's parameter file is missing or contradicts the descriptor.
+    Raises: `ConfigurationError` when a robot's parameter file is missing or contradicts the descriptor, or its name says that it
+    may order something.
     """
-    nodes = node_list(factory, config_folder, work={})
-    topics = {node.namespace: own_topics(merged_parameters(node)) for node in nodes if node.executable == "robot_node"}
-    found = [_member(factory, node, topics, addresses) for node in nodes]
+    found = _of_nodes(factory, node_list(factory, config_folder, work={}), addresses)
     found += [Member(name=name, role=role, addresses=(*LOCAL, *addresses)) for name, role in OTHERS.items()]
+    return _with_worlds(found)
+
+
+def members_of_robot(factory: Factory, robot: Robot, config_folder: Path) -> dict[str, Member]:
+    """By name: a robot and its world, of a descriptor that need not name it. Raises: as `members_of`."""
+    return _with_worlds(_of_nodes(factory, robot_nodes(factory, robot, config_folder), ()))
+
+
+def askers(service: str) -> frozenset[str]:
+    """Of every factory's members, those who may call a service of the wire table."""
+    takes = next(row.takes for row in ROWS if row.name == service)
+    return frozenset(name for name, role in OTHERS.items() if role & takes)
+
+
+def may_ask(name: str, service: str) -> bool:
+    """Whether a member may call a service, or ask for an action, of the wire table that people order by."""
+    takes = next(row.takes for row in ROWS if row.name == service)
+    is_foreman = bool(takes & Role.FOREMAN) and (name == FOREMAN or name.startswith(f"{FOREMAN}_"))
+    return is_foreman or name in askers(service)
+
+
+def _of_nodes(factory: Factory, nodes: list[NodeSpec], addresses: tuple[str, ...]) -> list[Member]:
+    topics = {node.namespace: own_topics(merged_parameters(node)) for node in nodes if node.executable == "robot_node"}
+    return [_member(factory, node, topics, addresses) for node in nodes]
+
+
+def _with_worlds(found: list[Member]) -> dict[str, Member]:
     members = {member.name: member for member in found}
     return members | {world.name: world for world in map(_world_of, found) if world and world.name not in members}
 
@@ -72,6 +104,10 @@ def _member(
     factory: Factory, node: NodeSpec, topics: Mapping[str, Mapping[str, tuple[str, ...]]], addresses: tuple[str, ...]
 ) -> Member:
     role = EXECUTABLES[node.executable]
+    if role & (Role.ROBOT | Role.SERVER) and may_ask(node.name, "<robot>/execute_task"):
+        raise ConfigurationError(
+            f"{node.name!r} is the name of who orders, and of nobody else", key="name", fix="choose another name"
+        )
     of = str(node.parameters.get("server") or node.parameters.get("robot") or "")
     host = (str(factory.hosts[node.host].address),) if node.host else ()
     own = topics.get(node.namespace, {}) if role & (Role.ROBOT | Role.WORLD) else {}

@@ -13,6 +13,7 @@ ENCLAVE = "RFM_SERVING_ENCLAVE"
 """Environment variable with its folder."""
 WARNED_DAYS = 30.0
 LOOKS_EVERY_S = 10.0
+SPOILT = "own crl.pem is no list of revocations of its authority, and what it said before holds: copy the enclave's again"
 
 
 def member_environment(folder: Path, member: str) -> Mapping[str, str]:
@@ -25,6 +26,17 @@ def member_environment(folder: Path, member: str) -> Mapping[str, str]:
     }
 
 
+def enclave_of_environment() -> Path | None:
+    """None: this process has none. Raises: `ConfigurationError` where it should have one, and its folder has no name."""
+    folder = os.environ.get(ENCLAVE)
+    if folder is None:
+        return None
+    if not folder.strip():
+        fix = f"name a folder of `rfm security`, or unset {ENCLAVE}"
+        raise ConfigurationError("is there and names no folder", key=ENCLAVE, fix=fix)
+    return Path(folder)
+
+
 class OwnCertificate:
     """`look` reads it anew now and then: it is replaced while the process runs."""
 
@@ -32,13 +44,13 @@ class OwnCertificate:
         self._enclave, self._looked_s = enclave, -LOOKS_EVERY_S
         self.days_left: float | None = None
         self.problem = ""
-        """Empty: it is good for more than `WARNED_DAYS`."""
+        """Empty: it is good for more than `WARNED_DAYS`, and what is revoked can be read."""
         self.is_over = False
 
     @staticmethod
     def of_process() -> OwnCertificate | None:
-        """None: it has none."""
-        return OwnCertificate(Path(folder)) if (folder := os.environ.get(ENCLAVE)) else None
+        """None: it has none. Raises: `ConfigurationError`."""
+        return OwnCertificate(enclave) if (enclave := enclave_of_environment()) else None
 
     def look(self, now_s: float) -> None:
         """now_s: monotonic."""
@@ -46,7 +58,7 @@ class OwnCertificate:
             return
         self._looked_s = now_s
         try:
-            from ros2_rfm_serving.security.checking import days_left
+            from ros2_rfm_serving.security.checking import are_revocations_spoilt, days_left
 
             self.days_left = days_left(self._enclave, datetime.now(timezone.utc))
         except (ImportError, ConfigurationError) as error:
@@ -54,7 +66,8 @@ class OwnCertificate:
             return
         self.is_over = self.days_left <= 0
         left = "has ended" if self.is_over else f"ends in {self.days_left:.0f} days"
-        self.problem = f"own certificate {left}: rfm security rotate" if self.days_left <= WARNED_DAYS else ""
+        ending = f"own certificate {left}: rfm security rotate" if self.days_left <= WARNED_DAYS else ""
+        self.problem = "; ".join(filter(None, (ending, SPOILT if are_revocations_spoilt(self._enclave) else "")))
 
     def figures(self) -> dict[str, object]:
         return {} if self.days_left is None else {"certificate ends in, days": round(self.days_left, 1)}

@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ros2_rfm_serving.factory.nodes import ZENOH_PORT
 from ros2_rfm_serving.security.folder import CERTIFICATE, IDENTITY_CA, KEY, Folder, write_public
 from ros2_rfm_serving.security.permissions import Grants, Permissions
 from ros2_rfm_serving.security.record import Record
 from ros2_rfm_serving.security.wire_table import Role
 
 ROUTER = "router"
-PORT = 7447
 IN, OUT = "ingress", "egress"
 """As the router sees it."""
 MAX_MESSAGE_BYTES = 24 << 20
@@ -24,6 +24,14 @@ MAX_MESSAGE_BYTES = 24 << 20
 MAX_PUTS_HZ = 1000.0
 """Of a robot's observations to one server, and of its statuses: Zenoh drops what comes sooner after the last than this allows."""
 MAX_SESSIONS, MAX_PENDING, OPENS_WITHIN_MS = 1024, 64, 5000
+LEASE_MS = 3000
+"""Whoever is silent for so long is gone."""
+AGAIN = {
+    "timeout_ms": 10_000,
+    "exit_on_failure": True,
+    "retry": {"period_init_ms": 250, "period_max_ms": 2000, "period_increase_factor": 2},
+}
+"""As config/zenoh has it."""
 
 Rule = dict[str, Any]
 
@@ -41,7 +49,7 @@ def router(record: Record, permissions: Permissions, place: str) -> dict[str, An
     """place: where the folder will lie on the router's machine."""
     return {
         "mode": "router",
-        "listen": {"endpoints": [f"tls/[::]:{PORT}"]},
+        "listen": {"endpoints": [f"tls/[::]:{ZENOH_PORT}"]},
         "scouting": {"multicast": {"enabled": False}},
         "transport": {
             "unicast": {
@@ -50,7 +58,12 @@ def router(record: Record, permissions: Permissions, place: str) -> dict[str, An
                 "accept_timeout": OPENS_WITHIN_MS,
                 "open_timeout": OPENS_WITHIN_MS,
             },
-            "link": {"protocols": ["tls"], "rx": {"max_message_size": MAX_MESSAGE_BYTES}, "tls": _tls(ROUTER, place)},
+            "link": {
+                "protocols": ["tls"],
+                "tx": {"lease": LEASE_MS},
+                "rx": {"max_message_size": MAX_MESSAGE_BYTES},
+                "tls": _tls(ROUTER, place),
+            },
             "shared_memory": {"enabled": False},
         },
         "access_control": access_control(record, permissions),
@@ -63,9 +76,9 @@ def session(member: str, record: Record, place: str) -> dict[str, Any]:
     """To be merged into whatever else a session of rmw_zenoh is told."""
     return {
         "mode": "client",
-        "connect": {"endpoints": [f"tls/{record.router}:{PORT}"]},
+        "connect": {"endpoints": [f"tls/{record.router}:{ZENOH_PORT}"], **AGAIN},
         "scouting": {"multicast": {"enabled": False}},
-        "transport": {"link": {"protocols": ["tls"], "tls": _tls(member, place)}},
+        "transport": {"link": {"protocols": ["tls"], "tx": {"lease": LEASE_MS}, "tls": _tls(member, place)}},
     }
 
 
@@ -77,22 +90,24 @@ def access_control(record: Record, permissions: Permissions) -> dict[str, Any]:
         if entry.is_revoked:
             continue
         granted = permissions.of(member)
-        mine = list(_rules(name, _across(granted) if member.role is Role.DOOR else granted, record.domain))
+        told = _of_robots(granted) if member.role is Role.ROBOT else frozenset()
+        mine = list(_rules(name, _across(granted) if member.role is Role.DOOR else granted, told, record.domain))
         rules += mine
         subjects.append({"id": name, "cert_common_names": [entry.common_name]})
         policies.append({"rules": ["in the graph", "of the graph", *(rule["id"] for rule in mine)], "subjects": [name]})
     return {"enabled": True, "default_permission": "deny", "rules": rules, "subjects": subjects, "policies": policies}
 
 
-def _rules(name: str, grants: Grants, domain: int) -> Iterable[Rule]:
+def _rules(name: str, grants: Grants, told: Iterable[str], domain: int) -> Iterable[Rule]:
+    """told: subscriptions that the member is told of besides those to what it publishes."""
     publishes, hears = _keys(grants.publishes, domain), _keys(grants.hears, domain)
     serves, calls = _keys(grants.serves, domain), _keys(grants.calls, domain)
     kept, late = _late(grants.publishes, domain), _late(grants.hears, domain)
     offers, asks = ["declare_queryable", "reply", "liveliness_token", "put"], ["query", "declare_liveliness_subscriber"]
     asks += ["liveliness_query", "declare_subscriber"]
-    told: Sequence[tuple[str, str, list[str], list[str]]] = (
+    table: Sequence[tuple[str, str, list[str], list[str]]] = (
         ("publishes", IN, ["put"], publishes),
-        ("is heard", OUT, ["declare_subscriber"], publishes),
+        ("is heard", OUT, ["declare_subscriber"], publishes + _keys(told, domain)),
         ("hears", IN, ["declare_subscriber"], hears),
         ("is told", OUT, ["put"], hears),
         ("serves", IN, ["declare_queryable", "reply"], serves),
@@ -105,16 +120,20 @@ def _rules(name: str, grants: Grants, domain: int) -> Iterable[Rule]:
         ("is told late", OUT, offers, late),
         ("is in the graph", IN, ["liveliness_token"], _tokens(grants, domain)),
     )
-    for what, flow, messages, keys in told:
+    for what, flow, messages, keys in table:
         if keys:
             yield _rule(f"{name} {what}", flow, messages, keys)
 
 
 def _across(grants: Grants) -> Grants:
     """Of the door, which is the factory to robots on Zenoh, as it is their robots to the factory on DDS."""
+    return Grants(grants.hears, grants.publishes | _of_robots(grants), grants.calls, grants.serves)
+
+
+def _of_robots(grants: Grants) -> frozenset[str]:
+    """What the door subscribes to. Who publishes is told of it, and would send nothing if it were not."""
     below = {name.partition("/rfm/servers/")[0] for name in grants.calls}
-    heard = {pattern.format(root) for root in below for pattern in ("{}/rfm/servers/*/observation", "{}/*/rfm/status")}
-    return Grants(grants.hears, grants.publishes | heard, grants.calls, grants.serves)
+    return frozenset(pattern.format(root) for root in below for pattern in ("{}/rfm/servers/*/observation", "{}/*/rfm/status"))
 
 
 def _discovery(domain: int) -> tuple[Rule, Rule]:

@@ -31,7 +31,7 @@ class CoupledCalls:
 
     def serve(self, components: Iterable[str]) -> None:
         """Those that the schedule has a route for; no call of others is ever due."""
-        self._served = frozenset(components) & self._per_action.keys()
+        self._served = frozenset(components).intersection(self._per_action)
         self._settle()
 
     def begin(self) -> None:

@@ -364,8 +364,8 @@ class Link:
         self.timeouts, self.last_reply_s = 0, now_s
         if not self._first_reply or self.config.counts_first_latency:  # it may include warm-up
             self.latencies.append(now_s - seen.sent_s)
-            if self.gives_way:
-                self.next_send_s += self._phase.shift_s(now_s - asked.sent_s, self._period_s)
+        if self.gives_way:
+            self.next_send_s += self._phase.shift_s(reply.served.unusual_s, self._period_s)
         self._first_reply = False
         self._expect()
         return answered

@@ -17,7 +17,9 @@ from rclpy.node import Node
 from rfm_serving import srv
 from std_srvs.srv import Trigger
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.dashboard.control import Answer
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, is_signed_anew, prover_of_process
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import qos
@@ -28,6 +30,7 @@ FOUND_WITHIN_S, ANSWERED_WITHIN_S = 5.0, 60.0
 MAX_WAITING = 256
 CHANGE_STATE = "lifecycle_msgs/srv/ChangeState"
 TRANSITIONS = {"drain": Transition.TRANSITION_DEACTIVATE, "activate": Transition.TRANSITION_ACTIVATE}
+ON_ROBOTS = ("pause", "resume", "abort")
 DONE = {"drain": "takes nothing new, and finishes what it has", "activate": "takes sessions and requests again"}
 
 
@@ -39,6 +42,10 @@ class _Waiting:
     read: Callable[[Any], Answer]
     answer: Future[Answer]
     ends_s: float
+    whom: str = SCHEDULER
+    """Who is asked, as a proof says it."""
+    what: str = ""
+    """To be ordered once the challenge for it is told."""
     client: Any = None
     asked: Any = None
     """rclpy's future."""
@@ -48,7 +55,7 @@ class Hands:
     """`Orders`, on a node that spins."""
 
     def __init__(self, node: Node, names: qos.Names) -> None:
-        self._node, self._names = node, names
+        self._node, self._names, self._prover = node, names, prover_of_process()
         self._ordered: queue.Queue[tuple[str, str, str, Future[Answer]]] = queue.Queue(MAX_WAITING)
         self._waiting: list[_Waiting] = []
         self._clients: dict[str, Any] = {}
@@ -70,13 +77,16 @@ class Hands:
         self._waiting = [one for one in self._waiting if not self._settle(one)]
 
     def _begin(self, action: str, target: str, task: str, answer: Future[Answer]) -> None:
-        names, read, profile, topic = self._names, _trigger, None, ""
-        if action in TRANSITIONS:
+        names, read, profile, topic, whom, what = self._names, _trigger, None, "", target, ""
+        if self._prover and action in (*TRANSITIONS, *ON_ROBOTS):
+            kind, profile, request, what = srv.Order, qos.CONTROL, srv.Order.Request(), action
+            topic = names.server(target, "order") if action in TRANSITIONS else names.robot(target, "rfm/order")
+        elif action in TRANSITIONS:
             kind = ChangeState
             request = ChangeState.Request(transition=Transition(id=TRANSITIONS[action]))
             read = lambda response: _lifecycle(action, response)  # noqa: E731
         elif action in ("admit", "release"):
-            kind, topic, read, profile = srv.AdmitRobot, names.admit_robot, _schedule, qos.CONTROL
+            kind, topic, read, profile, whom = srv.AdmitRobot, names.admit_robot, _schedule, qos.CONTROL, SCHEDULER
             request = srv.AdmitRobot.Request(robot=target, task=task)
             if action == "release":
                 kind, topic, request = srv.ReleaseRobot, names.release_robot, srv.ReleaseRobot.Request(robot=target)
@@ -87,7 +97,7 @@ class Hands:
             found = topic or self._lifecycle_of(target)
             return self._client(kind, found, profile) if found else None
 
-        self._waiting.append(_Waiting(find, request, read, answer, clock() + FOUND_WITHIN_S))
+        self._waiting.append(_Waiting(find, request, read, answer, clock() + FOUND_WITHIN_S, whom, what))
 
     def _lifecycle_of(self, server: str) -> str:
         """Its node may have any name in the server's namespace. Empty: the graph has none yet."""
@@ -103,10 +113,26 @@ class Hands:
 
     def _settle(self, one: _Waiting) -> bool:
         """Whether it is over."""
+        try:
+            return self._is_settled(one)
+        except ConfigurationError as error:  # our own certificate: whatever else is ordered must not wait for it
+            _say(one.answer, Answer(False, str(error)))
+            return True
+
+    def _is_settled(self, one: _Waiting) -> bool:
+        """Raises: `ConfigurationError`."""
         one.client = one.client or one.find()
         if one.asked is None and one.client is not None and one.client.service_is_ready():
             one.asked, one.ends_s = one.client.call_async(one.request), clock() + ANSWERED_WITHIN_S
         if one.asked is not None and one.asked.done():
+            if one.what:
+                one.request.what, one.what = one.what, ""
+                is_signed_anew(self._prover, one.request, one.whom, one.asked.result())
+                one.asked = one.client.call_async(one.request)
+                return False
+            if is_signed_anew(self._prover, one.request, one.whom, one.asked.result()):
+                one.asked = one.client.call_async(one.request)
+                return False
             _say(one.answer, one.read(one.asked.result()))
             return True
         if clock() < one.ends_s and not one.answer.cancelled():
@@ -132,4 +158,9 @@ def _schedule(response: Any) -> Answer:
 
 
 def _lifecycle(action: str, response: Any) -> Answer:
-    return Answer(response.success, DONE[action] if response.success else f"its state does not allow it to {action}")
+    return Answer(
+        response.success,
+        DONE[action]
+        if response.success
+        else f"its state does not allow it to {action}, or it takes orders with a certificate alone",
+    )

@@ -80,7 +80,7 @@ class OwnName:
     def hold(self) -> None:
         """Nobody has objected: from now on the executor listens."""
         self._rise(ClaimStage.HELD)
-        self._settling = turns_of(self._node).once(SETTLED_AFTER_S, self._settle)
+        self._settling = turns_of(self._node).once(SETTLED_AFTER_S, self.settle)
 
     def diagnosis(self) -> DiagnosticStatus:
         """`<name>: name`."""
@@ -112,7 +112,8 @@ class OwnName:
         if self._settling is not None:
             self._settling.cancel()
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Whoever comes later has less right."""
         self._rise(ClaimStage.SETTLED)
 
     def _rise(self, stage: ClaimStage) -> None:

@@ -17,6 +17,7 @@ EXIT_CONFIGURATION = 78
 """Its arguments, parameters or files cannot be used (EX_CONFIG of sysexits.h): started again it would end again."""
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PR_SET_PDEATHSIG = 1
+HELP_FLAGS = {"-h", "--help"}
 
 
 class LogLevel(str, enum.Enum):

@@ -24,12 +24,12 @@ from rclpy.task import Future
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.ros.node.middleware import use_profile
 from ros2_rfm_serving.ros.node.parameters import Spec
-from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, Ending, end_with_parent, leave
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, HELP_FLAGS, Ending, end_with_parent, leave
+from ros2_rfm_serving.ros.node.shared_memory import dead_ports_left_alone
 from ros2_rfm_serving.ros.node.usage import usage
 from ros2_rfm_serving.ros.wire.qos import Names
 
 EXIT_FAILED = 1
-HELP_FLAGS = {"-h", "--help"}
 LOOK_PERIOD_S = 0.1
 """Of looking whether the process was asked to end."""
 NO_PARAMETERS: Mapping[str, Spec] = MappingProxyType({})
@@ -81,7 +81,8 @@ def _run(make: Callable[[], Node], ending: Ending) -> int:
     except RuntimeError as error:  # rclpy has no name of its own for bad arguments
         return _refused(error)
     try:
-        node = make()
+        with dead_ports_left_alone(rclpy.get_default_context().get_domain_id()):
+            node = make()
         ending.in_order()
         _serve(node, ending)
     except (RfmError, ParameterException) as error:

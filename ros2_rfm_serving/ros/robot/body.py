@@ -24,12 +24,14 @@ from ros2_rfm_serving.robot import RobotBrain, Sensors
 from ros2_rfm_serving.robot.freshness import Freshness
 from ros2_rfm_serving.ros.node.audit import AuditTopic
 from ros2_rfm_serving.ros.node.diagnostics import key_values
+from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
+from ros2_rfm_serving.ros.node.orders import Gate
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import Turn, turns_of
 from ros2_rfm_serving.ros.robot.cameras import CameraSet
 from ros2_rfm_serving.ros.robot.declared import TickSource
 from ros2_rfm_serving.ros.robot.joints import StateReader
-from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, Servers, Sessions
+from ros2_rfm_serving.ros.robot.servers import FAREWELL_S, HEARD, Servers, Sessions
 from ros2_rfm_serving.ros.robot.settings import RobotSettings
 from ros2_rfm_serving.ros.robot.sinks import make_sink
 from ros2_rfm_serving.ros.robot.status import Punctuality, Rhythm, diagnosis, status_message
@@ -64,6 +66,9 @@ class RobotBody:
         self._ticked_s = self._told_s = -1.0
         self._told: object = None
         self._sessions = Sessions(node, servers, self)
+        verifier = servers.proofs.verifier
+        doorkeeper = Doorkeeper(self.name, verifier) if verifier else None
+        self._gate = Gate(node, self.name, doorkeeper, self._count_unproven)
         self._door = self._make_door()
         self._made: list[tuple[Callable[[Any], Any], Any]] = []
         """How to destroy what was made, and it."""
@@ -159,18 +164,22 @@ class RobotBody:
         self._pictures = {camera.name: Freshness(io.state.max_age_s) for camera in io.cameras}
         sink = make_sink(self._node, io.sink, self._topic(io.sink.topic), refused)
         self._sink = self._keep(sink, lambda made: made.close())
-        self._status = self._keep(
-            self._node.create_publisher(msg.RobotStatus, self._topic("rfm/status"), qos.ROBOT_STATUS), self._node.destroy_publisher
-        )
+        self._statuses = [self._status_to(self._node)]
+        if self._servers.ends is not self._node:
+            self._statuses.append(self._status_to(self._servers.ends))
         self._hear_sensors()
-        for message_type, topic, read in (
-            (msg.ActionChunk, "rfm/action_chunk", convert.chunk_from),
-            (msg.Judgement, "rfm/judgement", convert.verdict_from),
-            (msg.Plan, "rfm/plan", convert.plan_from),
-        ):
-            self._hear(message_type, topic, partial(self._on_reply, read), qos.REPLY, from_server=True)
+        for message_type, topic, read in HEARD:
+            self._hear(
+                message_type, topic, partial(self._on_reply, read), qos.REPLY, from_server=True, prove=self._servers.proofs.check
+            )
         self._hear(msg.RequestId, "rfm/refetch", self._on_refetch, qos.REFETCH, from_server=True)
-        self._keep(PeoplesDoor(self._node, self.brain, self._topic, self._on_person, self._note_person), PeoplesDoor.destroy)
+        door = PeoplesDoor(self._node, self.brain, self._topic, self._on_person, self._note_person, self._gate)
+        self._keep(door, PeoplesDoor.destroy)
+
+    def _status_to(self, ends: Any) -> Any:
+        return self._keep(
+            ends.create_publisher(msg.RobotStatus, self._topic("rfm/status"), qos.ROBOT_STATUS), ends.destroy_publisher
+        )
 
     def _hear_sensors(self) -> None:
         state = self.settings.io.state
@@ -192,6 +201,7 @@ class RobotBody:
             forget_readings=self._forget_readings,
             stop=self.stop,
             heard=self._note_person,
+            gate=self._gate,
         )
 
     def _topic(self, leaf: str) -> str:
@@ -204,15 +214,24 @@ class RobotBody:
         return entity
 
     def _hear(
-        self, kind: type, topic: str, callback: Callable[[Any], None], profile: QoSProfile, *, from_server: bool = False
+        self,
+        kind: type,
+        topic: str,
+        callback: Callable[[Any], None],
+        profile: QoSProfile,
+        *,
+        from_server: bool = False,
+        prove: Callable[[Any, memoryview], object] | None = None,
     ) -> None:
         heard: Callable[[Any], None] = partial(self.safely, callback)
         if from_server:
             heard = self._servers.faults.passing(heard, Direction.DOWN)
-            made = bounded.hear(self._node, kind, self._topic(topic), heard, profile, self._refuse)
+            ends = self._servers.ends
+            made = bounded.hear(ends, kind, self._topic(topic), heard, profile, self._refuse, prove=prove)
+            self._keep(made, ends.destroy_subscription)
         else:
             made = self._node.create_subscription(kind, self._topic(topic), heard, profile)
-        self._keep(made, self._node.destroy_subscription)
+            self._keep(made, self._node.destroy_subscription)
 
     # --- what arrives ---
 
@@ -232,6 +251,9 @@ class RobotBody:
             self.brain.reply(read(message), clock())
         except BadMessageError as error:
             self._refuse(error)
+
+    def _count_unproven(self) -> None:
+        self.brain.refused["unproven"] += 1
 
     def _refuse(self, error: BadMessageError) -> None:
         self.brain.refused[error.kind] += 1
@@ -333,10 +355,11 @@ class RobotBody:
         state, reason, phase = brain.state, brain.reason, brain.task.phase if brain.task else TaskPhase.IDLE
         told = (state, reason.split(" for ")[0], phase, brain.paused, brain.stop_reason)
         changed = told != self._told
-        if not changed and (now_s - self._told_s < qos.STATUS_PERIOD_S or not self._status.get_subscription_count()):
+        if not changed and (now_s - self._told_s < qos.STATUS_PERIOD_S or not self._is_heard):
             return
         status = self._status_message(now_s)
-        self._status.publish(status)
+        for publisher in self._statuses:
+            publisher.publish(status)
         if changed:
             why = brain.stop_reason or reason
             needs_people = state is RobotState.DEAD or phase is TaskPhase.WAITING
@@ -344,6 +367,10 @@ class RobotBody:
             say(f"{self.name}: {state.name}, {phase.name.lower()}{': ' if why else ''}{why}")
             self._report(self._diagnosis(status, now_s))
         self._told, self._told_s = told, now_s
+
+    @property
+    def _is_heard(self) -> bool:
+        return any(publisher.get_subscription_count() for publisher in self._statuses)
 
     def _status_message(self, now_s: float) -> Any:
         return convert.stamped(status_message(self.brain, self.settings.task, self.punctuality, now_s), self._node)

@@ -36,6 +36,9 @@ CONTRACT = {
     "task": Spec("", "Task class of this robot"),
     "instruction": Spec("", "System 1's instruction unless a goal brings its own"),
     "descriptor": Spec("", "SHA-256, hex, of what the descriptor says that this process was started from; empty: not known"),
+    "zenoh_router": Spec(
+        "", "Of Zenoh, `tcp/host:7447`, by which servers are reached; with a certificate its own; empty: they are on DDS"
+    ),
     "action_names": Spec(["delta_x"], "Action columns, in order: checked with the server"),
     "cameras": Spec(["front"], "Camera names, in the model's order: checked with the server"),
     "state_size": Spec(39, "Length of the proprioceptive state", 0, 4096),

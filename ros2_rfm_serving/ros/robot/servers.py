@@ -9,7 +9,15 @@ from typing import Any, NamedTuple, Protocol
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.errors import BadMessageError, CapacityError, ContractError, DrainingError
+from ros2_rfm_serving.errors import (
+    BadMessageError,
+    CapacityError,
+    ConfigurationError,
+    ContractError,
+    DrainingError,
+    RfmError,
+    UnprovenError,
+)
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.robot.config import EpisodeReset
@@ -18,15 +26,22 @@ from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import turns_of
 from ros2_rfm_serving.ros.origin import Origin
+from ros2_rfm_serving.ros.robot.proofs import Proofs
 from ros2_rfm_serving.ros.robot.status_watch import Hearing, StatusWatch
 from ros2_rfm_serving.ros.wire import bounded, convert, qos, session_messages
 from ros2_rfm_serving.ros.wire.schedules import ScheduleReader
-from ros2_rfm_serving.types import Heard, ObservationRequest, Schedule, ServerState, SessionRequest
+from ros2_rfm_serving.types import Heard, ObservationRequest, Reply, Schedule, ServerState, SessionRequest
 
-FULL = (CapacityError.code, DrainingError.code)
+FULL = (CapacityError.code, DrainingError.code, UnprovenError.code, ConfigurationError.code)
 """Refused with one of these a robot turns to the route's other server."""
 FAREWELL_S = 0.2
 """For the answers of the last calls; then the clients go."""
+HEARD: Sequence[tuple[type, str, Callable[[Any], Reply]]] = (
+    (msg.ActionChunk, "rfm/action_chunk", convert.chunk_from),
+    (msg.Judgement, "rfm/judgement", convert.verdict_from),
+    (msg.Plan, "rfm/plan", convert.plan_from),
+)
+"""What servers say to a robot: the message, its topic, and what reads it."""
 SERVICES = {srv.OpenSession: "open_session", srv.CloseSession: "close_session", srv.ResetEpisode: "reset_episode"}
 
 
@@ -55,10 +70,17 @@ class Servers:
     """Schedule and server status to the robots of this process, their observations and calls to the servers."""
 
     def __init__(
-        self, node: Node, names: qos.Names, robots: Sequence[ServedRobot], faults: Faults, watch: StatusWatch, origin: Origin
+        self,
+        node: Node,
+        ends: Any,
+        names: qos.Names,
+        robots: Sequence[ServedRobot],
+        faults: Faults,
+        watch: StatusWatch,
+        origin: Origin,
     ) -> None:
-        """`robots`: as they are at any time."""
-        self.faults = faults
+        """ends: by which they are reached: the node's own, or those on Zenoh. `robots`: as they are at any time."""
+        self.faults, self.ends, self.proofs = faults, ends, Proofs()
         self._node, self._names, self._robots, self._watch, self._origin = node, names, robots, watch, origin
         self._servers: dict[str, _Server] = {}
         self._users: dict[str, list[ServedRobot]] = defaultdict(list)
@@ -66,7 +88,7 @@ class Servers:
         self._read = ScheduleReader()
         on_schedule = faults.passing(self._on_schedule, Direction.DOWN, reliable=True)
         self._schedule = bounded.hear(
-            node, msg.Schedule, names.schedule, on_schedule, qos.SCHEDULE_HEARD, self._refuse, repeated=True
+            ends, msg.Schedule, names.schedule, on_schedule, qos.SCHEDULE_HEARD, self._refuse, repeated=True
         )
 
     def __contains__(self, server: str) -> bool:
@@ -83,14 +105,14 @@ class Servers:
 
     def destroy(self) -> None:
         """Hears nothing from now on; what was asked last may still be answered."""
-        self._node.destroy_subscription(self._schedule)
+        self.ends.destroy_subscription(self._schedule)
         self._watch.silence()
         for server in self._servers.values():
-            self._node.destroy_publisher(server.observation)
+            self.ends.destroy_publisher(server.observation)
         clients = [client for server in self._servers.values() for client in server.clients.values()]
         self._servers.clear()
         self._users.clear()
-        turns_of(self._node).once(FAREWELL_S, lambda: [self._node.destroy_client(client) for client in clients])
+        turns_of(self._node).once(FAREWELL_S, lambda: [self.ends.destroy_client(client) for client in clients])
 
     def _refuse(self, error: BadMessageError) -> None:
         """Of a message that is for all robots here."""
@@ -129,18 +151,18 @@ class Servers:
 
     def _connect(self, server: str) -> _Server:
         """All that it takes to turn to a server, made ahead of need: discovery takes its time."""
-        node, name = self._node, self._names.server
+        ends, name = self.ends, self._names.server
         on_status = self.faults.passing(self._on_status, Direction.DOWN, reliable=True)
         hearing = Hearing(on_status, lambda event: self._on_liveliness(server, event), self._refuse)
         self._watch.hear(name(server, "status"), hearing)
-        publisher = node.create_publisher(msg.Observation, name(server, "observation"), qos.OBSERVATION_SENT)
+        publisher = ends.create_publisher(msg.Observation, name(server, "observation"), qos.OBSERVATION_SENT)
         clients = {
-            service: node.create_client(service, name(server, leaf), qos_profile=qos.CONTROL) for service, leaf in SERVICES.items()
+            service: ends.create_client(service, name(server, leaf), qos_profile=qos.CONTROL) for service, leaf in SERVICES.items()
         }
         return _Server(
             observation=publisher,
             clients=clients,
-            send=self.faults.passing(publisher.publish, Direction.UP),
+            send=self.faults.passing(lambda message: publisher.publish(self.proofs.sealed(server, message)), Direction.UP),
             calls={service: self.faults.calling(client.call_async) for service, client in clients.items()},
         )
 
@@ -148,6 +170,8 @@ class Servers:
 
     def _on_status(self, message: Any) -> None:
         server, now_s = message.header.frame_id, clock()
+        if server in self._users:
+            self.proofs.hear(server, message.challenge)
         for robot in self._users.get(server, ()):
             if message.state == ServerState.LOADING:
                 robot.safely(robot.brain.server_loads, server, now_s)
@@ -174,19 +198,37 @@ class Sessions:
 
     def open(self, server: str, opening: SessionRequest) -> None:
         component = opening.component
-        future = self._servers.call(server, srv.OpenSession, session_messages.session_request_to(opening))
+        request, proofs = session_messages.session_request_to(opening), self._servers.proofs
+        try:
+            asking = proofs.sign(server, request)
+        except RfmError as error:
+            self._warn(f"asks {server} for no session of {component}: {error}")
+            elsewhere = isinstance(error, UnprovenError)  # with its own certificate amiss, no server is any better
+            self._robot.brain.session_refused(component, server, str(error), clock(), full=elsewhere)
+            return
+        future = self._servers.call(server, srv.OpenSession, request)
         if future is None:
             self._robot.brain.session_refused(component, server, "its services are not there yet", clock())
             return
+
+        def opened(done: Any) -> None:
+            try:
+                if done.result().success:
+                    proofs.opened(server, request, asking, done.result())
+            except UnprovenError as error:
+                self._on_unproven(component, server, done, error)
+            else:
+                self._on_opened(component, server, done)
+
         self._opening[component] = future
-        future.add_done_callback(lambda done: self._robot.safely(self._on_opened, component, server, done))
+        future.add_done_callback(lambda done: self._robot.safely(opened, done))
 
     def reset(self, reset: EpisodeReset) -> None:
         """Tells the server of a new episode, and the brain what it says."""
         request = srv.ResetEpisode.Request(
             robot=self._robot.name, component=reset.component, session_epoch=reset.session_epoch, episode=reset.episode
         )
-        future = self._servers.call(reset.server, srv.ResetEpisode, request)
+        future = self._servers.call(reset.server, srv.ResetEpisode, self._servers.proofs.seal(reset.server, request))
         if future is None:
             self._on_reset(reset, None)
         else:
@@ -202,7 +244,9 @@ class Sessions:
 
     def _send_close(self, server: str, component: str, epoch: int) -> None:
         request = srv.CloseSession.Request(robot=self._robot.name, component=component, session_epoch=epoch)
-        self._servers.call(server, srv.CloseSession, request)
+        proofs = self._servers.proofs
+        self._servers.call(server, srv.CloseSession, proofs.seal(server, request))
+        proofs.ended(server, self._robot.name, component, epoch)
 
     def _on_opened(self, component: str, server: str, done: Any) -> None:
         answer, now_s, brain = done.result(), clock(), self._robot.brain
@@ -224,10 +268,20 @@ class Sessions:
             brain.refused[error.kind] += 1
             brain.session_refused(component, server, str(error), now_s)
             return
+        before = self._epochs.get((server, component), grant.session_epoch)
+        if before != grant.session_epoch:
+            self._servers.proofs.ended(server, self._robot.name, component, before)
         self._epochs[server, component] = grant.session_epoch
         brain.session_opened(component, server, grant, now_s)
         for other in [s for s, c in self._epochs if c == component and s != server]:
             self._close(other, component)  # of the server it has turned away from: room for somebody else
+
+    def _on_unproven(self, component: str, server: str, done: Any, error: UnprovenError) -> None:
+        """Somebody else has answered: no session, whatever that server says later."""
+        self._robot.brain.refused["unproven"] += 1
+        self._warn(f"no session of {component} with {server}: {error}")
+        if self._opening.get(component) is done:
+            self._robot.brain.session_refused(component, server, str(error), clock(), full=True)
 
     def _on_reset(self, reset: EpisodeReset, answer: Any) -> None:
         self._robot.brain.episode_reset(reset, bool(answer and answer.success))

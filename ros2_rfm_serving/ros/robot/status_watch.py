@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rclpy.event_handler import SubscriptionEventCallbacks
-from rclpy.node import Node
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
@@ -30,8 +29,9 @@ class StatusWatch:
     is lost just when robots have reason to go as well: at the end of everything. So they fall silent instead.
     """
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, ends: Any) -> None:
+        """ends: by which servers are heard: a node's own, or those on Zenoh."""
+        self._ends = ends
         self._made: set[str] = set()
         self._heard: dict[str, Hearing] = {}
 
@@ -41,7 +41,7 @@ class StatusWatch:
             self._made.add(topic)
             events = SubscriptionEventCallbacks(liveliness=lambda event: self._hearing(topic).liveliness(event))
             bounded.hear(
-                self._node,
+                self._ends,
                 msg.ServerStatus,
                 topic,
                 lambda message: self._hearing(topic).status(message),

@@ -14,8 +14,10 @@ from rclpy.node import Node
 from rfm_serving import action
 from std_srvs.srv import Trigger
 
+from ros2_rfm_serving.errors import UnprovenError
 from ros2_rfm_serving.robot import RobotBrain, TaskGoal, TaskResult
 from ros2_rfm_serving.robot.task import TaskRun
+from ros2_rfm_serving.ros.node.orders import SHUT, Call, Gate, OrderDoor
 from ros2_rfm_serving.ros.node.patient_action import PatientActionServer
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.types import MAX_INSTRUCTION_CHARACTERS, TaskOutcome, TaskPhase
@@ -51,13 +53,14 @@ class TaskDoor:
         forget_readings: Callable[[], None],
         stop: Callable[[], None],
         heard: Callable[[str, str, bool], None],
+        gate: Gate,
     ) -> None:
         self.open = False
         """Tasks are worked on."""
         self.instruction = instruction
         """Of goals without one of their own."""
         self._node, self._brain, self._task = node, brain, task
-        self._forget_readings, self._stop, self._heard = forget_readings, stop, heard
+        self._forget_readings, self._stop, self._heard, self._gate = forget_readings, stop, heard, gate
         self._goal: tuple[Any, TaskRun] | None = None
         self._next: Any = None
         """A goal that begins when the reset is over that moves the robot for one which ended."""
@@ -113,6 +116,11 @@ class TaskDoor:
     # --- goals come and go ---
 
     def _receive(self, goal: Any) -> None:
+        try:
+            self._gate.check(goal.request, "<robot>/execute_task")
+        except UnprovenError as error:
+            self._refuse(goal, TaskOutcome.UNPROVEN, str(error), self._gate.challenge(error))
+            return
         problem = self._begin(goal)
         if not goal.request.requester:
             self._heard(f"execute_task: {goal.request.instruction}", problem or "accepted", not problem)
@@ -201,13 +209,13 @@ class TaskDoor:
         self._action.end(goal, lambda _: self._told(goal, result.outcome, self._message(result)))
         self._begin_next(clock())
 
-    def _refuse(self, goal: Any, outcome: TaskOutcome, problem: str) -> None:
-        """A program tries again and again, and knows why."""
+    def _refuse(self, goal: Any, outcome: TaskOutcome, problem: str, challenge: bytes = b"") -> None:
+        """A program tries again and again, and knows why. challenge: for the proof that is asked for."""
         log = self._node.get_logger()
-        say = log.debug if goal.request.requester else log.warning
+        say = log.debug if goal.request.requester or challenge else log.warning
         say(f"{self._brain.config.name}: a goal of {_who(goal.request)} is not worked on, {outcome.name}: {problem}")
         self._untold += 1
-        message = action.ExecuteTask.Result(error_code=int(outcome), error_msg=problem)
+        message = action.ExecuteTask.Result(error_code=int(outcome), error_msg=problem, challenge=challenge)
         self._action.end(goal, lambda _: self._told(goal, outcome, message))
 
     def _told(self, goal: Any, outcome: TaskOutcome, message: Any) -> Any:
@@ -298,25 +306,36 @@ class PeoplesDoor:
         name: Callable[[str], str],
         changed: Callable[[], None],
         heard: Callable[[str, str, bool], None],
+        gate: Gate,
     ) -> None:
         """`name`: of a service of this robot by its leaf. `changed` is called after each service call, and `heard` with what was
-        wanted, what was answered, and whether it is done."""
-        self._node, self._brain, self._changed, self._heard = node, brain, changed, heard
-        calls = {"pause": self._pause, "resume": self._resume, "abort": self._abort}
+        wanted, what was answered, and whether it is done. gate: of the orders, of which the services are shut where there are
+        certificates."""
+        self._node, self._brain, self._changed, self._heard, self._gate = node, brain, changed, heard, gate
+        calls: dict[str, Call] = {"pause": self._pause, "resume": self._resume, "abort": self._abort}
         self._services = [
             node.create_service(Trigger, name(f"rfm/{leaf}"), partial(self._answer, leaf, call)) for leaf, call in calls.items()
         ]
+        self._orders = OrderDoor(node, name("rfm/order"), "<robot>/rfm/order", calls, gate, self._said)
 
     def destroy(self) -> None:
+        self._orders.destroy()
         for service in self._services:
             self._node.destroy_service(service)
 
     def _answer(self, what: str, call: Callable[[float], tuple[str, str]], _: Any, response: Any) -> Any:
+        if self._gate.is_kept:
+            self._gate.refuse(f"rfm/{what}", UnprovenError(SHUT))
+            response.message = f"it {SHUT}: rfm/order does the same"
+            return response
         problem, done = call(clock())
         response.success, response.message = not problem, problem or done
-        self._heard(what, response.message, response.success)
-        self._changed()
+        self._said(what, response.message, response.success)
         return response
+
+    def _said(self, what: str, answer: str, done: bool) -> None:
+        self._heard(what, answer, done)
+        self._changed()
 
     def _pause(self, now_s: float) -> tuple[str, str]:
         if self._brain.paused:

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from pathlib import Path
+from time import thread_time
 from typing import Any, NamedTuple
 
 from ros2_rfm_serving.ros.node.runtime import clock
@@ -29,10 +30,14 @@ class _Since(NamedTuple):
     begun_s: float
     wait_s: float
     """What the processor had kept it waiting until then."""
+    used_s: float = 0.0
+    """CPU time of its thread until then."""
 
 
 class Line(FairQueue[Any, Any]):
-    """Whoever has used least of the decoding is next. A lock of the caller's guards everything but `stalled_s`.
+    """Whoever has used least of the decoders' CPU time is next: what other programs kept it waiting is nothing that it had.
+
+    A lock of the caller's guards everything but `stalled_s`.
 
     polite: on a busy machine its threads come last. How long that takes says nothing of whether they move.
     """
@@ -64,12 +69,12 @@ class Line(FairQueue[Any, Any]):
 
     def begin(self) -> tuple[Any, Any]:
         thread = threading.get_native_id()
-        self._begun[thread] = _Since(clock(), self._wait_s(thread))
+        self._begun[thread] = _Since(clock(), self._wait_s(thread), thread_time())
         self._move()
         return self.take()
 
     def end(self, key: Any) -> None:
-        self.charge(key, clock() - self._begun.pop(threading.get_native_id()).begun_s)
+        self.charge(key, thread_time() - self._begun.pop(threading.get_native_id()).used_s)
         self._move()
 
     def stalled_s(self, now_s: float) -> float:

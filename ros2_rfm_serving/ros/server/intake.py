@@ -21,6 +21,8 @@ STRANGERS = frozenset({"unknown_session", "stale_epoch"})
 """Refused, and of no session that is open: whatever numbers they have, they tell nothing of what else was sent."""
 
 Refused = Callable[[BadMessageError], None]
+Check = Callable[[RequestId, bytes], None]
+"""Is an observation of whoever opened its session? Raises: `BadMessageError`."""
 
 
 class _Item(NamedTuple):
@@ -43,9 +45,10 @@ class Intake:
         wake: Callable[[], None],
         complain: Refused,
         num_threads: int,
+        check: Check = lambda request, data: None,
     ) -> None:
         """num_threads: of those that decode what is small, and of those that decode the rest."""
-        self._server, self._wake, self._complain = server, wake, complain
+        self._server, self._wake, self._complain, self._check = server, wake, complain, check
         self._decodes = bool(server.contract.cameras) and not server.takes_encoded
         self._light, self._heavy = Line(), Line(polite=True)
         self._arrivals = Arrivals()
@@ -80,8 +83,10 @@ class Intake:
             self._server.check_admission(request.id)
         except BadMessageError as error:
             if error.kind not in STRANGERS:
+                self._check(request.id, data)
                 self._arrived(request.id)
             raise
+        self._check(request.id, data)
         self._arrived(request.id)
         self._server.charge(request.id, arrived_s)
         return request

@@ -13,6 +13,7 @@ from ros2_rfm_serving.engines.base import Engine, Stepping, require_parity
 from ros2_rfm_serving.engines.blank import blank_request, rehearse
 from ros2_rfm_serving.engines.registry import build_engine
 from ros2_rfm_serving.errors import ModelError, RfmError
+from ros2_rfm_serving.factory.catalogue import AT_START
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.settings import ServerParams
 from ros2_rfm_serving.server import ModelServer
@@ -88,8 +89,9 @@ class Loading:
             if self._unwanted:
                 self.outcome = UNWANTED
                 return
-            engine = build_engine(self._params.engine_spec(self.placement))
-            server = self._served(engine)
+            spec = self._params.engine_spec(self.placement)
+            engine = build_engine(spec)
+            server = self._served(engine, self._params.check_parity or spec.entry.parity == AT_START)
         except (Exception, SystemExit) as error:  # loading runs foreign code: out of memory, a missing driver
             self._log(f"{self.placement.model} cannot be loaded:\n{traceback.format_exc()}")
             kind = type(error).__name__ if isinstance(error, RfmError) else "error"
@@ -109,10 +111,12 @@ class Loading:
         if self.wedged:
             raise ModelError("the last batch of the model before does not end")
 
-    def _served(self, engine: Engine) -> ModelServer:
+    def _served(self, engine: Engine, check_parity: bool) -> ModelServer:
         """Or what was built is closed: the next try would find the GPU's memory taken. Raises: whatever it does."""
         overflow: tuple[Tier, ...] = ()
         try:
+            if check_parity or engine.must_agree:
+                require_parity(self.placement.model, engine.check_parity())
             overflow = _overflow(self._params, self.placement, engine.contract, self._log)
             return _ready(engine, self._params, self.placement, overflow)
         except BaseException:
@@ -151,12 +155,11 @@ def _overflow(params: ServerParams, placement: Placement, contract: ModelContrac
 
 
 def _ready(engine: Engine, params: ServerParams, placement: Placement, overflow: tuple[Tier, ...]) -> ModelServer:
-    """Checked, warmed up, rehearsed and measured. Raises: `ModelError`."""
-    if params.check_parity:
-        require_parity(placement.model, engine.check_parity())
+    """Warmed up, rehearsed and measured. Raises: `ModelError`."""
     batch_size = min(placement.batch_size, engine.max_batch_size)
     engine.prepare(batch_size)
     engine.warm_up()
+    engine.clock = clock
     size_px = (params.image_width_px, params.image_height_px)
     answer = rehearse(engine, batch_size, size_px)
     sessions = placement.max_sessions or max_sessions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rclpy.event_handler import PublisherEventCallbacks
@@ -12,6 +12,7 @@ from rfm_serving import msg
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.wire import cdr, convert, qos
+from ros2_rfm_serving.ros.wire.proofs import sealed_reply
 from ros2_rfm_serving.types import Reply, RequestId
 
 NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
@@ -22,9 +23,10 @@ Key = tuple[str, type[Reply]]
 class ReplyTopics:
     """`send` may be called from any thread, the rest on the executor's."""
 
-    def __init__(self, node: Node, names: qos.Names, faults: Faults) -> None:
-        """faults: what happens to replies on purpose. They leave as bytes, of which none is damaged."""
-        self._node, self._names, self._faults = node, names, faults
+    def __init__(self, node: Node, names: qos.Names, faults: Faults, key_of: Callable[[RequestId], bytes | None]) -> None:
+        """faults: what happens to replies on purpose. They leave as bytes, of which none is damaged. key_of: by which the reply to
+        that is sealed; None: by none. On any thread."""
+        self._node, self._names, self._faults, self._key_of = node, names, faults, key_of
         self._ros_clock = node.get_clock().handle  # a sixth of what `Clock.now` costs
         self._replies: dict[Key, Any] = {}
         """Publishers"""
@@ -59,10 +61,14 @@ class ReplyTopics:
             return f"{robot} has left"
         try:
             now_ns = self._ros_clock.get_now().nanoseconds
-            self._faults.passing(publisher.publish, Direction.DOWN)(cdr.reply_to(reply, now_ns))
+            self._faults.passing(publisher.publish, Direction.DOWN)(self._bytes_of(reply, now_ns))
         except RuntimeError as error:
             return f"{robot}: {error}"
         return ""
+
+    def _bytes_of(self, reply: Reply, now_ns: int) -> bytes:
+        data, key = cdr.reply_to(reply, now_ns), self._key_of(reply.id)
+        return sealed_reply(data, key) if key else data
 
     def ask_again(self, request: RequestId) -> None:
         """Its robot is to send a newer observation. Nobody who is not on the graph."""

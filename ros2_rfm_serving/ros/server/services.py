@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rclpy.node import Node
 from rfm_serving import srv
 
-from ros2_rfm_serving.errors import CapacityError, RfmError, SessionError
+from ros2_rfm_serving.errors import CapacityError, RfmError, SessionError, UnprovenError
 from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.server.openings import Openings
 from ros2_rfm_serving.ros.server.reply_topics import ReplyTopics
 from ros2_rfm_serving.ros.server.serving import Serving
 from ros2_rfm_serving.ros.wire import convert, qos
@@ -20,6 +22,8 @@ from ros2_rfm_serving.types import Following, SessionGrant, SessionRequest
 
 OPENINGS_HZ, OPENINGS_AT_ONCE = 2.0, 10
 """Sessions that one robot may ask for, of all its components."""
+MAX_NAME, MAX_SAID = 100, 1000
+"""Characters of a name, and of all of it, in the log: a name is as long as whoever asks likes."""
 REFUSAL_SAID_S = 1.0
 """Between two words in the log on refused sessions: robots say it as well, and whoever asks in a loop must not fill the disk."""
 
@@ -35,11 +39,12 @@ class Services:
         refusal: Callable[[], RfmError | None],
         following: Following,
         topics: ReplyTopics,
+        openings: Openings | None,
     ) -> None:
-        """`name`: of a service -> on the graph."""
+        """`name`: of a service -> on the graph. openings: who may open a session; None: whoever asks."""
         self._node, self._serving, self._refusal, self._topics = node, serving, refusal, topics
-        self._following = following
-        self._openings = Quotas(OPENINGS_AT_ONCE)
+        self._following, self._openings = following, openings
+        self._quotas = Quotas(OPENINGS_AT_ONCE)
         node.create_service(srv.OpenSession, name("open_session"), self._on_open, qos_profile=qos.CONTROL)
         node.create_service(srv.CloseSession, name("close_session"), self._on_close, qos_profile=qos.CONTROL)
         node.create_service(srv.ResetEpisode, name("reset_episode"), self._on_reset, qos_profile=qos.CONTROL)
@@ -53,20 +58,41 @@ class Services:
         server = serving.server
         response.sessions, response.max_sessions, response.load = server.occupancy
         try:
-            self._check_quota(server, request.robot)
-            with server.counting_refusals():
-                grant = self._granted(server, session_request_from(request))
+            self._open(server, request, response)
         except RfmError as error:
-            said = f"session of {request.robot}/{request.component} refused: {error}"
-            self._node.get_logger().warning(said, throttle_duration_sec=REFUSAL_SAID_S)
+            said = f"session of {request.robot[:MAX_NAME]}/{request.component[:MAX_NAME]} refused: {error}"
+            self._node.get_logger().warning(said[:MAX_SAID], throttle_duration_sec=REFUSAL_SAID_S)
             return _refused(response, error)
-        response.success, response.session_epoch, response.warnings = True, grant.session_epoch, list(grant.warnings)
-        response.sessions = server.occupancy.sessions
-        return contract_to(grant.contract, response)
+        return response
+
+    def _open(self, server: ModelServer, request: Any, response: Any) -> None:
+        """Whoever asks in another's name has not used up that one's quota. Raises: `RfmError`."""
+        if (openings := self._openings) is None:
+            self._check_quota(server, request.robot)
+            _grant(self._counted(server, request), server, response)
+            return
+        with _counting(server):
+            proven = openings.check(request, clock())
+        self._check_quota(server, request.robot)
+        with _counting(server):
+            public_key, keys = openings.answer(proven)  # before a session of the robot's gives way to one without a key
+        grant = self._counted(server, request)
+        _grant(grant, server, response)
+        try:
+            openings.opened(proven, public_key, keys, request, response)
+        except RfmError:  # its own certificate cannot be read: what it would say in that session is nobody's
+            server.close_session(request.robot, request.component, grant.session_epoch)
+            response.session_epoch = 0
+            raise
+
+    def _counted(self, server: ModelServer, request: Any) -> SessionGrant:
+        """Raises: `RfmError`."""
+        with server.counting_refusals():
+            return self._granted(server, session_request_from(request))
 
     def _check_quota(self, server: ModelServer, robot: str) -> None:
         """Raises: `CapacityError`; counted."""
-        if not self._openings.take(robot, OPENINGS_HZ, clock()):
+        if not self._quotas.take(robot, OPENINGS_HZ, clock()):
             server.count("opens_over_quota")
             raise CapacityError(f"{robot} asks for sessions more than {OPENINGS_HZ:g} times a second")
 
@@ -83,15 +109,26 @@ class Services:
 
     def _on_close(self, request: Any, response: Any) -> Any:
         if serving := self._serving():
+            try:
+                self._check_call(serving.server, request)
+            except UnprovenError as error:
+                return _refused(response, error)
             serving.server.close_session(request.robot, request.component, request.session_epoch)
         response.success = True
         return response
+
+    def _check_call(self, server: ModelServer, request: Any) -> None:
+        """Raises: `UnprovenError`; counted."""
+        with _counting(server):
+            if self._openings:
+                self._openings.check_call(request, server.session_keys())
 
     def _on_reset(self, request: Any, response: Any) -> Any:
         serving = self._serving()
         if serving is None:
             return _refused(response, self._refusal() or RfmError("not ready"))
         try:
+            self._check_call(serving.server, request)
             serving.server.reset_episode(request.robot, request.component, request.session_epoch, request.episode)
         except RfmError as error:
             return _refused(response, error)
@@ -111,6 +148,21 @@ class Services:
         if schedule := self._following.schedule:
             response.schedule = convert.schedule_to(schedule, "")
         return response
+
+
+@contextlib.contextmanager
+def _counting(server: ModelServer) -> Iterator[None]:
+    try:
+        yield
+    except UnprovenError:
+        server.count("unproven")
+        raise
+
+
+def _grant(grant: SessionGrant, server: ModelServer, response: Any) -> None:
+    response.success, response.session_epoch, response.warnings = True, grant.session_epoch, list(grant.warnings)
+    response.sessions = server.occupancy.sessions
+    contract_to(grant.contract, response)
 
 
 def _refused(response: Any, error: RfmError) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from ros2_rfm_serving.errors import BadMessageError, ModelError
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.engine_thread import EngineThreads
-from ros2_rfm_serving.ros.server.intake import Intake
+from ros2_rfm_serving.ros.server.intake import Check, Intake
 from ros2_rfm_serving.ros.server.loading import Loaded
 from ros2_rfm_serving.ros.server.watchdog import Stalled
 from ros2_rfm_serving.types import Reply, RequestId
@@ -27,12 +27,13 @@ class Serving:
         complain: Callable[[BadMessageError], None],
         log: Callable[[str], None],
         decode_threads: int,
+        check: Check,
     ) -> None:
         self.server, self.engine, self.placement = loaded.server, loaded.engine, loaded.placement
         self._log = log
         mishap = self.server.mishap
         self.threads = EngineThreads(self.server, lambda replies, failed: deliver(replies, failed, mishap), log)
-        self.intake = Intake(self.server, self.threads.wake, complain, decode_threads)
+        self.intake = Intake(self.server, self.threads.wake, complain, decode_threads, check)
         self.is_open = False
         self._drain_ends_s = -math.inf
         self.server.drain()

@@ -19,6 +19,7 @@ from ros2_rfm_serving.ros.node.own_name import OwnName
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.origin import Origin
 from ros2_rfm_serving.ros.server.audit import ServerAudit
+from ros2_rfm_serving.ros.server.openings import Openings
 from ros2_rfm_serving.ros.server.status import diagnosis, status_message
 from ros2_rfm_serving.ros.wire import convert, qos
 from ros2_rfm_serving.server import ModelServer
@@ -38,15 +39,16 @@ class Standing:
         topic: str,
         server: Callable[[], ModelServer | None],
         audit: ServerAudit,
+        openings: Openings | None,
     ) -> None:
-        """audit: hears of every other state."""
+        """audit: hears of every other state. openings: whose challenge is told."""
         self.state, self.detail = ServerState.LOADING, "no model placed here yet"
         self.following = Following()
         self._ended = False
         self.refused: Counter[str] = Counter()
         """By the node, before there was a server or outside of it."""
         self._node, self._own_name, self._server = node, own_name, server
-        self._audit = audit
+        self._audit, self._openings = audit, openings
         self._said_s: dict[str, float] = {}
         """Kind of problem -> when it was last logged."""
         overridable = QoSOverridingOptions.with_default_policies()
@@ -101,8 +103,10 @@ class Standing:
             self._node.get_logger().error(f"{kind}: {problems.pop(kind)}")
 
     def _message(self) -> Any:
-        name = self._own_name.name
-        return status_message(name, self.state, self.detail, self.following, self.refused, self._server(), clock())
+        name, now_s = self._own_name.name, clock()
+        made = status_message(name, self.state, self.detail, self.following, self.refused, self._server(), now_s)
+        made.challenge = self._openings.challenge(now_s) if self._openings else b""
+        return made
 
     def _diagnosis(self) -> DiagnosticStatus:
         made = diagnosis(self._message(), self.following, clock(), self._server())

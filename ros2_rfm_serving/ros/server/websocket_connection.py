@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import Any
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport
 
@@ -118,7 +119,7 @@ class Connection(WSListener):
         observation = self.client.ask(data)
         self._heard_s = clock()
         if observation is None:
-            self._send(wire.RESET_REPLY)
+            self._send(self.client.reset_reply)
             return
         self._waits = observation.id
         if self._server.takes_encoded or all(image.format == "rgb8" for image in observation.images):
@@ -176,11 +177,16 @@ class Connection(WSListener):
             self._transport.disconnect(graceful=False)
             await self._transport.wait_disconnected()
 
-    def _send(self, told: Mapping[str, object]) -> None:
+    def _send(self, told: Any) -> None:
         if self._transport is not None and not self._transport.is_disconnected:
             self._transport.send(BINARY, self._packer.pack(told))
 
     def refuse(self, error: RfmError) -> None:
         kind = error.kind if isinstance(error, BadMessageError) else COUNTED.get(type(error), "gateway_error")
         self._server.count(kind)
-        self.end(str(error), WSCloseCode.INTERNAL_ERROR)
+        told = self.client.refusal(error)
+        if told is None or self._ending:
+            self.end(str(error), WSCloseCode.INTERNAL_ERROR)
+            return
+        self._waits = None
+        self._send(told)

@@ -23,8 +23,10 @@ from ros2_rfm_serving.loop_thread import LoopThread
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.server.websocket_connection import Connection
 from ros2_rfm_serving.ros.server.websocket_entry import DoorConfig, Entry
+from ros2_rfm_serving.security.doorstep import ACCEPTED_AT_ONCE
 from ros2_rfm_serving.security.tls import HANDSHAKE_WITHIN_S
 from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.server.openpi import vllm_omni
 from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
 from ros2_rfm_serving.types import Reply, RequestId
 
@@ -60,6 +62,7 @@ class WebsocketDoor:
         """When the loop was last there."""
         self._healthy = healthy or (lambda: serving() is not None)
         self._numbers = itertools.count(1)
+        self._told: set[str] = set()
         self._connections: dict[str, Connection] = {}
         self._decoders = ThreadPoolExecutor(config.decode_threads, thread_name_prefix="gateway_decode")
         self._thread = LoopThread("gateway")
@@ -113,6 +116,7 @@ class WebsocketDoor:
         listener = await ws_create_server(
             self._admit,
             sock=self._entry.step,
+            backlog=ACCEPTED_AT_ONCE,
             **self._encryption(),
             logger_name=quiet,
             enable_auto_ping=True,
@@ -151,10 +155,27 @@ class WebsocketDoor:
             server.count(refusal.kind)
             return _answered(refusal.status)
         name = f"{PREFIX}{who}-{next(self._numbers)}" if who else f"{PREFIX}{next(self._numbers)}"
-        client = OpenpiClient(server, name, self._config.names)
+        try:
+            client = self._client(request.path, server, name)
+        except ConfigurationError as error:
+            server.count("gateway_chunks")
+            self._log_once(str(error))
+            return _answered(HTTPStatus.INTERNAL_SERVER_ERROR)
         connection = Connection(client, server, wake, self._thread.loop, self._decoders, self._log, self._connections)
         connection.holder, connection.entered = who, self._entry.let_in
         return connection
+
+    def _log_once(self, problem: str) -> None:
+        """Whoever tries again must not fill the log."""
+        if problem not in self._told:
+            self._told.add(problem)
+            self._log(problem)
+
+    def _client(self, path: bytes, server: ModelServer, name: str) -> OpenpiClient:
+        """Who asks where vLLM-Omni would answer speaks its dialect."""
+        if path.partition(b"?")[0] == vllm_omni.PATH:
+            return vllm_omni.VllmOmniClient(server, name, self._config.names, self._config.vllm_omni)
+        return OpenpiClient(server, name, self._config.names)
 
     def _deliver(self, replies: Sequence[Reply]) -> None:
         for reply in replies:

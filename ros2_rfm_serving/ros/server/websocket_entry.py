@@ -11,9 +11,10 @@ from typing import NamedTuple
 from ros2_rfm_serving.security.doorstep import Doorstep, listen
 from ros2_rfm_serving.security.tls import ServerTls
 from ros2_rfm_serving.security.tokens import TokenFile
+from ros2_rfm_serving.server.openpi.vllm_omni import VllmOmniTerms
 
-SCHEME = "Api-Key "
-"""Before a token, as openpi's clients send it."""
+SCHEMES = ("Api-Key ", "Bearer ")
+"""Before a token, as openpi's clients send it, and vLLM-Omni's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,8 @@ class DoorConfig:
     """None: plain text."""
     names: Mapping[str, str] = field(default_factory=dict)
     """A client's key -> ours; see `OpenpiClient`."""
+    vllm_omni: VllmOmniTerms = field(default_factory=VllmOmniTerms)
+    """For clients that take this for a server of vLLM-Omni's."""
     max_connections: int = 256
     max_per_client: int = 16
     """Of one name in `tokens`."""
@@ -92,9 +95,10 @@ class Entry:
 
     def _identify(self, said: str) -> tuple[str, bool]:
         """A name, and whether that is enough."""
-        config, given = self._config, said.removeprefix(SCHEME) if said.startswith(SCHEME) else ""
+        config = self._config
+        given = next((said.removeprefix(scheme) for scheme in SCHEMES if said.startswith(scheme)), "")
         if config.tokens is not None and (who := config.tokens.holder(given)):
             return who, True
         if config.token:
-            return "", hmac.compare_digest(said.encode(errors="replace"), f"{SCHEME}{config.token}".encode())
+            return "", hmac.compare_digest(given.encode(errors="replace"), config.token.encode())
         return "", config.tokens is None

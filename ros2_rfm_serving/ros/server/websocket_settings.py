@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import yaml
 from rclpy.node import Node
 
 from ros2_rfm_serving.errors import ConfigurationError
@@ -15,6 +17,7 @@ from ros2_rfm_serving.ros.node.runtime import parameter
 from ros2_rfm_serving.security.tls import ServerTls
 from ros2_rfm_serving.security.tokens import TokenFile
 from ros2_rfm_serving.server import ModelServer
+from ros2_rfm_serving.server.openpi.vllm_omni import VllmOmniTerms
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.ros.server.websocket_door import WebsocketDoor
@@ -33,6 +36,12 @@ def open_gateway(
     file = parameter(node, "gateway_token_file", "", "File with a line `name token` or `name sha256:...` per client; empty: none")
     enclave = parameter(node, "gateway_tls", "", "Folder with cert.pem and key.pem, for TLS; empty: plain text")
     names = parameter(node, "gateway_names", [""], "Other names of theirs: 'their/key=ours', as in docs/gateway.md")
+    announced = parameter(
+        node, "gateway_announced", "", "Map in YAML that vLLM-Omni's clients expect first, such as {embodiment_tag: X}"
+    )
+    chunks = parameter(
+        node, "gateway_chunks", "", "Map in YAML of a reply's named chunks to vLLM-Omni's clients, such as {arm: 6, hand: 1}"
+    )
     if not port:
         return None
     try:
@@ -49,8 +58,16 @@ def open_gateway(
     tls = ServerTls(Path(enclave), "gateway_tls") if enclave else None
     if not _is_loopback(host):
         _warn(node, f"{host}:{port}", bool(token or tokens), tls is not None)
+    terms = VllmOmniTerms(announced=_map("gateway_announced", announced), chunks=_chunks(chunks))
     config = DoorConfig(
-        port=port, host=host, token=token, tokens=tokens, tls=tls, names=_names(names), decode_threads=decode_threads
+        port=port,
+        host=host,
+        token=token,
+        tokens=tokens,
+        tls=tls,
+        names=_names(names),
+        vllm_omni=terms,
+        decode_threads=decode_threads,
     )
     door = WebsocketDoor(config, serving, node.get_logger().error, healthy)
     node.get_logger().info(f"gateway: openpi clients connect to {'wss' if tls else 'ws'}://{host}:{door.port}")
@@ -73,6 +90,26 @@ def _names(pairs: list[str]) -> dict[str, str]:
             raise ConfigurationError(f"{pair!r} is no name", key="gateway_names", fix="write 'observation/image=front'")
         names[theirs.replace(".", "/")] = ours
     return names
+
+
+def _map(key: str, text: str) -> dict[str, Any]:
+    """Raises: `ConfigurationError`."""
+    try:
+        found = yaml.safe_load(text) if text else {}
+        json.dumps(found)  # a date is no part of a message
+    except (yaml.YAMLError, TypeError, ValueError):
+        found = None
+    if isinstance(found, dict) and all(isinstance(name, str) for name in found):
+        return found
+    raise ConfigurationError(f"{text!r} is no map", key=key, fix="write it like {embodiment_tag: LIBERO_PANDA}")
+
+
+def _chunks(text: str) -> dict[str, int]:
+    """Raises: `ConfigurationError`."""
+    found = _map("gateway_chunks", text)
+    if all(type(size) is int and size > 0 for size in found.values()):
+        return found
+    raise ConfigurationError(f"{text!r} holds no sizes", key="gateway_chunks", fix="write it like {arm: 6, hand: 1}")
 
 
 def _is_loopback(host: str) -> bool:

@@ -55,9 +55,14 @@ Step = Callable[[_Walk, int], int]
 
 def read(data: bytes, message: type) -> Any:
     """Raises: `BadMessageError`."""
-    check(data, message)
+    return measured(data, message)[0]
+
+
+def measured(data: bytes, message: type) -> tuple[Any, int]:
+    """(what it says, how many of the bytes are the message). Raises: `BadMessageError`."""
+    end = check(data, message)
     try:
-        return deserialize_message(data, message)
+        return deserialize_message(data, message), end
     except RuntimeError as error:  # such as a bool that is neither 0 nor 1
         raise BadMessageError("bad_message", f"it cannot be read as {message.__name__}") from error
 
@@ -91,10 +96,12 @@ def hear(
     refuse: Callable[[BadMessageError], object],
     *,
     repeated: bool = False,
+    prove: Callable[[Any, memoryview], object] | None = None,
     **options: Any,
 ) -> Any:
-    """A subscription that no bytes can harm. repeated: the same is said over and over (`Repeated`)."""
-    reader: Callable[[bytes], Any] = Repeated(message) if repeated else functools.partial(read, message=message)
+    """A subscription that no bytes can harm. repeated: the same is said over and over (`Repeated`). prove: of a message, and the
+    bytes that it is; raises `BadMessageError` unless it is of who may say it."""
+    reader: Callable[[bytes], Any] = Repeated(message) if repeated else functools.partial(_proven, message=message, prove=prove)
 
     def heard(data: bytes) -> None:
         try:
@@ -106,6 +113,14 @@ def hear(
         callback(found)
 
     return node.create_subscription(message, topic, heard, profile, raw=True, **options)
+
+
+def _proven(data: bytes, message: type, prove: Callable[[Any, memoryview], object] | None) -> Any:
+    """Raises: `BadMessageError`."""
+    found, end = measured(data, message)
+    if prove is not None:
+        prove(found, memoryview(data)[:end])
+    return found
 
 
 class Repeated:

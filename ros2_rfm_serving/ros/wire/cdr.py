@@ -20,7 +20,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError
-from ros2_rfm_serving.ros.wire import convert
+from ros2_rfm_serving.ros.wire import bounded, convert
 from ros2_rfm_serving.types import (
     NO_ROWS,
     NO_VALUES,
@@ -38,6 +38,8 @@ T = TypeVar("T")
 LITTLE_ENDIAN, BIG_ENDIAN = b"\x00\x01", b"\x00\x00"
 HEADER = LITTLE_ENDIAN + b"\x00\x00"
 """Representation and options."""
+NO_SEAL = bytes(16)
+"""Of a message in a session without a key."""
 NO_STAMP, STAMP = bytes(8), struct.Struct("<iI")
 """Of a `std_msgs/Header`: seconds and nanoseconds. Nothing here reads one of another machine."""
 U32, TENSOR = struct.Struct("<I"), struct.Struct("<III")
@@ -46,8 +48,8 @@ EPOCH_TO_STAMP = (struct.Struct("<II4xQq"), struct.Struct("<IIQq"))
 START_AND_DELAY = tuple(struct.Struct(code) for code in ("<?xH", "<?H", "<?xH2x", "<?H2x"))
 """episode_start and inference_delay_steps, from 0 to 3 behind a multiple of 4 to the next such multiple."""
 REPORT = struct.Struct("<H2xfff")
-END_OF_CHUNK = (struct.Struct("<H2xQH2xffH2xIf"), struct.Struct("<H6xQH2xffH2xIf"))
-"""execution_horizon to the end, from a multiple of 8 or 4 behind it."""
+END_OF_CHUNK = (struct.Struct("<H2xQH2xffH2xIfffH2xf16s"), struct.Struct("<H6xQH2xffH2xIfffH2xf16s"))
+"""execution_horizon to the seal, from a multiple of 8 or 4 behind it."""
 EMULATED, DELAY = struct.Struct("<?"), struct.Struct("<H")
 
 
@@ -58,6 +60,9 @@ class Reader:
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, len(HEADER)
+
+    def skip(self, size: int) -> None:
+        self._at += size
 
     def ended_well(self) -> bool:
         return self._at <= len(self._data)
@@ -151,7 +156,7 @@ def observation_from(data: bytes) -> ObservationRequest:
 def _observation(read: Reader) -> ObservationRequest:
     read.frame_id()
     request, stamp_ns = read.id_and_stamp()
-    return ObservationRequest(
+    found = ObservationRequest(
         id=request,
         stamp_ns=stamp_ns,
         instruction=read.text(),
@@ -163,6 +168,8 @@ def _observation(read: Reader) -> ObservationRequest:
         prefix_robot=read.tensor(),
         report=_report(*read.fields(REPORT)),
     )
+    read.skip(len(NO_SEAL))
+    return found
 
 
 def _image(read: Reader) -> EncodedImage:
@@ -184,7 +191,7 @@ def _chunk(read: Reader) -> Chunk:
     model_hash, emulated = read.text(), read.fields(EMULATED, 1)[0]
     names = tuple([read.text() for _ in range(read.count())])
     chunk_model, chunk_robot, confidence = read.tensor(), read.tensor(), read.floats()
-    execution_horizon, ended_with, inference_delay_steps, *served = read.end_of_chunk()
+    execution_horizon, ended_with, inference_delay_steps, *served, _ = read.end_of_chunk()
     return convert.checked_chunk(
         Chunk(
             id=request,
@@ -198,19 +205,9 @@ def _chunk(read: Reader) -> Chunk:
             execution_horizon=execution_horizon,
             ended_with=ended_with or None,
             inference_delay_steps=inference_delay_steps,
-            served=_served(*served),
+            served=Served(*served),
             emulated=emulated,
         )
-    )
-
-
-def _served(queue_wait_s: float, inference_s: float, batch_size: int, superseded: int, server_load: float) -> Served:
-    return Served(
-        queue_wait_s=queue_wait_s,
-        inference_s=inference_s,
-        batch_size=batch_size,
-        superseded=superseded,
-        server_load=server_load,
     )
 
 
@@ -234,18 +231,19 @@ def observation_to(request: ObservationRequest, ros_ns: int = 0) -> bytes:
             _tensor(request.prefix_model),
             _tensor(request.prefix_robot),
             REPORT.pack(min(report.executed_steps, 0xFFFF), report.executing_s, report.remaining_s, report.last_wait_s),
+            NO_SEAL,
         )
     )
 
 
 def reply_to(reply: Reply, ros_ns: int = 0) -> bytes:
-    """A chunk by hand, the rare others by the generated code. ros_ns: ROS time now, for the header."""
+    """A chunk by hand, the rare others by the generated code; nothing is behind the seal. ros_ns: ROS time, for the header."""
     if isinstance(reply, Chunk):
         return _chunk_to(reply, ros_ns)
     message = convert.reply_to(reply)
     message.header.stamp.sec, message.header.stamp.nanosec = divmod(ros_ns, 1_000_000_000)
     data: bytes = serialize_message(message)
-    return data
+    return data[: bounded.check(data, type(message))]
 
 
 def _chunk_to(chunk: Chunk, ros_ns: int) -> bytes:
@@ -266,6 +264,11 @@ def _chunk_to(chunk: Chunk, ros_ns: int) -> bytes:
         served.batch_size,
         served.superseded,
         served.server_load,
+        served.perception_s,
+        served.solver_s,
+        min(served.solver_steps, 0xFFFF),
+        served.unusual_s,
+        NO_SEAL,
     )
     return b"".join((*parts, end))
 

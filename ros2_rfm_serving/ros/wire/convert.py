@@ -162,6 +162,10 @@ def served_from(message: Any) -> Served:
         batch_size=message.batch_size,
         superseded=message.superseded,
         server_load=message.server_load,
+        perception_s=message.perception_s,
+        solver_s=message.solver_s,
+        solver_steps=message.solver_steps,
+        unusual_s=message.unusual_s,
     )
 
 
@@ -172,6 +176,10 @@ def served_to(served: Served) -> Any:
         batch_size=served.batch_size,
         superseded=served.superseded,
         server_load=served.server_load,
+        perception_s=served.perception_s,
+        solver_s=served.solver_s,
+        solver_steps=min(served.solver_steps, 0xFFFF),
+        unusual_s=served.unusual_s,
     )
 
 

@@ -8,68 +8,23 @@ from __future__ import annotations
 
 import array
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
-import simplejpeg
 from rclpy.node import Node
-from sensor_msgs.msg import CompressedImage, Image, JointState
-from std_msgs.msg import Float32MultiArray, Float64MultiArray
+from sensor_msgs.msg import Image, JointState
 from trajectory_msgs.msg import JointTrajectory
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.ros.wire import qos
-from ros2_rfm_serving.ros.wire.convert import packed, put
+from ros2_rfm_serving.ros.wire.convert import put
+from ros2_rfm_serving.ros.worlds.native import Commanded, Interface, NativeInterface, action_of
 from ros2_rfm_serving.types import Array
 from ros2_rfm_serving.types import Image as Pixels
-from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, CAMERAS, STATE_SIZE, MetaworldArm
+from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, STATE_SIZE, MetaworldArm
 
-JPEG_QUALITY = 90
 HAND_STEP_M = 0.01
 """What a full-scale action moves the hand by, in one period."""
-
-Commanded = Callable[[Array | None], None]
-"""Takes an action [4]; None: a command that is none."""
-
-
-class Interface(Protocol):
-    """One direction out, one in: the node calls these two, the interface calls `Commanded`."""
-
-    def publish_state(self, arm: MetaworldArm, stamp: Any) -> None: ...
-
-    def publish_images(self, images: Mapping[str, Pixels], stamp: Any) -> None: ...
-
-
-class NativeInterface:
-    """JPEG images, the state as an array, real joints beside it; displacements as an array."""
-
-    def __init__(self, node: Node, name: Callable[[str], str], commanded: Commanded) -> None:
-        self._images = {
-            camera: node.create_publisher(CompressedImage, name(f"camera/{camera}/image/compressed"), qos.SENSOR)
-            for camera in CAMERAS
-        }
-        self._joints = node.create_publisher(JointState, name("joint_states"), qos.SENSOR)
-        self._state = node.create_publisher(Float32MultiArray, name("state"), qos.SENSOR)
-        node.create_subscription(
-            Float64MultiArray,
-            name("command"),
-            lambda message: commanded(_action(np.asarray(message.data, np.float32))),
-            qos.COMMAND,
-        )
-
-    def publish_state(self, arm: MetaworldArm, stamp: Any) -> None:
-        joints = JointState(name=arm.joint_names, position=arm.joint_positions.tolist(), velocity=arm.joint_velocities.tolist())
-        joints.header.stamp = stamp
-        self._state.publish(Float32MultiArray(data=packed(arm.state)))
-        self._joints.publish(joints)
-
-    def publish_images(self, images: Mapping[str, Pixels], stamp: Any) -> None:
-        for camera, pixels in images.items():
-            jpeg = simplejpeg.encode_jpeg(pixels, quality=JPEG_QUALITY, colorspace="RGB")
-            image = CompressedImage(format="rgb8; jpeg compressed bgr8")
-            put(image, "data", array.array("B", jpeg))
-            image.header.frame_id, image.header.stamp = camera, stamp
-            self._images[camera].publish(image)
 
 
 class ForeignInterface:
@@ -116,17 +71,15 @@ class ForeignInterface:
         if velocities.shape != (len(self.COMMANDED_JOINTS),):
             return None
         order = [message.joint_names.index(joint) for joint in self.COMMANDED_JOINTS]
-        return _action((velocities[order] / self._full_scale).astype(np.float32))
+        return action_of((velocities[order] / self._full_scale).astype(np.float32), len(ACTION_NAMES))
 
 
-def make_interface(kind: str, node: Node, name: Callable[[str], str], commanded: Commanded, period_s: float) -> Interface:
+def make_interface(
+    kind: str, node: Node, name: Callable[[str], str], commanded: Commanded, arm: MetaworldArm, period_s: float
+) -> Interface[MetaworldArm]:
     """Raises: `ConfigurationError`."""
     if kind == "native":
-        return NativeInterface(node, name, commanded)
+        return NativeInterface(node, name, commanded, arm)
     if kind == "foreign":
         return ForeignInterface(node, name, commanded, period_s)
     raise ConfigurationError(f"unknown interface {kind!r}", key="interface", fix="native or foreign")
-
-
-def _action(values: Array) -> Array | None:
-    return values if values.shape == (len(ACTION_NAMES),) and bool(np.isfinite(values).all()) else None

@@ -28,12 +28,10 @@ from ros2_rfm_serving.ros.zenoh.tally import Tally
 
 NAME = "zenoh_door"
 LOOK_PERIOD_S, SLOW_LOOK_PERIOD_S = 0.05, 1.0
-AGAIN_S = 1.0
-"""Between two attempts to reach a router for the first time."""
 SAID_PERIOD_S = 5.0
 RECENT_S = 30.0
 """That a refusal or a loss is warned of."""
-HARMLESS = frozenset({"from_robots", "to_robots_carried", "to_robots_unheard", "calls"})
+HARMLESS = frozenset({"from_robots", "to_robots_carried", "to_robots_unheard", "calls", "out_of_turn"})
 
 
 class ZenohDoorNode(Node):
@@ -43,7 +41,7 @@ class ZenohDoorNode(Node):
         declare(self, specs)
         values = Values(self, specs)
         self._names = fleet_names(self)
-        self._config = session.configuration(values.text("zenoh_config"), values.text("router"))
+        self._config = session.configuration(values.text("zenoh_config") or session.own_file(), values.text("router"))
         self._max_bytes = int(values.number("max_observation_mb") * 1e6)
         domain = values.integer("zenoh_domain")
         self._domain = self.context.get_domain_id() if domain < 0 else domain
@@ -101,7 +99,7 @@ class ZenohDoorNode(Node):
                 return session.Session(self._config, node, self._inbox)
             except zenoh.ZError as error:
                 self.get_logger().warning(f"no Zenoh router yet: {session.problem(error)}", throttle_duration_sec=SAID_PERIOD_S)
-                self._ending.wait(AGAIN_S)
+                self._ending.wait(session.AGAIN_S)
         return None
 
     def _failed(self) -> None:

@@ -57,6 +57,11 @@ class Address(NamedTuple):
     def key(self) -> str:
         return f"{self.domain}/{self.name.strip('/')}/{self.interface.name}/{self.interface.hash}"
 
+    @property
+    def any_version(self) -> str:
+        """What others mean by the name as well."""
+        return f"{self.domain}{self.name}/*/*"
+
     @staticmethod
     def read(key: str) -> Address:
         """Raises: `BadMessageError`."""

@@ -1,17 +1,20 @@
-"""Between Zenoh's threads and ours: they only put down what arrives (Remote-RTC §6.5), in one queue of limited size, and one thread
-of ours takes it up in the order of arrival.
+"""Between Zenoh's threads and ours: they only put down what arrives (Remote-RTC §6.5), each sender's in a lane of its own, and one
+thread of ours takes it up, from every lane in turn: who floods displaces what is its own.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-MAX_WAITING, MAX_WAITING_BYTES = 2048, 64 << 20
-MAX_WAITING_TOKENS = 64 * MAX_WAITING
-"""Who comes and goes is said once: no flood of messages may be in its way."""
+MAX_IN_LANE, MAX_LANES, MAX_WAITING_BYTES = 16, 8192, 64 << 20
+MAX_WAITING_TOKENS = 1 << 17
+"""Who comes and goes is said once, in a lane that nobody else is in."""
+TOKENS = "tokens"
+NOBODY = b""
+"""The lane of senders without an attachment."""
 Take = Callable[[Any], None]
 
 
@@ -29,31 +32,95 @@ class _Waiting(NamedTuple):
 class Inbox:
     """What has arrived and nobody has looked at. `put` is called on any thread."""
 
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._bytes = 0
+    def __init__(self, arrived: Callable[[], object] = lambda: None) -> None:
+        """arrived: is called after each `put`, on its thread."""
+        self._arrived = arrived
+        self._lanes: OrderedDict[Hashable, deque[_Waiting]] = OrderedDict()
+        """The next one first."""
+        self._changed = threading.Condition()
+        self._bytes, self._ended = 0, False
         self.overrun = 0
         """Lost: too much was waiting."""
 
-    def put(self, take: Take, item: Any, size: int, most: int = MAX_WAITING) -> None:
-        """most: others that may be waiting, of whatever kind."""
-        with self._lock:
-            if self._queue.qsize() >= most or self._bytes + size > MAX_WAITING_BYTES:
+    def __len__(self) -> int:
+        with self._changed:
+            return sum(map(len, self._lanes.values()))
+
+    def put(self, take: Take, item: Any, size: int, lane: Hashable = NOBODY, most: int = MAX_IN_LANE) -> None:
+        """lane: whose it is. most: that wait in it; the oldest gives way. Where all lanes together hold too much, the fullest one
+        does, which may be this one."""
+        with self._changed:
+            if len(self._lanes.get(lane, ())) >= most:
+                self._lose(lane)
+            if not self._make_room(lane, size):
                 self.overrun += 1
                 return
+            self._lanes.setdefault(lane, deque()).append(_Waiting(take, item, size))
             self._bytes += size
-        self._queue.put(_Waiting(take, item, size))
+            self._changed.notify()
+        self._arrived()
 
     def end(self) -> None:
-        self._queue.put(None)
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
 
     def serve(self, failed: Callable[[], None]) -> None:
-        """Until `end`. failed: an exception of `take` is being handled; it costs that item."""
-        while (waiting := self._queue.get()) is not None:
-            with self._lock:
-                self._bytes -= waiting.size
-            try:
-                waiting.take(waiting.item)
-            except Exception:
-                failed()
+        """Until `end`, and all that waits by then. failed: an exception of `take` is being handled; it costs that item."""
+        while (waiting := self._next()) is not None:
+            _take(waiting, failed)
+
+    def drain(self, failed: Callable[[], None]) -> None:
+        """What is there now, without waiting for more."""
+        for _ in range(len(self)):
+            with self._changed:
+                waiting = self._first() if self._lanes else None
+            if waiting is not None:
+                _take(waiting, failed)
+
+    def _next(self) -> _Waiting | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._lanes or self._ended)
+            return self._first() if self._lanes else None
+
+    def _first(self) -> _Waiting:
+        """Of the next lane, which is the last one then."""
+        lane = next(iter(self._lanes))
+        waiting = self._taken(lane)
+        if lane in self._lanes:
+            self._lanes.move_to_end(lane)
+        return waiting
+
+    def _taken(self, lane: Hashable) -> _Waiting:
+        waiting = self._lanes[lane].popleft()
+        self._bytes -= waiting.size
+        if not self._lanes[lane]:
+            del self._lanes[lane]
+        return waiting
+
+    def _make_room(self, lane: Hashable, size: int) -> bool:
+        """False: there is none for it."""
+        if lane not in self._lanes and len(self._lanes) >= MAX_LANES:
+            return False
+        while self._bytes + size > MAX_WAITING_BYTES:
+            fullest = max(self._lanes, key=self._bytes_in, default=lane)
+            if self._bytes_in(fullest) <= self._bytes_in(lane) + size:
+                fullest = lane
+            if fullest not in self._lanes:
+                return False
+            self._lose(fullest)
+        return True
+
+    def _lose(self, lane: Hashable) -> None:
+        self._taken(lane)
+        self.overrun += 1
+
+    def _bytes_in(self, lane: Hashable) -> int:
+        return sum(waiting.size for waiting in self._lanes.get(lane, ()))
+
+
+def _take(waiting: _Waiting, failed: Callable[[], None]) -> None:
+    try:
+        waiting.take(waiting.item)
+    except Exception:
+        failed()

@@ -56,15 +56,26 @@ class Inward:
         attachment = Attachment.read(octets(sample.attachment))
         data = octets(sample.payload)
         bounded.check(data, way.message, way.most_bytes)
+        robot = sender_of(data) if way.of_many else ""
         if way.of_many:
-            self._check_robot(sender_of(data))
-        if lost := self._sequences.take(attachment, meant.name):
-            self._tally.count("lost_before_the_door", lost)
+            self._check_robot(robot)
+        self._follow(attachment, f"{meant.name} {robot}", refuses=not way.of_many)
         try:
             way.publish(data)
         except RuntimeError as error:  # of the middleware
             raise BadMessageError("unpublished", f"{meant.name}: {error}") from error
         self._tally.count("from_robots")
+
+    def _follow(self, attachment: Attachment, whose: str, *, refuses: bool) -> None:
+        """Only figures where many robots write: each may write any sender's identity, which all are told, and any number with it.
+        What was there before, the server refuses: it knows whose session it is of. Raises: `BadMessageError`."""
+        try:
+            if lost := self._sequences.take(attachment, whose):
+                self._tally.count("lost_before_the_door", lost)
+        except BadMessageError:
+            if refuses:
+                raise
+            self._tally.count("out_of_turn")
 
 
 def sender_of(observation: bytes) -> str:

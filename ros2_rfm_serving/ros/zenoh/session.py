@@ -11,11 +11,14 @@ import zenoh
 from zenoh import ext
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.ros.zenoh.format import GRAPH, Address, Attachment, Kind, Node, gid_of
-from ros2_rfm_serving.ros.zenoh.inbox import MAX_WAITING_TOKENS, Inbox, Take
+from ros2_rfm_serving.ros.zenoh.format import GID_BYTES, GRAPH, SLASH, Address, Attachment, Kind, Node, gid_of
+from ros2_rfm_serving.ros.zenoh.inbox import MAX_WAITING_TOKENS, NOBODY, TOKENS, Inbox, Take, octets
+from ros2_rfm_serving.security.own import enclave_of_environment
 
 CLIENT = {"mode": "client", "scouting/multicast/enabled": False, "connect/timeout_ms": 10_000, "connect/exit_on_failure": True}
 """Of whoever is given an address: it looks for nobody else, and asks again and again, until that is told and begun anew."""
+AGAIN_S = 1.0
+"""Between two attempts to reach a router for the first time."""
 KEPT = {"timestamping/enabled": True}
 """Or nothing can be kept for who comes later."""
 
@@ -35,6 +38,15 @@ def configuration(file: str, router: str) -> zenoh.Config:
     return config
 
 
+def own_file() -> str:
+    """What `rfm security` wrote for this process' session, with its certificate; empty: it has none.
+
+    Raises: `ConfigurationError`.
+    """
+    enclave = enclave_of_environment()
+    return str(enclave / "zenoh.json5") if enclave and (enclave / "zenoh.json5").is_file() else ""
+
+
 def problem(error: zenoh.ZError) -> str:
     """Without where in Zenoh's source it was noticed."""
     return str(error).partition(" at /")[0]
@@ -47,11 +59,15 @@ class Outlet:
         self._session, self._publisher, self._gid, self._latched = session, publisher, gid, latched
         self._sequence = 0
 
+    @property
+    def is_heard(self) -> bool:
+        return bool(self._publisher.matching_status.matching)
+
     def put(self, data: bytes) -> str:
         """Where it went: `carried`; `unheard`: nobody there asks for it; `unconnected`: there is no router."""
         self._sequence += 1
         stamp_ns = time.time_ns()  # for tools: nobody of ours reads it
-        where = "carried" if self._latched or self._publisher.matching_status.matching else "unheard"
+        where = "carried" if self._latched or self.is_heard else "unheard"
         if where == "unheard" and not self._session.connected:
             where = "unconnected"
         try:
@@ -92,35 +108,76 @@ class Session:
             publisher: Any = ext.declare_advanced_publisher(self._zenoh, address.key, **cache, **how)
         else:
             publisher = self._zenoh.declare_publisher(address.key, **how)
-        token, gid = self._endpoint(Kind.PUBLISHER, address, qos)
+        token, gid = self.endpoint(Kind.PUBLISHER, address, qos)
         return Outlet(self, publisher, gid, latched=latched), [token, publisher]
 
-    def hear(self, key: str, take: Take) -> None:
-        """Whatever matches, of others, as long as the session is there."""
-        handler = zenoh.handlers.Callback(lambda sample: self._inbox.put(take, sample, len(sample.payload)), indirect=False)
-        self._zenoh.declare_subscriber(key, handler, allowed_origin=zenoh.Locality.REMOTE)
+    def hear(self, key: str, take: Take, *, latched: bool = False) -> Any:
+        """Whatever matches, of others, as long as the session is there. latched: with what was said before."""
+
+        def put(sample: Any) -> None:
+            attachment = octets(sample.attachment)
+            self._inbox.put(take, sample, len(sample.payload) + len(attachment), _sender(attachment))
+
+        handler = zenoh.handlers.Callback(put, indirect=False)
+        if latched:
+            history = ext.HistoryConfig(detect_late_publishers=True, max_samples=1)
+            return ext.declare_advanced_subscriber(self._zenoh, key, handler, history=history)
+        return self._zenoh.declare_subscriber(key, handler, allowed_origin=zenoh.Locality.REMOTE)
 
     def show_subscription(self, address: Address, qos: str) -> list[Any]:
-        return [self._endpoint(Kind.SUBSCRIPTION, address, qos)[0]]
+        return [self.endpoint(Kind.SUBSCRIPTION, address, qos)[0]]
 
     def answer(self, address: Address, qos: str, take: Take) -> list[Any]:
         """Requests for a service, also those that mean another version of it."""
-        key = f"{address.domain}{address.name}/*/*"
-        handler = zenoh.handlers.Callback(lambda query: self._inbox.put(take, query, len(query.payload or b"")), indirect=False)
-        queryable = self._zenoh.declare_queryable(key, handler, complete=True)
-        return [self._endpoint(Kind.SERVICE, address, qos)[0], queryable]
 
-    def watch(self, take: Callable[[str, bool], None]) -> None:
-        """Ends as they come and go, and those that are there: their tokens, and whether they are gone."""
+        def put(query: Any) -> None:
+            attachment = octets(query.attachment)
+            self._inbox.put(take, query, len(query.payload or b"") + len(attachment), _sender(attachment))
+
+        handler = zenoh.handlers.Callback(put, indirect=False)
+        queryable = self._zenoh.declare_queryable(address.any_version, handler, complete=True)
+        return [self.endpoint(Kind.SERVICE, address, qos)[0], queryable]
+
+    def watch(self, take: Callable[[str, bool], None], tokens: str = "**") -> Any:
+        """Ends as they come and go, and those that are there: their tokens, and whether they are gone. tokens: of which, below the
+        domain."""
 
         def taken(sample: Any) -> None:
             take(str(sample.key_expr), sample.kind == zenoh.SampleKind.DELETE)
 
-        handler = zenoh.handlers.Callback(lambda sample: self._inbox.put(taken, sample, 0, MAX_WAITING_TOKENS), indirect=False)
-        self._zenoh.liveliness().declare_subscriber(f"{GRAPH}/{self.node.domain}/**", handler, history=True)
+        def put(sample: Any) -> None:
+            self._inbox.put(taken, sample, 0, TOKENS, MAX_WAITING_TOKENS)
 
-    def _endpoint(self, kind: Kind, address: Address, qos: str) -> tuple[Any, bytes]:
-        """Its token, and an identity that nobody else has."""
+        handler = zenoh.handlers.Callback(put, indirect=False)
+        key = f"{GRAPH}/{self.node.domain}/{tokens}"
+        return self._zenoh.liveliness().declare_subscriber(key, handler, history=True)
+
+    def watch_end(self, kind: Kind, name: str, take: Callable[[str, bool], None]) -> Any:
+        """Of a topic or service, whatever its type."""
+        return self.watch(take, f"*/*/*/{kind.value}/*/*/*/{name.replace('/', SLASH)}/**")
+
+    def ask(self, address: Address, data: bytes, attachment: Attachment, within_s: float, take: Take) -> None:
+        """A request for a service. take: of what comes back; of nothing, nothing. Never blocks: who asks drives a robot."""
+
+        def put(reply: Any) -> None:
+            self._inbox.put(take, reply, len(reply.ok.payload) if reply.ok else 0, address.name)
+
+        how: dict[str, Any] = {
+            "target": zenoh.QueryTarget.ALL_COMPLETE,
+            "timeout": within_s,
+            "consolidation": zenoh.ConsolidationMode.NONE,
+            "congestion_control": zenoh.CongestionControl.DROP,
+        }
+        handler = zenoh.handlers.Callback(put, indirect=False)
+        self._zenoh.get(address.key, handler, payload=data, attachment=attachment.written(), **how)
+
+    def endpoint(self, kind: Kind, address: Address, qos: str) -> tuple[Any, bytes]:
+        """Declared: its token, and an identity that nobody else has."""
         self._entities += 1
         token = self.node.endpoint_token(self._entities, kind, address.name, address.interface, qos)
         return self._zenoh.liveliness().declare_token(token), gid_of(token)
+
+
+def _sender(attachment: bytes) -> bytes:
+    """Of a sample or query: the identity at the end of what came with it."""
+    return attachment[-GID_BYTES:] or NOBODY

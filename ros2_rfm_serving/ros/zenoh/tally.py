@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.zenoh.format import Address, Attachment
 
+LOST = "lost_behind_the_door"
+"""Counter of what is missing between the door and a robot."""
 MAX_SENDERS = 8192
 """Whose numbers are remembered; the one that was silent for longest is forgotten first."""
+MAX_GAP = 1_000_000
+"""A larger one is no loss but a number that somebody made up."""
 
 
 class Tally:
@@ -42,7 +46,8 @@ class Sequences:
         self._last.move_to_end(key)
         if len(self._last) > MAX_SENDERS:
             self._last.popitem(last=False)
-        return number - last - 1
+        gap = number - last - 1
+        return gap if gap <= MAX_GAP else 0
 
 
 def check_interface(meant: Address, ours: Address) -> None:

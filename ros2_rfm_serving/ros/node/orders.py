@@ -1,0 +1,133 @@
+"""What people order of a process: by a service of ours, which asks for a proof where there are certificates. ROS' own services that
+change something have no place for one, and are shut then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from lifecycle_msgs.srv import ChangeState
+from rcl_interfaces.msg import SetParametersResult
+from rcl_interfaces.srv import SetParameters, SetParametersAtomically
+from rclpy.node import Node
+from rfm_serving import srv
+
+from ros2_rfm_serving.errors import UnprovenError
+from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.wire import qos
+from ros2_rfm_serving.security.members import may_ask
+
+Call = Callable[[float], tuple[str, str]]
+"""now_s -> (why not, or empty; what follows)"""
+SHUT = "asks for no proof, and is shut where there are certificates (docs/security.md)"
+SAID_PERIOD_S = 5.0
+MAX_WORD = 64
+
+
+class OrderDoor:
+    """Of a robot, or of a server. On the executor's thread."""
+
+    def __init__(
+        self,
+        node: Node,
+        name: str,
+        service: str,
+        calls: Mapping[str, Call],
+        gate: Gate,
+        heard: Callable[[str, str, bool], object] = lambda what, answer, done: None,
+    ) -> None:
+        """name: on the graph; service: in the wire table. heard: what was wanted, what was answered, and whether it is done."""
+        self._node, self._service, self._calls, self._gate, self._heard = node, service, calls, gate, heard
+        self._made = node.create_service(srv.Order, name, self._on_order, qos_profile=qos.CONTROL)
+
+    def destroy(self) -> None:
+        self._node.destroy_service(self._made)
+
+    def _on_order(self, request: Any, response: Any) -> Any:
+        if not request.what:
+            response.message, response.challenge = "nothing is ordered", self._gate.current()
+            return response
+        try:
+            self._gate.check(request, self._service)
+        except UnprovenError as error:
+            response.error_code, response.message, response.challenge = error.code, str(error), self._gate.challenge(error)
+            return response
+        call = self._calls.get(request.what)
+        if call is None:
+            response.message = f"no order {request.what[:MAX_WORD]!r}; there are {', '.join(self._calls)}"
+            return response
+        problem, done = call(clock())
+        response.success, response.message = not problem, problem or done
+        self._heard(request.what, response.message, response.success)
+        return response
+
+
+class Gate:
+    """Who may order something of one robot, or of one server; without a certificate anybody."""
+
+    def __init__(self, node: Node, name: str, doorkeeper: Doorkeeper | None, count: Callable[[], object]) -> None:
+        """name: of who is asked, who may do as much by itself. count: is called for everything that is refused."""
+        self._node, self._name, self._doorkeeper, self._count = node, name, doorkeeper, count
+
+    @property
+    def is_kept(self) -> bool:
+        return self._doorkeeper is not None
+
+    def check(self, request: Any, service: str) -> None:
+        """service: in the wire table. Raises: `UnprovenError`; it is counted."""
+        if self._doorkeeper is None:
+            return
+        try:
+            who = self._doorkeeper.check(request, clock()).who.name
+            if who != self._name and not may_ask(who, service):
+                raise UnprovenError(f"{who} may not order that of {self._name}")
+        except UnprovenError as error:
+            self.refuse(service, error)
+            raise
+
+    def refuse(self, what: str, error: UnprovenError) -> None:
+        self._count()
+        if not error.is_stale:  # as everybody's first
+            self._node.get_logger().warning(f"{self._name}: {what}: {error}", throttle_duration_sec=SAID_PERIOD_S)
+
+    def challenge(self, error: UnprovenError) -> bytes:
+        """For whoever was refused so."""
+        return self.current() if error.is_stale else b""
+
+    def current(self) -> bytes:
+        """For whoever is about to ask; empty: no proof is wanted."""
+        return self._doorkeeper.challenge(clock()) if self._doorkeeper else b""
+
+    def shut(self) -> None:
+        """ROS' own services by which the node could be changed, where there are certificates."""
+        for service in self._node.services if self.is_kept else ():
+            if refused := REFUSED.get(service.srv_type):
+                service.callback = partial(self._on_shut, service.srv_name, refused)
+
+    def _on_shut(self, name: str, refused: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
+        self.refuse(name, UnprovenError(SHUT))
+        return refused(request, response)
+
+
+def _unchanged(request: Any, response: Any) -> Any:
+    response.success = False
+    return response
+
+
+def _unset(request: Any, response: Any) -> Any:
+    response.results = [SetParametersResult(successful=False, reason=f"it {SHUT}") for _ in request.parameters]
+    return response
+
+
+def _unset_together(request: Any, response: Any) -> Any:
+    response.result = SetParametersResult(successful=False, reason=f"it {SHUT}")
+    return response
+
+
+REFUSED: Mapping[type, Callable[[Any, Any], Any]] = {
+    ChangeState: _unchanged,
+    SetParameters: _unset,
+    SetParametersAtomically: _unset_together,
+}

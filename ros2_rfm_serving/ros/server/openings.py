@@ -1,0 +1,87 @@
+"""Whose session it is: of a server with a certificate, only the robot that opens one can say anything in it.
+
+Neither DDS nor Zenoh looks into a message, and all robots of a server write to its one observation topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ros2_rfm_serving.errors import BadMessageError, UnprovenError
+from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper, Proven, prover_of_process, sign_answer
+from ros2_rfm_serving.ros.wire.proofs import is_call_sealed, is_observation_sealed
+from ros2_rfm_serving.security.proof import Keys, Who
+from ros2_rfm_serving.server.sessions import SessionKey
+from ros2_rfm_serving.types import RequestId
+
+if TYPE_CHECKING:
+    from ros2_rfm_serving.security.signing import Prover
+
+
+class _Opened(NamedTuple):
+    epoch: int
+    keys: Keys
+    who: Who
+
+
+class Openings:
+    """The keys of sessions. All its methods but `reply_key` are for the executor's thread."""
+
+    def __init__(self, doorkeeper: Doorkeeper, prover: Prover) -> None:
+        self._doorkeeper, self._prover = doorkeeper, prover
+        self._opened: dict[SessionKey, _Opened] = {}
+
+    @staticmethod
+    def of_process(server: str) -> Openings | None:
+        """None: it has no certificate, and asks for no proof. Raises: `ConfigurationError`."""
+        doorkeeper, prover = Doorkeeper.of_process(server), prover_of_process()
+        return Openings(doorkeeper, prover) if doorkeeper and prover else None
+
+    def challenge(self, now_s: float) -> bytes:
+        return self._doorkeeper.challenge(now_s)
+
+    def check(self, request: Any, now_s: float) -> Proven:
+        """Of a session that is asked for. Raises: `UnprovenError`."""
+        proven = self._doorkeeper.check(request, now_s)
+        if proven.who.name != request.robot:
+            raise UnprovenError(f"{proven.who.name} asks in the name of {request.robot[:100]!r}")
+        return proven
+
+    def answer(self, proven: Proven) -> tuple[bytes, Keys]:
+        """(the public key that makes the session's keys the robot's as well, these). Raises: `UnprovenError`."""
+        return self._doorkeeper.verifier.answer(proven.proof, proven.text)
+
+    def opened(self, proven: Proven, public_key: bytes, keys: Keys, request: Any, answer: Any) -> None:
+        """The answer, of which nothing may change any more, is signed. Raises: `ConfigurationError`."""
+        sign_answer(self._prover, proven, public_key, answer)
+        self._opened[request.robot, request.component] = _Opened(answer.session_epoch, keys, proven.who)
+
+    def reply_key(self, request: RequestId) -> bytes | None:
+        """That seals what is said in this session; None: it is over. On any thread."""
+        opened = self._find((request.robot, request.component), request.session_epoch)
+        return opened.keys.answers if opened else None
+
+    def check_observation(self, request: RequestId, data: bytes) -> None:
+        """Raises: `BadMessageError`."""
+        opened = self._find((request.robot, request.component), request.session_epoch)
+        if opened is None or not is_observation_sealed(data, opened.keys.asks):
+            problem = "an observation that whoever opened the session did not send"
+            raise BadMessageError("unproven", f"{request.robot}/{request.component}: {problem}")
+
+    def check_call(self, request: Any, open_now: Collection[SessionKey]) -> None:
+        """To close a session, or begin an episode in it. Raises: `UnprovenError` for one that is open, and not of whoever asks."""
+        key = request.robot, request.component
+        opened = self._find(key, request.session_epoch)
+        if key in open_now and not (opened and is_call_sealed(request, opened.keys.asks)):
+            raise UnprovenError(f"this session of {request.robot}/{request.component} is not of whoever asks")
+
+    def keep(self, open_now: Collection[SessionKey]) -> list[tuple[SessionKey, int]]:
+        """Forgets what is not open any more; those (and epochs) that are to be closed, as their certificate is good no more."""
+        self._opened = {key: opened for key, opened in self._opened.items() if key in open_now}
+        is_good = self._doorkeeper.verifier.is_good
+        return [(key, opened.epoch) for key, opened in self._opened.items() if not is_good(opened.who)]
+
+    def _find(self, key: SessionKey, epoch: int) -> _Opened | None:
+        opened = self._opened.get(key)
+        return opened if opened is not None and opened.epoch == epoch else None

@@ -1,0 +1,79 @@
+"""Proofs and seals in messages: which of their fields are signed, and where a seal lies."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgpack
+from rclpy.serialization import serialize_message
+from rfm_serving import msg
+
+from ros2_rfm_serving.ros.wire import bounded
+from ros2_rfm_serving.security.proof import SEAL_BYTES, Proof, is_sealed, seal
+
+SINGLE = struct.Struct("<f")
+OWN = ("proof", "seal")
+MOST_BYTES = 64 << 20
+"""Of an observation that is our own."""
+
+
+def fields_of(request: Any) -> list[object]:
+    """Everything that is asked, by the order of the definition, as whoever hears it has it, too."""
+    return [type(request).__name__, *[_plain(getattr(request, name), kind) for name, kind in _kinds(request) if name not in OWN]]
+
+
+def _kinds(request: Any) -> Any:
+    return request.get_fields_and_field_types().items()
+
+
+def _plain(value: Any, kind: str) -> object:
+    if kind == "float":  # a number of Python has more digits before it travels
+        return SINGLE.unpack(SINGLE.pack(value))[0]
+    return value if isinstance(value, (str, bool, int, float)) else list(value)
+
+
+def proof_to(proof: Proof) -> Any:
+    return msg.Proof(
+        certificate=proof.certificate, challenge=proof.challenge, public_key=proof.public_key, signature=proof.signature
+    )
+
+
+def proof_from(message: Any) -> Proof:
+    return Proof(*(bytes(part) for part in (message.certificate, message.challenge, message.public_key, message.signature)))
+
+
+def seal_call(request: Any, key: bytes) -> None:
+    """Of a session that has a key."""
+    request.seal = list(seal(key, _text(request)))
+
+
+def is_call_sealed(request: Any, key: bytes) -> bool:
+    return is_sealed(key, _text(request), bytes(request.seal))
+
+
+def _text(request: Any) -> bytes:
+    """No observation begins like this."""
+    return bytes(msgpack.packb(fields_of(request)))
+
+
+def sealed_observation(message: Any, key: bytes) -> bytes:
+    """As it goes out: its last bytes are the seal of all before them."""
+    data: bytes = serialize_message(message)
+    body = memoryview(data)[: bounded.check(data, msg.Observation, MOST_BYTES) - SEAL_BYTES]
+    return bytes(body) + seal(key, body)
+
+
+def sealed_reply(data: bytes, key: bytes) -> bytes:
+    """data: of a reply, with no seal yet, and nothing behind it."""
+    body = memoryview(data)[:-SEAL_BYTES]
+    return b"".join((body, seal(key, body)))
+
+
+def is_sealed_by(key: bytes, data: memoryview) -> bool:
+    """data: of a message that ends with its seal, and nothing behind it."""
+    return is_sealed(key, data[:-SEAL_BYTES], bytes(data[-SEAL_BYTES:]))
+
+
+def is_observation_sealed(data: bytes, key: bytes) -> bool:
+    return len(data) > SEAL_BYTES and is_sealed(key, memoryview(data)[:-SEAL_BYTES], data[-SEAL_BYTES:])

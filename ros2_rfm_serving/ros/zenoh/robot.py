@@ -1,0 +1,190 @@
+"""A robot that is no node: its brain, with all that keeps it safe, in a program of its own, and servers through a Zenoh router.
+
+Nothing of ROS is started: no node, no DDS. Whoever drives the robot reads its sensors, and calls `tick` once per control period:
+
+    robot = ZenohRobot(settings_of(load_factory(file), "push_1"), router="tcp/plant:7447")
+    robot.start("push the puck to the green goal", budget_s=25.0)
+    while robot.works:
+        drive(robot.tick(read_sensors()))
+        robot.serve(until_s)
+
+What `drive` is given is within the robot's limits; None: nothing may be commanded, and what has no command stands.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from rclpy.clock import Clock
+from rclpy.logging import get_logger
+from rfm_serving import msg
+
+from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
+from ros2_rfm_serving.factory import Factory
+from ros2_rfm_serving.factory.nodes import merged_parameters, node_list
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.robot import RobotBrain, Sensors, TaskGoal
+from ros2_rfm_serving.ros.node.draft import draft
+from ros2_rfm_serving.ros.node.runtime import clock
+from ros2_rfm_serving.ros.robot.servers import HEARD, Servers, Sessions
+from ros2_rfm_serving.ros.robot.settings import RobotSettings, robot_settings
+from ros2_rfm_serving.ros.robot.status import Punctuality, status_message
+from ros2_rfm_serving.ros.robot.status_watch import StatusWatch
+from ros2_rfm_serving.ros.wire import bounded, convert, qos
+from ros2_rfm_serving.ros.zenoh import session
+from ros2_rfm_serving.ros.zenoh.ends import ZenohEnds
+from ros2_rfm_serving.ros.zenoh.format import Node
+from ros2_rfm_serving.ros.zenoh.tally import LOST
+from ros2_rfm_serving.shipped import shipped
+from ros2_rfm_serving.types import Reply, TaskOutcome
+
+FAREWELL_S = 0.2
+"""For the last words."""
+
+
+def settings_of(factory: Factory, robot: str) -> RobotSettings:
+    """As a robot's node would have them. Raises: `ConfigurationError`."""
+    robots = [node for node in node_list(factory, shipped("config")) if node.executable == "robot_node"]
+    node = next((node for node in robots if node.name == robot), None)
+    if node is None:
+        fix = did_you_mean(robot, [node.name for node in robots])
+        raise ConfigurationError(f"no robot is named {robot!r}", file=factory.file, key="robot_fleet", fix=fix)
+    return robot_settings(draft(merged_parameters(node)), robot)
+
+
+class ZenohRobot:
+    """All of it is for one thread. It reads the monotonic clock."""
+
+    def __init__(
+        self, settings: RobotSettings, *, router: str = "", zenoh_config: str = "", domain: int = 0, namespace: str = ""
+    ) -> None:
+        """router: such as `tls/plant:7447`; without effect where `zenoh_config`, or what came with the process' own certificate,
+        says how to connect. domain, namespace: of the factory. Raises: `ConfigurationError`."""
+        self.settings, self.name = settings, settings.config.name
+        self.brain = RobotBrain(settings.config)
+        self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        names, log = qos.Names(namespace), get_logger(self.name)
+        config = session.configuration(zenoh_config or session.own_file(), router)
+        node = Node(domain, "", 0, f"{names.root}/{self.name}", "robot")
+        self.ends = ZenohEnds(config, node, self._waiting.put, log, self._lost)
+        ground: Any = _Ground(log)
+        self._ground = ground
+        self._servers = Servers(ground, self.ends, names, [self], ground, StatusWatch(self.ends), ground)
+        self._sessions = Sessions(ground, self._servers, self)
+        for kind, leaf, read in HEARD:
+            take = partial(self.safely, self._on_reply, read)
+            name, prove = names.robot(self.name, leaf), self._servers.proofs.check
+            bounded.hear(self.ends, kind, name, take, qos.REPLY, self._refuse, prove=prove)
+        bounded.hear(self.ends, msg.RequestId, names.robot(self.name, "rfm/refetch"), self._on_refetch, qos.REFETCH, self._refuse)
+        self._status = self.ends.create_publisher(msg.RobotStatus, names.robot(self.name, "rfm/status"), qos.ROBOT_STATUS)
+        self._punctuality = Punctuality(1.0 / settings.config.control_rate_hz, on_grid=True)
+        self._told: object = None
+        self._told_s = -math.inf
+
+    def start(self, instruction: str = "", *, budget_s: float = 0.0) -> None:
+        """A task. instruction: as configured unless given. Raises: `AssertionError` while another one is under way."""
+        assert not self.works, "a task is under way"
+        budget_s = budget_s or self.settings.config.default_budget_s
+        goal = TaskGoal(
+            task=self.settings.task, instruction=instruction or self.settings.instruction, time_budget_s=budget_s, reset=False
+        )
+        self.brain.start(goal, clock())
+
+    @property
+    def works(self) -> bool:
+        """A task has begun and has no result yet."""
+        return self.brain.task is not None and self.brain.task.result is None
+
+    def tick(self, sensors: Sensors | None) -> Any:
+        """One control period: the command [A], or None. sensors: None: there are no readings."""
+        self.serve(0.0)
+        now_s = clock()
+        self._punctuality.ticked(now_s)
+        tick = self.brain.tick(sensors, now_s)
+        for server, request in tick.requests:
+            self._servers.send(server, request)
+        for server, opening in tick.opens:
+            self._sessions.open(server, opening)
+        for reset in tick.resets:
+            self._sessions.reset(reset)
+        self._tell(now_s)
+        self._punctuality.durations.add(clock() - now_s)
+        return tick.command
+
+    def serve(self, until_s: float) -> None:
+        """Takes what arrives, until a time of the monotonic clock. A chunk that has come before `tick` counts in it."""
+        while True:
+            try:
+                callback = self._waiting.get(timeout=max(0.0, until_s - clock()))
+            except queue.Empty:
+                return
+            callback()
+            if clock() >= until_s:  # however much comes
+                return
+
+    def close(self) -> None:
+        """Ends the task, and takes leave of the servers."""
+        if self.works:
+            self.brain.cancel(TaskOutcome.SHUTDOWN, "the robot is gone", clock())
+        self._sessions.close_all()
+        self.serve(clock() + FAREWELL_S)
+        self.ends.close()
+
+    # --- as `Servers` sees it ---
+
+    def safely(self, callback: Callable[..., object], *arguments: object) -> None:
+        try:
+            callback(*arguments)
+        except Exception:
+            self._ground.get_logger().error(f"a callback failed:\n{traceback.format_exc()}", throttle_duration_sec=1.0)
+
+    def _on_reply(self, read: Callable[[Any], Reply], message: Any) -> None:
+        try:
+            self.brain.reply(read(message), clock())
+        except BadMessageError as error:
+            self._refuse(error)
+
+    def _on_refetch(self, message: Any) -> None:
+        self.brain.ask_again(convert.id_from(message))
+
+    def _refuse(self, error: BadMessageError) -> None:
+        self.brain.refused[error.kind] += 1
+
+    def _lost(self, topic: str, number: int) -> None:
+        self.brain.refused[LOST] += number
+
+    def _tell(self, now_s: float) -> None:
+        """Twice a second, and at once when it changes."""
+        told = self.brain.state, self.brain.task.phase if self.brain.task else None
+        if told == self._told and now_s - self._told_s < qos.STATUS_PERIOD_S:
+            return
+        self._told, self._told_s = told, now_s
+        status = status_message(self.brain, self.settings.task, self._punctuality, now_s)
+        self._status.publish(convert.stamped(status, self._ground))
+
+
+class _Ground:
+    """As much of a node, of its faults on purpose and of its descriptor as reaching servers takes."""
+
+    def __init__(self, log: Any) -> None:
+        self._log, self._clock = log, Clock()
+
+    def get_logger(self) -> Any:
+        return self._log
+
+    def get_clock(self) -> Clock:
+        return self._clock
+
+    def passing(self, on: Callable[[Any], Any], direction: object, *, reliable: bool = False) -> Callable[[Any], Any]:
+        return on
+
+    def calling(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return call
+
+    def hear(self, schedule: Any) -> None:
+        """There is no descriptor that it could have been started from."""

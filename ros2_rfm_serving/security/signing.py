@@ -1,0 +1,177 @@
+"""Signatures of enclaves, and the keys that follow from them: ECDSA on P-256 (FIPS 186-5), X25519 (RFC 7748), HKDF (RFC 5869)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+from ros2_rfm_serving.errors import ConfigurationError, UnprovenError
+from ros2_rfm_serving.security.authority import common_name, is_issued_by, load_certificate, member_of, role_of, utc_now
+from ros2_rfm_serving.security.folder import CERTIFICATE, IDENTITY_CA, KEY, REVOKED, read
+from ros2_rfm_serving.security.proof import (
+    ANSWERS,
+    MAX_CERTIFICATE_BYTES,
+    MAX_SIGNATURE_BYTES,
+    NO_CERTIFICATE,
+    NO_PUBLIC_KEY,
+    Keys,
+    Proof,
+    Verifies,
+    Who,
+    text_of,
+)
+
+KEY_BYTES = 32
+SERVER = "server"
+"""Who alone may answer: its role."""
+SIGNED = ec.ECDSA(hashes.SHA256())
+MAX_KNOWN = 4096
+"""Certificates that were found to be the authority's: a robot shows the same one whenever it asks."""
+
+
+class Asking:
+    """One proof, and what it takes to understand the answer."""
+
+    def __init__(self, proof: Proof, text: bytes, drawn: X25519PrivateKey) -> None:
+        self.proof = proof
+        self._text, self._drawn = text, drawn
+
+    def keys(self, public_key: bytes) -> Keys:
+        """That only whoever was asked has, too. Raises: `UnprovenError` for an answer without one."""
+        return _shared(self._drawn, public_key, self._text)
+
+    def answered(self, by: str, to: str, fields: Sequence[object], proof: Proof, verifier: Verifies) -> tuple[Who, Keys]:
+        """by: who was asked; to: who asks. fields: of the answer. Raises: `UnprovenError` for what is no answer to this by them."""
+        if proof.challenge != self.proof.public_key:
+            raise UnprovenError(f"an answer in the name of {by!r} that is none to what was asked")
+        who = verifier.check(proof, text_of(to, fields, proof, ANSWERS))
+        if who.name != by:
+            raise UnprovenError(f"{who.name} answers in the name of {by!r}")
+        if who.role != SERVER:  # a schedule, which anybody can forge over DDS, may name any member of the factory
+            raise UnprovenError(f"the certificate of {by!r} is no server's: if it is one, rfm security rotate --member {by}")
+        return who, self.keys(proof.public_key)
+
+
+class Prover:
+    """With the certificate and key that lie in an enclave when it is asked to."""
+
+    def __init__(self, enclave: Path) -> None:
+        self._enclave = enclave
+
+    def sign(self, asked: str, challenge: bytes, fields: Sequence[object]) -> Asking:
+        """Raises: `ConfigurationError` where there is no certificate, or no key."""
+        drawn = X25519PrivateKey.generate()
+        proof = Proof(self._certificate(), challenge, drawn.public_key().public_bytes_raw())
+        text = text_of(asked, fields, proof)
+        return Asking(proof._replace(signature=self._key().sign(text, SIGNED)), text, drawn)
+
+    def answer(self, asked: Proof, to: str, public_key: bytes, fields: Sequence[object]) -> Proof:
+        """Of an answer to `to`, who has asked so. Raises: as `sign`."""
+        proof = Proof(self._certificate(), asked.public_key, public_key)
+        return proof._replace(signature=self._key().sign(text_of(to, fields, proof, ANSWERS), SIGNED))
+
+    def _certificate(self) -> bytes:
+        file = self._enclave / CERTIFICATE
+        return load_certificate(read(file), str(file)).public_bytes(Encoding.DER)
+
+    def _key(self) -> ec.EllipticCurvePrivateKey:
+        file = self._enclave / KEY
+        try:
+            key = load_pem_private_key(read(file), None)
+        except (ValueError, TypeError):
+            raise ConfigurationError("is no key", file=str(file), fix="rfm security rotate") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ConfigurationError("is on no elliptic curve", file=str(file), fix="rfm security rotate")
+        return key
+
+
+class Verifier:
+    """By the authority and the revocations that lie in our own enclave: these as they are now, that as it was."""
+
+    def __init__(self, enclave: Path, now: Callable[[], datetime] = utc_now) -> None:
+        """Raises: `ConfigurationError`."""
+        self._authority = load_certificate(read(enclave / IDENTITY_CA), str(enclave / IDENTITY_CA))
+        self._revocations, self._now = enclave / REVOKED, now
+        self._seen = 0, 0, 0
+        self._revoked: x509.CertificateRevocationList | None = None
+        self._known: dict[bytes, x509.Certificate] = {}
+        if self._revocations.exists() and self._revocation_list() is None:  # with nothing from before, nobody would be revoked
+            problem, fix = "is no list of revocations of this authority", "copy the enclave's again"
+            raise ConfigurationError(problem, file=str(self._revocations), fix=fix)
+
+    def check(self, proof: Proof, text: bytes) -> Who:
+        """Who it is of. Raises: `UnprovenError`."""
+        certificate = self._certificate(proof.certificate)
+        key = certificate.public_key()
+        try:
+            if not isinstance(key, ec.EllipticCurvePublicKey) or len(proof.signature) > MAX_SIGNATURE_BYTES:
+                raise InvalidSignature
+            key.verify(proof.signature, text, SIGNED)
+        except InvalidSignature:
+            raise UnprovenError("what is asked is not what was signed, or not by whose certificate it is") from None
+        name, ends_s = member_of(common_name(certificate)), certificate.not_valid_after_utc.timestamp()
+        who = Who(name, certificate.serial_number, ends_s, role_of(certificate))
+        if certificate.not_valid_before_utc > self._now() or not self.is_good(who):
+            raise UnprovenError(f"the certificate of {who.name} is revoked, or has ended, or has not begun: rfm security rotate")
+        return who
+
+    def is_good(self, who: Who) -> bool:
+        revoked = self._revocation_list()
+        is_revoked = revoked is not None and revoked.get_revoked_certificate_by_serial_number(who.serial) is not None
+        return not is_revoked and self._now().timestamp() < who.ends_s
+
+    def answer(self, proof: Proof, text: bytes) -> tuple[bytes, Keys]:
+        drawn = X25519PrivateKey.generate()
+        return drawn.public_key().public_bytes_raw(), _shared(drawn, proof.public_key, text)
+
+    def _certificate(self, der: bytes) -> x509.Certificate:
+        """Raises: `UnprovenError`."""
+        if (known := self._known.get(der)) is not None:
+            return known
+        try:
+            if not 0 < len(der) <= MAX_CERTIFICATE_BYTES:
+                raise ValueError
+            certificate = x509.load_der_x509_certificate(der)
+        except (ValueError, x509.InvalidVersion):
+            raise UnprovenError(NO_CERTIFICATE) from None
+        if not is_issued_by(certificate, self._authority):
+            raise UnprovenError("its certificate is another authority's")
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[der] = certificate
+        return certificate
+
+    def _revocation_list(self) -> x509.CertificateRevocationList | None:
+        """None: there is none yet. One that cannot be used, or is not the authority's, does not take the place of the last."""
+        try:
+            found = self._revocations.stat()
+        except OSError:
+            return self._revoked
+        if (seen := (found.st_mtime_ns, found.st_ino, found.st_size)) != self._seen:
+            try:
+                listed = x509.load_pem_x509_crl(read(self._revocations))
+                if listed.is_signature_valid(self._authority.public_key()):  # type: ignore[arg-type]
+                    self._revoked, self._seen = listed, seen
+            except (ValueError, TypeError, ConfigurationError):
+                pass
+        return self._revoked
+
+
+def _shared(drawn: X25519PrivateKey, theirs: bytes, text: bytes) -> Keys:
+    """Raises: `UnprovenError`."""
+    try:
+        secret = drawn.exchange(X25519PublicKey.from_public_bytes(theirs))
+    except ValueError:
+        raise UnprovenError(NO_PUBLIC_KEY) from None
+    both = HKDF(hashes.SHA256(), 2 * KEY_BYTES, hashlib.sha256(text).digest(), b"rfm_serving session").derive(secret)
+    return Keys(both[:KEY_BYTES], both[KEY_BYTES:])
