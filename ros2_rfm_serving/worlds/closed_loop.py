@@ -137,20 +137,32 @@ def run_trials(
     *,
     delay_steps: int,
     max_steps: int = 300,
+    noise: float = 0.0,
     progress: Callable[[Trial], None] = lambda trial: None,
 ) -> list[Trial]:
-    """delay_steps: from a request to its answer. A synchronous robot stands still meanwhile, and its steps count."""
+    """delay_steps: from a request to its answer. A synchronous robot stands still meanwhile, and its steps count.
+
+    noise: standard deviation of what is added to every executed action, full scale 1.
+    """
     trials = []
     for seed in seeds:
-        trials.append(_trial(arm, engine, config, instruction, seed, delay_steps, max_steps))
+        trials.append(_trial(arm, engine, config, instruction, seed, delay_steps, max_steps, noise))
         progress(trials[-1])
     return trials
 
 
 def _trial(
-    arm: MetaworldArm, engine: Engine, config: RobotConfig, instruction: str, seed: int, delay_steps: int, max_steps: int
+    arm: MetaworldArm,
+    engine: Engine,
+    config: RobotConfig,
+    instruction: str,
+    seed: int,
+    delay_steps: int,
+    max_steps: int,
+    noise: float,
 ) -> Trial:
     arm.reset(seed)
+    rng = np.random.default_rng([seed, 1])
     loop = Loop({SYSTEM1: engine}, config, delay_steps)
     images, steps, idle_steps, first_chunk_steps = arm.render(), 0, 0, 0
     loop.step(arm.state, images, lambda command: None)  # the session opens
@@ -167,7 +179,7 @@ def _trial(
         else:
             smooth.commanded(command, at_seam=loop.fresh)
             loop.fresh, held[3] = False, command[3]  # the gripper keeps its effort while the arm stands
-        arm.step(held if command is None else command)
+        arm.step((held if command is None else command) + rng.normal(0.0, noise, 4))
 
     while steps < max_steps and not arm.success:
         loop.step(arm.state, images, period)

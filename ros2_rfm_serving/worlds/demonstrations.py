@@ -1,4 +1,4 @@
-"""Demonstrations from Meta-World's scripted experts, for `rfm train`.
+"""Demonstrations from scripted experts, for `rfm train`.
 
 Most episodes disturb what is executed while the label stays the expert's own answer in the disturbed state, so that the
 policy learns to come back (DART-style noise injection). Disturbances come in bursts with calm between them: what was really
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ros2_rfm_serving.worlds.base import Array, Teaching
 from ros2_rfm_serving.worlds.metaworld import TASKS, MetaworldArm
 
-Array = npt.NDArray[np.float32]
 ONGOING, DONE, FAILED = 0, 1, 2
 FRAME_EVERY = 4  # steps per camera frame: 5 Hz cameras at 20 Hz control
 
@@ -41,11 +41,11 @@ class Demonstrations:
     """Successful episodes, concatenated. `n` steps, `f` frames, `c` cameras."""
 
     state: npt.NDArray[np.float32]
-    """[n, 39]"""
+    """[n, S]"""
     action: npt.NDArray[np.float32]
-    """[n, 4], the expert's clean answers in [-1, 1]"""
+    """[n, A], the expert's clean answers in [-1, 1]"""
     executed: npt.NDArray[np.float32]
-    """[n, 4], what moved the arm, in [-1, 1]"""
+    """[n, A], what moved the arm, in [-1, 1]"""
     disturbed: npt.NDArray[np.bool_]
     """[n], whether that was something else than the label"""
     episode: npt.NDArray[np.int32]
@@ -87,11 +87,25 @@ class Demonstrations:
 
 
 def collect(task: str, recipe: Recipe, progress: Callable[[int, int], None] = lambda done, total: None) -> Demonstrations:
+    """Of a Meta-World task, lost workpieces and all."""
+    arm, task_index = MetaworldArm(task), list(TASKS).index(task)
+    rng, rows = np.random.default_rng([recipe.seed, task_index]), Rows(task_index)
+    show(arm, task, recipe, rng, rows, progress)
+    if arm.task.has_loose_object:
+        _stage_lost_objects(arm, recipe, rng, rows)
+    arm.close()
+    return rows.finish()
+
+
+def show(
+    arm: Teaching,
+    task: str,
+    recipe: Recipe,
+    rng: np.random.Generator,
+    rows: Rows,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
     """Runs the expert until `recipe.episodes_per_task` episodes succeeded; failed ones are left out."""
-    arm = MetaworldArm(task)
-    task_index = list(TASKS).index(task)
-    rng = np.random.default_rng([recipe.seed, task_index])
-    rows = Rows(task_index)
     for seed in range(recipe.seed, recipe.seed + 4 * recipe.episodes_per_task):
         if rows.num_episodes == recipe.episodes_per_task:
             break
@@ -102,10 +116,6 @@ def collect(task: str, recipe: Recipe, progress: Callable[[int, int], None] = la
         raise RuntimeError(
             f"the expert of {task!r} succeeded in only {rows.num_episodes} of {4 * recipe.episodes_per_task} episodes"
         )
-    if arm.task.has_loose_object:
-        _stage_lost_objects(arm, recipe, rng, rows)
-    arm.close()
-    return rows.finish()
 
 
 class Rows:
@@ -119,7 +129,7 @@ class Rows:
         self.frames: list[tuple[npt.NDArray[np.uint8], int, int, int]] = []
         self._mark = (0, 0)
 
-    def frame(self, arm: MetaworldArm, verdict: int) -> None:
+    def frame(self, arm: Teaching, verdict: int) -> None:
         self.frames.append((np.stack(list(arm.render().values())), verdict, self.num_episodes, self.task))
 
     def step(self, state: Array, label: Array, executed: Array, *, disturbed: bool) -> None:
@@ -153,11 +163,11 @@ class Rows:
 class Disturbance:
     """Bursts of noise around a constant push, calm between them; none at all in the episodes that stay clean."""
 
-    def __init__(self, recipe: Recipe, rng: np.random.Generator) -> None:
-        self._recipe, self._rng = recipe, rng
+    def __init__(self, recipe: Recipe, rng: np.random.Generator, arm: Teaching) -> None:
+        self._recipe, self._rng, self._pushed = recipe, rng, arm.pushed_actions
         self._noisy = rng.random() < recipe.noisy_share
         self._left, self._in_burst = int(rng.integers(1, recipe.calm_steps[1])), False
-        self._push, self._noise = np.zeros(4), 0.0
+        self._push, self._noise = np.zeros(len(arm.action_names)), 0.0
 
     def next(self) -> npt.NDArray[np.float64] | None:
         """What to add to the next action; None: nothing."""
@@ -167,14 +177,14 @@ class Disturbance:
             self._in_burst = not self._in_burst
             self._left = int(self._rng.integers(*(self._recipe.burst_steps if self._in_burst else self._recipe.calm_steps)))
             self._noise = self._rng.uniform(0.1, self._recipe.max_noise)
-            self._push[:3] = self._rng.uniform(-1, 1, 3) * self._recipe.max_noise  # the gripper is disturbed, not pushed
+            self._push[self._pushed] = self._rng.uniform(-1, 1, len(self._push[self._pushed])) * self._recipe.max_noise
         self._left -= 1
-        return self._push + self._rng.normal(0.0, self._noise, 4) if self._in_burst else None
+        return self._push + self._rng.normal(0.0, self._noise, len(self._push)) if self._in_burst else None
 
 
-def _run_expert(arm: MetaworldArm, recipe: Recipe, rng: np.random.Generator, rows: Rows) -> bool:
+def _run_expert(arm: Teaching, recipe: Recipe, rng: np.random.Generator, rows: Rows) -> bool:
     expert = arm.expert()
-    disturbance = Disturbance(recipe, rng)
+    disturbance = Disturbance(recipe, rng, arm)
     after = 0
     for step in range(recipe.max_steps):
         if step % FRAME_EVERY == 0:
@@ -187,7 +197,7 @@ def _run_expert(arm: MetaworldArm, recipe: Recipe, rng: np.random.Generator, row
     return False
 
 
-def show_step(arm: MetaworldArm, answer: npt.ArrayLike, noise: npt.NDArray[np.float64] | None, rows: Rows) -> None:
+def show_step(arm: Teaching, answer: npt.ArrayLike, noise: npt.NDArray[np.float64] | None, rows: Rows) -> None:
     """The expert's answer is shown; what is executed differs from it by the noise."""
     label = np.clip(answer, -1, 1).astype(np.float32)
     executed = label if noise is None else np.clip(label + noise, -1, 1).astype(np.float32)

@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.yaml_source import did_you_mean
+from ros2_rfm_serving.worlds.base import Array, Image, WorldSpec
 from ros2_rfm_serving.worlds.obstacles import Obstacle
-
-Array = npt.NDArray[np.float32]
-Image = npt.NDArray[np.uint8]
 
 PHYSICS_STEP_S = 0.0125
 ACTION_NAMES = ("delta_x", "delta_y", "delta_z", "gripper")
+GRIPPER = ACTION_NAMES.index("gripper")
 STATE_SIZE = 39
 HAND, WORKPIECE, GOAL = slice(0, 3), slice(4, 7), slice(36, 39)
 """Positions in the state, m."""
@@ -107,6 +108,13 @@ class MetaworldArm:
     placement of workpiece and goal; the same seed gives the same placement.
     """
 
+    action_names = ACTION_NAMES
+    step_s = PHYSICS_STEP_S
+    # Hand, gripper, workpiece and goal; the second copy (the previous step's) invites copying the last action.
+    state_columns = (*range(18), 36, 37, 38)
+    relative_pairs = ((4, 0), (36, 4), (36, 0))
+    pushed_actions = slice(0, GRIPPER)
+
     def __init__(self, task: str, *, cameras: Sequence[str] = tuple(CAMERAS), image_size_px: int = 96) -> None:
         self.task = (TASKS | STAGED_TASKS)[task]
         self.success = False
@@ -122,6 +130,7 @@ class MetaworldArm:
         self._env.seeded_rand_vec = True
         self._env._set_task_called = True
         self._env.max_path_length = 1_000_000_000  # episodes end when the task layer says so
+        self.cameras = tuple(cameras)
         self._cameras = {name: _free_camera(name) for name in cameras}
         self._image_size_px = image_size_px
         self._renderer: mujoco.Renderer | None = None
@@ -132,6 +141,10 @@ class MetaworldArm:
     def state(self) -> Array:
         """Meta-World's standard observation, [39], positions in m."""
         return self._state
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        return self.task.instructions
 
     @property
     def joint_names(self) -> list[str]:
@@ -161,6 +174,12 @@ class MetaworldArm:
         clipped = np.clip(np.asarray(action, np.float32), -1.0, 1.0)
         observation, _, _, _, info = self._env.step(clipped)
         self._take(observation, bool(info["success"]), float(info["obj_to_target"]))
+
+    def idle(self, last: Array, silent_steps: int) -> Array:
+        """The arm stays where it is and the gripper keeps its effort."""
+        held = np.zeros_like(last)
+        held[GRIPPER] = last[GRIPPER]
+        return held
 
     def render(self) -> dict[str, Image]:
         """One RGB image per camera, [size, size, 3] uint8."""
@@ -221,6 +240,14 @@ def metaworld_arm(task: str, *, image_size_px: int = 96) -> Iterator[MetaworldAr
         yield arm
     finally:
         arm.close()
+
+
+def build(spec: WorldSpec) -> MetaworldArm:
+    """Raises: `ConfigurationError`."""
+    known = TASKS | STAGED_TASKS
+    if spec.task not in known:
+        raise ConfigurationError(f"no task {spec.task!r}", key="task", fix=did_you_mean(spec.task, known))
+    return MetaworldArm(spec.task, image_size_px=spec.image_size_px)
 
 
 def _free_camera(name: str) -> mujoco.MjvCamera:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import ModelError
 from ros2_rfm_serving.types import InferenceRequest, RequestId, empty
+from ros2_rfm_serving.worlds.base import SimulatedRobot
 from ros2_rfm_serving.worlds.demonstrations import FRAME_EVERY
-from ros2_rfm_serving.worlds.metaworld import MetaworldArm
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Episode:
 
 
 def run_episodes(
-    arm: MetaworldArm,
+    arm: SimulatedRobot,
     engine: Engine,
     instruction: str,
     seeds: list[int],
@@ -33,7 +33,7 @@ def run_episodes(
     episodes = []
     for number, seed in enumerate(seeds):
         arm.reset(seed)
-        images = arm.render()
+        images = dict(arm.render())
         step = sequence = 0
         while step < max_steps and not arm.success:
             sequence += 1
@@ -52,7 +52,7 @@ def run_episodes(
                 arm.step(action)
                 step += 1
                 if step % FRAME_EVERY == 0:
-                    images = arm.render()
+                    images = dict(arm.render())
                 if arm.success or step >= max_steps:
                     break
         episodes.append(Episode(seed, arm.success, step))

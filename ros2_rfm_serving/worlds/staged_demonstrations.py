@@ -56,7 +56,7 @@ def _begin_anywhere(arm: MetaworldArm, rng: np.random.Generator) -> None:
 def _show(arm: MetaworldArm, stage: str, max_steps: int, recipe: Recipe, rng: np.random.Generator, rows: Rows) -> bool:
     """Whether the workpiece came to its goal, and was left there for a while."""
     rows.task = list(TASKS).index(stage)
-    expert, disturbance, after = stage_expert(stage), Disturbance(recipe, rng), 0
+    expert, disturbance, after = stage_expert(stage), Disturbance(recipe, rng, arm), 0
     for step in range(max_steps):
         if step % FRAME_EVERY == 0:
             rows.frame(arm, DONE if arm.at_goal else ONGOING)

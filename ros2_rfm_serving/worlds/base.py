@@ -1,0 +1,116 @@
+"""What a simulated robot is, whichever simulator it comes from: what the node that puts it on the graph calls, and `rfm train`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float32]
+Image = npt.NDArray[np.uint8]
+SQUARE_PX = 96
+"""Width and height of the embedded policies' images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldSpec:
+    """What a simulated robot is built from."""
+
+    task: str
+    """Of the simulator."""
+    image_size_px: int = SQUARE_PX
+    """Width and height."""
+
+
+class SimulatedRobot(Protocol):
+    """One simulated robot doing one task.
+
+    Built, called and closed on one thread. `reset(seed)` begins an episode whose randomisation follows from `seed` alone; the first
+    one has been begun when it is built. `step` is one control period of the policy; whoever drives it chooses how many of these
+    happen per second of wall time.
+    """
+
+    @property
+    def action_names(self) -> Sequence[str]:
+        """In the order of an action [A]."""
+
+    @property
+    def cameras(self) -> Sequence[str]:
+        """Names, in the order of `render`."""
+
+    @property
+    def step_s(self) -> float:
+        """Simulated time of a step: over the period of wall time it is the declared time scale."""
+
+    @property
+    def state(self) -> Array:
+        """What a policy is given, [S], always finite."""
+
+    @property
+    def success(self) -> bool:
+        """Of the episode, so far."""
+
+    @property
+    def joint_names(self) -> Sequence[str]: ...
+    @property
+    def joint_positions(self) -> npt.NDArray[np.float64]:
+        """[joints], rad or m."""
+
+    @property
+    def joint_velocities(self) -> npt.NDArray[np.float64]:
+        """[joints], rad/s or m/s."""
+
+    def reset(self, seed: int) -> None: ...
+    def step(self, action: npt.ArrayLike) -> None:
+        """action: [A], finite; clipped to what the robot can do, in [-1, 1] of its full scale."""
+
+    def idle(self, last: Array, silent_steps: int) -> Array:
+        """What it does, [A], in a period for which no command came, as its drives would. last: what it was told before, [A], zeros
+        after a reset. silent_steps: periods without a command, this one included."""
+
+    def render(self) -> Mapping[str, Image]:
+        """One RGB image per camera, [size, size, 3] uint8."""
+
+    def close(self) -> None: ...
+
+
+class Expert(Protocol):
+    """A scripted policy. It may look into the simulator."""
+
+    def get_action(self, state: npt.NDArray[np.float64]) -> npt.ArrayLike:
+        """state: [S]. Returns [A], clipped to [-1, 1] by whoever asked."""
+
+
+class Teaching(SimulatedRobot, Protocol):
+    """What `rfm train policy --simulator` needs besides."""
+
+    @property
+    def instructions(self) -> tuple[str, ...]:
+        """What people call the task; a policy is trained on all of them."""
+
+    @property
+    def state_columns(self) -> tuple[int, ...]:
+        """Columns of the state that a policy reads."""
+
+    @property
+    def relative_pairs(self) -> tuple[tuple[int, int], ...]:
+        """Differences of 3-vectors that begin at these columns, as further features."""
+
+    @property
+    def pushed_actions(self) -> slice:
+        """Columns of the action that disturbances push, as a hand that is leant on; the others only tremble."""
+
+    def expert(self) -> Expert:
+        """A fresh one, for an episode."""
+
+
+Build = Callable[[WorldSpec], Any]
+"""Gives a `SimulatedRobot`. Raises: `ConfigurationError`, for a task that it has not."""
+MEMBERS = (
+    *("action_names", "cameras", "step_s", "state", "success", "joint_names", "joint_positions", "joint_velocities"),
+    *("reset", "step", "idle", "render", "close"),
+)
+TAUGHT = ("instructions", "state_columns", "relative_pairs", "pushed_actions", "expert")
