@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
+from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.engines import load_engine
 from ros2_rfm_serving.operate.inputs import CatalogueFile, console
 
@@ -23,17 +25,33 @@ def engine(
     calls: Annotated[int, typer.Option(min=1, help="Timed calls per batch size and round")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved repetitions: their spread is reported")] = 5,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 1,
+    phases: Annotated[
+        bool, typer.Option("--phases", help="Of a batch of each size: decoding, perception, solver, processing, on the roofline")
+    ] = False,
+    beside: Annotated[
+        str,
+        typer.Option(metavar="MODEL", help="With --phases: of the same checkpoint, `engine: lerobot`, eager and compiled, in turn"),
+    ] = "",
+    compile_mode: Annotated[str, typer.Option(help="Of torch.compile, for --beside")] = "default",
     catalogue: CatalogueFile = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there")] = None,
 ) -> None:
     """Time of one batch, in process, by batch size, and how many times the rows per second of the first.
 
-    Example:  rfm bench engine rfm/metaworld-flow --batches 1,8
+    Examples:  rfm bench engine rfm/metaworld-flow --batches 1,8  |  rfm bench engine towels --phases --beside towels-lerobot
     """
     served = load_engine(model, threads, catalogue=catalogue)
     sizes = [int(part) for part in batches.split(",")]
     for size in sizes:
         served.prepare(size)
+    if beside:
+        if not phases:
+            raise ConfigurationError("asks for phases", key="--beside", fix="add --phases")
+        _show_beside(served, load_engine(beside, threads, catalogue=catalogue), sizes, calls, threads, compile_mode, json_file)
+        return
+    if phases:
+        _show_phases(served, sizes, calls * rounds, threads, json_file)
+        return
     times_ms: dict[int, list[list[float]]] = {size: [] for size in sizes}
     for _ in range(rounds):
         for size in sizes:
@@ -55,6 +73,35 @@ def engine(
         )
     console.print(table)
     if json_file:
+        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def _show_phases(served: Engine, sizes: list[int], calls: int, threads: int, json_file: Path | None) -> None:
+    from ros2_rfm_serving.benchmarks.phases import phases_of, probe, table_of
+
+    peaks, found = probe(), {}
+    for size in sizes:
+        found[size] = phases_of(served, size, calls)
+        console.print(table_of(found[size], peaks, f"{served.contract.model}, batch of {size}, {threads} thread(s)"))
+    if json_file:
+        figures = {"peaks": asdict(peaks), **{str(size): [asdict(phase) for phase in phases] for size, phases in found.items()}}
+        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def _show_beside(
+    ours: Engine, theirs: Engine, sizes: list[int], rounds: int, threads: int, mode: str, json_file: Path | None
+) -> None:
+    from ros2_rfm_serving.benchmarks.beside_lerobot import beside, table_beside
+    from ros2_rfm_serving.benchmarks.phases import probe
+
+    peaks, found = probe(), {}
+    for size in sizes:
+        found[size] = beside(ours, theirs, size, rounds, mode)
+        console.print(
+            table_beside(found[size], peaks, f"{ours.contract.model}, batch of {size}, {threads} thread(s), {rounds} rounds")
+        )
+    if json_file:
+        figures = {"peaks": asdict(peaks), **{str(size): asdict(each) for size, each in found.items()}}
         json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from ros2_rfm_serving import compiled
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.inputs import FactoryFile, Policy, console, load_inputs, solve, spinner, write_text
 
@@ -42,7 +43,7 @@ class Row:
     speeds: list[float]
     """Virtual seconds per CPU second of this process, the factory's making included, by round."""
     calls: float
-    """Of functions, per request."""
+    """Of functions, per request; of compiled ones only those that the interpreter makes."""
 
 
 def simulation(
@@ -143,7 +144,7 @@ def counting() -> Iterator[dict[str, int]]:
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table(title="virtual time", title_justify="left")
+    table = Table(title=f"virtual time, {'compiled' if compiled.in_use() else 'interpreted'}", title_justify="left")
     for heading in ("robots", "servers", "requests per virtual s", "virtual s per CPU s", "calls per request"):
         table.add_column(heading, justify="right")
     for row in rows:

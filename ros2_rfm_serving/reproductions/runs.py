@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ros2_rfm_serving import compiled
+
 Job = Callable[[], Any]
 
 
@@ -18,5 +20,5 @@ def in_parallel(jobs: Sequence[Job], processes: int) -> Iterator[Any]:
         return
     from multiprocessing import get_context
 
-    with get_context("spawn").Pool(processes) as pool:
+    with get_context("spawn").Pool(processes, initializer=compiled.use) as pool:
         yield from pool.imap_unordered(_call, jobs)

@@ -2,7 +2,8 @@
 
 Open loop: a robot asks at its own pace, whatever it got. One engine for all, the same arrivals for all ways of batching in a round,
 and rounds take turns. The clock is the CPU time of the engine's thread, and jumps where that would wait: other programs on the
-machine cost caches, no time. What robots and decoders do is on other threads, and not counted.
+machine cost caches, no time. What robots and decoders do is on other threads, and not counted. On a GPU a thread mostly waits for
+it: there the clock is the wall's, of a machine on which nothing else runs, and jumps all the same where nothing is computed.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class Setting:
     """Of camera images, which come decoded."""
     dispatch: str = "fifo"
     seed: int = 1
+    clock: Callable[[], float] = time.thread_time
+    """What the engine's work is counted with; on a GPU `time.perf_counter`"""
 
 
 class Run(NamedTuple):
@@ -174,7 +177,7 @@ class Bench:
             row = Row(number, 0.0, {name: [] for name in BATCHINGS}, {name: [] for name in BATCHINGS})
             told(f"{number} robots: the engine warms up")
             self._warm_up(number)
-            self._costs = step_costs(self._engine, self._engine.max_batch_size, self._request, time.thread_time)
+            self._costs = step_costs(self._engine, self._engine.max_batch_size, self._request, self._setting.clock)
             for turn in range(self._setting.rounds):
                 for batching in self._order(turn):
                     told(f"{number} robots, round {turn + 1}: highest throughput, {batching}")
@@ -201,7 +204,7 @@ class Bench:
             window_s=1.0,
             costs=self._costs if batching == "continuous" else StepCosts(),
         )
-        server, clock = ModelServer(config, self._engine), EngineClock()
+        server, clock = ModelServer(config, self._engine), EngineClock(self._setting.clock)
         return server, Robots(server, number, self._request, clock), clock
 
     def _open(self, batching: str, number: int, asks: Sequence[tuple[float, int]]) -> Run:
@@ -260,9 +263,10 @@ class EngineClock:
     """Seconds that the thread of the engine has worked, in this thread's CPU time, and that it has waited. What else this machine
     does passes it by. Asking a thread for its time takes longer than asking a clock: that is taken off."""
 
-    def __init__(self) -> None:
-        self._asking_s = _asking_s()
-        self._origin_s = time.thread_time()
+    def __init__(self, now: Callable[[], float] = time.thread_time) -> None:
+        self._now = now
+        self._asking_s = _asking_s(now)
+        self._origin_s = now()
         self._waited_s = 0.0
 
     def __call__(self) -> float:
@@ -271,7 +275,7 @@ class EngineClock:
     @property
     def busy_s(self) -> float:
         self._origin_s += self._asking_s
-        return time.thread_time() - self._origin_s
+        return self._now() - self._origin_s
 
     def wait_until(self, at_s: float, asleep_s: float) -> None:
         """It has found nothing to do, which took no time: it has been asleep since it had worked for `asleep_s`."""
@@ -282,17 +286,17 @@ class EngineClock:
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
         """What others do meanwhile, on threads of their own."""
-        before_s = time.thread_time()
+        before_s = self._now()
         yield
-        self._origin_s += time.thread_time() - before_s
+        self._origin_s += self._now() - before_s
 
 
-def _asking_s() -> float:
-    """What a look at this thread's time takes."""
-    began_s, number = time.thread_time(), 500
+def _asking_s(now: Callable[[], float]) -> float:
+    """What a look at it takes."""
+    began_s, number = now(), 500
     for _ in range(number):
-        time.thread_time()
-    return (time.thread_time() - began_s) / number
+        now()
+    return (now() - began_s) / number
 
 
 def arrivals(number: int, rate_hz: float, seconds: float, rng: random.Random) -> list[tuple[float, int]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -25,6 +27,7 @@ def continuous(
     robots: Annotated[str, typer.Option(help="Numbers; by default 1,4,8,16,32, in virtual time 16,32,64,96,128")] = "",
     model: Annotated[str, typer.Option(help="Of the catalogue, whose rows can go on step by step")] = "rfm/metaworld-flow",
     num_steps: Annotated[int, typer.Option(min=0, help="Solver steps; 0: the model's own")] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1; a GPU by the wall's clock: nothing else may run")] = "cpu",
     load: Annotated[float, typer.Option(min=0.01, help="Of fixed batching's highest throughput")] = 0.7,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved repetitions: their spread is reported")] = 5,
     workloads: Annotated[str, typer.Option(help="Virtual: of ROSA (config/rosa)")] = "p1,p2,p3,p4",
@@ -48,7 +51,7 @@ def continuous(
     numbers = tuple(int(number) for number in robots.split(",") if number)
     if virtual:
         return _virtual(tuple(workloads.split(",")), numbers or FLEETS, rate, system1, seconds, seed, profiles, plot, json_file)
-    return _live(model, num_steps, load, rounds, min(seconds, LIVE_S), seed, numbers or NUMBERS, plot, json_file)
+    return _live(model, num_steps, device, load, rounds, min(seconds, LIVE_S), seed, numbers or NUMBERS, plot, json_file)
 
 
 NUMBERS, FLEETS = (1, 4, 8, 16, 32), (16, 32, 64, 96, 128)
@@ -86,6 +89,7 @@ def _virtual(
 def _live(
     model: str,
     num_steps: int,
+    device: str,
     load: float,
     rounds: int,
     seconds: float,
@@ -97,22 +101,34 @@ def _live(
     from ros2_rfm_serving.benchmarks.continuous.live import Bench, Setting
     from ros2_rfm_serving.operate.engines import load_engine
 
-    engine = load_engine(model, options={"num_steps": num_steps} if num_steps else {})
+    engine = load_engine(model, options={"device": device, **({"num_steps": num_steps} if num_steps else {})})
     engine.prepare(engine.max_batch_size)
     engine.warm_up()
-    setting = Setting(load=load, rounds=rounds, seconds=seconds, seed=seed)
+    setting = Setting(load=load, rounds=rounds, seconds=seconds, seed=seed, clock=clock_of(device))
     before = os.getloadavg()[0]
     with console.status("") as status:
         found = list(Bench(engine, setting).rows(numbers, status.update))
-    console.print(live_table(found, f"{model}, one thread, {load:.0%} load; load of the machine {before:.1f}"))
+    console.print(live_table(found, f"{model}, {device}, one thread, {load:.0%} load; load of the machine {before:.1f}"))
     _write(
-        json_file, {"model": model, "machine_load": before, "setting": asdict(setting), "rows": [row.figures() for row in found]}
+        json_file,
+        {
+            "model": model,
+            "device": device,
+            "machine_load": before,
+            "setting": {**asdict(setting), "clock": setting.clock.__name__},
+            "rows": [row.figures() for row in found],
+        },
     )
     if plot:
         from ros2_rfm_serving.benchmarks.continuous.plot import draw_live
 
         draw_live(found, plot)
         console.print(f"written: {plot}")
+
+
+def clock_of(device: str) -> Callable[[], float]:
+    """What an engine's work is counted with there."""
+    return time.thread_time if device == "cpu" else time.perf_counter
 
 
 def _write(json_file: Path | None, figures: dict[str, object]) -> None:

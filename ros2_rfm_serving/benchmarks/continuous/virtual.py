@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.operate.capacity import Question
-from ros2_rfm_serving.operate.inputs import Inputs, load_inputs, solve
+from ros2_rfm_serving.operate.inputs import Inputs, load_inputs, solve, with_system1
 from ros2_rfm_serving.reports.placement import allocation, components_of
 from ros2_rfm_serving.scheduler import Solution, to_schedule
 from ros2_rfm_serving.scheduler.sizing import Required, demanding
@@ -129,18 +128,9 @@ def _holds(num_robots: int, question: Question, rate_hz: float, setting: Setting
 
 def inputs_of(workload: str, batching: str, setting: Setting, num_robots: int | None = None) -> Inputs:
     inputs = load_inputs(shipped("config", "rosa", f"{workload}.yaml"), setting.profiles, robots=num_robots)
-    factory = with_model(inputs.factory, setting.system1) if setting.system1 else inputs.factory
+    factory = with_system1(inputs.factory, setting.system1)
     groups = tuple(group.model_copy(update={"batching": batching}) for group in factory.server_cluster)
     return replace(inputs, factory=factory.model_copy(update={"server_cluster": groups}))
-
-
-def with_model(factory: Factory, model: str) -> Factory:
-    """System 1 of every task on this one."""
-    tasks = {}
-    for name, task in factory.tasks.items():
-        system1 = task.components[SYSTEM1].model_copy(update={"model": model})
-        tasks[name] = task.model_copy(update={"components": {**task.components, SYSTEM1: system1}})
-    return factory.model_copy(update={"tasks": tasks})
 
 
 def _simulated(solution: Solution, inputs: Inputs, setting: Setting) -> Report | None:

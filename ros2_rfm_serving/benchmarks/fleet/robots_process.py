@@ -17,7 +17,7 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Float32MultiArray
 
 from ros2_rfm_serving.benchmarks.fleet.factory import CAMERA, STATE_SIZE
-from ros2_rfm_serving.benchmarks.path.sides import photograph
+from ros2_rfm_serving.benchmarks.path.pictures import photograph
 from ros2_rfm_serving.ros.node.runtime import clock, parameter, run_node
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.robot.body import RobotBody

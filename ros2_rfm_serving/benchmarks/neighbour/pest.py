@@ -14,7 +14,8 @@ from rclpy.node import Node
 from rfm_serving import action, msg, srv
 
 from ros2_rfm_serving.benchmarks.neighbour.robots import IMAGE_PX, PEST, request, session
-from ros2_rfm_serving.benchmarks.path.sides import CAMERAS, photograph
+from ros2_rfm_serving.benchmarks.path.pictures import photograph
+from ros2_rfm_serving.benchmarks.path.sides import CAMERAS
 from ros2_rfm_serving.ros.node.runtime import parameter, run_node
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import cdr, convert, qos

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.benchmarks.path.sides import ACTION_NAMES, CAMERAS, STATE_SIZE, photograph
+from ros2_rfm_serving.benchmarks.path.pictures import photograph
+from ros2_rfm_serving.benchmarks.path.sides import ACTION_NAMES, CAMERAS, STATE_SIZE
 from ros2_rfm_serving.ros.node.runtime import clock, parameter, run_node
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import cdr, convert, qos

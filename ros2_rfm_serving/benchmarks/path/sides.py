@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import simplejpeg
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
+from ros2_rfm_serving.benchmarks.path.pictures import patches
 from ros2_rfm_serving.robot import RobotBrain, RobotConfig, TaskGoal
 from ros2_rfm_serving.robot.brain import Sensors
 from ros2_rfm_serving.ros.node.runtime import clock, run_node
@@ -25,22 +25,8 @@ STATE_SIZE, CHUNK_LENGTH, CONTROL_RATE_HZ, REQUESTS_HZ = 39, 16, 20.0, 5.0
 
 def camera_image(size_px: int, seed: int) -> bytes:
     """A JPEG with much detail (coloured patches and noise), quality 90."""
-    encoded: bytes = simplejpeg.encode_jpeg(_patches(size_px, size_px, 8, seed), quality=90, colorspace="RGB")
+    encoded: bytes = simplejpeg.encode_jpeg(patches(size_px, size_px, 8, seed), quality=90, colorspace="RGB")
     return encoded
-
-
-def photograph(width_px: int, height_px: int, seed: int) -> bytes:
-    """A JPEG as cameras make it, quality 90, chroma at half the resolution: 80 KB at 640 x 480."""
-    image = _patches(width_px, height_px, 16, seed)
-    encoded: bytes = simplejpeg.encode_jpeg(image, quality=90, colorspace="RGB", colorsubsampling="420")
-    return encoded
-
-
-def _patches(width_px: int, height_px: int, patch_px: int, seed: int) -> npt.NDArray[np.uint8]:
-    rng = np.random.default_rng(seed)
-    coarse = rng.integers(0, 255, (height_px // patch_px, width_px // patch_px, 3)).astype(np.float32)
-    fine = np.kron(coarse, np.ones((patch_px, patch_px, 1), np.float32)) + rng.normal(0, 7.6, (height_px, width_px, 3))
-    return np.clip(fine, 0, 255).astype(np.uint8)
 
 
 class BenchRobots(Node):

@@ -2,7 +2,8 @@
 
 All of them run the same model, solver and noise. Their process stays on one core (`on_one_core`): workers and streams share it, as
 they share one GPU in the paper, and no mode gains by taking a second one. Time is the CPU time of the process, so that what else
-runs on the machine counts for nobody; a wait in which nothing is computed is skipped (`Clock`).
+runs on the machine counts for nobody; a wait in which nothing is computed is skipped (`Clock`). On a GPU time is the wall's, and
+each thread has a stream of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from ros2_rfm_serving.benchmarks.pipelines.modes import Kind, Mode, Timing
 from ros2_rfm_serving.engines.base import Engine, SamplingConfig, Stepping, VelocityModel
 from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.flow.device import settle
 from ros2_rfm_serving.engines.flow.sampling import denoise, held_of, sample, start_of, velocity_of
 from ros2_rfm_serving.engines.flow.solvers import solver_of
 from ros2_rfm_serving.errors import ModelError
@@ -49,12 +51,12 @@ class Answered:
 class Clock:
     """CPU time of this process. `wait_until` sleeps while other threads compute, and skips ahead when none does."""
 
-    def __init__(self, threads: int = 1) -> None:
-        self._skipped_s, self._computing = 0.0, threads
+    def __init__(self, threads: int = 1, now: Callable[[], float] = time.process_time) -> None:
+        self._skipped_s, self._computing, self._now = 0.0, threads, now
         self._lock = threading.Lock()
 
     def __call__(self) -> float:
-        return time.process_time() + self._skipped_s
+        return self._now() + self._skipped_s
 
     def wait_until(self, instant_s: float) -> None:
         with self._lock:
@@ -100,8 +102,9 @@ class Feed:
 class Run:
     """Threads of a mode until enough was answered."""
 
-    def __init__(self, workers: int, wanted: int, seconds: float) -> None:
-        self.workers, self.clock = workers, (clock := Clock(workers))
+    def __init__(self, workers: int, wanted: int, seconds: float, device: str = "cpu") -> None:
+        self._device = device
+        self.workers, self.clock = workers, (clock := Clock(workers, clock_of(device)))
         self.answers: list[Answered] = []
         self.perceptions_s: list[float] = []
         self._wanted, self._until_s, self._least = wanted, clock() + seconds, MIN_ANSWERS + ROUNDS * workers
@@ -122,7 +125,8 @@ class Run:
         for thread in others:
             thread.start()
         try:
-            loops[0]()
+            with stream_of(self._device):
+                loops[0]()
         except BaseException as error:
             self._errors.append(error)
             raise
@@ -134,7 +138,8 @@ class Run:
 
     def _guarded(self, loop: Callable[[], None]) -> None:
         try:
-            loop()
+            with stream_of(self._device):
+                loop()
         except BaseException as error:
             self._errors.append(error)
 
@@ -150,7 +155,7 @@ def measure(policy: Policy, mode: Mode, *, frame_s: float = 0.0, answers: int = 
     """
     fill = mode.in_flight + WARM_UP
     workers = mode.workers if mode.kind is Kind.PAR else 1
-    run = Run(workers, answers + fill, seconds)
+    run = Run(workers, answers + fill, seconds, policy.config.device)
     before_mb = _resident_mb()
     began_s, wall_s = run.clock(), time.perf_counter()
     _RUNS[mode.kind](policy, mode, frame_s, run)
@@ -196,7 +201,9 @@ def _decoupled(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
         while run.going:
             observed_s, request = feed.take()
             with torch.inference_mode():
-                newest[:] = [(observed_s, request, policy.model.perceive([request]))]
+                context = policy.model.perceive([request])
+                settle(policy.config.device)  # another stream reads it
+                newest[:] = [(observed_s, request, context)]
             run.perceptions_s.append(run.clock() - observed_s)
             there.set()
 
@@ -209,7 +216,7 @@ def _decoupled(policy: Policy, mode: Mode, frame_s: float, run: Run) -> None:
                 x = start_of([request], policy.model.contract, policy.config)
                 held = held_of([request], policy.model.contract, policy.config, x)
                 x, _ = denoise(partial(velocity_of, policy.model, context), x, held, solver)
-            policy.model.denormalize(x.numpy())
+            policy.model.denormalize(x.cpu().numpy())
             run.answered(observed_s)
 
     run.in_threads([generate, perceive])
@@ -262,6 +269,24 @@ _RUNS: dict[Kind, Callable[[Policy, Mode, float, Run], None]] = {
     Kind.PAR: _parallel,
     Kind.AURAS: _pipelined,
 }
+
+
+def clock_of(device: str) -> Callable[[], float]:
+    """Of work on it."""
+    return time.process_time if torch.device(device).type == "cpu" else time.perf_counter
+
+
+@contextmanager
+def stream_of(device: str) -> Iterator[None]:
+    """A thread's own on a GPU; it is done when the block ends."""
+    if torch.device(device).type == "cpu":
+        yield
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+    stream.synchronize()
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from rfm_serving import msg
 from sensor_msgs.msg import CompressedImage, JointState
 from std_msgs.msg import Float32MultiArray, Float64MultiArray
 
-from ros2_rfm_serving.benchmarks.path.sides import CAMERAS, CONTROL_RATE_HZ, photograph
+from ros2_rfm_serving.benchmarks.path.pictures import photograph
+from ros2_rfm_serving.benchmarks.path.sides import CAMERAS, CONTROL_RATE_HZ
 from ros2_rfm_serving.ros.node.runtime import parameter, run_node
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import convert, qos

@@ -13,6 +13,8 @@ from ros2_rfm_serving.errors import ConfigurationError
 
 DEFAULT_FOLDER = Path("~/.cache/rfm_serving/peers")
 INSTALL_LIMIT_S = 1800.0
+DECODER = "simplejpeg==1.9.0"
+"""Ours, for peers that decode: libraries differ by more than servers do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +32,9 @@ class PeerEnvironment:
 
 OPENPI = PeerEnvironment(
     name="openpi",
-    installs=(("openpi-client==0.1.2", "numpy==1.26.4", "websockets==17.4", "msgpack==1.2.4", "typing_extensions"),),
+    installs=(("openpi-client==0.1.2", "numpy==1.26.4", "websockets==17.4", "msgpack==1.2.4", "typing_extensions"), (DECODER,)),
 )
-RAY = PeerEnvironment(name="ray", installs=(("ray[serve]==2.60.0", "numpy==2.4.6"),))
+RAY = PeerEnvironment(name="ray", installs=(("ray[serve]==2.60.0", "numpy==2.4.6", DECODER),))
 LEROBOT = PeerEnvironment(
     name="lerobot",
     installs=(

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import re
 import signal
 import sys
 import time
@@ -25,7 +26,8 @@ from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.operate.inputs import ChartFile, console, write_text
 from ros2_rfm_serving.operate.running import prepare_environment
 
-IMAGE_PX = (640, 480)
+PATCH_PX = 16
+"""Of which the pictures are made."""
 COOL_DOWN_S = 2.0
 """Between two systems: nothing of the one may run into the other's time."""
 Visits = dict[str, list[Visit]]
@@ -42,6 +44,7 @@ def serving(
     ] = False,
     environments: Annotated[Path, typer.Option(metavar="DIR", help="Where the peers are installed")] = DEFAULT_FOLDER,
     openpi: Annotated[Path | None, typer.Option(metavar="PATH", help="A checkout of openpi; its server is not on PyPI")] = None,
+    image_px: Annotated[str, typer.Option(help="Width x height of the two JPEGs")] = "640x480",
     port: Annotated[int, typer.Option(help="Of the servers, one after the other")] = 18650,
     domain: Annotated[int, typer.Option(help="ROS domain of the measurement")] = 81,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there")] = None,
@@ -49,19 +52,20 @@ def serving(
 ) -> None:
     """Added latency, throughput, CPU, memory and start-up of serving one sleeping model to many clients.
 
-    Two 640 x 480 JPEG images and 14 numbers in, 50 x 14 numbers out. Every client asks again as soon as it is answered.
+    Two JPEG images (640 x 480) and 14 numbers in, 50 x 14 numbers out. Every client asks again as soon as it is answered.
     Peers are installed when first asked for, each in an environment of its own.
 
     Example:  rfm bench serving --openpi ~/openpi --json serving.json --figure serving.png
     """
     prepare_environment(domain)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what was started is ended in any case
+    size_px = _size_px(image_px)
     numbers = _numbers("1,8" if quick else clients)
     if quick:
         rounds, seconds = 1, 2.0
     with TemporaryDirectory() as folder:
         setup = Setup(
-            images=_images(Path(folder)),
+            images=_images(Path(folder), size_px),
             scratch=Path(folder),
             environments=environments,
             port=port,
@@ -97,13 +101,22 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
-def _images(scratch: Path) -> Path:
-    from ros2_rfm_serving.benchmarks.path.sides import photograph
+def _size_px(text: str) -> tuple[int, int]:
+    """Raises: `ConfigurationError`."""
+    found = re.fullmatch(r"(\d{2,4})x(\d{2,4})", text)
+    sides = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not all(sides) or any(side % PATCH_PX for side in sides):
+        raise ConfigurationError(f"{text!r} is no size", key="--image-px", fix=f"write multiples of {PATCH_PX}, like 640x480")
+    return sides
+
+
+def _images(scratch: Path, size_px: tuple[int, int]) -> Path:
+    from ros2_rfm_serving.benchmarks.path.pictures import photograph
 
     folder = scratch / "images"
     folder.mkdir()
     for number in range(2):
-        (folder / f"camera_{number}.jpg").write_bytes(photograph(*IMAGE_PX, seed=number))
+        (folder / f"camera_{number}.jpg").write_bytes(photograph(*size_px, seed=number))
     return folder
 
 

@@ -62,35 +62,45 @@ def _load(setup: Setup, python: Path, peer: str) -> tuple[str, ...]:
     return (*common, "--warm-up-s", str(setup.warm_up_s), "--seconds", str(setup.seconds))
 
 
-def _peer(setup: Setup, title: str, environment: PeerEnvironment, peer: str, variables: Mapping[str, str] | None = None) -> System:
+def _peer(
+    setup: Setup,
+    title: str,
+    environment: PeerEnvironment,
+    peer: str,
+    variables: Mapping[str, str] | None = None,
+    *,
+    decode: bool = False,
+) -> System:
     python = python_of(environment, setup.environments, setup.say)
     serve = (str(python), RUN, "serve", peer, "--port", str(setup.port), "--images", str(setup.images))
     return System(
-        title=title,
-        server=(*serve, "--model-s", str(setup.model_s)),
+        title=f"{title}, decoding JPEG" if decode else title,
+        server=(*serve, "--model-s", str(setup.model_s), *(("--decode",) if decode else ())),
         ready="READY",
         clients=_load(setup, python, peer),
         environment=variables or {},
     )
 
 
-def _openpi(setup: Setup) -> System:
+def _openpi(setup: Setup, *, decode: bool = False) -> System:
     if setup.openpi is None:
-        return _peer(setup, "openpi (its loop)", OPENPI, "openpi")
+        return _peer(setup, "openpi (its loop)", OPENPI, "openpi", decode=decode)
     file = setup.openpi
     if file.is_dir():
         file = file / "src" / "openpi" / "serving" / "websocket_policy_server.py"
     if not file.is_file():
         raise ConfigurationError("is no openpi server", file=str(file), key="--openpi", fix="give a checkout of openpi")
-    return _peer(setup, "openpi", OPENPI, "openpi", {"OPENPI_SERVER_FILE": str(file.resolve())})
+    return _peer(setup, "openpi", OPENPI, "openpi", {"OPENPI_SERVER_FILE": str(file.resolve())}, decode=decode)
 
 
-def _ours(setup: Setup, title: str, *, takes_encoded: bool = True, clients: tuple[str, ...] = (), port: int = 0) -> System:
+def _ours(
+    setup: Setup, title: str, *, takes_encoded: bool = True, image_px: int = 0, clients: tuple[str, ...] = (), port: int = 0
+) -> System:
     from ros2_rfm_serving.factory.nodes import parameter_file
 
     folder = setup.scratch / title.replace(" ", "_").replace(",", "")
     folder.mkdir(exist_ok=True)
-    (folder / "models.yaml").write_text(_catalogue(setup, takes_encoded), encoding="utf-8")
+    (folder / "models.yaml").write_text(_catalogue(setup, takes_encoded, image_px), encoding="utf-8")
     (folder / "sleeping.csv").write_text(_profile(1e3 * setup.model_s), encoding="utf-8")
     parameters = {
         "server": SERVER,
@@ -120,14 +130,14 @@ def _ours(setup: Setup, title: str, *, takes_encoded: bool = True, clients: tupl
     )
 
 
-def _catalogue(setup: Setup, takes_encoded: bool) -> str:
+def _catalogue(setup: Setup, takes_encoded: bool, image_px: int) -> str:
     entry = {
         "engine": "ros2_rfm_serving.engines.sleeping:build",
         "action_names": [f"joint_{i}" for i in range(14)],
         "cameras": sorted(file.stem for file in setup.images.glob("*.jpg")),
         "state_size": 14,
         "chunk_length": 50,
-        "options": {"seconds": setup.model_s, "takes_encoded": takes_encoded},
+        "options": {"seconds": setup.model_s, "takes_encoded": takes_encoded, "image_px": image_px},
     }
     return yaml.safe_dump({"models": {MODEL: entry}})
 
@@ -146,9 +156,12 @@ def _ours_websocket(setup: Setup) -> System:
 SYSTEMS: dict[str, Callable[[Setup], System]] = {
     "ours": lambda setup: _ours(setup, "rfm_serving, DDS"),
     "ours-decoding": lambda setup: _ours(setup, "rfm_serving, DDS, decoding JPEG", takes_encoded=False),
+    "ours-scaled": lambda setup: _ours(setup, "rfm_serving, DDS, decoding JPEG for 224 px", takes_encoded=False, image_px=224),
     "ours-websocket": _ours_websocket,
     "openpi": _openpi,
+    "openpi-decoding": lambda setup: _openpi(setup, decode=True),
     "ray": lambda setup: _peer(setup, "Ray Serve, handle", RAY, "ray"),
+    "ray-decoding": lambda setup: _peer(setup, "Ray Serve, handle", RAY, "ray", decode=True),
     "ray-http": lambda setup: _peer(setup, "Ray Serve, HTTP", RAY, "ray_http"),
     "lerobot": lambda setup: _peer(setup, "LeRobot", LEROBOT, "lerobot"),
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +17,7 @@ from ros2_rfm_serving.reports.charts import require_matplotlib
 from ros2_rfm_serving.reproductions.auras.points import FIGURES, Point, points_of
 from ros2_rfm_serving.reproductions.claims import claims_table
 from ros2_rfm_serving.reproductions.files import make_folder
+from ros2_rfm_serving.reproductions.machine import processor, this_machine
 from ros2_rfm_serving.shipped import shipped
 
 if TYPE_CHECKING:
@@ -94,18 +93,9 @@ def _remember(results: Measured, episodes: int, noise: float, file: Path) -> Non
 
 def _machine(results: Measured, file: Path) -> dict[str, str]:
     """Where, and beside how much else, times are measured. Raises: `ConfigurationError` when others were on another machine."""
-    if results.timings and (theirs := results.machine.get("processor")) != _processor():
-        raise ConfigurationError(f"was timed on {theirs}, not {_processor()}", file=str(file), fix=ANEW)
-    load = f"{os.getloadavg()[0]:.0f}"
-    return {"processor": _processor(), "cores": str(os.cpu_count()), "python": platform.python_version(), "load": load}
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    if results.timings and (theirs := results.machine.get("processor")) != processor():
+        raise ConfigurationError(f"was timed on {theirs}, not {processor()}", file=str(file), fix=ANEW)
+    return this_machine()
 
 
 def _measure(points: Iterable[Point], results: Measured, laboratory: Laboratory, file: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
-from ros2_rfm_serving.operate.inputs import console, load_inputs
+from ros2_rfm_serving.operate.inputs import console, load_inputs, with_system1
 from ros2_rfm_serving.reports.charts import require_matplotlib
 from ros2_rfm_serving.reproductions.claims import claim_row, claims_table
 from ros2_rfm_serving.reproductions.files import make_folder, write_rows
@@ -45,6 +45,9 @@ def rosa(
     jobs: Annotated[int, typer.Option(min=1, help="Processes")] = 2,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Data (CSV) and plots (PNG) go there")] = Path("reproductions/rosa"),
     quick: Annotated[bool, typer.Option("--quick", help="Two fleet sizes, 10 s each: is it alive?")] = False,
+    profiles: Annotated[Path | None, typer.Option(metavar="DIR", help="With models.yaml; default: the shipped ones")] = None,
+    gpu_type: Annotated[str, typer.Option(help="In place of the workloads' own")] = "",
+    system1: Annotated[str, typer.Option(help="Action model in place of the workloads' own")] = "",
 ) -> None:
     """ROSA §4: Figures 6 to 12 and 14, Tables 1 to 3, and each claim beside ours.
 
@@ -61,8 +64,9 @@ def rosa(
     make_folder(out)
     figures = FIGURES if figure == "all" else (figure,)
     setting = Setting(seconds=QUICK_S if quick else seconds, seed=seed, work=WORK)
-    results = _results(list(_jobs(figures, QUICK_FLEETS if quick else FLEETS, setting)), jobs)
-    factories = {workload: _inputs(workload).factory for workload in (*SINGLE, *MIXED)}
+    given = Given(profiles, gpu_type, system1)
+    results = _results(list(_jobs(figures, QUICK_FLEETS if quick else FLEETS, setting, given)), jobs)
+    factories = {workload: _inputs(workload, given).factory for workload in (*SINGLE, *MIXED)}
     for name in figures:
         data.write(name, results, factories, out)
         plots.draw(name, results, out)
@@ -76,47 +80,55 @@ def rosa(
 # --- running ---------------------------------------------------------------------------------------------------------------
 
 
-def _jobs(figures: Sequence[str], fleets: Sequence[int], setting: Setting) -> Iterator[Job]:
+class Given(NamedTuple):
+    """In place of what is shipped."""
+
+    profiles: Path | None = None
+    gpu_type: str = ""
+    system1: str = ""
+
+
+def _jobs(figures: Sequence[str], fleets: Sequence[int], setting: Setting, given: Given) -> Iterator[Job]:
     """The longest first, so that no process is left alone with one at the end."""
     from ros2_rfm_serving.reproductions.rosa.runs import SHARED, SINGLE, points_of
 
     points = dict.fromkeys(point for figure in figures for point in points_of(figure, fleets))
     for point in sorted(points, key=lambda p: (p.num_robots, p.policy == "best"), reverse=True):
-        yield partial(_run, point, setting)
+        yield partial(_run, point, setting, given)
     if "11" in figures:
         for workload, number, policy in product(SINGLE, fleets, SHARED):
-            yield partial(_size, workload, number, policy, setting)
+            yield partial(_size, workload, number, policy, setting, given)
     if "14" in figures:
         for number, period_ms in product(ROBOTS, PERIODS_MS):
-            yield partial(_batch, number, period_ms, setting)
+            yield partial(_batch, number, period_ms, setting, given)
 
 
 @cache
-def _inputs(workload: str) -> Inputs:
+def _inputs(workload: str, given: Given) -> Inputs:
     """Read once in every process."""
     from ros2_rfm_serving.reproductions.rosa.runs import Inputs
 
-    read = load_inputs(shipped("config", "rosa", f"{workload}.yaml"))
-    return Inputs(factory=read.factory, profile=read.profile, catalogue=read.catalogue)
+    read = load_inputs(shipped("config", "rosa", f"{workload}.yaml"), given.profiles)
+    return Inputs(factory=with_system1(read.factory, given.system1, given.gpu_type), profile=read.profile, catalogue=read.catalogue)
 
 
-def _run(point: Point, setting: Setting) -> Run:
+def _run(point: Point, setting: Setting, given: Given) -> Run:
     from ros2_rfm_serving.reproductions.rosa.runs import run
 
-    return run(point, _inputs(point.workload), setting)
+    return run(point, _inputs(point.workload, given), setting)
 
 
-def _size(workload: str, num_robots: int, policy: str, setting: Setting) -> Sizing:
+def _size(workload: str, num_robots: int, policy: str, setting: Setting, given: Given) -> Sizing:
     from ros2_rfm_serving.reproductions.rosa.runs import gpus_to_match
 
-    return gpus_to_match(workload, num_robots, policy, _inputs(workload), setting)
+    return gpus_to_match(workload, num_robots, policy, _inputs(workload, given), setting)
 
 
-def _batch(num_robots: int, period_ms: float, setting: Setting) -> Batching:
+def _batch(num_robots: int, period_ms: float, setting: Setting, given: Given) -> Batching:
     from ros2_rfm_serving.reproductions.rosa.runs import batching_decision
 
     short = replace(setting, seconds=min(setting.seconds, BATCHING_S))
-    return batching_decision(num_robots, period_ms, _inputs("p1"), short)
+    return batching_decision(num_robots, period_ms, _inputs("p1", given), short)
 
 
 def _results(jobs: Sequence[Job], processes: int) -> Results:

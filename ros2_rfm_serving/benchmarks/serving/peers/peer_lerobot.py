@@ -41,7 +41,7 @@ FEATURES = {
 class StubbedServer(PolicyServer):
     """Everything but the policy and its processors is LeRobot's."""
 
-    def __init__(self, config: PolicyServerConfig, infer: Callable[[Any], Any]) -> None:
+    def __init__(self, config: PolicyServerConfig, infer: Callable[..., Any]) -> None:
         super().__init__(config)
         shapes = {f"observation.images.{c}": SimpleNamespace(shape=(3, HEIGHT_PX, WIDTH_PX)) for c in CAMERAS}
         self.lerobot_features, self.actions_per_chunk, self.device = FEATURES, 50, "cpu"
@@ -52,7 +52,7 @@ class StubbedServer(PolicyServer):
         self.preprocessor = self.postprocessor = lambda value: value
 
 
-def serve(infer: Callable[[Any], Any], port: int, ready: Callable[[], None]) -> None:
+def serve(infer: Callable[..., Any], port: int, ready: Callable[[], None]) -> None:
     config = PolicyServerConfig(host="127.0.0.1", port=port, fps=30, inference_latency=0.0)
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
     services_pb2_grpc.add_AsyncInferenceServicer_to_server(StubbedServer(config, infer), server)

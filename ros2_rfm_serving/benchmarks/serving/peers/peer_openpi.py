@@ -19,17 +19,18 @@ SERVER_FILE = "OPENPI_SERVER_FILE"
 
 
 class Policy:
-    def __init__(self, infer: Callable[[Any], Any]) -> None:
+    def __init__(self, infer: Callable[..., Any]) -> None:
         self._infer = infer
 
     def infer(self, observation: dict[str, Any]) -> dict[str, Any]:
-        return {"actions": self._infer([observation["observation/state"]])[0]}
+        images = [value for key, value in observation.items() if isinstance(value, bytes)]
+        return {"actions": self._infer([observation["observation/state"]], [images])[0]}
 
     def reset(self) -> None:
         """The model has no state."""
 
 
-def serve(infer: Callable[[Any], Any], port: int, ready: Callable[[], None]) -> None:
+def serve(infer: Callable[..., Any], port: int, ready: Callable[[], None]) -> None:
     threading.Thread(target=_when_listening, args=(port, ready), daemon=True).start()
     if file := os.environ.get(SERVER_FILE):
         spec = importlib.util.spec_from_file_location("websocket_policy_server", file)

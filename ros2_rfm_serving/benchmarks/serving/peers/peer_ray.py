@@ -16,11 +16,12 @@ BATCH_WAIT_S = 0.0
 APPLICATION, DEPLOYMENT = "default", "Policy"
 
 
-def serve(infer: Callable[[Any], Any], port: int, ready: Callable[[], None]) -> None:
+def serve(infer: Callable[..., Any], port: int, ready: Callable[[], None]) -> None:
     class Policy:
         @ray_serve.batch(max_batch_size=MAX_BATCH_SIZE, batch_wait_timeout_s=BATCH_WAIT_S)
         async def infer(self, requests: list[dict[str, Any]]) -> list[Any]:
-            return infer([request["state"] for request in requests])
+            images = [[value for value in request.values() if isinstance(value, bytes)] for request in requests]
+            return infer([request["state"] for request in requests], images)
 
         async def ask(self, request: dict[str, Any]) -> Any:
             return await self.infer(request)

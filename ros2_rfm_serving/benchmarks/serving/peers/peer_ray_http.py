@@ -21,7 +21,8 @@ def read(body: bytes) -> dict[str, Any]:
     sizes = struct.unpack_from(f"<{num_images}I", body, 4)
     ends = np.cumsum((4 + 4 * num_images, *sizes))
     images = [body[begin:end] for begin, end in itertools.pairwise(ends)]
-    return {"state": np.frombuffer(body, np.float32, offset=int(ends[-1])), "images": images}
+    cameras = {f"camera_{i}": data for i, data in enumerate(images)}
+    return {"state": np.frombuffer(body, np.float32, offset=int(ends[-1])), **cameras}
 
 
 def answer(actions: Any) -> Any:
@@ -30,7 +31,7 @@ def answer(actions: Any) -> Any:
     return Response(actions.tobytes(), media_type="application/octet-stream")
 
 
-def serve(infer: Callable[[Any], Any], port: int, ready: Callable[[], None]) -> None:
+def serve(infer: Callable[..., Any], port: int, ready: Callable[[], None]) -> None:
     import peer_ray
 
     peer_ray.serve(infer, port, ready)

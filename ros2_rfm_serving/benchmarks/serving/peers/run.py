@@ -1,8 +1,8 @@
 """One side of one peer: `run.py serve` or `run.py load`, in the peer's environment, without this package.
 
 Every `peer_<name>.py` has `serve(infer, port, ready)`, which does not return, and `connect(port, observation)`, which gives a
-function of one request. The model sleeps once per batch, however large, and repeats the first two numbers of the state in its
-actions, so that a reply which answers another request is noticed.
+function of one request; `infer` takes the states and the images of a batch. The model sleeps once per batch, however large, and
+repeats the first two numbers of the state in its actions, so that a reply which answers another request is noticed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,17 @@ Request = Callable[[Any], Any]
 class SleepingModel:
     """Batch-friendly: one sleep per batch."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, decodes: bool = False) -> None:
+        self._seconds, self._decodes = seconds, decodes
 
-    def __call__(self, states: Sequence[Any]) -> list[Any]:
+    def __call__(self, states: Sequence[Any], images: Sequence[Sequence[Any]] = ()) -> list[Any]:
+        """images: JPEGs of each request, in one batch with it."""
+        if self._decodes:
+            import simplejpeg
+
+            for mine in images:
+                for image in mine:
+                    simplejpeg.decode_jpeg(image, colorspace="RGB", fastdct=True)
         time.sleep(self._seconds)
         return [repeated(state) for state in states]
 
@@ -107,13 +114,14 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--images", type=Path, required=True, help="folder with one JPEG per camera")
     parser.add_argument("--model-s", type=float, default=0.01)
+    parser.add_argument("--decode", action="store_true", help="JPEGs, whole, before the model runs")
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--warm-up-s", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=5.0)
     arguments = parser.parse_args()
     peer = importlib.import_module(f"peer_{arguments.peer}")
     if arguments.what == "serve":
-        peer.serve(SleepingModel(arguments.model_s), arguments.port, lambda: print("READY", flush=True))
+        peer.serve(SleepingModel(arguments.model_s, arguments.decode), arguments.port, lambda: print("READY", flush=True))
         return
     images = {file.stem: file.read_bytes() for file in sorted(arguments.images.glob("*.jpg"))}
     load = Load(lambda: peer.connect(arguments.port, images), arguments.clients)

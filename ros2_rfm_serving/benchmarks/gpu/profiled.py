@@ -1,0 +1,70 @@
+"""Latency profiles of architectures, measured: what `rfm profile` does, of random weights, in the way that a server runs them."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from rich.console import Console
+
+from ros2_rfm_serving.benchmarks.gpu.child import Later, Task
+from ros2_rfm_serving.benchmarks.gpu.machine import Machine
+from ros2_rfm_serving.benchmarks.gpu.networks import engine_of
+from ros2_rfm_serving.engines.embedded.options import BundleOptions
+from ros2_rfm_serving.engines.flow.stepping import SteppingEngine
+from ros2_rfm_serving.operate.profile_sheet import Sheet
+from ros2_rfm_serving.operate.profiled import BATCHINGS, measured
+
+PUBLISHED = {"groot_n1_6": "nvidia/GR00T-N1.6-3B", "pi05": "physical-intelligence/pi0.5"}
+"""Architectures that the catalogue's models are of"""
+SIZES, TOY_SIZES = (1, 2, 4, 8, 16), (1, 2)
+REQUESTS, TOY_REQUESTS = 200, 10
+ARRIVALS, TOY_ARRIVALS = ("periodic", "poisson", "fleet"), ("periodic", "fleet")
+IMAGE_PX = (224, 224)
+
+
+def run(task: Task, name: str) -> None:
+    """Point by point; what the file holds is not measured again."""
+    sheet, load = sheet_of(task), partial(_loaded, task, name)
+    toy = task.is_toy
+    servers = list(
+        measured(model_of(task.machine, name), task.machine.gpu_type, TOY_SIZES if toy else SIZES, BATCHINGS, IMAGE_PX, load)
+    )
+    for done, server in enumerate(servers):
+        task.begin(done)
+        for arrivals in TOY_ARRIVALS if toy else ARRIVALS:
+            before = len(sheet.rows)
+            sheet.fill([server], [arrivals], TOY_REQUESTS if toy else REQUESTS, Console(width=120, quiet=True))
+            print(f"{name}: {server.key}, {arrivals}: {len(sheet.rows) - before} points", flush=True)
+            if len(sheet.rows) > before and time.monotonic() > task.until_s:
+                raise Later
+
+
+def model_of(machine: Machine, name: str) -> str:
+    return machine.model(PUBLISHED.get(name, name) if machine.size == "full" else name)
+
+
+def sheet_of(task: Task) -> Sheet:
+    """One file for all models: of this machine alone."""
+    folder = task.out / "profiles"
+    folder.mkdir(exist_ok=True)
+    return Sheet(folder / task.machine.profile_name, comment_of(task.machine))
+
+
+def comment_of(machine: Machine) -> str:
+    where = f"device {machine.device} ({machine.gpu}), driver {machine.driver}, PyTorch {machine.torch}, size {machine.size}"
+    no_gpu = "" if machine.on_gpu else "; NO GPU's figures"
+    return f"measured by `rfm bench gpu`, random weights, {where}, camera images of {IMAGE_PX[0]}x{IMAGE_PX[1]}{no_gpu}"
+
+
+def _loaded(task: Task, name: str) -> SteppingEngine:
+    """Recorded on a GPU, not compiled; a toy on a CPU as it is."""
+    options = BundleOptions(
+        device=task.machine.device,
+        dtype="float32" if task.is_toy else "bfloat16",
+        compile=False,
+        cuda_graphs=task.machine.on_gpu,
+        trace=False,
+        batch_sizes=TOY_SIZES if task.is_toy else SIZES,
+    )
+    return engine_of(name, task.machine.size, options)

@@ -1,0 +1,1 @@
+"""`rfm bench predictions`: what plans promise, against virtual time."""

@@ -1,0 +1,156 @@
+"""Random factories, planned and run in virtual time several times: what every run shows beside what was predicted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.factory.descriptor import Network
+from ros2_rfm_serving.profiles import Profile
+from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
+from ros2_rfm_serving.scheduler.solution import ServerSolution
+from ros2_rfm_serving.simulation import Report, simulate
+from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
+from ros2_rfm_serving.types import SYSTEM1
+
+NEAR = 0.1
+"""Of a prediction that counts as right."""
+CHANCE = 3.0
+"""Standard deviations of a share of so many requests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """How long each run is, and how many there are of every plan."""
+
+    count: int
+    seconds: float
+    profile: Profile
+    catalogue: Catalogue
+    batching: str = "fixed"
+    """Of action models."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    kind: str
+    robots: int
+    predicted_s: float
+    """p99, from a request's arrival to its reply."""
+    runs_s: tuple[float, ...]
+    """The same, of every run in which anybody asked."""
+
+    @property
+    def hits(self) -> float:
+        """Share of the runs that the prediction is near."""
+        return fmean(_near(run_s, self.predicted_s) for run_s in self.runs_s)
+
+    @property
+    def is_right(self) -> bool:
+        """Near the median run."""
+        return _near(median(self.runs_s), self.predicted_s)
+
+    @property
+    def twins(self) -> float:
+        """Share of the pairs of runs that are near each other."""
+        pairs = [(a, b) for i, a in enumerate(self.runs_s) for j, b in enumerate(self.runs_s) if i != j]
+        return fmean(_near(a, b) for a, b in pairs)
+
+    @property
+    def others(self) -> float:
+        """Share of the runs that the median of all others is near: what a law hits that knows everything but the start."""
+        rest = [[s for j, s in enumerate(self.runs_s) if j != i] for i in range(len(self.runs_s))]
+        return fmean(_near(run_s, median(others)) for run_s, others in zip(self.runs_s, rest, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """As it was run."""
+
+    goodput: float
+    """Actions in time /s, mean over the runs."""
+    missed: tuple[str, ...]
+    """SLOs that were kept by fewer requests than promised, beyond chance."""
+    servers: tuple[Server, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One factory; `aware` and `blind`: planned with its network and without."""
+
+    seed: int
+    network: bool
+    aware: Plan
+    blind: Plan | None = None
+
+    @property
+    def gained(self) -> float:
+        """By knowing the network, of the goodput without."""
+        assert self.blind
+        return self.aware.goodput / self.blind.goodput - 1.0 if self.blind.goodput else math.inf
+
+
+def cases(seeds: Sequence[int], runs: Runs, *, network: bool) -> Iterator[Case | int]:
+    """A number: of a factory that no plan is known of."""
+    for seed in seeds:
+        factory = profiled_factory(seed, network=network, batching=runs.batching)
+        aware = _planned(factory, runs)
+        if not aware.feasible:
+            yield seed
+            continue
+        blind = _planned(_without_network(factory), runs) if network else None
+        yield Case(
+            seed=seed,
+            network=network,
+            aware=_run(aware, factory, runs),
+            blind=_run(blind, factory, runs) if blind and blind.servers else None,
+        )
+
+
+def _planned(factory: Factory, runs: Runs) -> Solution:
+    return plan_factory(factory, runs.profile, runs.catalogue, explained=False)
+
+
+def _without_network(factory: Factory) -> Factory:
+    fleet = tuple(entry.model_copy(update={"network": Network()}) for entry in factory.robot_fleet)
+    return factory.model_copy(update={"robot_fleet": fleet})
+
+
+def _run(solution: Solution, factory: Factory, runs: Runs) -> Plan:
+    schedule = to_schedule(solution, factory.robots, epoch=1)
+    reports = [simulate(schedule, factory, runs.catalogue, seconds=runs.seconds, seed=seed) for seed in range(runs.count)]
+    return Plan(
+        goodput=fmean(report.goodput for report in reports),
+        missed=tuple(_missed(reports, factory)),
+        servers=tuple(s for server in solution.servers if (s := _server(server, reports)).runs_s),
+    )
+
+
+def _server(server: ServerSolution, reports: Sequence[Report]) -> Server:
+    p99s_s = [found.p99_s for report in reports for found in report.servers if found.server == server.server]
+    asked = tuple(p99_s for p99_s in p99s_s if math.isfinite(p99_s)) if server.streams else ()
+    capped = any(math.isfinite(stream.cap_hz) for stream in server.streams)
+    acts = any(stream.component == SYSTEM1 for stream in server.streams)
+    kind = "text" if not acts else "actions, capped" if capped else "actions, no caps"
+    found = Server(kind=kind, robots=server.num_streams, predicted_s=server.p99_s, runs_s=asked)
+    return found if len(asked) > 1 else replace(found, runs_s=())
+
+
+def _missed(reports: Sequence[Report], factory: Factory) -> Iterator[str]:
+    for name, task in factory.tasks.items():
+        for component, spec in task.components.items():
+            found = [report.task_components[name][component] for report in reports]
+            count = sum(one.count for one in found)
+            if not count or spec.slo_ms is None:
+                continue
+            share = sum(one.slo_attainment * one.count for one in found if one.count) / count
+            promised = (spec.percentile or task.percentile) / 100
+            if share < promised - CHANCE * math.sqrt(promised * (1 - promised) / count):
+                yield f"{component} of {name}: {100 * share:.1f} % of {100 * promised:g}"
+
+
+def _near(a: float, b: float) -> bool:
+    return abs(a / b - 1.0) <= NEAR

@@ -1,0 +1,1 @@
+"""vla.cpp (the paper), its studies with the embedded policy."""

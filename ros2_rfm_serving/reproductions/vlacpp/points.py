@@ -1,0 +1,120 @@
+"""Points of the replan study (vla.cpp App. G): executed steps per call, and how the next chunk is waited for."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.board import wilson_interval
+from ros2_rfm_serving.operate.inputs import write_text
+
+STEPS = (1, 2, 4, 8, 16, 24)
+"""S; the last one is the whole chunk."""
+DELAY_STEPS = 4
+"""From a request to its answer, of robots that do not wait: 0.2 s at 20 Hz."""
+NOISE = 0.5
+"""On executed actions of a disturbed arm: standard deviation, full scale 1."""
+FILE = "measured.json"
+
+
+class Mode(enum.Enum):
+    WAITS = "synchronous"
+    """The paper's: the world stands still while the answer is computed."""
+    NAIVE = "naive"
+    """The chunk before goes on meanwhile; the next one knows nothing of it."""
+    CHUNKED = "real-time chunking"
+    """The next one continues what is executed meanwhile."""
+
+    @property
+    def delay_steps(self) -> int:
+        return 0 if self is Mode.WAITS else DELAY_STEPS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    steps: int
+    mode: Mode
+    disturbed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.mode.value}, S = {self.steps}" + ", disturbed" * self.disturbed
+
+
+POINTS = tuple(Point(steps=steps, mode=mode, disturbed=of) for of in (False, True) for mode in Mode for steps in STEPS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Of all episodes of a point."""
+
+    episodes: int
+    successes: int
+    steps: float
+    """Control steps to success, mean."""
+    idle_steps: float
+    """Without a row to execute, mean per episode."""
+    seam_jump: float
+    """Largest of an episode, mean."""
+    calls: int
+    executed_steps: int
+    call_s: tuple[float, float]
+    """CPU time of a call: median, 95th percentile."""
+
+    @property
+    def success(self) -> float:
+        return self.successes / self.episodes
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 %, Wilson's."""
+        return wilson_interval(self.successes, self.episodes)
+
+    @property
+    def steps_per_call(self) -> float:
+        return self.executed_steps / self.calls
+
+    @property
+    def control_hz(self) -> float:
+        """That one thread can keep up: executed steps per second of inference (Table 12)."""
+        return self.steps_per_call / self.call_s[0]
+
+
+@dataclass
+class Replanned:
+    """Measured so far."""
+
+    machine: dict[str, str] = field(default_factory=dict)
+    episodes: int = 0
+    """Per point."""
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    def of(self, mode: Mode, steps: int, *, disturbed: bool = False) -> Outcome:
+        """Raises: `KeyError` when it was not measured."""
+        return self.outcomes[str(Point(mode=mode, steps=steps, disturbed=disturbed))]
+
+    def row(self, mode: Mode, *, disturbed: bool = False) -> Iterator[tuple[int, Outcome]]:
+        """What was measured of it."""
+        for steps in STEPS:
+            if found := self.outcomes.get(str(Point(mode=mode, steps=steps, disturbed=disturbed))):
+                yield steps, found
+
+
+def load(file: Path) -> Replanned:
+    """Empty where there is no file. Raises: `ConfigurationError`."""
+    if not file.exists():
+        return Replanned()
+    try:
+        data = json.loads(file.read_text())
+        outcomes = {key: Outcome(**{**of, "call_s": tuple(of["call_s"])}) for key, of in data["outcomes"].items()}
+        return Replanned(machine=data["machine"], episodes=data["episodes"], outcomes=outcomes)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        fix = "measure anew, with --anew"
+        raise ConfigurationError(f"holds no measurements: {error!r}", file=str(file), fix=fix) from error
+
+
+def save(replanned: Replanned, file: Path) -> None:
+    write_text(file, json.dumps(asdict(replanned), indent=1) + "\n")
