@@ -12,6 +12,7 @@
     ├── CapacityError               220  the server has no session left
     │   └── DrainingError           221  the server is about to end and takes no new sessions
     ├── SessionError                230  unknown, closed or stale session
+    ├── UnprovenError               240  whoever asks has not shown who it is, or may not ask that
     └── BadMessageError             300  a message with wrong shapes, non-finite numbers or a size over the limit
 
 Codes follow navigation2's habit: 0 is success, a hundred per room, never reused. 400 to 499 say how a task ended
@@ -84,6 +85,16 @@ class DrainingError(CapacityError):
 
 class SessionError(RfmError):
     code = 230
+
+
+class UnprovenError(RfmError):
+    """`is_stale`: with another challenge it may be taken."""
+
+    code = 240
+
+    def __init__(self, problem: str, *, is_stale: bool = False) -> None:
+        self.is_stale = is_stale
+        super().__init__(problem)
 
 
 class BadMessageError(RfmError):

@@ -48,9 +48,17 @@ def packer() -> msgpack.Packer:
 
 def unpack(frame: bytes | memoryview) -> dict[str, Any]:
     """The map of a frame; its arrays are read-only views of what msgpack read. Raises: `BadMessageError`."""
+    message = unpack_value(frame)
+    if not isinstance(message, dict):
+        raise BadMessageError("bad_frame", "a frame must be one msgpack map")
+    return message
+
+
+def unpack_value(frame: bytes | memoryview) -> Any:
+    """As `unpack`, whatever a frame holds: some servers answer with an array and nothing around it. Raises: `BadMessageError`."""
     building = _Building()
     try:
-        message = msgpack.unpackb(
+        value = msgpack.unpackb(
             frame,
             object_hook=building.map,
             list_hook=building.list,
@@ -60,9 +68,7 @@ def unpack(frame: bytes | memoryview) -> dict[str, Any]:
         )
     except (ValueError, TypeError, OverflowError, msgpack.exceptions.UnpackException) as error:
         raise BadMessageError("bad_frame", "not a msgpack map within the limits") from error
-    if not isinstance(message, dict):
-        raise BadMessageError("bad_frame", "a frame must be one msgpack map")
-    return message
+    return value
 
 
 class _Building:

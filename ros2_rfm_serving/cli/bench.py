@@ -6,14 +6,19 @@ import typer
 
 from ros2_rfm_serving.benchmarks.continuous.report import continuous
 from ros2_rfm_serving.benchmarks.dashboard.report import dashboard
+from ros2_rfm_serving.benchmarks.decoding import decoding
 from ros2_rfm_serving.benchmarks.dispatch.report import dispatch
 from ros2_rfm_serving.benchmarks.engine import engine
 from ros2_rfm_serving.benchmarks.fleet.report import fleet
+from ros2_rfm_serving.benchmarks.footprint.report import footprint
 from ros2_rfm_serving.benchmarks.frames import frames
+from ros2_rfm_serving.benchmarks.gpu.report import gpu
 from ros2_rfm_serving.benchmarks.neighbour.report import neighbour
 from ros2_rfm_serving.benchmarks.network.report import network
 from ros2_rfm_serving.benchmarks.path.report import path
 from ros2_rfm_serving.benchmarks.policy import policy
+from ros2_rfm_serving.benchmarks.precision import precision
+from ros2_rfm_serving.benchmarks.predictions.report import predictions
 from ros2_rfm_serving.benchmarks.record.report import record
 from ros2_rfm_serving.benchmarks.robot import robot
 from ros2_rfm_serving.benchmarks.robots.report import robots
@@ -28,5 +33,19 @@ from ros2_rfm_serving.benchmarks.whatif import whatif
 
 app = typer.Typer(help="Measurements, side by side in one run.", no_args_is_help=True)
 COMMANDS = (path, policy, engine, robot, robots, record, rtc, stages, safety, network, neighbour, serving, scheduler, dispatch)
-for command in (*COMMANDS, fleet, continuous, frames, steps, whatif, dashboard, simulation):
+for command in (
+    *COMMANDS,
+    precision,
+    footprint,
+    predictions,
+    decoding,
+    fleet,
+    continuous,
+    frames,
+    steps,
+    whatif,
+    dashboard,
+    simulation,
+    gpu,
+):
     app.command()(command)

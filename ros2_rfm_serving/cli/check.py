@@ -8,6 +8,7 @@ from ros2_rfm_serving.engines.registry import answers_whole
 from ros2_rfm_serving.factory import Component, Factory, Task
 from ros2_rfm_serving.factory.nodes import NodeSpec, node_list
 from ros2_rfm_serving.factory.settings import settings_of
+from ros2_rfm_serving.monitoring.plain import counted
 from ros2_rfm_serving.operate.inputs import CatalogueFile, FactoryFile, Inputs, Profiles, console, load_inputs
 from ros2_rfm_serving.scheduler.prediction.curves import Curves
 from ros2_rfm_serving.scheduler.slo import slo_of
@@ -51,7 +52,7 @@ def horizons(factory: Factory) -> Iterator[str]:
 def report(inputs: Inputs) -> Iterator[str]:
     factory = inputs.factory
     cluster = ", ".join(map(str, factory.server_cluster))
-    yield f"{factory.file}: valid. {len(factory.robots)} robots; servers: {cluster}"
+    yield f"{factory.file}: valid. {counted(len(factory.robots), 'robot')}; servers: {cluster}"
     if factory.standby.num_servers:
         yield f"  standby: {factory.standby.num_servers} of the servers, out of the normal routes"
     for entry in factory.robot_fleet:

@@ -34,6 +34,10 @@ def deploy(
     metrics: Annotated[int, typer.Option(min=1, max=65000, metavar="PORT", help="Of `rfm metrics`, which probes ask")] = 9464,
     image: Annotated[str, typer.Option(metavar="NAME", help="Of the images: NAME/robot, NAME/server")] = "rfm_serving",
     tag: Annotated[str, typer.Option(help="Of the images")] = "latest",
+    security: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Certificates, as of `rfm security init`: each process finds its own; none is written"),
+    ] = None,
     etc: Annotated[str, typer.Option(metavar="DIR", help="systemd: where the files will be on the machine")] = "/etc/rfm_serving",
     prefix: Annotated[str, typer.Option(metavar="DIR", help="systemd: rfm_serving's environment there; default: this one")] = "",
 ) -> None:
@@ -69,6 +73,7 @@ def deploy(
         metrics=metrics,
         image=image,
         tag=tag,
+        security=security,
         etc=etc.rstrip("/"),
         prefix=prefix.rstrip("/"),
     )

@@ -12,8 +12,10 @@ from ros2_rfm_serving.benchmarks.network import netlink
 from ros2_rfm_serving.cli import (
     audit,
     bench,
+    bundle,
     capacity,
     check,
+    compile,
     dashboard,
     deploy,
     doctor,
@@ -22,6 +24,7 @@ from ros2_rfm_serving.cli import (
     export,
     foxglove,
     metrics,
+    order,
     parity,
     plan,
     profile,
@@ -50,6 +53,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "up": up.up,
     "robot": robot.robot,
     "drain": drain.drain,
+    "order": order.order,
     "deploy": deploy.deploy,
     "zenoh": zenoh.zenoh,
     "status": status.status,
@@ -62,12 +66,14 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "plan": plan.plan,
     "simulate": simulate.simulate,
     "capacity": capacity.capacity,
+    "compile": compile.compile_,
     "doctor": doctor.doctor,
     "env": env.env,
     "profile": profile.profile,
     "tune": tune.tune,
     "parity": parity.parity,
     "train": train.train,
+    "import": bundle.import_,
     "export": export.export,
     "replay": replay.replay,
 }
@@ -75,6 +81,7 @@ for name, command in COMMANDS.items():
     app.command(name)(command)
 app.add_typer(audit.app, name="audit")
 app.add_typer(bench.app, name="bench")
+app.add_typer(bundle.app, name="bundle")
 app.add_typer(netlink.app, name="netlink")
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(security.app, name="security")

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 Models = Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="Of the catalogue; default: all its bundles")]
 Device = Annotated[str, typer.Option(help="Check it there: cpu, cuda, cuda:1; default: as the catalogue says")]
-Dtype = Annotated[str, typer.Option(help="Check it in this precision: float32, bfloat16, float16; default: as the catalogue says")]
+Dtype = Annotated[
+    str, typer.Option(help="Check it in this precision: float32, bfloat16, float16, int8, int4; default: as the catalogue says")
+]
 
 
 def parity(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
+from ros2_rfm_serving.operate.enclaves import OPERATOR, secured_newcomer
 from ros2_rfm_serving.operate.running import (
     Options,
     choose_profile,
@@ -26,9 +27,11 @@ from ros2_rfm_serving.operate.running import (
     stop_signals,
 )
 from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION, LogLevel
+from ros2_rfm_serving.security.own import ENCLAVE, enclave_of_environment, member_environment
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.factory import Factory, Robot
+    from ros2_rfm_serving.factory.nodes import NodeSpec
     from ros2_rfm_serving.monitoring.board import Board
     from ros2_rfm_serving.operate.supervisor import Supervisor
     from ros2_rfm_serving.ros.fleet_client import FleetClient
@@ -51,6 +54,9 @@ def robot(
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory; default: the descriptor's")] = "",
     logs: Annotated[Path | None, typer.Option(help="Folder of the logs; default: logs/<time>")] = None,
     log_level: Annotated[LogLevel, typer.Option(help="Of every node")] = LogLevel.INFO,
+    security: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Its certificate and the operator's, as of `rfm security add`")
+    ] = None,
     foreman: Annotated[bool, typer.Option(help="Give it its task over and over; off: send goals yourself")] = True,
 ) -> None:
     """Adds a robot to a running factory: asks for admission, starts its nodes; Ctrl-C stops them and releases it.
@@ -63,9 +69,10 @@ def robot(
     Exit code: 0; 1 when a process kept failing; 2 when the robot cannot join.
     """
     from ros2_rfm_serving.factory import load_factory
+    from ros2_rfm_serving.factory.newcomer import newcomer as joining
 
     factory = load_factory(file)
-    newcomer = _newcomer(factory, name, task)
+    newcomer = joining(factory, name, task)
     options = Options(
         host=host,
         seconds=seconds,
@@ -74,24 +81,11 @@ def robot(
         logs=logs or new_logs(),
         log_level=log_level.value,
         work={} if foreman else None,
+        security=security,
     )
     if failed := _run(factory, newcomer, options):
         console.print(f"gave up on: {', '.join(failed)}", style="red", markup=False)
         raise typer.Exit(1)
-
-
-def _newcomer(factory: Factory, name: str, task: str) -> Robot:
-    """Raises: `ConfigurationError`."""
-    from ros2_rfm_serving.factory import Robot
-    from ros2_rfm_serving.factory.yaml_source import did_you_mean
-
-    if task not in factory.tasks:
-        raise ConfigurationError(f"no task is named {task!r}", file=factory.file, fix=did_you_mean(task, factory.tasks))
-    if not re.fullmatch(r"[A-Za-z]\w{0,99}", name, re.ASCII):
-        raise ConfigurationError(f"--name {name!r} cannot name a robot", fix="letters, digits and underscores, a letter first")
-    number = re.search(r"[1-9]\d{0,3}$", name)
-    declared = sum(robot.task == task for robot in factory.robots)
-    return Robot(name=name, task=task, index=int(number.group()) - 1 if number else declared)
 
 
 def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
@@ -109,6 +103,7 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
     nodes = robot_nodes(factory, newcomer, share() / "config", fleet_namespace=options.namespace, work=options.work)
     for warning in check_nodes(nodes, factory.file):
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
+    nodes = _secured(nodes, factory, newcomer, options.security)
     choose_profile(nodes, factory.discovery.partition, options.logs)
     board, stop = Board([newcomer.name], factory.servers), threading.Event()
     with stop_signals(stop), observing(board, options.namespace) as observer:
@@ -124,6 +119,22 @@ def _run(factory: Factory, newcomer: Robot, options: Options) -> list[str]:
             if any(process.last_exit == EXIT_CONFIGURATION for process in supervisor.gave_up):
                 stay.released = False  # perhaps another one of its name is at work; else its lease ends by itself
     return [process.node.name for process in supervisor.gave_up]
+
+
+def _secured(nodes: list[NodeSpec], factory: Factory, newcomer: Robot, folder: Path | None) -> list[NodeSpec]:
+    """This process asks as the operator from here on; the robot and its world have their own certificates.
+
+    Raises: `ConfigurationError`, also where the robot would have this process' certificate.
+    """
+    add = f"rfm security add {factory.file} {folder or 'DIR'} {newcomer.name} --task {newcomer.task}"
+    if folder is None:
+        if (enclave := enclave_of_environment()) is not None:
+            fix = f"give --security DIR (and, for a robot that is new: {add}) in place of {ENCLAVE}"
+            raise ConfigurationError(f"{newcomer.name} would ask with the certificate in {enclave}", key=ENCLAVE, fix=fix)
+        return nodes
+    made = secured_newcomer(nodes, folder, add)
+    os.environ.update(member_environment(folder, OPERATOR))
+    return made
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ros2_rfm_serving.monitoring.plain import counted
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.inputs import FactoryFile, console
 
@@ -67,12 +68,42 @@ def init(
     )
     clients = [*(robot.name for robot in factory.robots), *(client or ())]
     record = start(Folder(folder), empty, members, clients, utc_now(), days)
+    made = f"{counted(len(record.members), 'member')}, {counted(len(record.clients), 'token')}"
     console.print(
-        f"{folder}: {len(record.members)} members, {len(record.clients)} tokens; copy enclaves/<member> to its machine, and keep"
-        " private/ here",
+        f"{folder}: {made}; copy enclaves/<member> to its machine, and keep private/ here",
         markup=False,
         soft_wrap=True,
     )
+
+
+@app.command()
+def add(
+    file: FactoryFile,
+    folder: Where,
+    robot: Annotated[str, typer.Argument(metavar="ROBOT", help="Name of the new robot", show_default=False)],
+    task: Annotated[str, typer.Option(help="A task of the descriptor")],
+    days: Days = 365.0,
+) -> None:
+    """Issues to a robot that was not in the descriptor at `init`, and to its world: certificate, key, permissions and token. The
+    router's rules, tokens/door and everybody's DDS permissions name it, too; `rfm robot --security` starts it.
+
+    Example:  rfm security add my_factory.yaml security push_2 --task push
+
+    Exit code: 0, or 2 when its name is somebody's, or was, or cannot name a robot.
+    """
+    now, opened = _opened(folder)
+    from ros2_rfm_serving.factory import load_factory
+    from ros2_rfm_serving.factory.newcomer import newcomer
+    from ros2_rfm_serving.ros.node.runtime import share
+    from ros2_rfm_serving.security.issuing import add as issue_to
+    from ros2_rfm_serving.security.members import members_of_robot
+
+    factory = load_factory(file)
+    members = members_of_robot(factory, newcomer(factory, robot, task), share() / "config")
+    issue_to(opened, members, now, days)
+    told = f"{folder}: {', '.join(members)} added; copy their enclaves to the robot's machine, tokens/door to websocket doors"
+    told += "; start the Zenoh router again with zenoh/router.json5; over DDS Security copy everybody's permissions.p7s, too"
+    console.print(told, markup=False, soft_wrap=True)
 
 
 @app.command()

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.progress import Progress
-from rich.text import Text
 
-from ros2_rfm_serving.cli.simulate_guests import (
-    USUAL,
-    Times,
-    check_unused,
-    lived,
-    number,
-    show_day,
-    show_visited,
-    turnover_of,
-    visited,
-)
+from ros2_rfm_serving.cli.simulate_guests import USUAL, live, number, turnover_of, visit
+from ros2_rfm_serving.cli.simulate_plan import Asked, Times, run
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.monitoring.plain import PlainTable
 from ros2_rfm_serving.operate.inputs import (
-    WAIT_S,
     Arrivals,
     Budget,
     CatalogueFile,
@@ -38,14 +22,11 @@ from ros2_rfm_serving.operate.inputs import (
     RateControl,
     Robots,
     Servers,
-    console,
     load_inputs,
-    print_json,
-    solve,
 )
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.simulation import ComponentReport, Conditions, Crash, Network, Report
+    from ros2_rfm_serving.simulation import Conditions, Crash, Network
 
 Seconds = Annotated[float, typer.Option(min=0.1, help="Virtual time to measure, after the warm-up")]
 CrashSpecs = Annotated[
@@ -67,9 +48,17 @@ GuestSpec = Annotated[
         help="Robots that come and go, and the scheduler; `silent`: say no goodbye",
     ),
 ]
+ONE_PLAN = {"rate_control": "--rate-control", "arrivals": "--arrivals"}
+AT_WORK = {"crash": "--crash", "network": "--network", "seconds": "--seconds", "warm_up": "--warm-up"}
+UNUSED = {
+    "hours": ({**AT_WORK, **ONE_PLAN}, "is of robots and servers at work, and --hours is the scheduler alone"),
+    "guests": (ONE_PLAN, "is of one plan, and with --guests the scheduler makes many"),
+}
+"""Option -> parameters that mean nothing beside it, and why."""
 
 
 def simulate(
+    context: typer.Context,
     file: FactoryFile,
     policy: Policy = "best",
     robots: Robots = None,
@@ -100,73 +89,31 @@ def simulate(
 
                rfm simulate config/rosa/p4.yaml --robots 40 --hours 24 --guests per_hour=12,stay_min=45,silent=0.1
     """
-    from ros2_rfm_serving.scheduler import to_schedule
-    from ros2_rfm_serving.simulation import simulate as run
-
-    conditions = conditions_of(crash or [], network)
+    check_used(context)
     inputs = load_inputs(file, profiles, catalogue, robots=robots, servers=servers)
+    asked = Asked(inputs=inputs, seed=seed, policy=policy, work=budget, json=json)
     if hours is not None:
-        with ProgressBar(3600.0 * hours) as progress:
-            show_day(lived(inputs, turnover_of(guests or USUAL), hours, seed, policy, budget, progress.told), json=json)
+        live(asked, hours, turnover_of(guests or USUAL))
         return
+    times, conditions = Times(seconds=seconds, warm_up_s=warm_up), conditions_of(crash or [], network)
     if guests is not None:
-        check_unused({"--rate-control": rate_control, "--arrivals": arrivals})
-        turnover = turnover_of(guests)
-        with ProgressBar(warm_up + seconds) as progress:
-            times = Times(seconds=seconds, warm_up_s=warm_up, seed=seed)
-            watched = visited(inputs, turnover, times, conditions, policy, budget, progress.told)
-        show_visited(watched, tables, json=json)
-        return
-    solution = solve(inputs, policy, rate_control, budget, arrivals=arrivals)
-    if not solution.servers:
-        for problem in solution.problems:
-            Console(stderr=True).print(f"problem: {problem}", style="red", highlight=False, markup=False)
-        raise typer.Exit(1)
-    schedule = to_schedule(solution, inputs.factory.robots, epoch=1)
-    started_s = time.monotonic()
-    with ProgressBar(warm_up + seconds) as progress:
-        report = run(
-            schedule,
-            inputs.factory,
-            inputs.catalogue,
-            inputs.profile,
-            seconds=seconds,
-            seed=seed,
-            warm_up_s=warm_up,
-            conditions=conditions,
-            progress=progress.told,
-        )
-    if json:
-        print_json(report.to_json())
+        visit(asked, times, conditions, turnover_of(guests))
     else:
-        console.print(tables(report, solution.expected))
-        took_s, ran_s = time.monotonic() - started_s, warm_up + seconds
-        console.print(f"{ran_s:g} s of the factory took {took_s:.1f} s: {ran_s / took_s:.0f} times faster than real time")
-
-
-class ProgressBar:
-    """A bar on stderr, once one has waited for a while."""
-
-    def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._bar = Progress(console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task("simulating", total=total_s)
-        self._clock, self._since_s, self._shown = clock, clock(), False
-
-    def __enter__(self) -> ProgressBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            self._bar.stop()
-
-    def told(self, virtual_s: float) -> None:
-        if not self._shown and self._clock() - self._since_s > WAIT_S and self._bar.console.is_terminal:
-            self._bar.start()
-            self._shown = True
-        self._bar.update(self._task, completed=virtual_s)
+        run(asked, times, conditions, rate_control, arrivals)
 
 
 # --- what is asked ---------------------------------------------------------------------------------------------------------
+
+
+def check_used(context: typer.Context) -> None:
+    """Raises: `ConfigurationError` for an option that was given and means nothing beside another."""
+    for option, (parameters, problem) in UNUSED.items():
+        if context.params[option] is None:
+            continue
+        for parameter, written in parameters.items():
+            source = context.get_parameter_source(parameter)
+            if source is not None and source.name == "COMMANDLINE":
+                raise ConfigurationError(problem, key=written, fix=f"leave it out, or --{option}")
 
 
 def conditions_of(crashes: list[str], network: str | None) -> Conditions:
@@ -206,36 +153,3 @@ def _network(text: str) -> Network:
         loss=values.get("loss", 0.0),
         trace=trace,
     )
-
-
-# --- what is shown ---------------------------------------------------------------------------------------------------------
-
-
-def tables(report: Report, predicted_hz: float) -> RenderableType:
-    tasks = PlainTable("task", "robots", "served", "goodput /s", "raw /s", title="tasks")
-    for name, task in report.tasks.items():
-        tasks.add_row(name, str(task.num_robots), str(task.served), f"{task.goodput:.2f}", f"{task.raw:.2f}")
-    columns = ("task", "component", "answered", "within SLO", "mean ms", "p50 ms", "p99 ms")
-    components = PlainTable(*columns, title="latency at the robot")
-    for name, of_task in report.task_components.items():
-        for component, figures in of_task.items():
-            components.add_row(name, component, *_figures(figures))
-    servers = PlainTable("server", "model", "busy", "requests/s", "mean ms", "p99 ms", title="servers")
-    for s in report.servers:
-        servers.add_row(s.server, s.model, f"{s.utilisation:.0%}", f"{s.rate_hz:.1f}", _ms(s.mean_s), _ms(s.p99_s))
-    counters = report.counters
-    faults = f"{counters.timeouts} timeouts, {counters.failovers} failovers, {counters.lost} lost, {counters.refused} refused"
-    summary = Text(
-        f"goodput {report.goodput:.2f} actions/s of {report.raw:.2f} raw, {predicted_hz:.2f} predicted (weighted); "
-        f"{report.seconds:g} s, policy {report.policy}; {faults}"
-    )
-    return Group(tasks, components, servers, summary)
-
-
-def _figures(component: ComponentReport) -> list[str]:
-    attainment = f"{component.slo_attainment:.2%}" if math.isfinite(component.slo_attainment) else "-"
-    return [str(component.count), attainment, _ms(component.mean_s), _ms(component.p50_s), _ms(component.p99_s)]
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.0f}" if math.isfinite(seconds) else "-"

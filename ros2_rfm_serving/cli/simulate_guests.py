@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
+from ros2_rfm_serving.cli.simulate_plan import Asked, ProgressBar, Times, tables
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.plain import PlainTable
 from ros2_rfm_serving.operate.inputs import console, print_json
 
 if TYPE_CHECKING:
-    from ros2_rfm_serving.operate.inputs import Inputs
-    from ros2_rfm_serving.simulation import Conditions, DayReport, GuestFigures, Report, Turnover, Visits, Watched
+    from ros2_rfm_serving.simulation import Conditions, DayReport, GuestFigures, Turnover, Visits, Watched
 
 USUAL = "per_hour=6,stay_min=60"
-Told = Callable[[float], None]
-"""The virtual time."""
-
-
-class Times(NamedTuple):
-    seconds: float
-    warm_up_s: float
-    seed: int
 
 
 # --- what is asked ---------------------------------------------------------------------------------------------------------
@@ -52,61 +44,46 @@ def number(text: str) -> float:
         return math.nan
 
 
-def check_unused(given: Mapping[str, object]) -> None:
-    """Raises: `ConfigurationError` for an option that only one plan has."""
-    for option, value in given.items():
-        if value is not None:
-            problem = "is of one plan, and with --guests the scheduler makes many"
-            raise ConfigurationError(problem, key=option, fix="leave it out, or --guests")
-
-
 # --- what is done ----------------------------------------------------------------------------------------------------------
 
 
-def lived(
-    inputs: Inputs, turnover: Turnover, hours: float, seed: int, policy: str, budget: float | None, progress: Told
-) -> DayReport:
+def live(asked: Asked, hours: float, turnover: Turnover) -> None:
     """The scheduler alone."""
     from ros2_rfm_serving.simulation import live_through
 
-    return live_through(
-        inputs.factory,
-        inputs.profile,
-        inputs.catalogue,
-        turnover,
-        hours=hours,
-        seed=seed,
-        policy=policy,
-        work=budget,
-        progress=progress,
-    )
+    inputs = asked.inputs
+    given = (inputs.factory, inputs.profile, inputs.catalogue, turnover)
+    with ProgressBar(3600.0 * hours) as progress:
+        report = live_through(*given, hours=hours, seed=asked.seed, policy=asked.policy, work=asked.work, progress=progress.told)
+    _show_day(report, json=asked.json)
 
 
-def visited(
-    inputs: Inputs, turnover: Turnover, times: Times, conditions: Conditions, policy: str, budget: float | None, progress: Told
-) -> Watched:
+def visit(asked: Asked, times: Times, conditions: Conditions, turnover: Turnover) -> None:
     """Robots, servers and the scheduler."""
     from ros2_rfm_serving.simulation import simulate_watched
 
-    return simulate_watched(
-        inputs.factory,
-        inputs.catalogue,
-        inputs.profile,
-        seconds=times.seconds,
-        seed=times.seed,
-        warm_up_s=times.warm_up_s,
-        conditions=conditions,
-        policy=policy,
-        work=budget,
-        turnover=turnover,
-        progress=progress,
-    )
+    inputs = asked.inputs
+    with ProgressBar(times.all_s) as progress:
+        watched = simulate_watched(
+            inputs.factory,
+            inputs.catalogue,
+            inputs.profile,
+            seconds=times.seconds,
+            warm_up_s=times.warm_up_s,
+            seed=asked.seed,
+            policy=asked.policy,
+            work=asked.work,
+            conditions=conditions,
+            turnover=turnover,
+            progress=progress.told,
+        )
+    _show_visited(watched, json=asked.json)
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------------
 
 
-def show_day(report: DayReport, *, json: bool) -> None:
+def _show_day(report: DayReport, *, json: bool) -> None:
     if json:
         print_json(report.to_json())
         return
@@ -132,8 +109,7 @@ def _became(guests: GuestFigures) -> Iterator[tuple[str, str]]:
     yield "waited for an answer", f"{guests.longest_wait_s:.1f} s at the most"
 
 
-def show_visited(watched: Watched, tables: Callable[[Report, float], RenderableType], *, json: bool) -> None:
-    """tables: of any simulation."""
+def _show_visited(watched: Watched, *, json: bool) -> None:
     if json:
         print_json(watched.report.to_json())
         return

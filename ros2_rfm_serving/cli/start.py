@@ -6,6 +6,8 @@ import sys
 
 INTERRUPTED = 130
 """As a shell has it: 128 + SIGINT."""
+VIRTUAL = (["simulate"], ["bench", "simulation"])
+"""Verbs that are virtual time and nothing else: what was compiled (`rfm compile`) has to be found before it is imported."""
 
 
 def main() -> None:
@@ -19,6 +21,10 @@ def _main() -> None:
     if sys.argv[1:2] == ["doctor"]:
         _doctor()
         return
+    if any(sys.argv[1 : 1 + len(verb)] == verb for verb in VIRTUAL):
+        from ros2_rfm_serving import compiled
+
+        compiled.use()
     try:
         from ros2_rfm_serving.cli.main import main as rfm
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""`rfm train`: what Meta-World's scripted experts show, then the embedded models, as bundles."""
+"""`rfm train`: what scripted experts show, then the embedded models, as bundles."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ def train(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 2,
     dataset: Annotated[Path | None, typer.Option(help="Policy: goes on from --start with what `rfm export` wrote here")] = None,
     start: Annotated[Path | None, typer.Option(help="With --dataset: the policy to go on from; default: the shipped one")] = None,
+    simulator: Annotated[
+        str, typer.Option(help="Policy: of another world, as a descriptor's `simulator` names it (docs/worlds.md)")
+    ] = "",
+    task: Annotated[str, typer.Option(help="With --simulator: the task, which also names the bundle: <task>_flow")] = "",
     compiled: Annotated[bool, typer.Option("--compile", help="Compile the policy: a third faster, needs a C++ compiler")] = False,
 ) -> None:
     """Trains the embedded models on a CPU.
@@ -52,6 +56,13 @@ def train(
         if what != "policy":
             raise typer.BadParameter(f"a data set of robots trains a policy: rfm train policy, not {what}")
         policies.recorded(out, dataset, start, steps, seed)
+        return
+    if simulator:
+        if what != "policy" or not task:
+            raise typer.BadParameter("of another world a policy is trained, of one task: rfm train policy --simulator X --task Y")
+        policies.simulated(
+            Workshop(out, seed, threads, episodes, staged_episodes, stage_episodes), simulator, task, steps, compiled=compiled
+        )
         return
     lessons: Mapping[str, Callable[[Workshop], None]] = {
         "planner": partial(judges.planner, steps=3 * small_steps),

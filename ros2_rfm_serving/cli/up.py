@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ros2_rfm_serving.operate.run import run_factory
+from ros2_rfm_serving.operate.run import Outcome, run_factory
 from ros2_rfm_serving.operate.running import (
     Options,
     console,
@@ -17,43 +17,65 @@ from ros2_rfm_serving.operate.running import (
 )
 from ros2_rfm_serving.ros.node.process import LogLevel, ignore_signals
 
+FactoryArgument = Annotated[Path | None, typer.Argument(metavar="[FACTORY.yaml]", help="Default: the quickstart")]
+Host = Annotated[
+    str, typer.Option(help="Start what runs on this host of the descriptor (docs/hosts.md); default: all, on this machine")
+]
+Cluster = Annotated[str, typer.Option(metavar="[ray]", help="Keep scheduler and servers on a Ray cluster (docs/ray.md)")]
+RayAddress = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Of the cluster, as `ray start` names it; default: RAY_ADDRESS, or a local one")
+]
+Seconds = Annotated[float, typer.Option(min=0, help="End by itself after this time; 0: run until Ctrl-C")]
+Episodes = Annotated[int, typer.Option(min=0, help="End when every robot did this many tasks; 0: no such end")]
+Domain = Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")]
+Namespace = Annotated[str, typer.Option(help="Namespace of the whole factory; default: the descriptor's")]
+Profiles = Annotated[Path | None, typer.Option(help="Folder of profiles and models.yaml; default: shipped")]
+Logs = Annotated[Path | None, typer.Option(help="Folder of the logs; default: logs/<time>")]
+Level = Annotated[LogLevel, typer.Option(help="Of every node")]
+Foreman = Annotated[bool, typer.Option(help="Give every robot its task over and over; off: send goals yourself")]
+EndOnScore = Annotated[
+    bool, typer.Option(help="End a task when the simulator scores it, whatever the monitor says (to evaluate a policy)")
+]
+Metrics = Annotated[int, typer.Option(min=-1, max=65535, help="Port for Prometheus, as of `rfm metrics`; -1: none, 0: any")]
+MetricsAddress = Annotated[str, typer.Option(help="To listen on")]
+Dashboard = Annotated[
+    str, typer.Option(metavar="[ADDRESS:]PORT", help="Of the web page, as of `rfm dashboard`; 0: any port; empty: none")
+]
+TokenFile = Annotated[Path | None, typer.Option(help="Who may act through the page, as of `rfm dashboard`")]
+Security = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Certificates, as of `rfm security init`; page and metrics have TLS then")
+]
+Markers = Annotated[bool, typer.Option(help="Offer markers for rviz, <robot>/rfm/markers")]
+Record = Annotated[bool, typer.Option("--record", help="Record it all, as `rfm record` does")]
+RecordTo = Annotated[Path | None, typer.Option(help="Folder of the recording; default: recordings/<time>")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the summary's figures there")]
+SvgFile = Annotated[Path | None, typer.Option("--svg", help="Write a picture of the last view there")]
+
 
 def up(
-    file: Annotated[Path | None, typer.Argument(metavar="[FACTORY.yaml]", help="Default: the quickstart")] = None,
-    host: Annotated[
-        str, typer.Option(help="Start what runs on this host of the descriptor (docs/hosts.md); default: all, on this machine")
-    ] = "",
-    on: Annotated[str, typer.Option(metavar="[ray]", help="Keep scheduler and servers on a Ray cluster (docs/ray.md)")] = "",
-    ray_address: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Of the cluster, as `ray start` names it; default: RAY_ADDRESS, or a local one")
-    ] = "",
-    seconds: Annotated[float, typer.Option(min=0, help="End by itself after this time; 0: run until Ctrl-C")] = 0.0,
-    episodes: Annotated[int, typer.Option(min=0, help="End when every robot did this many tasks; 0: no such end")] = 0,
-    domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
-    namespace: Annotated[str, typer.Option(help="Namespace of the whole factory; default: the descriptor's")] = "",
-    profiles: Annotated[Path | None, typer.Option(help="Folder of profiles and models.yaml; default: shipped")] = None,
-    logs: Annotated[Path | None, typer.Option(help="Folder of the logs; default: logs/<time>")] = None,
-    log_level: Annotated[LogLevel, typer.Option(help="Of every node")] = LogLevel.INFO,
-    foreman: Annotated[bool, typer.Option(help="Give every robot its task over and over; off: send goals yourself")] = True,
-    end_on_score: Annotated[
-        bool, typer.Option(help="End a task when the simulator scores it, whatever the monitor says (to evaluate a policy)")
-    ] = False,
-    metrics: Annotated[
-        int, typer.Option(min=-1, max=65535, help="Port for Prometheus, as of `rfm metrics`; -1: none, 0: any")
-    ] = -1,
-    metrics_address: Annotated[str, typer.Option(help="To listen on")] = "127.0.0.1",
-    dashboard: Annotated[
-        str, typer.Option(metavar="[ADDRESS:]PORT", help="Of the web page, as of `rfm dashboard`; 0: any port; empty: none")
-    ] = "",
-    token_file: Annotated[Path | None, typer.Option(help="Who may act through the page, as of `rfm dashboard`")] = None,
-    security: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Certificates, as of `rfm security init`; page and metrics have TLS then")
-    ] = None,
-    markers: Annotated[bool, typer.Option(help="Offer markers for rviz, <robot>/rfm/markers")] = False,
-    record: Annotated[bool, typer.Option("--record", help="Record it all, as `rfm record` does")] = False,
-    record_to: Annotated[Path | None, typer.Option(help="Folder of the recording; default: recordings/<time>")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary's figures there")] = None,
-    svg_file: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the last view there")] = None,
+    file: FactoryArgument = None,
+    host: Host = "",
+    on: Cluster = "",
+    ray_address: RayAddress = "",
+    seconds: Seconds = 0.0,
+    episodes: Episodes = 0,
+    domain: Domain = -1,
+    namespace: Namespace = "",
+    profiles: Profiles = None,
+    logs: Logs = None,
+    log_level: Level = LogLevel.INFO,
+    foreman: Foreman = True,
+    end_on_score: EndOnScore = False,
+    metrics: Metrics = -1,
+    metrics_address: MetricsAddress = "127.0.0.1",
+    dashboard: Dashboard = "",
+    token_file: TokenFile = None,
+    security: Security = None,
+    markers: Markers = False,
+    record: Record = False,
+    record_to: RecordTo = None,
+    json_file: JsonFile = None,
+    svg_file: SvgFile = None,
 ) -> None:
     """Starts a factory on this machine, this machine's part of one, or one on a Ray cluster; Ctrl-C stops all of it.
 
@@ -86,8 +108,12 @@ def up(
         token_file=token_file,
         security=security,
     )
-    outcome = run_factory(factory, options)
-    ignore_signals()  # all that is left is to say how it went
+    _end(run_factory(factory, options), json_file)
+
+
+def _end(outcome: Outcome, json_file: Path | None) -> None:
+    """Says how it went. Raises: `typer.Exit`."""
+    ignore_signals()  # all that is left
     if json_file:
         from ros2_rfm_serving.monitoring.summary import as_json
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sized
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.monitoring.plain import plain
+from ros2_rfm_serving.monitoring.plain import counted, plain
 from ros2_rfm_serving.operate.running import console, prepare_environment, stop_signals
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def _as_json(look: Look, found: list[Finding]) -> dict[str, object]:
 
 
 def _lines(look: Look, found: list[Finding]) -> list[str]:
-    seen = f"{_count(look.robots, 'robot')} and {_count(look.servers, 'server')}, seen for {look.seconds:.1f} s"
+    seen = f"{counted(len(look.robots), 'robot')} and {counted(len(look.servers), 'server')}, seen for {look.seconds:.1f} s"
     if not found:
         return [f"nothing is wrong: {seen}"]
     lines: list[str] = []
@@ -96,7 +95,3 @@ def _lines(look: Look, found: list[Finding]) -> list[str]:
         if more := [one.about for one in told[MOST_ALIKE:]]:
             lines.append(f"   and {len(more)} more: {', '.join(more)}")
     return [*lines, f"{seen}; {RUNBOOK} has more on each"]
-
-
-def _count(named: Sized, noun: str) -> str:
-    return f"{len(named)} {noun}{'' if len(named) == 1 else 's'}"

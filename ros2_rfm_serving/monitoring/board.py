@@ -55,9 +55,12 @@ class _Row:
     seen_s: float = -math.inf
     """When it last spoke."""
 
+    def is_silent(self, now_s: float) -> bool:
+        return now_s - self.seen_s > STALE_AFTER_S
+
     def is_stale(self, now_s: float) -> bool:
         """Its figures say nothing about now."""
-        return now_s - self.seen_s > STALE_AFTER_S
+        return self.is_silent(now_s)
 
 
 @dataclass
@@ -129,7 +132,7 @@ class ServerRow(_Row):
     """When it last had answered something, or nothing waited."""
 
     def is_stale(self, now_s: float) -> bool:
-        return self.lost or super().is_stale(now_s)
+        return self.lost or self.is_silent(now_s)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ros2_rfm_serving.monitoring.board import Board, Score, wilson_interval
-from ros2_rfm_serving.monitoring.plain import PlainTable, plain
+from ros2_rfm_serving.monitoring.board import Board, RobotRow, Score, wilson_interval
+from ros2_rfm_serving.monitoring.plain import FittingTable, PlainTable, plain
 
 
 def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -math.inf) -> list[Any]:
@@ -19,8 +19,10 @@ def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -mat
         wins = [s.steps for s in scores if s.success]
         steps = f"{sum(wins) / len(wins):.0f}" if wins else "-"
         tasks.add_row(task, str(len(scores)), f"{len(wins) / len(scores):.0%}", f"{low:.0%} - {high:.0%}", steps)
-    robots = PlainTable(
-        "robot", "episodes", "success", "held periods", "refused", "real-time factor", "late periods", "commands overwritten"
+    robots = FittingTable(
+        *("robot", "episodes", "success", "held periods", "refused", "real time", "late periods", "overwritten"),
+        wraps="refused",
+        dispensable=("overwritten", "late periods", "real time"),
     )
     for name, row in board.robots.items():
         scores = board.episodes(name)
@@ -30,7 +32,7 @@ def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -mat
             str(sum(s.success for s in scores)),
             str(row.held_ticks),
             _counters(row.refused),
-            f"{row.real_time_factor:.3f} (declared {row.declared_time_scale:.3f})",
+            _real_time(row),
             str(row.late_ticks),
             str(row.overwritten_commands),
         )
@@ -42,17 +44,26 @@ def render(board: Board, duration_s: float, logs: Path, *, ended_s: float = -mat
     servers = PlainTable("server", "model", "replies", "superseded", "refused", "p99")
     for name, server in board.servers.items():
         model = server.model + " (EMULATED)" * server.emulated + " (standby)" * server.standby
-        unknown = "stale" if server.served and server.is_stale(ended_s) else "-" if math.isnan(server.latency_p99_s) else ""
+        unknown = "stale" if server.served and server.is_silent(ended_s) else "-" if math.isnan(server.latency_p99_s) else ""
         p99 = unknown or f"{server.latency_p99_s * 1e3:.0f} ms"
         servers.add_row(name, model, str(server.served), str(server.superseded), _counters(server.refused), p99)
     total = [s for scores in board.by_task().values() for s in scores]
     line = f"{len(total)} episodes, {sum(s.success for s in total)} successes in {duration_s:.0f} s; logs in {logs}"
     failovers = [
-        f"{name}: {f.lost} was lost; streams from {f.server} after {f.seconds:.1f} s\n"
+        f"{name}: {f.lost} was lost; streams from {f.server}{_after(f.seconds)}\n"
         for name, row in board.robots.items()
         for f in row.failovers
     ]
     return [tasks, robots, components, servers, *map(plain, (*failovers, line))]
+
+
+def _real_time(row: RobotRow) -> str:
+    return f"{row.real_time_factor:.3f} of {row.declared_time_scale:.3f}" if row.real_time_factor > 0 else "-"
+
+
+def _after(seconds: float) -> str:
+    """Empty: the lost one was never heard from here, as on a host whose robots are on Zenoh."""
+    return f" after {seconds:.1f} s" if math.isfinite(seconds) else ""
 
 
 def as_json(board: Board) -> str:

@@ -17,6 +17,7 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Catalogue, Factory, load_factory
 from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.shipped import shipped
+from ros2_rfm_serving.types import SYSTEM1
 
 if TYPE_CHECKING:
     from ros2_rfm_serving.scheduler import Solution
@@ -76,6 +77,16 @@ def load_inputs(
         raise ConfigurationError(problem, file=factory.file, key="standby.num_servers", fix="ask for more servers")
     folder = profiles or shipped("config", "profiles")
     return Inputs(factory=factory, profile=load_profiles(folder), catalogue=Catalogue.load(catalogue or _beside(folder)))
+
+
+def with_system1(factory: Factory, model: str = "", gpu_type: str = "") -> Factory:
+    """System 1 of every task on this model, all servers of this type; empty: as declared."""
+    tasks = {}
+    for name, task in factory.tasks.items():
+        changed = {SYSTEM1: task.components[SYSTEM1].model_copy(update={"model": model})} if model else {}
+        tasks[name] = task.model_copy(update={"components": {**task.components, **changed}})
+    groups = tuple(group.model_copy(update={"gpu_type": gpu_type or group.gpu_type}) for group in factory.server_cluster)
+    return factory.model_copy(update={"tasks": tasks, "server_cluster": groups})
 
 
 def _beside(folder: Path) -> Path:

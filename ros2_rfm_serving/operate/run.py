@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from ros2_rfm_serving.errors import ConfigurationError
-from ros2_rfm_serving.monitoring.plain import plain
+from ros2_rfm_serving.monitoring.plain import counted, plain
+from ros2_rfm_serving.operate.enclaves import secured
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.page import dashboard_page, read_door
 from ros2_rfm_serving.operate.running import (
@@ -57,6 +58,7 @@ class Outcome:
 
 def run_factory(factory: Factory, options: Options, *, until: Callable[[], bool] = lambda: False) -> Outcome:
     """Runs a factory to its end (time, episodes, `until` or Ctrl-C) and returns what was seen."""
+    factory = factory if options.host else factory.on_one_machine()
     with _supervisor_of(factory, options) as make:
         return _run(factory, options, make, until)
 
@@ -91,7 +93,8 @@ def _run(factory: Factory, options: Options, make: Make, until: Callable[[], boo
     board = Board([robot.name for robot in factory.robots], factory.servers)
     stop = threading.Event()
     here = f"{options.host}: {', '.join(node.name for node in nodes)}; " if options.host else ""
-    console.print(plain(f"{factory.file}: {len(board.robots)} robots, {len(board.servers)} servers; {here}logs in {options.logs}"))
+    shown = f"{counted(len(board.robots), 'robot')}, {counted(len(board.servers), 'server')}"
+    console.print(plain(f"{factory.file}: {shown}; {here}logs in {options.logs}"))
     started_s = time.monotonic()
     with stop_signals(stop):  # to the last word: pressed again, Ctrl-C changes nothing
         discover = options.metrics >= 0 or bool(options.dashboard)
@@ -153,20 +156,6 @@ def _checked_nodes(factory: Factory, options: Options) -> list[NodeSpec]:
     return secured(nodes, options.security)
 
 
-def secured(nodes: list[NodeSpec], folder: Path | None) -> list[NodeSpec]:
-    """Each with its certificate. folder: None: nobody has one. Raises: `ConfigurationError` for somebody without."""
-    from ros2_rfm_serving.security.folder import CERTIFICATE, Folder
-    from ros2_rfm_serving.security.own import member_environment
-
-    if folder is None:
-        return nodes
-    for node in nodes:
-        if not (Folder(folder).enclave(node.name) / CERTIFICATE).is_file():
-            fix = "rfm security init, for this descriptor"
-            raise ConfigurationError(f"{node.name} has no certificate there", file=str(folder), key="--security", fix=fix)
-    return [replace(node, environment={**node.environment, **member_environment(folder, node.name)}) for node in nodes]
-
-
 def warn_of_another_machine(factory: Factory, host: str) -> None:
     from ros2_rfm_serving.operate.doctor.host import is_here
 
@@ -196,11 +185,12 @@ def _await_recorder(observer: ObserverNode, supervisor: Supervisor, wanted: bool
 
 
 def _markers(factory: Factory, config: Path, namespace: str) -> NodeSpec:
-    """With the simulated arms' description, if there are any."""
+    """With the description of Meta-World's arms, where there are no others."""
+    from ros2_rfm_serving.factory.descriptor import METAWORLD
     from ros2_rfm_serving.factory.nodes import NodeSpec
 
-    simulated = any(task.world for task in factory.tasks.values())
-    described = {"description_file": str(config / "robots" / "metaworld_arm.urdf")} if simulated else {}
+    simulators = {task.world.simulator for task in factory.tasks.values() if task.world}
+    described = {"description_file": str(config / "robots" / "metaworld_arm.urdf")} if simulators == {METAWORLD} else {}
     fleet = {"fleet_namespace": namespace} if namespace else {}
     return NodeSpec(name="markers", executable="markers_node", namespace="rfm", parameters={**described, **fleet})
 

@@ -203,11 +203,13 @@ def spinning(make: Callable[[], N]) -> Iterator[N]:
 
     from ros2_rfm_serving.ros.node.middleware import use_profile
     from ros2_rfm_serving.ros.node.runtime import executor
+    from ros2_rfm_serving.ros.node.shared_memory import dead_ports_left_alone
 
     use_profile()
     rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
     try:
-        node = make()
+        with dead_ports_left_alone(rclpy.get_default_context().get_domain_id()):
+            node = make()
     except BaseException as error:
         rclpy.try_shutdown()
         if isinstance(error, NameValidationException):

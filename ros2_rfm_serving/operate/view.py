@@ -8,7 +8,7 @@ import time
 from rich.console import Group
 
 from ros2_rfm_serving.monitoring.board import Board, RobotRow, ServerRow
-from ros2_rfm_serving.monitoring.plain import PlainTable, plain
+from ros2_rfm_serving.monitoring.plain import FittingTable, plain
 
 ROBOT_COLUMNS = (
     *("robot", "state", "task", "phase", "verdict"),
@@ -17,20 +17,19 @@ ROBOT_COLUMNS = (
 NO_FIGURE = "-"
 """In place of one that would be older than its period."""
 SERVER_COLUMNS = ("server", "state", "model", "batch", "replies/s", "p50", "p99", "load", "sessions", "refused")
+DISPENSABLE_OF_ROBOTS = ("real time", "chunks/s", "verdict", "phase", "round trip", "staleness", "task")
+DISPENSABLE_OF_SERVERS = ("sessions", "batch", "p50", "refused", "load")
 
 
 def picture(factory: str, board: Board, events: list[str]) -> Group:
     """The live view: robots, servers, what happened."""
     now_s = time.monotonic()
     title = f"{factory}: schedule {board.schedule_epoch}, {board.predicted_actions_hz:.1f} predictions/s planned"
-    robots = PlainTable(title=title, title_justify="left")
-    for column in ROBOT_COLUMNS:
-        robots.add_column(column, no_wrap=column != "state")  # a refusal says in full what differs
+    wraps = "state"  # a refusal says in full what differs
+    robots = FittingTable(*ROBOT_COLUMNS, wraps=wraps, dispensable=DISPENSABLE_OF_ROBOTS, title=title)
     for name, row in board.robots.items():
         robots.add_row(name, *_robot(row, board, name, now_s))
-    servers = PlainTable()
-    for column in SERVER_COLUMNS:
-        servers.add_column(column, no_wrap=column != "state")
+    servers = FittingTable(*SERVER_COLUMNS, wraps=wraps, dispensable=DISPENSABLE_OF_SERVERS)
     for name, server in board.servers.items():
         servers.add_row(name, *_server(server, now_s))
     return Group(robots, servers, *map(plain, events))

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.dds import message_bytes
-from ros2_rfm_serving.factory.nodes import merged_parameters, node_list
+from ros2_rfm_serving.factory.nodes import ZENOH_PORT, merged_parameters, node_list
 from ros2_rfm_serving.shipped import shipped
 
-PORT = 7447
 LOOPBACK = "127.0.0.1"
 ROOM = 2
 """Observations may be so many times as large as the largest that is declared: prefixes and words come with the images."""
@@ -24,7 +23,7 @@ LEAST_BYTES = 1_000_000
 class Options:
     address: str = ""
     """Of the factory's router, as robots reach it; empty: the scheduler's host's."""
-    port: int = PORT
+    port: int = ZENOH_PORT
     tls: str = ""
     """Folder with ca.pem, own.pem and own.key on each machine; empty: no TLS."""
     shared_memory: bool = True
@@ -42,8 +41,8 @@ def files(factory: Factory, options: Options) -> dict[str, str]:
     """By name. Raises: `ConfigurationError`."""
     address = options.address or _scheduler_address(factory)
     protocol = "tls" if options.tls else "tcp"
-    away, here = f"{protocol}/{address}:{options.port}", f"tcp/{LOOPBACK}:{PORT}"
-    listening = [away] if (address, options.port) == (LOOPBACK, PORT) and not options.tls else [away, here]
+    away, here = f"{protocol}/{address}:{options.port}", f"tcp/{LOOPBACK}:{ZENOH_PORT}"
+    listening = [away] if (address, options.port) == (LOOPBACK, ZENOH_PORT) and not options.tls else [away, here]
     router = _with(shipped_text("router.json5"), r"size_limit: \d+", f"size_limit: {largest_bytes(factory)}")
     router, session = (_common(text, options) for text in (router, shipped_text("session.json5")))
     client = _with(_with(session, r'mode: "peer"', 'mode: "client"'), r'endpoints: \["tcp/127.0.0.1:0"\]', "endpoints: []")

@@ -15,7 +15,7 @@ from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.monitoring.plain import PlainTable
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.reports.placement import alike, allocation, components_of, gpu_of, limits_of, names
-from ros2_rfm_serving.scheduler.solution import SLO_SLACK, ServerSolution, Solution, Stream, TaskSolution
+from ros2_rfm_serving.scheduler.solution import SLO_SLACK, LinkUse, ServerSolution, Solution, Stream, TaskSolution
 
 NONE = "-"
 SERVER = re.compile(r"server_\w+")
@@ -28,6 +28,7 @@ def plan_report(solution: Solution, factory: Factory, profile: Profile) -> Group
     parts: list[RenderableType] = []
     if solution.servers:
         parts += [_placement(solution, profile), _routes(solution), _tasks(solution, factory)]
+        parts += [_links(solution.links)] if solution.links else []
     parts.append(summary(solution))
     parts += [Text(f"note: {note}", style="yellow") for note in solution.notes]
     parts += problem_lines(solution.problems)
@@ -99,6 +100,19 @@ def _placement(solution: Solution, profile: Profile) -> PlainTable:
             number(1e3 * limits[0].slo_s, ".0f"),
             style="dim" if first.standby else "",
         )
+    return table
+
+
+def _links(links: Sequence[LinkUse]) -> PlainTable:
+    heading = "links: Mbit/s that robots and servers may send at the most; worst: after the loss after which it is most"
+    table = PlainTable(title=heading, title_justify="left")
+    table.add_column("host")
+    for name in ("takes\neach way", "to it", "from it", "worst\nto it", "worst\nfrom it"):
+        table.add_column(name, justify="right")
+    table.add_column("after", overflow="fold")
+    for link in links:
+        worst = (f"{link.worst_in_mbit_s:.1f}", f"{link.worst_out_mbit_s:.1f}", link.worst) if link.worst else (NONE, NONE, NONE)
+        table.add_row(link.host, f"{link.takes_mbit_s:.1f}", f"{link.in_mbit_s:.1f}", f"{link.out_mbit_s:.1f}", *worst)
     return table
 
 

@@ -121,6 +121,9 @@ class ModelContract:
     action_names: tuple[str, ...] = ()
     """Names *and order* of the action columns; empty for text models."""
     cameras: tuple[str, ...] = ()
+    min_image_px: tuple[int, ...] = ()
+    """Width and height at least of what it gets of a JPEG, which may be decoded at a half, a quarter or an eighth; empty: it gets
+    every image whole."""
     state_size: int = 0
     chunk_length: int = 0
     """T; 0 for text models."""

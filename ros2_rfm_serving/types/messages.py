@@ -91,6 +91,20 @@ class InferenceRequest:
     """Solver steps; 0: the model's own number"""
 
 
+@record(frozen=True, slots=True)
+class Phases:
+    """What a batch took inside an engine, on the clock that the engine was given; its rows have it in common."""
+
+    perception_s: float
+    solver_s: float
+    """All solver steps together."""
+    solver_steps: int
+    """How many they were; 0: nothing was measured."""
+
+
+NO_PHASES = Phases(0.0, 0.0, 0)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineReply:
     """One row of an engine's answer: a chunk, a verdict or a plan."""
@@ -110,6 +124,7 @@ class EngineReply:
     text: str = ""
     score: float = float("nan")
     """Probability of `verdict`, or NaN."""
+    phases: Phases = NO_PHASES
     ended_with: int | None = None
     """Sequence number of the observation that the last steps saw, of a pipelined session; None: the request's own."""
 
@@ -125,6 +140,13 @@ class Served:
     """Requests of this session replaced by newer ones since its last reply."""
     server_load: float
     """Share of time that the engine was busy, [0, 1]."""
+    perception_s: float = 0.0
+    """Part of `inference_s`, as is the next; 0: not measured. What is left of it is processing: filling and reading tensors, robot
+    space."""
+    solver_s: float = 0.0
+    solver_steps: int = 0
+    unusual_s: float = 0.0
+    """From arrival to reply: longer than this server's answers to all its robots usually take (`types/phase.py`)."""
 
 
 @record(frozen=True, slots=True)

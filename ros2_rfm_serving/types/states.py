@@ -74,3 +74,5 @@ class TaskOutcome(enum.IntEnum):
     """A program's goal gave way to a person's."""
     INACTIVE = 413
     """It never began: the robot node is not active."""
+    UNPROVEN = 414
+    """It never began: it is not proven that whoever asks may."""

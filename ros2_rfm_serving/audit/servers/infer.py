@@ -20,10 +20,11 @@ from ros2_rfm_serving.audit.servers.replay import ServerReplay
 from ros2_rfm_serving.audit.servers.rows import Rows
 from ros2_rfm_serving.engines.base import Engine
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.server import Work, images
+from ros2_rfm_serving.server import Work
+from ros2_rfm_serving.server.intake import readying
 from ros2_rfm_serving.server.running import Running
 from ros2_rfm_serving.server.stepping import StepRunning, running_of
-from ros2_rfm_serving.types import EncodedImage, EngineReply, Image, InferenceRequest, ObservationRequest, RequestId
+from ros2_rfm_serving.types import EngineReply, InferenceRequest, ObservationRequest, RequestId
 
 MOST_TOLD = 8
 ALONE_LIMIT = 1e-5
@@ -189,11 +190,12 @@ class Inference:
         given, observation = self._given.pop(request.id, None), self._observations.take(request.id)
         if given is None or observation is None or not _is(observation, given) or self._running is None:
             return None
-        encoded = self._running.engine.takes_encoded
+        engine = self._running.engine
+        ready = readying(engine.contract, engine.takes_encoded, engine.fit_image)
         return replace(
             request,
             state=observation.state,
-            images={image.camera: _ready(image, encoded=encoded) for image in observation.images},
+            images={image.camera: ready(image) for image in observation.images},
             prefix_model=observation.prefix_model,
             prefix_robot=observation.prefix_robot,
         )
@@ -270,7 +272,3 @@ def _is(observation: ObservationRequest, given: Mapping[str, Any]) -> bool:
     return inputs_of(observation) == given["inputs"] and pictures == {
         camera: image["sha256"] for camera, image in given["images"].items()
     }
-
-
-def _ready(image: EncodedImage, *, encoded: bool) -> Image | EncodedImage:
-    return images.check(image) if encoded else images.decode(image)

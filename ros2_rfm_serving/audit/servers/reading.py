@@ -21,6 +21,7 @@ from ros2_rfm_serving.types import (
     Guidance,
     Horizon,
     ObservationRequest,
+    Phases,
     RequestId,
 )
 
@@ -84,13 +85,14 @@ def _reply(record: Mapping[str, Any], brain: ServerBrain, works: Works) -> Call:
     if record["outcome"] != "answered":
         answer = None if record["outcome"] == "failed" else EngineReply()
         return "reply", (work, row, answer, Outlook(0, EngineReply().confidence))
+    phases = Phases(*(record.get(name, 0) for name in Phases.__slots__))
     if "chunk" not in record:
-        answer = EngineReply(verdict=record["verdict"], text=record["text"], score=codec.value(record["score"]))
+        answer = EngineReply(phases=phases, verdict=record["verdict"], text=record["text"], score=codec.value(record["score"]))
         return "reply", (work, row, answer, Outlook(0, answer.confidence))
     rows = np.empty((record["chunk_rows"], 0), np.float32)
     confidence = codec.value(record["confidence"])
     outlook = Outlook(_execution_horizon(record, work.batch[row].request.horizon, confidence), confidence)
-    answer = EngineReply(chunk_model=rows, chunk_robot=rows, ended_with=record.get("ended_with"))
+    answer = EngineReply(phases=phases, chunk_model=rows, chunk_robot=rows, ended_with=record.get("ended_with"))
     return "reply", (work, row, answer, outlook)
 
 

@@ -18,6 +18,7 @@ from ros2_rfm_serving.types import (
     EngineReply,
     InferenceRequest,
     ObservationRequest,
+    Phases,
     Reply,
     RequestId,
     SessionGrant,
@@ -168,6 +169,9 @@ def _batch(note: Note, padded: Callable[[int, int], int]) -> dict[str, Any]:
     return body | {"padded": padded(tier, len(ids)) if ids else 0, "look_again_s": codec.plain(note.look_again_s)}
 
 
+PHASES = Phases.__slots__
+
+
 def _reply(note: Note) -> dict[str, Any]:
     work, row, answer, _ = note.args
     reply: Reply | None = note.gave
@@ -175,7 +179,8 @@ def _reply(note: Note) -> dict[str, Any]:
     if reply is None:
         return body | {"outcome": "nobody is there any more" if answer else "failed"}
     body |= {"outcome": "answered", "server": reply.server, "model_hash": reply.model_hash, "stamp_ns": reply.stamp_ns}
-    body |= {name: getattr(reply.served, name) for name in reply.served.__slots__}
+    measured = reply.served.solver_steps > 0
+    body |= {name: getattr(reply.served, name) for name in reply.served.__slots__ if measured or name not in PHASES}
     assert answer is not None
     return body | (_chunk(reply, answer) if isinstance(reply, Chunk) else _text(answer, reply))
 

@@ -13,6 +13,7 @@ from ros2_rfm_serving.audit.whatif.case import Case
 from ros2_rfm_serving.audit.whatif.figures import NAMES, Figures
 from ros2_rfm_serving.audit.whatif.reading import Recording
 from ros2_rfm_serving.audit.whatif.replay import Outcome, ServiceTime, replay
+from ros2_rfm_serving.errors import RfmError
 
 SEEDS = 5
 LOAD_CHANGES = 0.2
@@ -80,9 +81,13 @@ class Comparison:
 def compare(
     recorded: Recording, changed: Case | None, change: str, seeds: int = SEEDS, service_s: ServiceTime | None = None
 ) -> Comparison:
-    """changed: None: only how close a replay comes. Raises: `ModelError` when nothing says how long a server takes."""
+    """changed: None: only how close a replay comes.
+
+    Raises: `ModelError` when nothing says how long a server takes; `RfmError` when a replay of what was recorded serves nobody.
+    """
     case = recorded.case
     same = [replay(case, seed, service_s) for seed in range(seeds)]
+    _refuse_idle(recorded, same)
     other = [replay(changed, seed, service_s) for seed in range(seeds)] if changed is not None else []
     rows = tuple(
         Row(
@@ -95,6 +100,14 @@ def compare(
     )
     unknown = (*NEVER_KNOWN, *case.gaps, *_guesses(other or same, changed or case), *_load(rows))
     return Comparison(change=change, seconds=case.seconds - case.warm_up_s, seeds=seeds, rows=rows, unknown=unknown)
+
+
+def _refuse_idle(recorded: Recording, same: Sequence[Outcome]) -> None:
+    """Against nothing, no change is better or worse."""
+    was_hz = recorded.figures.chunks_hz
+    if was_hz > 0.0 and not any(outcome.figures.chunks_hz for outcome in same):
+        why = "; ".join(recorded.case.gaps) or "`rfm replay` without a change says whether its journals are whole"
+        raise RfmError(f"{was_hz:.1f} chunks/s were recorded, and a replay of the same has none, so that no change tells: {why}")
 
 
 def _spread(name: str, found: Sequence[Figures]) -> Spread:
@@ -131,7 +144,7 @@ def _listed(sizes: Sequence[int]) -> str:
 
 def _load(rows: Sequence[Row]) -> list[str]:
     chunks = next(row for row in rows if row.name == "chunks_hz")
-    if chunks.changed is None or abs(chunks.ratio - 1.0) <= LOAD_CHANGES:
+    if math.isnan(chunks.ratio) or abs(chunks.ratio - 1.0) <= LOAD_CHANGES:
         return []
     return [f"the network carries {chunks.ratio:.2f} times as many chunks, with the delays that were recorded at the other load"]
 

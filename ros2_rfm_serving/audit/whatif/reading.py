@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ros2_rfm_serving.audit.bag import Bag
 from ros2_rfm_serving.audit.replay import DAMAGED
-from ros2_rfm_serving.audit.whatif.case import Case, Outage, ServerCase
+from ros2_rfm_serving.audit.whatif.case import Case, Outage
 from ros2_rfm_serving.audit.whatif.chains import chains_of
 from ros2_rfm_serving.audit.whatif.figures import Figures, figures
+from ros2_rfm_serving.audit.whatif.placed import placed, placements_of
 from ros2_rfm_serving.audit.whatif.robots import Asked, Key, RobotRead, robots_of
 from ros2_rfm_serving.audit.whatif.servers import ServerRead, outages_of, servers_of
 from ros2_rfm_serving.errors import RfmError
-from ros2_rfm_serving.types import Schedule, ServerState
+from ros2_rfm_serving.types import SYSTEM1, Schedule, ServerState
 
 ROBOT_STATUS, SERVER_STATUS = "rfm_serving/msg/RobotStatus", "rfm_serving/msg/ServerStatus"
 SETTLES_S = 2.0
 """After the first chunk: not counted in any figure."""
+RECORD = "record with `rfm record` or `rfm up --record` while they run, as the first who does: it takes a beginning"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,18 +49,19 @@ def _recording(bag: Bag) -> Recording:
     robots, servers = robots_of(chains, held), servers_of(chains)
     if not (any(robot.ticks for robot in robots.values()) and servers):
         missing = "server" if robots else "robot"
-        fix = "record with `rfm record` or `rfm up --record` while they run, as the first who does: it takes a beginning"
-        raise RfmError(f"{bag.path}: no {missing}'s journal is in it; {fix}")
+        raise RfmError(f"{bag.path}: no {missing}'s journal is in it; {RECORD}")
     seconds = max(robot.ticks[-1].at_s for robot in robots.values() if robot.ticks)
-    outages = {name: outages_of(sorted(ready[name] + _signs(name, robots.values())), seconds) for name in servers}
-    schedules, gaps = _schedules(list(robots.values()))
+    schedules = _schedules(list(robots.values()))
+    outages = _outages({*servers, *placements_of(schedules)}, servers, ready, robots.values(), seconds)
+    there = placed(schedules, servers, outages, robots.values())
+    _refuse_unheard(bag, robots.values(), there.servers)
     case = Case(
         seconds=seconds,
         warm_up_s=_settled_s(robots.values(), seconds),
         robots={name: robot.case(_arrived(servers, outages)) for name, robot in robots.items()},
-        servers=_placed(schedules[-1][1], servers, outages, robots),
+        servers=there.servers,
         schedules=tuple(schedules),
-        gaps=(*gaps, *_unknown(schedules[-1][1], servers)),
+        gaps=(*there.gaps, *_unknown(servers)),
     )
     logs = [robot.log for robot in robots.values()]
     batches = [(batch.at_s, batch.rows) for server in servers.values() for batch in server.batches]
@@ -87,7 +90,20 @@ def _signs(server: str, robots: Iterable[RobotRead]) -> list[tuple[float, bool]]
     return [(asked.at_s + trip_s, True) for asked, trip_s in trips if asked.server == server]
 
 
-def _schedules(robots: Sequence[RobotRead]) -> tuple[list[tuple[float, Schedule]], list[str]]:
+def _outages(
+    names: Iterable[str],
+    journals: Collection[str],
+    ready: Mapping[str, Sequence[tuple[float, bool]]],
+    robots: Iterable[RobotRead],
+    seconds: float,
+) -> dict[str, list[Outage]]:
+    """Of those that have a journal, or that were ready once."""
+    signs = {name: sorted([*ready.get(name, ()), *_signs(name, robots)]) for name in names}
+    known = {name: of for name, of in signs.items() if name in journals or any(is_ready for _, is_ready in of)}
+    return {name: outages_of(of, seconds) for name, of in known.items()}
+
+
+def _schedules(robots: Sequence[RobotRead]) -> list[tuple[float, Schedule]]:
     """When each was heard first. Raises: `RfmError` when there was none."""
     heard: dict[tuple[int, int], tuple[float, Schedule]] = {}
     for at_s, schedule in (found for robot in robots for found in robot.schedules):
@@ -95,32 +111,19 @@ def _schedules(robots: Sequence[RobotRead]) -> tuple[list[tuple[float, Schedule]
         heard[key] = min(heard.get(key, (at_s, schedule)), (at_s, schedule), key=lambda one: one[0])
     if not heard:
         raise RfmError("no robot heard a schedule while this was recorded; record once the factory is at work")
-    schedules = sorted(heard.values(), key=lambda one: one[0])
-    first, last = ({p.server: p.model for p in schedule.placements} for schedule in (schedules[0][1], schedules[-1][1]))
-    moved = sorted(server for server in first if server in last and first[server] != last[server])
-    return schedules, [f"{server} changed its model: it has the last one from the beginning" for server in moved]
+    return sorted(heard.values(), key=lambda one: one[0])
 
 
-def _placed(
-    schedule: Schedule, servers: dict[str, ServerRead], outages: dict[str, list[Outage]], robots: dict[str, RobotRead]
-) -> dict[str, ServerCase]:
-    """Those that the last schedule names. One whose journal is missing has that of another one with its model."""
-    found: dict[str, ServerCase] = {}
-    for placement in schedule.placements:
-        like = [p.server for p in schedule.placements if p.model == placement.model and p.server in servers]
-        source = servers.get(placement.server) or (servers[like[0]] if like else None)
-        if source is None:
-            continue
-        case = source.case(placement, outages.get(placement.server, []))
-        sure = [sure for robot in robots.values() for sure in robot.confidences.get(placement.server, [])]
-        found[placement.server] = replace(case, confidences=tuple(sure))
-    return found
+def _refuse_unheard(bag: Bag, robots: Iterable[RobotRead], servers: Collection[str]) -> None:
+    """Raises: `RfmError` when a server that gave chunks has no journal, nor has another one with its model."""
+    answered = {robot.asked[key].server for robot in robots for key in robot.trips if key[1] == SYSTEM1}
+    if lacking := sorted(answered.difference(servers)):
+        problem = f"no journal of {', '.join(lacking)} is in it, nor of another server with its model, and robots had chunks of it"
+        raise RfmError(f"{bag.path}: {problem}; {RECORD}")
 
 
-def _unknown(schedule: Schedule, servers: dict[str, ServerRead]) -> list[str]:
-    absent = [p.server for p in schedule.placements if p.server not in servers]
+def _unknown(servers: Mapping[str, ServerRead]) -> list[str]:
     return [
-        *(f"{server} has no journal in the recording: another one with its model stands in for it" for server in absent),
         *(
             f"{name} sent {read.overflowed} batches to the tier that it overflows to: that is not replayed, its own GPU gets them"
             for name, read in servers.items()
@@ -134,7 +137,7 @@ def _unknown(schedule: Schedule, servers: dict[str, ServerRead]) -> list[str]:
     ]
 
 
-def _arrived(servers: dict[str, ServerRead], outages: dict[str, list[Outage]]) -> Any:
+def _arrived(servers: Mapping[str, ServerRead], outages: Mapping[str, Sequence[Outage]]) -> Any:
     """Whether a request without an answer says nothing about the network."""
 
     def arrived(key: Key, asked: Asked) -> bool:

@@ -93,6 +93,7 @@ class _Replay:
             batching=config.batching,
             refetch_after_s=config.refetch_after_s,
             overflow=None,
+            check_parity=False,
             image_size_px=(0, 0),
         )
         same = len(config.profile_s) == server.placement.batch_size

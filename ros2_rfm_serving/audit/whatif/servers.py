@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ros2_rfm_serving.audit import codec
 from ros2_rfm_serving.audit.whatif.case import Batch, Outage, ServerCase
 from ros2_rfm_serving.audit.whatif.chains import Chain, Record, first
 from ros2_rfm_serving.audit.whatif.robots import Key
@@ -37,6 +38,8 @@ class ServerRead:
     intakes_s: list[float] = field(default_factory=list)
     pauses_s: list[float] = field(default_factory=list)
     """From the end of a batch to the beginning of the next one, where that could have run at once."""
+    _given: ServerConfig | None = None
+    """As it was noted first."""
     _running: dict[int, tuple[Record, int]] = field(default_factory=dict)
     """Batch -> how it began, and its size as `Batch.padded`."""
     _deposited_s: dict[Key, float] = field(default_factory=dict)
@@ -51,7 +54,7 @@ class ServerRead:
             elif record["kind"] == "batch":
                 self._begun(record)
             elif record["do"] == "reconfigure":
-                self.reconfigured = True
+                self.reconfigured |= self._is_another(codec.value(record["args"]["config"]))
             elif record["do"] == "ended":
                 self._ended(record["args"], chain)
 
@@ -65,6 +68,10 @@ class ServerRead:
             pause_s=float(np.median(self.pauses_s)) if self.pauses_s else 0.0,
             outages=tuple(outages),
         )
+
+    def _is_another(self, config: ServerConfig) -> bool:
+        """It is given all of them anew whenever a robot comes or goes; a restarted one draws its epochs anew."""
+        return self._given is not None and replace(config, first_epoch=self._given.first_epoch) != self._given
 
     def _request(self, record: Record) -> None:
         key = key_of(record["id"])
@@ -104,7 +111,7 @@ def servers_of(chains: Iterable[Chain]) -> dict[str, ServerRead]:
         config = first([r for r in chain.records if r["kind"] in ("begin", "snapshot")], ServerConfig)
         contract = first([r for r in chain.records if r["kind"] in ("begin", "snapshot")], ModelContract)
         if chain.role == "server" and config is not None and contract is not None:
-            found.setdefault(config.name, ServerRead(side_by_side(config, contract), contract)).read(chain)
+            found.setdefault(config.name, ServerRead(side_by_side(config, contract), contract, _given=config)).read(chain)
     return found
 
 

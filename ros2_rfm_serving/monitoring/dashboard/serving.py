@@ -13,7 +13,7 @@ import uvicorn
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.monitoring.dashboard.app import LOOPBACK, Dashboard
 from ros2_rfm_serving.monitoring.dashboard.connection import Connection
-from ros2_rfm_serving.security.doorstep import Doorstep, listen
+from ros2_rfm_serving.security.doorstep import ACCEPTED_AT_ONCE, Doorstep, listen
 from ros2_rfm_serving.security.tls import ServerTls
 
 STARTS_WITHIN_S, ENDS_WITHIN_S = 10.0, 2.0
@@ -34,6 +34,7 @@ def serving(dashboard: Dashboard, address: str, port: int, tls: ServerTls | None
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
         dashboard.app(hosts),
+        backlog=ACCEPTED_AT_ONCE,
         access_log=False,
         log_config=None,
         lifespan="on",

@@ -43,6 +43,10 @@ class Diagnosis:
         return {key.removeprefix(f"{prefix} "): self.number(key) for key in self.values if key.startswith(f"{prefix} ")}
 
 
+SCHEDULER = "scheduler"
+"""As it signs its diagnoses."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HeardSchedule:
     schedule: Schedule
@@ -115,8 +119,9 @@ class Look:
         return [robot for robot in self.robots if server in self.servers_of(robot)]
 
     def are_related(self, one: str, other: str) -> bool:
-        """The same, or a robot and a server that it asks."""
-        return one == other or one in self.servers_of(other) or other in self.servers_of(one)
+        """The same, or a robot and a server that it asks, or the scheduler and any server: it says what it does without one."""
+        of_scheduler = SCHEDULER in (one, other) and not self.servers.keys().isdisjoint((one, other))
+        return one == other or one in self.servers_of(other) or other in self.servers_of(one) or of_scheduler
 
 
 def grown(rows: Sequence[Row], count: Callable[[Row], float]) -> float:

@@ -7,20 +7,27 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client.exposition import ThreadingWSGIServer
 
+from ros2_rfm_serving.security.doorstep import BACKLOG
 from ros2_rfm_serving.security.tls import ServerTls
 
 MAX_CONNECTIONS = 64
-WITHIN_S = 10.0
+WITHIN_S, GIVES_WAY_WITHIN_S = 10.0, 1.0
 """From a connection to the end of its answer: somebody who sends a byte now and then does not gain time by it."""
 
 
 class _Handler(WSGIRequestHandler):
     timeout = WITHIN_S
+
+    def parse_request(self) -> bool:
+        is_asked: bool = super().parse_request()
+        if is_asked:
+            cast("BoundedServer", self.server).asked()
+        return is_asked
 
     def log_message(self, format: str, *args: Any) -> None:
         """Not a line for every scrape."""
@@ -28,6 +35,7 @@ class _Handler(WSGIRequestHandler):
 
 class BoundedServer(ThreadingWSGIServer):
     daemon_threads = True
+    request_queue_size = BACKLOG
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -35,10 +43,12 @@ class BoundedServer(ThreadingWSGIServer):
         self.tls: ServerTls | None = None
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._answering: dict[int, socket.socket] = {}
-        """By thread."""
+        """By thread, the longest first."""
+        self._asked: set[int] = set()
+        """Of these, who has said what it wants."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._room.acquire(blocking=False):
+        if not self._room.acquire(blocking=False) and not self._make_room():
             self.turned_away["full"] += 1
             self.shutdown_request(request)
             return
@@ -47,6 +57,18 @@ class BoundedServer(ThreadingWSGIServer):
         except RuntimeError:  # no thread is to be had
             self._room.release()
             raise
+
+    def asked(self) -> None:
+        """On the connection's thread."""
+        self._asked.add(threading.get_ident())
+
+    def _make_room(self) -> bool:
+        """Of those who have asked for nothing the one that is here for longest gives way: probes come in, however many sit here."""
+        silent = next((thread for thread in list(self._answering) if thread not in self._asked), None)
+        if silent is None:
+            return False
+        self._shut(silent, "gave_way")
+        return self._room.acquire(timeout=GIVES_WAY_WITHIN_S)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         mine = threading.get_ident()
@@ -62,6 +84,7 @@ class BoundedServer(ThreadingWSGIServer):
         finally:
             ending.cancel()
             self._answering.pop(mine, None)
+            self._asked.discard(mine)
             self._room.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
@@ -79,7 +102,10 @@ class BoundedServer(ThreadingWSGIServer):
         self.turned_away["broken"] += 1
 
     def _end(self, thread: int) -> None:
-        self.turned_away["slow"] += 1
+        self._shut(thread, "slow")
+
+    def _shut(self, thread: int, why: str) -> None:
+        self.turned_away[why] += 1
         with contextlib.suppress(OSError, KeyError):
             socket.socket.shutdown(self._answering[thread], socket.SHUT_RDWR)  # below TLS, whose own would wait
 

@@ -12,6 +12,8 @@ from ros2_rfm_serving.operate.deploy.processes import Plan, Process, Role
 
 SECRETS = "secrets.env"
 """File beside the compose file that has to be put in place."""
+ENCLAVES = "enclaves"
+"""Folder beside the compose file that has to be put in place."""
 METRICS = "metrics"
 PROBE_PERIOD_S, STARTS_WITHIN_S = 10, 1800
 
@@ -61,7 +63,7 @@ def _metrics(plan: Plan, beside: Process) -> Document:
     """It has what any process of its host has but for secrets."""
     address = "127.0.0.1" if plan.options.host_network else "0.0.0.0"
     command = plan.metrics(address, plan.options.metrics, "/tmp")
-    service = _container(plan, beside, command, PROBE_NEED)
+    service = _container(plan, plan.watching(beside), command, PROBE_NEED)
     service["image"] = f"{plan.options.image}/robot:{plan.options.tag}"
     service["healthcheck"] = _health(plan, "healthz")
     port = plan.options.metrics
@@ -69,6 +71,7 @@ def _metrics(plan: Plan, beside: Process) -> Document:
 
 
 def _container(plan: Plan, process: Process, command: list[str], need: Need) -> Document:
+    whose = process.enclave
     reservations = {"cpus": f"{need.cpu_millicores / 1000:g}", "memory": f"{need.memory_mib}M"}
     shared = {"network_mode": "host", "ipc": "host"} if plan.options.host_network else {"shm_size": f"{SHARED_MEMORY_MIB}m"}
     return {
@@ -82,11 +85,15 @@ def _container(plan: Plan, process: Process, command: list[str], need: Need) -> 
         "tmpfs": [f"/tmp:size={TEMPORARY_MIB}m,mode=1777"],
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
-        "volumes": [{"type": "bind", "source": "./etc", "target": ETC, "read_only": True}],
+        "volumes": [_bind("./etc", ETC), *([_bind(f"./{ENCLAVES}/{whose}", plan.options.enclave(whose))] if whose else [])],
         "restart": "unless-stopped",
         **shared,
         "deploy": {"resources": {"reservations": reservations}},
     }
+
+
+def _bind(source: str, target: str) -> Document:
+    return {"type": "bind", "source": source, "target": target, "read_only": True}
 
 
 def _health(plan: Plan, path: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ NEEDS = {
     Role.WORLD: Need(500, 768),
     Role.FOREMAN: Need(100, 192),
     Role.DISCOVERY: Need(100, 128),
+    Role.ROUTER: Need(250, 256),
     Role.OTHER: Need(250, 256),
 }
 """Requests, not limits: `docs/deploy.md` says what was measured. A server's model may want more."""

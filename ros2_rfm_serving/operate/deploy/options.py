@@ -50,6 +50,8 @@ class Options:
     tag: str = "latest"
     etc: str = ETC
     """systemd: where the files are put on the machine."""
+    security: Path | None = None
+    """Folder of `rfm security init`; None: nobody has a certificate."""
     prefix: str = ""
     """systemd: of the installation there; empty: as here."""
 
@@ -72,6 +74,14 @@ class Options:
     def files(self) -> str:
         """Where a process finds them."""
         return ETC if self.in_containers else self.etc
+
+    @property
+    def keystore(self) -> str:
+        """Where a process finds its enclave, below `enclaves/`."""
+        return f"{self.files}_security"
+
+    def enclave(self, member: str) -> str:
+        return f"{self.keystore}/enclaves/{member}"
 
     @property
     def installation(self) -> str:

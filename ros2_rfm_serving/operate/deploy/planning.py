@@ -15,8 +15,12 @@ from ros2_rfm_serving.operate.carried import entries_of, files, gpu_of, moved
 from ros2_rfm_serving.operate.commands import ENVIRONMENT, node_arguments
 from ros2_rfm_serving.operate.deploy.hearing import Hearing
 from ros2_rfm_serving.operate.deploy.options import DOOR_TOKEN, Options
-from ros2_rfm_serving.operate.deploy.processes import HEARD_S, Plan, Process, Role, installed, rfm
+from ros2_rfm_serving.operate.deploy.processes import HEARD_S, OBSERVER, Plan, Process, Role, installed, rfm
+from ros2_rfm_serving.operate.enclaves import check_enclaves
 from ros2_rfm_serving.ros.server.settings import SPECS as SERVER_SPECS
+from ros2_rfm_serving.security.folder import Folder
+from ros2_rfm_serving.security.own import member_environment
+from ros2_rfm_serving.security.record import Record
 from ros2_rfm_serving.shipped import shipped
 
 
@@ -24,6 +28,10 @@ def plan(factory: Factory, catalogue: Catalogue, options: Options) -> Plan:
     """Raises: `ConfigurationError`."""
     work: dict[str, Any] | None = {"end_on_score": False} if options.foreman else None
     nodes = node_list(factory, shipped("config"), fleet_namespace=options.namespace, work=work, profiles=options.profiles)
+    if options.security:
+        check_enclaves([*(node.name for node in nodes), OBSERVER], options.security)
+    if options.security and factory.zenoh_hosts:
+        _check_place(options.security, options.keystore)
     hearing = Hearing.of(factory, nodes, options)
     making = _Making(factory, entries_of(factory, catalogue), options, hearing)
     return Plan(
@@ -33,6 +41,15 @@ def plan(factory: Factory, catalogue: Catalogue, options: Options) -> Plan:
         files={**dict(files(factory, options.profiles)), **hearing.files},
         engines=making.engines,
     )
+
+
+def _check_place(security: Path, keystore: str) -> None:
+    """Zenoh's configurations there name certificates where they lie. Raises: `ConfigurationError`: they lie elsewhere."""
+    place = Record.load(Folder(security)).place
+    if place != keystore:
+        problem = f"Zenoh's configurations there look for certificates in {place or security.absolute()}, and not in {keystore}"
+        fix = f"rfm security init ... --at {keystore}"
+        raise ConfigurationError(problem, file=str(security), key="--security", fix=fix)
 
 
 def elsewhere(plan: Plan, catalogue: Catalogue) -> list[str]:
@@ -73,7 +90,12 @@ class _Making:
             parameters=parameter_file(merged_parameters(node)),
             environment=self._environment(node),
         )
+        made = self._with_enclave(made) if self.options.security and role is not Role.DISCOVERY else made
         return self._server(made) if role is Role.SERVER else made
+
+    def _with_enclave(self, made: Process) -> Process:
+        environment = {**made.environment, **member_environment(Path(self.options.keystore), made.name)}
+        return dataclasses.replace(made, enclave=made.name, environment=environment)
 
     def _arguments(self, node: NodeSpec, etc: str) -> list[str]:
         file, namespace = f"{etc}/parameters/{node.name}.yaml", self.options.namespace

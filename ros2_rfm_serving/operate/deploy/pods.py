@@ -28,6 +28,7 @@ def pod(plan: Plan, process: Process, number: int) -> Document:
         {"name": "etc", "projected": {"sources": _sources(plan, process)}},
         {"name": "tmp", "emptyDir": {"sizeLimit": f"{TEMPORARY_MIB}Mi"}},
     ]
+    volumes += [_enclave(member) for member in enclaves_of(plan, process)]
     if not options.host_network:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{SHARED_MEMORY_MIB}Mi"}})
     made: Document = {
@@ -81,6 +82,11 @@ def _container(plan: Plan, process: Process, name: str, command: list[str]) -> D
         "volumeMounts": [
             {"name": "etc", "mountPath": ETC, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
+            *(
+                [{"name": enclave_of(whose), "mountPath": plan.options.enclave(whose), "readOnly": True}]
+                if (whose := process.enclave)
+                else []
+            ),
             *([] if plan.options.host_network else [{"name": "shm", "mountPath": "/dev/shm"}]),
         ],
     }
@@ -89,7 +95,7 @@ def _container(plan: Plan, process: Process, name: str, command: list[str]) -> D
 def _probe(plan: Plan, process: Process, port: int) -> Document:
     """Beside a process: hears on the graph how it is, as robots do, and says so over HTTP. Starts before it, ends after it."""
     command = plan.metrics("0.0.0.0", port, "/tmp", process.name if process.role is Role.SERVER else "")
-    container = _container(plan, process, "probe", command)
+    container = _container(plan, plan.watching(process), "probe", command)
     container["env"] = [one for one in container["env"] if "value" in one]
     ports = [{"name": "metrics", "containerPort": port}]
     return {**container, "restartPolicy": "Always", "ports": ports, "resources": _requests(PROBE_NEED)}
@@ -111,6 +117,22 @@ def _probes(port: int) -> Document:
 
 def _secret(name: str) -> Document:
     return {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRETS, "key": name}}}
+
+
+def enclaves_of(plan: Plan, process: Process) -> list[str]:
+    """Whose certificates a pod has."""
+    probed = [plan.watching(process).enclave] if process.role in PROBED else []
+    return [member for member in (process.enclave, *probed) if member]
+
+
+def enclave_of(member: str) -> str:
+    """The name of its Secret."""
+    return f"rfm-enclave-{slug(member)}"
+
+
+def _enclave(member: str) -> Document:
+    """Read by the pod's group alone, which is nobody else's."""
+    return {"name": enclave_of(member), "secret": {"secretName": enclave_of(member), "defaultMode": 0o440}}
 
 
 def _requests(need: Need) -> Document:

@@ -6,11 +6,13 @@ import dataclasses
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.nodes import NodeSpec
+from ros2_rfm_serving.factory.nodes import WORLD_EXECUTABLES, NodeSpec
 from ros2_rfm_serving.operate.deploy.options import Options
 from ros2_rfm_serving.operate.executables import command_of
+from ros2_rfm_serving.security.own import member_environment
 
 HEARD_S = 5.0
 """For `rfm drain` to hear the server, beside what the server may take."""
@@ -18,17 +20,24 @@ END_S = 15.0
 """For any process to end in order, as `rfm up` gives it, and to start what asks it to."""
 
 
+OBSERVER = "observer"
+"""Member of every factory's security."""
+
+
 class Role(enum.Enum):
     SCHEDULER = "scheduler_node"
     SERVER = "model_server_node"
     ROBOT = "robot_node"
-    WORLD = "metaworld_robot_node"
+    WORLD = "simulated_robot_node"
     FOREMAN = "foreman_node"
     DISCOVERY = "discovery_server_node"
+    ROUTER = "zenoh_router_node"
     OTHER = ""
 
     @classmethod
     def of(cls, executable: str) -> Role:
+        if executable in WORLD_EXECUTABLES:
+            return cls.WORLD
         return next((role for role in cls if role.value == executable), cls.OTHER)
 
 
@@ -52,6 +61,8 @@ class Process:
     """That the command may take."""
     door: int = 0
     """Its port; 0: none."""
+    enclave: str = ""
+    """Whose certificate it has; empty: nobody's."""
 
     @property
     def name(self) -> str:
@@ -94,6 +105,13 @@ class Plan:
     def beside(self, host: str) -> Process:
         """One of a host that hears the factory as any other would."""
         return next(process for process in self.on(host) if process.role is not Role.DISCOVERY)
+
+    def watching(self, beside: Process) -> Process:
+        """`rfm metrics` in the place of another process: with the certificate of somebody who looks."""
+        if not beside.enclave:
+            return beside
+        environment = {**beside.environment, **member_environment(Path(self.options.keystore), OBSERVER)}
+        return dataclasses.replace(beside, enclave=OBSERVER, environment=environment)
 
     def on(self, host: str) -> list[Process]:
         return [process for process in self.processes if process.host == host]

@@ -66,7 +66,9 @@ def _unit(plan: Plan, process: Process) -> str:
 def _metrics(plan: Plan, beside: Process) -> str:
     """What probes and Prometheus ask, on this machine."""
     command = plan.metrics("127.0.0.1", plan.options.metrics, LOGS)
-    return _service(plan, "metrics", [("ExecStart", _line(command)), *_environment(beside), ("TimeoutStopSec", "15")])
+    return _service(
+        plan, "metrics", [("ExecStart", _line(command)), *_environment(plan.watching(beside)), ("TimeoutStopSec", "15")]
+    )
 
 
 def _service(plan: Plan, name: str, lines: Iterable[tuple[str, str]]) -> str:

@@ -10,7 +10,9 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator
 
+from ros2_rfm_serving import compiled
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.operate.compiling import EXTRA
 from ros2_rfm_serving.operate.doctor import packages
 from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
 from ros2_rfm_serving.operate.doctor.imports import PACKAGE, imports_of, nodes
@@ -18,9 +20,10 @@ from ros2_rfm_serving.operate.doctor.shared_memory import leftovers
 from ros2_rfm_serving.shipped import shipped
 
 HOUSE = PACKAGE.name
-QUICKSTART = {"embedded models": f"{HOUSE}.engines.embedded.engine"}
+QUICKSTART = {"embedded models": f"{HOUSE}.engines.bundles"}
 """What its model servers import when they load a model -> its module."""
 FEATURES = {
+    "published architectures": f"{HOUSE}.engines.architectures.pi",
     "engine lerobot": f"{HOUSE}.engines.lerobot.engine",
     "engine jax": f"{HOUSE}.engines.jax_policy",
     "engine vllm": f"{HOUSE}.engines.text.vllm",
@@ -47,6 +50,7 @@ def findings() -> Iterator[Finding]:
     yield _interfaces()
     yield from _imports()
     yield _models()
+    yield compiled_finding()
     yield _renderer()
     yield _gpu()
     yield _cores()
@@ -112,6 +116,14 @@ def _models() -> Finding:
     verdict = Verdict.OK if bundles else Verdict.MISSING
     found = ", ".join(bundles) or "no model bundle is installed"
     return Finding(part="model bundles", verdict=verdict, found=found, fix="make install, or train them: rfm train")
+
+
+def compiled_finding() -> Finding:
+    kept = compiled.is_own(compiled.folder())
+    found = f"{len(compiled.MODULES)} modules, for rfm simulate" if kept else "rfm simulate is interpreted"
+    return Finding(
+        part="compiled virtual time", verdict=Verdict.OK if kept else Verdict.OPTIONAL, found=found, fix=f"{EXTRA}; rfm compile"
+    )
 
 
 def _renderer() -> Finding:

@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 from ros2_rfm_serving.operate.doctor.finding import Finding, Verdict
+from ros2_rfm_serving.ros.node.shared_memory import PROCESSES, SEGMENT, SHM, mapped
 
-_SEGMENT = re.compile(r"(fast(?:dds|rtps)_(?:port\d+|[0-9a-f]{16}))(?:_el|_sl)?$")
 _MUTEX = re.compile(r"sem\.(fast(?:dds|rtps)_port\d+)_mutex$")
 """Of a port."""
 
 
-def leftovers(folder: Path = Path("/dev/shm"), processes: Path = Path("/proc")) -> Finding:
+def leftovers(folder: Path = SHM, processes: Path = PROCESSES) -> Finding:
     part = "Fast DDS shared memory"
     dead, half_made = left_behind(folder, processes)
     if not dead and not half_made:
@@ -31,10 +31,10 @@ def left_behind(folder: Path, processes: Path) -> tuple[set[str], set[str]]:
         names = {file.name for file in folder.iterdir()}
     except OSError:
         return set(), set()
-    segments = {match[1] for name in names if (match := _SEGMENT.match(name))} | {
+    segments = {match[1] for name in names if (match := SEGMENT.match(name))} | {
         m[1] for name in names if (m := _MUTEX.match(name))
     }
-    dead = segments - _mapped(processes) - {name for name in segments if _locked(folder, name)}
+    dead = segments - mapped(processes) - {name for name in segments if _locked(folder, name)}
     half_made = {name for name in dead if not _size(folder / name)}
     return dead - half_made, half_made
 
@@ -50,18 +50,6 @@ def _locked(folder: Path, name: str) -> bool:
         except OSError:  # locked, or another user's: not ours to clean
             return True
     return False
-
-
-def _mapped(processes: Path) -> set[str]:
-    """Segments that a process has in its memory, of the processes that we may look at."""
-    found: set[str] = set()
-    for maps in processes.glob("[0-9]*/maps"):
-        try:
-            lines = maps.read_text(errors="replace").splitlines()
-        except OSError:  # ended meanwhile, or another user's
-            continue
-        found |= {match[1] for line in lines if (match := _SEGMENT.search(line.rpartition("/")[2]))}
-    return found
 
 
 def _size(file: Path) -> int:

@@ -17,8 +17,10 @@ from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.operate.extras import needing
 from ros2_rfm_serving.operate.training.workshop import TEXTS, TrainingLog, Workshop, console, shipped_network
 from ros2_rfm_serving.shipped import shipped
+from ros2_rfm_serving.worlds.base import Teaching, WorldSpec
 from ros2_rfm_serving.worlds.demonstrations import Demonstrations
-from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, CAMERAS, STATE_SIZE
+from ros2_rfm_serving.worlds.metaworld import ACTION_NAMES, CAMERAS, STATE_SIZE, MetaworldArm
+from ros2_rfm_serving.worlds.registry import teaching_world
 
 POLICY, STAGED_POLICY = "metaworld_flow", "metaworld_staged_flow"
 DIFFUSION, AUTOREGRESSIVE = "metaworld_diffusion", "metaworld_autoregressive"
@@ -27,9 +29,8 @@ DIFFUSION, AUTOREGRESSIVE = "metaworld_diffusion", "metaworld_autoregressive"
 def flow(workshop: Workshop, steps: int, *, compiled: bool) -> None:
     config = FlowPolicyConfig(
         state_size=STATE_SIZE,
-        # Hand, gripper, workpiece and goal; the second copy (the previous step's) invites copying the last action.
-        state_columns=(*range(18), 36, 37, 38),
-        relative_pairs=((4, 0), (36, 4), (36, 0)),
+        state_columns=MetaworldArm.state_columns,
+        relative_pairs=MetaworldArm.relative_pairs,
         num_actions=len(ACTION_NAMES),
         action_names=ACTION_NAMES,
         cameras=tuple(CAMERAS),
@@ -70,6 +71,33 @@ def autoregressive(workshop: Workshop, steps: int) -> None:
     training = TrainingConfig(steps=steps, seed=workshop.seed, batch_size=64, image_dropout=0.85)
     log, config = workshop.log(AUTOREGRESSIVE, steps), TokenPolicyConfig.of_senses(start.config)
     log.keep(train_token_policy(config, workshop.demonstrations(), TEXTS, training, log, start))
+
+
+def simulated(workshop: Workshop, simulator: str, task: str, steps: int, *, compiled: bool) -> None:
+    """A small policy from nothing, of any world that has an expert. Raises: `ConfigurationError`."""
+    arm = teaching_world(simulator, WorldSpec(task=task))
+    try:
+        data, config = workshop.demonstrations_of(arm, task), _small(arm)
+    finally:
+        arm.close()
+    training = TrainingConfig(steps=steps, seed=workshop.seed, batch_size=64, image_dropout=0.9, compiled=compiled)
+    _learn(workshop.log(f"{task}_flow", steps), config, data, training, texts=[arm.instructions])
+
+
+def _small(arm: Teaching) -> FlowPolicyConfig:
+    return FlowPolicyConfig(
+        state_size=len(arm.state),
+        state_columns=arm.state_columns,
+        relative_pairs=arm.relative_pairs,
+        num_actions=len(arm.action_names),
+        action_names=tuple(arm.action_names),
+        cameras=tuple(arm.cameras),
+        vocabulary=instructions.vocabulary(arm.instructions),
+        chunk_length=24,
+        max_inference_delay_steps=12,
+        noise_scale=0.0,  # as a scripted expert is a function of the state
+        width=64,
+    )
 
 
 def recorded(out: Path, dataset: Path, start: Path | None, steps: int, seed: int) -> None:

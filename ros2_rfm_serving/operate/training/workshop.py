@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from rich.console import Console
 
 from ros2_rfm_serving.engines.embedded import bundle
 from ros2_rfm_serving.shipped import shipped
-from ros2_rfm_serving.worlds.demonstrations import Demonstrations, Recipe, collect
+from ros2_rfm_serving.worlds.base import Teaching
+from ros2_rfm_serving.worlds.demonstrations import Demonstrations, Recipe, Rows, collect, show
 from ros2_rfm_serving.worlds.metaworld import TASKS
 from ros2_rfm_serving.worlds.staged_demonstrations import RECIPE, collect_staged
 from ros2_rfm_serving.worlds.stages import StageFrames, collect_stages
@@ -79,6 +81,16 @@ class Workshop:
             for job in as_completed(jobs):
                 console.print(f"demonstrations of {job.result()}: {self.episodes} episodes")
         return Demonstrations.join([Demonstrations.load(str(file)) for file in files.values()])
+
+    def demonstrations_of(self, arm: Teaching, task: str) -> Demonstrations:
+        """Of a robot's expert."""
+        file = self._file(f"{task}-{self.episodes}")
+        if not file.exists():
+            rows, recipe = Rows(0), Recipe(episodes_per_task=self.episodes, seed=self.seed)
+            show(arm, task, recipe, np.random.default_rng([self.seed, 0]), rows)
+            _save(rows.finish(), file)
+            console.print(f"demonstrations of {task}: {self.episodes} episodes")
+        return Demonstrations.load(str(file))
 
     def staged_demonstrations(self) -> Demonstrations:
         file = self._file(f"staged-{self.staged_episodes}")

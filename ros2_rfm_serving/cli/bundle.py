@@ -1,0 +1,131 @@
+"""`rfm bundle`, `rfm import`: model bundles, and checkpoints of others made into them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.monitoring.plain import PlainTable
+from ros2_rfm_serving.operate import bundles
+from ros2_rfm_serving.operate.extras import needing
+from ros2_rfm_serving.operate.inputs import JsonFlag, console, print_json
+
+app = typer.Typer(help="Model bundles: what one is, whether it is whole, how two differ.", no_args_is_help=True)
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Bundle: a folder with config.json and model.safetensors")]
+
+
+@app.command()
+def show(folder: Folder, json_: JsonFlag = False) -> None:
+    """What a bundle has: architecture, sizes, contract, processing, hashes, and where it came from.
+
+    Example:  rfm bundle show models/metaworld_flow
+    """
+    with needing("torch", "rfm bundle"):
+        told = bundles.described(folder)
+    if json_:
+        print_json(told)
+        return
+    table = PlainTable("", title=str(folder))
+    table.add_column("", overflow="fold")  # hashes to the last digit
+    for key, value in _flat(told):
+        table.add_row(key, str(value))
+    console.print(table)
+
+
+@app.command()
+def verify(folder: Folder) -> None:
+    """Loads a bundle, runs it once, holds it against its reference block by block, and its files against its card.
+
+    Example:  rfm bundle verify /tmp/my_pi0
+
+    Exit code: 0 when all is well, 1 when something is not.
+    """
+    with needing("architectures", "rfm bundle verify"):
+        wrong = bundles.verified(folder)
+    for line in wrong or ["ok"]:
+        console.print(line, soft_wrap=True, markup=False)
+    raise typer.Exit(1 if wrong else 0)
+
+
+@app.command()
+def diff(one: Folder, other: Folder) -> None:
+    """How the second bundle differs from the first: keys, processor files, weights.
+
+    Example:  rfm bundle diff models/metaworld_flow models/metaworld_staged_flow
+
+    Exit code: 0 when they are the same, 1 when they are not.
+    """
+    with needing("torch", "rfm bundle"):
+        lines = list(bundles.differences(one, other))
+    for line in lines or ["the same"]:
+        console.print(line, soft_wrap=True, markup=False)
+    raise typer.Exit(1 if lines else 0)
+
+
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Folder with the checkpoint of another project")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that becomes the bundle; it must not exist")],
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--as", metavar="FORMAT", help="lerobot, openpi, groot, groot_n1_6, groot_n1_7, evo1; default: whichever recognises it"
+        ),
+    ] = "",
+    action_names: Annotated[str, typer.Option(metavar="A,B,..", help="Of the action columns, in the robot's order")] = "",
+    cameras: Annotated[str, typer.Option(metavar="A,B,..", help="As the robot names them, in the network's order (openpi)")] = "",
+    state_size: Annotated[int, typer.Option(min=0, help="Columns of the state (openpi); 0: as many as its statistics")] = 0,
+    state_words: Annotated[
+        int, typer.Option(min=0, help="Columns of the state in pi0.5's prompt, padded: 32 if LeRobot before 0.5 trained it")
+    ] = 0,
+    control_rate_hz: Annotated[float, typer.Option(min=0, help="Of the demonstrations; 0: any")] = 0.0,
+    tokenizer: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder or file with its tokenizer.json")] = None,
+    kind: Annotated[
+        str, typer.Option(help="GR00T, Evo-1: which embodiment's weights and statistics, where there are several")
+    ] = "",
+    licence: Annotated[str, typer.Option(help="Of the weights, for the card; default: as the checkpoint's card says")] = "",
+) -> None:
+    """Makes a bundle of a checkpoint: SmolVLA, pi0, pi0.5 (LeRobot, openpi), GR00T N1.5 to N1.7, Evo-1. Nothing in it is run.
+
+    Example:  rfm import ~/checkpoints/my_smolvla models/my_smolvla --action-names x,y,z,gripper --tokenizer ~/SmolVLM2
+
+    Exit code: 0, or 2 with what is missing and how to help it.
+    """
+    with needing("architectures", "rfm import"):
+        import transformers  # noqa: F401
+
+        from ros2_rfm_serving.engines.architectures.importers.base import Wishes
+        from ros2_rfm_serving.engines.architectures.importers.importing import import_checkpoint
+    if folder.exists():
+        raise ConfigurationError("it is there already", file=str(folder), key="DIR", fix="name another folder, or remove it")
+    wishes = Wishes(
+        action_names=_names(action_names),
+        cameras=_names(cameras),
+        state_size=state_size,
+        state_words=state_words,
+        control_rate_hz=control_rate_hz,
+        tokenizer=tokenizer,
+        licence=licence,
+        kind=kind,
+    )
+    made = import_checkpoint(source, folder, wishes, format_)
+    promise = made.imported.manifest.contract
+    console.print(
+        f"{folder}: {made.imported.manifest.architecture} from a {made.importer} checkpoint, {len(promise.action_names)} actions, "
+        f"cameras {', '.join(promise.cameras) or 'none'}, hash {made.content_hash[:12]}",
+        soft_wrap=True,
+    )
+    for note in made.imported.notes:
+        console.print(note, soft_wrap=True, markup=False)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _flat(value: Any, at: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [pair for key, inner in value.items() for pair in _flat(inner, f"{at}.{key}" if at else str(key))]
+    return [(at, value)]

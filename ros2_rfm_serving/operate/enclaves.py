@@ -1,0 +1,47 @@
+"""Who has a certificate: every process of a factory, in its enclave of `rfm security init`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory.nodes import NodeSpec
+from ros2_rfm_serving.security.folder import CERTIFICATE, KEY, Folder
+from ros2_rfm_serving.security.own import member_environment
+
+OPERATOR = "operator"
+
+
+def secured(nodes: list[NodeSpec], folder: Path | None) -> list[NodeSpec]:
+    """Each with its certificate. folder: None: nobody has one. Raises: `ConfigurationError` for somebody without."""
+    if folder is None:
+        return nodes
+    check_enclaves((node.name for node in nodes), folder)
+    return [replace(node, environment={**node.environment, **member_environment(folder, node.name)}) for node in nodes]
+
+
+def secured_newcomer(nodes: list[NodeSpec], folder: Path, fix: str) -> list[NodeSpec]:
+    """Robot and world each with its certificate; its foreman, who gives goals, with that of whoever asks for its admission.
+
+    Raises: `ConfigurationError` for somebody without. fix: what issues to the robot.
+    """
+    whose = [OPERATOR if node.executable == "foreman_node" else node.name for node in nodes]
+    check_enclaves([OPERATOR], folder)
+    check_enclaves(sorted({*whose} - {OPERATOR}), folder, fix)  # a robot before its world
+    for name in sorted({OPERATOR, *whose}):
+        if not (Folder(folder).enclave(name) / KEY).is_file():
+            again = f"copy its enclave again, or, where it was revoked, rfm security rotate {folder} --member {name}"
+            raise ConfigurationError(f"{name} has a certificate there and no key", file=str(folder), key="--security", fix=again)
+    return [
+        replace(node, environment={**node.environment, **member_environment(folder, name)})
+        for node, name in zip(nodes, whose, strict=True)
+    ]
+
+
+def check_enclaves(members: Iterable[str], folder: Path, fix: str = "rfm security init, for this descriptor") -> None:
+    """Raises: `ConfigurationError` for somebody without a certificate."""
+    for member in members:
+        if not (Folder(folder).enclave(member) / CERTIFICATE).is_file():
+            raise ConfigurationError(f"{member} has no certificate there", file=str(folder), key="--security", fix=fix)
