@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from ros2_rfm_serving import compiled
+
+if os.environ.get(compiled.SWITCH) == "yes":  # `make compiled`: before anything else is imported
+    assert compiled.use(), "rfm compile, of this very source"
+
 os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
 os.environ.setdefault("ROS_LOG_DIR", "/tmp/rfm_serving_test_logs")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side on few cores: PyTorch's threads would wait for one another,

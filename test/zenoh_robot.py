@@ -153,7 +153,8 @@ class Robot:
             return self.make(inner)
         kind = inner[0][1]
         plain = inner[0][0] == 1 and kind[0] != "string"
-        return np.zeros(0, kind[0]) if plain else []
+        size = inner[1] if sort == 3 else 0  # of an array; else of a sequence, which may be shorter
+        return np.zeros(size, kind[0]) if plain else []
 
     def _hear(self, kind: str, topic: str, take: Callable[[Any], None], qos: QosProfile) -> ROS2Subscriber:
         self._learn(kind, definition(kind))

@@ -200,8 +200,8 @@ MUTANTS = (
     Mutant(
         name="a phase moves without end",
         file="types/phase.py",
-        old="self.moved_s = _within(period_s, before_s + unusual_s)",
-        new="self.moved_s = before_s + _within(period_s, unusual_s)",
+        old="self.moved_s = _within(period_s, before_s + move_s)",
+        new="self.moved_s = before_s + _within(period_s, move_s)",
         tests=(PACE,),
     ),
     Mutant(
@@ -214,8 +214,8 @@ MUTANTS = (
     Mutant(
         name="what is usual never changes",
         file="types/phase.py",
-        old="self.usual_s += (waited_s - self.usual_s) / self.num_answers",
-        new="self.usual_s = self.usual_s or waited_s",
+        old="self.mean_s += (latency_s - self.mean_s) / self.num_answers",
+        new="self.mean_s = self.mean_s or latency_s",
         tests=(PACE,),
     ),
     Mutant(

@@ -30,24 +30,18 @@ from test.ray.ray_rig import (
     wait,
     watching,
 )
+from test.system.hosts import IDLE_ARMS
 from test.system.test_hosts import MAX_ACTION_AGE_S, Watched
 
 ROBOTS = ("idle_arm_1", "idle_arm_2")
 SERVERS = ("server_1", "server_2")
-FACTORY = """\
+CLUSTER = """\
 server_cluster: {num_servers: 2, gpu_type: EMULATED}
 hosts:
   gpu_a: {address: 10.79.0.2, gpus: {EMULATED: 1}}
   gpu_b: {address: 10.79.0.3, gpus: {EMULATED: 1}}
-robot_fleet: [{task: idle_arm, num_robots: 2}]
-idle_arm:
-  pipeline: {action_period_ms: 200}
-  execution: {mode: async}
-  task_retry: {max_task_retries: 1, on_max_task_retries: return_to_safe_state}
-  safety_and_slo_violation: {max_consecutive_slo_violation: 20, on_max_violation: return_to_safe_state}
-  components: {system1: {model: emulated/arm-policy, prompt: stay, slo_ms: 400}}
-  world: {simulator: metaworld, task: reach, control_rate_hz: 20, camera_rate_hz: 5, seed: 4000000}
 """
+FACTORY = CLUSTER + IDLE_ARMS
 WITH_GPUS = """\
 server_cluster:
   - {num_servers: 1, gpu_type: H200, hosts: [gpu_b]}

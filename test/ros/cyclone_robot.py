@@ -20,7 +20,7 @@ from cyclonedds.core import Policy, Qos
 from cyclonedds.domain import DomainParticipant
 from cyclonedds.idl import IdlStruct
 from cyclonedds.idl.annotations import final
-from cyclonedds.idl.types import float32, float64, int8, int16, int32, int64, sequence, uint8, uint16, uint32, uint64
+from cyclonedds.idl.types import array, float32, float64, int8, int16, int32, int64, sequence, uint8, uint16, uint32, uint64
 from cyclonedds.pub import DataWriter
 from cyclonedds.sub import DataReader
 from cyclonedds.topic import Topic
@@ -42,15 +42,16 @@ def message_type(name: str) -> Any:
     """`package/Name` as what ROS calls it on the wire: `package::msg::dds_::Name_`, a final structure."""
     package, _, short = name.partition("/")
     text = OTHERS.get(name) or (Path(sys.argv[1]) / f"{short}.msg").read_text()
-    fields = re.findall(r"^([\w/]+(?:\[\])?) (\w+)\s*(?:#.*)?$", text, re.MULTILINE)  # constants have a `=`
+    fields = re.findall(r"^([\w/]+(?:\[\d*\])?) (\w+)\s*(?:#.*)?$", text, re.MULTILINE)  # constants have a `=`
     body = {"__annotations__": {field: _type(kind) for kind, field in fields}, "__module__": __name__}
     keywords = {"typename": f"{package}::msg::dds_::{short}_"}
     return final(dataclass(types.new_class(short, (IdlStruct,), keywords, lambda namespace: namespace.update(body))))
 
 
 def _type(kind: str) -> Any:
-    if kind.endswith("[]"):
-        return sequence[_type(kind[:-2])]
+    if kind.endswith("]"):
+        inner, _, size = kind[:-1].partition("[")
+        return array[_type(inner), int(size)] if size else sequence[_type(inner)]
     return PRIMITIVES.get(kind) or message_type(kind if "/" in kind else f"rfm_serving/{kind}")
 
 
@@ -60,6 +61,8 @@ def blank(kind: Any, **values: Any) -> Any:
     for name, hint in kind.__annotations__.items():
         empty = {bool: False, str: ""}.get(hint)
         is_list, is_struct = "sequence" in str(hint), isinstance(hint, type) and issubclass(hint, IdlStruct)
+        size = next((one.length for one in getattr(hint, "__metadata__", ()) if isinstance(one, array)), 0)
+        empty = [0] * size if size else empty
         made[name] = values.get(name, empty if empty is not None else [] if is_list else blank(hint) if is_struct else 0)
     return kind(**made)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from ros2_rfm_serving.types import (
     InferenceRequest,
     RequestId,
 )
+from test.waiting import eventually
 
 JPEG = simplejpeg.encode_jpeg(np.zeros((48, 64, 3), np.uint8))
 TOKEN = "correct horse"
@@ -88,15 +88,6 @@ def running(**config: Any) -> Iterator[Rig]:
         yield made
     finally:
         made.stop()
-
-
-def eventually(true: Callable[[], Any], seconds: float = 20.0) -> Any:
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
-        if found := true():
-            return found
-        time.sleep(0.01)
-    return true()
 
 
 def observation(value: float = 0.0) -> dict[str, Any]:

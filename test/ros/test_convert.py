@@ -56,6 +56,10 @@ SERVED = st.builds(
     batch_size=st.integers(0, 65535),
     superseded=st.integers(0, 2**32 - 1),
     server_load=FLOATS,
+    perception_s=FLOATS,
+    solver_s=FLOATS,
+    solver_steps=st.integers(0, 2**16 - 1),
+    unusual_s=FLOATS,
 )
 
 

@@ -52,9 +52,9 @@ server_cluster:
 standby: {num_servers: 0, peers: true, same_host: false}
 hosts:
   gpu_a: {address: 10.0.0.1, gpus: {CPU: 2, GPU: 2, OTHER: 1}}
-  gpu_b: {address: 10.0.0.2, gpus: {CPU: 2, GPU: 2}}
+  gpu_b: {address: 10.0.0.2, gpus: {CPU: 2, GPU: 2}, bandwidth_mbit_s: 100}
 planning: {slo_margin: 0.1}
-robot_fleet: [{task: pick, num_robots: 2, network: {round_trip_ms: 4, jitter_ms: 2}}]
+robot_fleet: [{task: pick, num_robots: 2, network: {round_trip_ms: 4, jitter_ms: 2, observation_kb: 30}}]
 pick:
   pipeline: {action_period_ms: 200, system2_to_system1_call_ratio: 0.1}
   execution:
@@ -86,6 +86,7 @@ CHANGED: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "server_cluster.gpu_type": ((*GROUP, "gpu_type"), "GPU"),
     "server_cluster.dispatch": ((*GROUP, "dispatch"), "wait_ratio"),
     "server_cluster.batching": ((*GROUP, "batching"), "saturation"),
+    "server_cluster.parity": ((*GROUP, "parity"), "at_start"),
     "server_cluster.refetch_after_ms": ((*GROUP, "refetch_after_ms"), 60),
     "server_cluster.overflow.url": ((*GROUP, "overflow", "url"), "ws://there:1"),
     "server_cluster.overflow.round_trip_ms": ((*GROUP, "overflow", "round_trip_ms"), 80),
@@ -98,7 +99,10 @@ CHANGED: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "robot_fleet.num_robots": (("robot_fleet", 0, "num_robots"), 3),
     "robot_fleet.network.round_trip_ms": (("robot_fleet", 0, "network", "round_trip_ms"), 8),
     "robot_fleet.network.jitter_ms": (("robot_fleet", 0, "network", "jitter_ms"), 3),
+    "robot_fleet.network.observation_kb": (("robot_fleet", 0, "network", "observation_kb"), 60),
+    "robot_fleet.network.reply_kb": (("robot_fleet", 0, "network", "reply_kb"), 20),
     "planning.slo_margin": (("planning", "slo_margin"), 0.2),
+    "planning.link_share": (("planning", "link_share"), 0.1),
     "task.pipeline.action_period_ms": ((*PICK, "pipeline", "action_period_ms"), 400),
     "task.pipeline.system2_to_system1_call_ratio": ((*PICK, "pipeline", "system2_to_system1_call_ratio"), 0.2),
     "task.execution.mode": ((*PICK, "execution"), {"mode": "sync", "horizon": HORIZON}),
@@ -148,6 +152,7 @@ BODY = "how the robot is on the graph, and its physics: virtual time has neither
 ONLY_LIVE = {
     "server_cluster.overflow.url": "an address: virtual time has a GPU of its own there",
     "server_cluster.overflow.token_env": "goes with the address",
+    "server_cluster.parity": "virtual time has no model to compare",
     "task.task_retry.max_task_retries": VERDICTS,
     "task.task_retry.on_max_task_retries": VERDICTS,
     "task.safety_and_slo_violation.max_consecutive_safety_replan": VERDICTS,

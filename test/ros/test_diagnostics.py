@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 import rclpy
 import yaml
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics
 from ros2_rfm_serving.ros.node.log_disk import LogDisk
-from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
+from ros2_rfm_serving.security.own import ENCLAVE, WARNED_DAYS
+from test.enclaves import Enclaves
 
+from .overhearing import overheard
 from .test_scheduler_node import FACTORY
 
 EXPECTED = {
@@ -43,25 +45,9 @@ def statuses(ros_domain: int, tmp_path: Path) -> Iterator[dict[str, Any]]:
     factory = f"scheduler:factory_file:={tmp_path / 'factory.yaml'}"
     parameters = [factory, "scheduler:look_around_s:=0.0", "model_server:server:=server_1"]
     parameters += [f"robot:{one}" for one in ROBOT]
-    rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
-    heard: dict[str, Any] = {}
-    listener = Node("listener")
-    listener.create_subscription(DiagnosticArray, "/diagnostics", lambda array: heard.update({s.name: s for s in array.status}), 10)
-    nodes: list[Node] = [SchedulerNode(), ModelServerNode(), RobotNode(), listener]
-    spinner = executor()
-    for node in nodes:
-        spinner.add_node(node)
-    try:
-        end_s = time.monotonic() + 60.0
-        while not heard.keys() >= EXPECTED and time.monotonic() < end_s:
-            spinner.spin_once(timeout_sec=0.1)
-        yield heard
-    finally:
-        spinner.shutdown()
-        for node in nodes:
-            getattr(node, "stop", lambda: None)()
-            node.destroy_node()
-        rclpy.try_shutdown()
+    with overheard(lambda: [SchedulerNode(), ModelServerNode(), RobotNode()], parameters) as made:
+        made.within(lambda: made.statuses.keys() >= EXPECTED)
+        yield made.statuses
 
 
 def matches(analyzer: dict[str, Any], name: str) -> bool:
@@ -104,25 +90,44 @@ def test_a_full_log_disk_is_said_and_counted(ros_domain: int, tmp_path: Path, mo
     """/proc has no room for anything, as a full disk; the scheduler goes on."""
     (tmp_path / "factory.yaml").write_text(FACTORY)
     parameters = [f"scheduler:factory_file:={tmp_path / 'factory.yaml'}", "scheduler:look_around_s:=0.0"]
-    rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
-    monkeypatch.setenv("ROS_LOG_DIR", "/proc")
-    heard: list[Any] = []
-    scheduler, listener, spinner = SchedulerNode(), Node("listener"), executor()
-    listener.create_subscription(DiagnosticArray, "/diagnostics", lambda array: heard.extend(array.status), 10)
-    nodes: list[Node] = [scheduler, listener]
-    for node in nodes:
-        spinner.add_node(node)
-    try:
-        end_s = time.monotonic() + 60.0
-        while not (said := [one for one in heard if "no room for logs in /proc" in one.message]) and time.monotonic() < end_s:
-            spinner.spin_once(timeout_sec=0.1)
+
+    def scheduler() -> list[Node]:
+        monkeypatch.setenv("ROS_LOG_DIR", "/proc")
+        return [SchedulerNode()]
+
+    with overheard(scheduler, parameters) as made:
+        full = lambda one: "no room for logs in /proc" in one.message  # noqa: E731
+        said = made.within(lambda: [one for one in made.statuses.values() if full(one)])
         assert said and said[0].level == DiagnosticStatus.WARN
         assert {value.key: value.value for value in said[0].values}["log disk full, times"] == "1"
-    finally:
-        spinner.shutdown()
-        for node in nodes:
-            node.destroy_node()
-        rclpy.try_shutdown()
+
+
+@pytest.mark.parametrize(
+    ("days", "level", "words"),
+    [
+        (WARNED_DAYS + 5, DiagnosticStatus.OK, ""),
+        (5, DiagnosticStatus.WARN, "own certificate ends in 5 days: rfm security rotate"),
+        (-1, DiagnosticStatus.ERROR, "own certificate has ended: rfm security rotate"),
+        (None, DiagnosticStatus.WARN, "own certificate: "),
+    ],
+)
+def test_a_certificate_that_ends_is_said_in_time(
+    ros_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: float | None, level: bytes, words: str
+) -> None:
+    """days: that are left of it; None: it lies nowhere."""
+    enclave = tmp_path / "gone" if days is None else Enclaves(tmp_path).make("arm_1", 10, days + 10.001)
+    monkeypatch.setenv(ENCLAVE, str(enclave))
+    told = lambda: DiagnosticStatus(level=DiagnosticStatus.OK, name="it", message="is well")  # noqa: E731
+
+    def made_of(node: Node) -> list[Node]:
+        Diagnostics(node, lambda: [told])
+        return [node]
+
+    with overheard(lambda: made_of(Node("diagnosed"))) as made:
+        said = made.within(lambda: made.statuses.get("it"))
+        assert (said.level, said.message[:7]) == (level, "is well") and words in said.message
+        figures = {value.key: value.value for value in said.values}
+        assert days is None or abs(float(figures["certificate ends in, days"]) - days) < 0.2
 
 
 def test_a_turn_that_an_executor_had_in_hand_at_the_end_is_none(ros_domain: int) -> None:

@@ -67,11 +67,11 @@ def eventually(look: Callable[[], Any]) -> None:
 def test_an_image_that_takes_long_holds_nobody_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     go, begun, decode = threading.Event(), threading.Event(), images.decode
 
-    def slow(image: EncodedImage) -> Any:
+    def slow(image: EncodedImage, *how: Any) -> Any:
         if len(image.data) == len(LARGE):
             begun.set()
             assert go.wait(60)
-        return decode(image)
+        return decode(image, *how)
 
     monkeypatch.setattr(images, "decode", slow)
     rig.send("large", 1, LARGE)
@@ -99,10 +99,10 @@ def test_a_flood_is_refused_before_it_waits_for_a_decoder_and_none_of_it_counts_
 def test_a_newer_light_request_replaces_a_heavy_one_that_waits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     go, begun, decode = threading.Event(), threading.Event(), images.decode
 
-    def slow(image: EncodedImage) -> Any:
+    def slow(image: EncodedImage, *how: Any) -> Any:
         begun.set()
         assert go.wait(60)
-        return decode(image)
+        return decode(image, *how)
 
     monkeypatch.setattr(images, "decode", slow)
     rig.send("large", 1, LARGE)
@@ -143,6 +143,23 @@ def test_a_decoder_that_other_programs_keep_from_running_is_not_stuck_and_one_th
     for line in (polite, other):
         line.end("r1")
         assert line.stalled_s(now_s + 61.0) == 0.0 and line.is_idle
+
+
+def test_a_robot_whose_decoding_others_kept_waiting_is_not_put_behind_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, used_s = [0.0], [0.0]
+    monkeypatch.setattr(decode_line, "clock", lambda: now_s[0])
+    monkeypatch.setattr(decode_line, "thread_time", lambda: used_s[0])
+    line = Line()
+    line.join()
+    for robot, wall_s in (("preempted", 10.0), ("other", 0.01)):
+        line.arrive(robot, "image")
+        assert line.begin() == (robot, "image")
+        now_s[0] += wall_s
+        used_s[0] += 0.01
+        line.end(robot)
+    for robot in ("preempted", "other"):
+        line.arrive(robot, "image")
+    assert line.begin()[0] == "preempted", "it came first and has had no more"
 
 
 def test_what_the_processor_kept_a_thread_waiting_is_known_or_none() -> None:

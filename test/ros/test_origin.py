@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import rclpy
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from rclpy.node import Node
+from diagnostic_msgs.msg import DiagnosticStatus
 from rfm_serving import msg, srv
 
 from ros2_rfm_serving.errors import ConfigurationError
@@ -19,18 +15,16 @@ from ros2_rfm_serving.monitoring.board import Board
 from ros2_rfm_serving.operate.run import _refuse_another_descriptor
 from ros2_rfm_serving.operate.running import observing
 from ros2_rfm_serving.ros.model_server_node import ModelServerNode
-from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.scheduler_node import SchedulerNode
 from ros2_rfm_serving.ros.wire import qos
 
+from .overhearing import Overheard, overheard
 from .test_scheduler_node import FACTORY
-
-Rig = tuple[dict[str, Any], Callable[[Callable[[], bool]], bool], Node]
 
 
 @pytest.fixture
-def rig(ros_domain: int, tmp_path: Path) -> Iterator[Rig]:
+def rig(ros_domain: int, tmp_path: Path) -> Iterator[Overheard]:
     """The robot has the scheduler's descriptor, the server another one."""
     file = tmp_path / "factory.yaml"
     file.write_text(FACTORY)
@@ -42,32 +36,12 @@ def rig(ros_domain: int, tmp_path: Path) -> Iterator[Rig]:
         "robot:robot:=arm_1",
         f"robot:descriptor:={own}",
     ]
-    rclpy.init(args=["--ros-args", *[part for p in parameters for part in ("-p", p)]])
-    heard: dict[str, Any] = {}
-    listener = Node("listener")
-    listener.create_subscription(DiagnosticArray, "/diagnostics", lambda array: heard.update({s.name: s for s in array.status}), 10)
-    nodes: list[Node] = [SchedulerNode(), ModelServerNode(), RobotNode(), listener]
-    spinner = executor()
-    for node in nodes:
-        spinner.add_node(node)
-
-    def within(condition: Callable[[], bool]) -> bool:
-        end_s = time.monotonic() + 30.0
-        while not condition() and time.monotonic() < end_s:
-            spinner.spin_once(timeout_sec=0.1)
-        return condition()
-
-    try:
-        yield heard, within, listener
-    finally:
-        spinner.shutdown()
-        for node in nodes:
-            node.destroy_node()
-        rclpy.try_shutdown()
+    with overheard(lambda: [SchedulerNode(), ModelServerNode(), RobotNode()], parameters) as made:
+        yield made
 
 
-def test_another_descriptor_is_said(rig: Rig, tmp_path: Path) -> None:
-    heard, within, listener = rig
+def test_another_descriptor_is_said(rig: Overheard, tmp_path: Path) -> None:
+    heard, within, listener = rig.statuses, rig.within, rig.listener
     assert within(lambda: "server_1: descriptor" in heard)
     said = heard["server_1: descriptor"]
     assert said.level == DiagnosticStatus.WARN and "b00b1e5" in said.message and "same file" in said.message

@@ -56,3 +56,54 @@ def test_a_factory_in_another_partition_is_shown_by_the_graph_and_not_heard(tmp_
     finally:
         scheduler.kill()
         scheduler.communicate()
+
+
+FIND = """
+import logging, rclpy
+from ros2_rfm_serving.ros.predecessor import found_in_force
+from ros2_rfm_serving.ros.wire import qos
+rclpy.init(args=[])
+left = found_in_force(qos.Names(""), ["a", "b"], 8.0, logging.getLogger())
+print(left.schedule is not None, *left.missing)
+"""
+SERVE = """
+import rclpy, sys
+from rfm_serving import msg, srv
+from ros2_rfm_serving.ros.wire import qos
+rclpy.init(args=[])
+node = rclpy.create_node("server")
+for name in sys.argv[1:]:
+    node.create_publisher(msg.ServerStatus, f"/rfm/servers/{name}/status", qos.SERVER_STATUS)
+    def answer(request, response):
+        placements = [msg.Placement(server="a", model="m", gpu_type="GPU", batch_size=1, max_sessions=1)]
+        response.schedule = msg.Schedule(epoch=4, scheduler=7, policy="best", placements=placements)
+        return response
+    node.create_service(srv.GetSchedule, f"/rfm/servers/{name}/get_schedule", answer, qos_profile=qos.CONTROL)
+print("there", flush=True)
+rclpy.spin(node)
+"""
+
+
+def test_a_schedulers_successor_counts_no_server_of_another_partition(tmp_path: Path, ros_domain: int) -> None:
+    """Of its own, `a` is there and `b` is not; the other factory has one of that name."""
+    python = [sys.executable, "-W", "ignore", "-c"]
+    running = [
+        subprocess.Popen(
+            [*python, SERVE, *names],
+            env=in_partition(partition, tmp_path),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for partition, names in (("hall_3", ["a"]), ("hall_4", ["b"]))
+    ]
+    try:
+        assert all(one.stdout and one.stdout.readline() == "there\n" for one in running)
+        found = subprocess.run(
+            [*python, FIND], env=in_partition("hall_3", tmp_path), capture_output=True, text=True, timeout=120, check=True
+        )
+        assert found.stdout.split() == ["True", "b"], found
+    finally:
+        for one in running:
+            one.kill()
+            one.communicate()

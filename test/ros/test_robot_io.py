@@ -276,7 +276,8 @@ def test_the_foreign_robot_is_mapped_onto_the_model(repository: Path, node: Node
     given = yaml.safe_load((repository / "config/robots/metaworld_foreign.yaml").read_text())["/**"]["ros__parameters"]
     read = settings(flat(given))
     actions: list[Any] = []
-    arm = make_interface("foreign", node, "/r1/{}".format, actions.append, 1.0 / read.config.control_rate_hz)
+    period_s = 1.0 / read.config.control_rate_hz
+    arm = make_interface("foreign", node, "/r1/{}".format, actions.append, Arm(), period_s)  # type: ignore[arg-type]
 
     refused: Counter[str] = Counter()
     state, eyes = StateReader(read.io.state, refused), CameraSet(read.io.cameras, refused, jpeg_quality=95, max_size_px=640)

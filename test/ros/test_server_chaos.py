@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from rclpy.serialization import serialize_message
 from websockets.exceptions import ConnectionClosed
 
 from ros2_rfm_serving.engines import registry
-from ros2_rfm_serving.engines.base import Engine
+from ros2_rfm_serving.engines.base import Engine, Parity
 from ros2_rfm_serving.engines.registry import EngineSpec
 from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.profiles import Profile
@@ -342,13 +343,18 @@ PLACED = Placement(
 
 
 def loaded(
-    monkeypatch: pytest.MonkeyPatch, build: Callable[[EngineSpec], Any], former: Former = NOTHING_BEFORE, over: bool = True
+    monkeypatch: pytest.MonkeyPatch,
+    build: Callable[[EngineSpec], Any],
+    former: Former = NOTHING_BEFORE,
+    over: bool = True,
+    spec: EngineSpec = SPEC,
+    check_parity: bool = True,
 ) -> Loading:
     monkeypatch.setattr(registry, "_find", lambda name: build)
     params = SimpleNamespace(
-        engine_spec=lambda placement: SPEC,
+        engine_spec=lambda placement: spec,
         overflow_spec=lambda placement: None,
-        check_parity=True,
+        check_parity=check_parity,
         session_rate_hz=1.0,
         hung_after_s=HUNG_AFTER_S,
         image_width_px=96,
@@ -375,6 +381,27 @@ def test_whatever_raises_while_a_model_is_loaded_is_an_outcome(
 def test_an_engine_that_cannot_be_closed_either_is_an_outcome(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     frail = type("Frail", (MirrorEngine,), {"warm_up": raising(error), "close": raising(error)})
     assert isinstance(loaded(monkeypatch, frail).outcome, str)
+
+
+@pytest.mark.parametrize(
+    ("told", "parity", "served"), [(False, "on_request", True), (True, "on_request", False), (False, "at_start", False)]
+)
+def test_a_model_that_fails_its_parity_is_not_served_where_its_server_or_the_catalogue_asks_for_it(
+    told: bool, parity: Any, served: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = [Parity(block="prefix", error=0.3, tolerance=1e-4)]
+    off = type("Off", (MirrorEngine,), {"check_parity": lambda engine: far})
+    spec = replace(SPEC, entry=CatalogueEntry(engine="mirror", parity=parity))
+    outcome = loaded(monkeypatch, off, spec=spec, check_parity=told).outcome
+    assert isinstance(outcome, Loaded) if served else isinstance(outcome, str)
+
+
+def test_an_engine_that_must_agree_is_held_against_its_reference_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(SPEC, entry=CatalogueEntry(engine="mirror"))
+    for error, served in ((0.3, False), (0.0, True)):
+        far = [Parity(block="prefix", error=error, tolerance=0.05, precision="int8")]
+        coarse = type("Coarse", (MirrorEngine,), {"check_parity": lambda engine, far=far: far, "must_agree": True})
+        assert isinstance(loaded(monkeypatch, coarse, spec=spec, check_parity=False).outcome, Loaded) == served
 
 
 def test_every_method_of_an_engine_was_tried() -> None:

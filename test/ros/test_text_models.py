@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rfm_serving import msg
 
+from ros2_rfm_serving.factory import CatalogueEntry
 from ros2_rfm_serving.ros.model_server_node import EXIT_HUNG
 from ros2_rfm_serving.ros.server import loading
 from ros2_rfm_serving.ros.wire import convert, qos
@@ -130,8 +131,9 @@ def test_an_engine_that_cannot_be_served_gives_back_what_it_holds(monkeypatch: p
 
     engine, logged = Cold(), list[str]()
     monkeypatch.setattr(loading, "build_engine", lambda spec: engine)
-    nothing = dict.fromkeys(("engine_spec", "overflow_spec"), lambda placement: None)
-    params: Any = SimpleNamespace(**nothing, check_parity=False, hung_after_s=0.0, image_width_px=96, image_height_px=96)
+    spec = SimpleNamespace(entry=CatalogueEntry(engine="cold"))
+    specs: dict[str, Any] = {"engine_spec": lambda placement: spec, "overflow_spec": lambda placement: None}
+    params: Any = SimpleNamespace(**specs, check_parity=False, hung_after_s=0.0, image_width_px=96, image_height_px=96)
     tried = loading.Loading(params, schedule().placements[0], logged.append)
     assert tried.wait(30.0) and isinstance(tried.outcome, str)
     assert engine.given_back == 1 and "no kernel image" in logged[-1] and "in order" in logged[0]

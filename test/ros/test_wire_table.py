@@ -64,7 +64,7 @@ NODE_OF = {
     "scheduler": "scheduler",
     "server_1": "model_server",
     "arm_1": "robot",
-    "arm_1_world": "metaworld_robot",
+    "arm_1_world": "simulated_robot",
     "foreman": "foreman",
     "markers": "markers",
     "recorder": "recorder",
@@ -73,11 +73,11 @@ NODE_OF = {
 }
 """Here all are in the root namespace; a factory has each in its own (`security.wire_table.NODES`)."""
 NOT_YET = {
-    "server_1": r"/arm_\d/rfm/(judgement|plan|refetch)",  # replies of kinds that nobody was given yet
+    "server_1": r"/arm_\d/rfm/(judgement|plan|refetch)|.*/order",  # replies of kinds that nobody was given yet; its own, to drain
     "arm_1": r"/arm_1/(camera/side/.*|joint_states)",  # as its parameters say: here one camera, and the state is an array
-    "dashboard": r"/diagnostics|/arm_\d/(camera/.*|rfm/(action_chunk|judgement|plan))|/rosout",  # while a page shows them
+    "dashboard": r".*/order|/diagnostics|/arm_\d/(camera/.*|rfm/(action_chunk|judgement|plan))|/rosout",  # while a page shows them
     "recorder": r"/arm_\d/rfm/(judgement|plan|refetch)|/rosout",  # which nobody publishes yet
-    "foreman": "",
+    "foreman": r".*/order",  # with certificates
     "scheduler": r".*/get_schedule",  # asked of servers that are there when it starts
     "door": r"/arm_\d/rfm/.*|/rfm/servers/.*|/rfm/schedule|/rosout",  # of robots that are there on Zenoh
     "markers": r"/arm_\d/.*|/rosout",  # while somebody looks
@@ -110,7 +110,7 @@ def running(tmp_path: Path) -> Iterator[Graph]:
         f"scheduler:factory_file:={tmp_path / 'factory.yaml'}",
         "scheduler:look_around_s:=0.0",
         "robot:robot:=arm_1",
-        "metaworld_robot:robot:=arm_1",
+        "simulated_robot:robot:=arm_1",
         "foreman:robots:=[arm_1]",
         "foreman:end_on_score:=true",
         f"markers:description_file:={ARM}",

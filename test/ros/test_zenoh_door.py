@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import queue
 import socket
 import subprocess
 import sys
@@ -14,21 +16,26 @@ from typing import Any
 
 import pytest
 import zenoh
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message, serialize_message
 from rfm_serving import msg, srv
 from zenoh import ext
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.ros import zenoh_router_node
 from ros2_rfm_serving.ros.node.own_name import claim
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.ros.zenoh import passing
 from ros2_rfm_serving.ros.zenoh.door import ZenohDoorNode
 from ros2_rfm_serving.ros.zenoh.format import Address, Attachment, Kind
 from ros2_rfm_serving.ros.zenoh.format import Node as GraphNode
-from ros2_rfm_serving.ros.zenoh.inbox import MAX_WAITING, Inbox
+from ros2_rfm_serving.ros.zenoh.inbox import MAX_IN_LANE, MAX_LANES, MAX_WAITING_BYTES, Inbox
 from ros2_rfm_serving.ros.zenoh.session import Session, configuration
 from ros2_rfm_serving.ros.zenoh_door_node import SPECS
+from ros2_rfm_serving.security.own import ENCLAVE
+from ros2_rfm_serving.shipped import shipped
 from test.ros.robot_rig import FakeServer
 from test.ros.zenoh_rig import ADDRESS, Floor, client, floor, router
 from test.zenoh_robot import Robot
@@ -72,10 +79,9 @@ def test_a_robot_without_ros_is_served_as_any_other(ros_domain: int, port: int, 
             here.wait(lambda: here.count("robots") == 1, "the robot at the door")
             answer = beside(here, lambda: robot.open(action_names=["x"], state_size=3), "a session")
             assert answer.success and answer.session_epoch == here.server.opened["arm_1"], answer
-            robot.observe([0.5, 1.5, 2.5], {"front": bytes(300_000)})
-            chunk = beside(here, lambda: robot.chunks.get(timeout=30), "a chunk")
-            assert (chunk.id.robot, chunk.id.sequence) == ("arm_1", 1) and chunk.chunk_robot.rows > 0
-            (seen,) = here.server.observations
+            chunk = beside(here, lambda: chunk_for(robot), "a chunk")
+            assert (chunk.id.robot, chunk.id.sequence) == ("arm_1", robot.sequence) and chunk.chunk_robot.rows > 0
+            seen = here.server.observations[-1]
             assert list(seen.state) == [0.5, 1.5, 2.5] and len(seen.images[0].data) == 300_000
             robot.tell()
             here.wait(lambda: here.statuses, "the robot's status on DDS")
@@ -94,13 +100,23 @@ def test_a_robot_without_ros_is_served_as_any_other(ros_domain: int, port: int, 
             assert (urgent.priority, urgent.express) == (zenoh.Priority.INTERACTIVE_HIGH, True)
             assert urgent.congestion_control == zenoh.CongestionControl.DROP
             assert Attachment.read(urgent.attachment.to_bytes()).sequence == 1
-            here.wait(lambda: here.count("calls") == 1 and here.count("from_robots") == 2, "the figures")
+            told = 1 + len(here.server.observations)
+            here.wait(lambda: here.count("calls") == 1 and here.count("from_robots") == told, "the figures")
             assert not [what for what in here.told if what.startswith("refused")], here.told
         finally:
             robot.close()
         here.wait(lambda: here.count("robots") == 0, "the robot's leaving")
         here.wait(lambda: not here.peer.count_subscribers("/arm_1/rfm/action_chunk"), "nobody who takes its chunks")
         other.close()
+
+
+def chunk_for(robot: Robot) -> Any:
+    """A busy machine loses what is best effort: it is asked for again."""
+    for _ in range(5):
+        robot.observe([0.5, 1.5, 2.5], {"front": bytes(300_000)})
+        with contextlib.suppress(queue.Empty):
+            return robot.chunks.get(timeout=5)
+    raise AssertionError("no chunk")
 
 
 def test_what_is_none_of_ours_is_refused_and_counted(ros_domain: int, port: int, routing: zenoh.Session) -> None:
@@ -121,7 +137,6 @@ def test_what_is_none_of_ours_is_refused_and_counted(ros_domain: int, port: int,
         for refused in (
             lambda: put(robot, topic, good, None),
             lambda: robot.put(topic.key, good, attachment=b"short", congestion_control=ARRIVES),
-            lambda: put(robot, topic, good, Attachment(5, 0, gid)),  # replayed
             lambda: put(robot, stale, good, Attachment(6, 0, gid)),
             lambda: put(robot, foreign, good, Attachment(6, 0, gid)),
             lambda: put(robot, nobody, good, Attachment(6, 0, gid)),
@@ -141,7 +156,6 @@ def test_what_is_none_of_ours_is_refused_and_counted(ros_domain: int, port: int,
         here.wait(lambda: here.count("from_robots") == 2 and len(here.server.observations) == 2, "the good ones")
         expected = {
             "refused_bad_attachment": 3,
-            "refused_repeated": 1,
             "refused_stale_hash": 1,
             "refused_foreign_type": 2,
             "refused_not_there": 1,
@@ -155,6 +169,49 @@ def test_what_is_none_of_ours_is_refused_and_counted(ros_domain: int, port: int,
         assert here.count("robots") == 1 and len(tokens) == 3
         there.undeclare()
         robot.close()
+
+
+def test_nobodys_numbers_are_in_the_way_of_another_robot(ros_domain: int, port: int, routing: zenoh.Session) -> None:
+    """An identity is in the graph for all to see: who writes it, with a number far ahead, in whosever name, holds up nobody."""
+    with floor(port) as here:
+        here.wait(lambda: here.count("servers") == 1, "the server on Zenoh")
+        for robot in ("arm_1", "arm_2"):
+            here.server._on_open(msg.RequestId(robot=robot), srv.OpenSession.Response())
+        victim, intruder = client(port), client(port)
+        topic = passing.address_of(ros_domain, "/rfm/servers/s1/observation", msg.Observation)
+        own = passing.address_of(ros_domain, "/arm_1/rfm/status", msg.RobotStatus)
+        gid, far = bytes(range(16)), 1 << 60
+        of = {name: serialized(msg.Observation(id=msg.RequestId(robot=name, component="system1"))) for name in ("arm_1", "arm_2")}
+        tokens = [
+            who.liveliness().declare_token(token(who, ros_domain, f"/{name}/rfm/action_chunk"))
+            for who, name in ((victim, "arm_1"), (intruder, "arm_2"))
+        ]
+        here.wait(lambda: here.count("robots") == 2, "the robots")
+
+        def carried(number: int) -> bool:
+            put(victim, topic, of["arm_1"], Attachment(number, 0, gid))
+            return bool(here.wait(lambda: here.count("from_robots") >= number, f"{number} of them"))
+
+        assert carried(1)
+        put(intruder, topic, of["arm_2"], Attachment(far, 0, gid))
+        here.wait(lambda: here.count("from_robots") == 2, "the intruder's")
+        put(victim, topic, of["arm_1"], Attachment(2, 0, gid))
+        here.wait(lambda: here.count("from_robots") == 3, "arm_1's next")
+        assert here.count("out_of_turn") == 0
+        put(intruder, topic, of["arm_1"], Attachment(far, 0, gid))  # the server knows that it is none of arm_1's session
+        for number in range(3, 13):
+            put(victim, topic, of["arm_1"], Attachment(number, 0, gid))
+        here.wait(lambda: len(here.server.observations) == 14, "all of arm_1's")
+        here.wait(lambda: here.count("out_of_turn") == 10 and here.count("from_robots") == 14, "figures")
+        assert here.count("lost_before_the_door") == 0 and here.level == DiagnosticStatus.OK
+
+        status = serialized(msg.RobotStatus())
+        for number in (1, 1, 2):  # its own topic: nobody else may write there
+            put(victim, own, status, Attachment(number, 0, gid))
+        here.wait(lambda: here.count("refused_repeated") == 1 and here.count("from_robots") == 16, "one refused")
+        for one in tokens:
+            one.undeclare()
+        victim.close(), intruder.close()
 
 
 def test_requests_that_nobody_can_answer_are_answered(ros_domain: int, port: int, routing: zenoh.Session) -> None:
@@ -257,17 +314,49 @@ def test_no_flood_hides_who_comes_and_who_goes(port: int, routing: zenoh.Session
     session.hear("7/**", lambda sample: None)
     session.watch(lambda token, gone: seen.append((token, gone)))
     robot = client(port)
-    wait_for(lambda: inbox._queue.qsize() == 1, "the door's own token")
-    for _ in range(MAX_WAITING):
+    wait_for(lambda: len(inbox) == 1, "the door's own token")
+    for _ in range(MAX_IN_LANE + 1):
         robot.put("7/flood", b"", congestion_control=ARRIVES)
-    wait_for(lambda: inbox._queue.qsize() == MAX_WAITING and inbox.overrun == 1, "a full inbox")
+    wait_for(lambda: len(inbox) == MAX_IN_LANE + 1 and inbox.overrun == 1, "a full lane")
     mine = token(robot, 7, "/arm_1/rfm/action_chunk")
     robot.liveliness().declare_token(mine).undeclare()
-    wait_for(lambda: inbox._queue.qsize() + inbox.overrun == MAX_WAITING + 3, "its coming and going")
+    wait_for(lambda: len(inbox) == MAX_IN_LANE + 3, "its coming and going")
     inbox.end()
     inbox.serve(lambda: None)
     assert seen[-2:] == [(mine, False), (mine, True)]
     robot.close(), session.close()
+
+
+def test_a_robots_flood_displaces_nothing_but_its_own(port: int, routing: zenoh.Session) -> None:
+    inbox, taken = Inbox(), list[bytes]()
+    session = Session(configuration("", f"tcp/{ADDRESS}:{port}"), GraphNode(7, "", 0, "/", "door"), inbox)
+    session.hear("7/**", lambda sample: taken.append(sample.payload.to_bytes()))
+    flooding, other = client(port), client(port)
+    for number in range(10 * MAX_IN_LANE):
+        said = Attachment(number, 0, b"flooding".ljust(16)).written()
+        flooding.put("7/observation", b"%d" % number, attachment=said, congestion_control=ARRIVES)
+    wait_for(lambda: inbox.overrun == 9 * MAX_IN_LANE, "the flood")
+    other.put("7/observation", b"mine", attachment=Attachment(1, 0, b"other".ljust(16)).written(), congestion_control=ARRIVES)
+    wait_for(lambda: len(inbox) == MAX_IN_LANE + 1, "the other's")
+    inbox.end()
+    inbox.serve(lambda: None)
+    assert taken[1] == b"mine", "each in turn"
+    assert [taken[0], *taken[2:]] == [b"%d" % number for number in range(9 * MAX_IN_LANE, 10 * MAX_IN_LANE)], "the newest, in order"
+    flooding.close(), other.close(), session.close()
+
+
+def test_where_all_lanes_hold_too_much_the_fullest_gives_way() -> None:
+    inbox, taken = Inbox(), list[str]()
+    for what in ("a1", "a2", "b1"):
+        inbox.put(taken.append, what, MAX_WAITING_BYTES // 4, what[0])
+    inbox.put(taken.append, "b2", MAX_WAITING_BYTES // 2, "b")  # b has more than a: its own oldest goes
+    inbox.put(taken.append, "c1", MAX_WAITING_BYTES // 8, "c")  # as full as b is a, which came first
+    inbox.put(taken.append, "d1", MAX_WAITING_BYTES + 1, "d")  # for which nothing has to go
+    inbox.drain(lambda: None)
+    assert sorted(taken) == ["a2", "b2", "c1"] and inbox.overrun == 3
+    for i in range(MAX_LANES + 1):
+        inbox.put(taken.append, "", 0, i)
+    assert inbox.overrun == 4 and len(inbox) == MAX_LANES
 
 
 def wait_for(until: Callable[[], Any], what: str) -> None:
@@ -299,6 +388,36 @@ def test_what_zenoh_cannot_use_is_named(tmp_path: Path, file: str, router: str, 
     with pytest.raises(ConfigurationError, match=words) as refused:
         configuration(str(tmp_path / file) if file else "", router)
     assert ".cargo" not in str(refused.value)
+
+
+def test_our_router_is_configured_as_rmw_zenohs_and_says_what_it_cannot_use(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = shipped("config", "zenoh", "router.json5").read_text().replace("tcp/[::]:7447", f"tcp/{ADDRESS}:{port}")
+    (tmp_path / "router.json5").write_text(text)
+    monkeypatch.delenv(ENCLAVE, raising=False)
+    assert zenoh_router_node.configuration_file() == shipped("config", "zenoh", "router.json5")
+    monkeypatch.setenv(zenoh_router_node.CONFIG, str(tmp_path / "router.json5"))
+    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.executables", "zenoh_router_node"]
+    running = subprocess.Popen([*command, "--ros-args", "-r", "__ns:=/rfm"], stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: not _refuses(port), "the router")
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert second.returncode == EXIT_CONFIGURATION and "no Zenoh router: " in second.stderr, second
+    finally:
+        running.terminate()
+        assert running.wait(30) == 0, running.communicate()
+    monkeypatch.setenv(ENCLAVE, str(tmp_path / "security" / "enclaves" / "router"))
+    assert zenoh_router_node.configuration_file() == tmp_path / "security" / "zenoh" / "router.json5"
+    own = tmp_path / "security" / "enclaves" / "router" / "router.json5"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert zenoh_router_node.configuration_file() == own, "where its enclave alone was taken to"
+
+
+def _refuses(port: int) -> bool:
+    with socket.socket() as knock:
+        return bool(knock.connect_ex((ADDRESS, port)))
 
 
 WITHOUT_ZENOH = """

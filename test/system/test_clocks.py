@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 from rfm_serving.msg import RobotStatus, Schedule, ServerStatus
@@ -84,3 +89,56 @@ def test_nobody_needs_a_simulated_clock_that_runs(repository: Path, tmp_path: Pa
     with factory(repository, tmp_path, common={"use_sim_time": True}) as (floor, witness):
         begin_task(witness)
         works_as_before(floor, witness)
+
+
+SPEAKER = """
+import time
+from rclpy.node import Node
+from std_msgs.msg import Empty
+from ros2_rfm_serving.operate.running import spinning
+with spinning(lambda: Node("speaker")) as node:
+    publisher = node.create_publisher(Empty, "word", 10)
+    while True:
+        publisher.publish(Empty())
+        time.sleep(0.1)
+"""
+LISTENER = """
+import threading
+from rclpy.node import Node
+from std_msgs.msg import Empty
+from ros2_rfm_serving.operate.running import spinning
+heard = threading.Event()
+with spinning(lambda: Node("listener")) as node:
+    node.create_subscription(Empty, "word", lambda _: heard.set(), 10)
+    print("heard" if heard.wait(30.0) else "heard nothing", flush=True)
+    threading.Event().wait()
+"""
+
+
+@contextmanager
+def running(script: str, environment: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """And what it says."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", script], env=os.environ | environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield process, process.stdout
+    finally:
+        process.kill()
+        process.wait(timeout=30)
+        process.stdout.close()
+
+
+@pytest.mark.timeout(200)
+def test_who_takes_the_place_of_a_killed_process_is_heard_after_the_clock_was_set_back(tmp_path: Path, ros_domain: int) -> None:
+    """Fast DDS would go on writing to the killed one, in whose port another one listens, until the clock has caught up."""
+    wall_clock = WallClock(tmp_path)
+    with running(SPEAKER, wall_clock.environment):
+        with running(LISTENER, wall_clock.environment) as (first, said):
+            assert said.readline() == "heard\n"
+            wall_clock.step(-3600.0)
+            first.kill()
+        for _ in range(2):
+            with running(LISTENER, wall_clock.environment) as (_, said):
+                assert said.readline() == "heard\n"

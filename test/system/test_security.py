@@ -118,6 +118,31 @@ def until(url: str, trusted: ssl.SSLContext, process: subprocess.Popen[bytes]) -
     pytest.fail(f"{url} is not served")
 
 
+def test_a_robot_joins_a_factory_with_certificates_under_its_own(repository: Path, tmp_path: Path, ros_domain: int) -> None:
+    security, factory, logs = tmp_path / "security", repository / "config" / "factory_emulated.yaml", tmp_path / "logs"
+    assert rfm("security", "init", factory, security, cwd=repository).returncode == 0
+    port, arm = free_port(), ("--task", "idle_arm", "--name", "arm_2")
+    up = [*RFM, "up", str(factory), "--security", str(security), "--logs", str(logs), "--metrics", str(port)]
+    figures, trusted = f"https://127.0.0.1:{port}/metrics", client_context(security / "public" / "ca.cert.pem", "test")
+    joining = ["robot", str(factory), *arm, "--security", str(security), "--logs", str(tmp_path / "robot")]
+    with started(up, repository, tmp_path / "up.txt") as running:
+        until(figures, trusted, running)
+        refused = rfm(*joining, cwd=repository)
+        add = ("security", "add", str(factory), str(security), "arm_2", "--task", "idle_arm")
+        assert refused.returncode == 2, refused.stderr
+        said = " ".join(refused.stderr.split())
+        assert "arm_2 has no certificate there" in said and f"rfm {' '.join(add)}" in said
+        added = rfm(*add, cwd=repository)
+        assert added.returncode == 0 and "start the Zenoh router again" in added.stdout, added.stderr
+        served = re.compile(r'rfm_robot_answers_total\{[^}]*robot="arm_2"[^}]*\} ([1-9]\d*)')
+        with started([*RFM, *joining], repository, tmp_path / "robot.txt"):
+            assert eventually(lambda: served.search(text_of(figures, trusted)) is not None), (tmp_path / "robot.txt").read_text()
+        assert "unproven" not in text_of(figures, trusted)
+    told = (tmp_path / "robot.txt").read_text()
+    assert "arm_2: admitted" in told and "arm_2: released" in told
+    assert rfm("security", "check", security, cwd=repository).returncode == 0
+
+
 def test_no_secret_is_told_anywhere(repository: Path, tmp_path: Path, ros_domain: int) -> None:
     security, factory, logs = tmp_path / "security", repository / "config" / "factory_emulated.yaml", tmp_path / "told"
     logs.mkdir()
@@ -153,6 +178,11 @@ def test_no_secret_is_told_anywhere(repository: Path, tmp_path: Path, ros_domain
         seen = command_lines([factory_up, server])
         figures = f"https://127.0.0.1:{metrics}/metrics"
         assert eventually(lambda: 'rfm_robot_up{robot="idle_arm_1"} 1.0' in text_of(figures, trusted))
+        served = re.compile(r'rfm_server_replies_total\{server="server_1"\} ([1-9]\d*)')
+        assert eventually(lambda: served.search(text_of(figures, trusted)) is not None), (
+            "robots open sessions with their certificates"
+        )
+        assert "unproven" not in text_of(figures, trusted)
         time.sleep(2.0)  # in which everybody says how it is
     secrets, told = secrets_of(security), told_in(logs)
     assert token in secrets and len(secrets) > 20

@@ -51,6 +51,9 @@ class FakeEngine:
     contract = CONTRACT
     max_batch_size = 4
     takes_encoded = False
+    must_agree = False
+    fit_image = None
+    clock = None
     is_dead = False
     max_concurrent = 1
 

@@ -1,6 +1,7 @@
 """The gateway without sockets: `wire.py`, `server/openpi/protocol.py` and all behind them, up to the reply.
 
-First byte: the model, and whether its engine decodes images itself; the rest: frames of one client, one after the other.
+First byte: the model, whether its engine decodes images itself, and whether the client speaks vLLM-Omni's dialect; the rest:
+frames of one client, one after the other.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
 from ros2_rfm_serving.errors import RfmError
 from ros2_rfm_serving.server import ModelServer, ServerConfig
 from ros2_rfm_serving.server.openpi.protocol import OpenpiClient
+from ros2_rfm_serving.server.openpi.vllm_omni import VllmOmniClient, VllmOmniTerms
 from ros2_rfm_serving.types import OutputKind
 from test.unit.fakes import JPEG
 
@@ -36,8 +38,16 @@ def observation(spec: EmulatedSpec, **changes: Any) -> dict[str, Any]:
     return {**seen, **{f"observation/images/{camera}": JPEG for camera in spec.cameras}, **changes}
 
 
-def server_of(spec: EmulatedSpec) -> ModelServer:
-    return ModelServer(ServerConfig(name="s"), EmulatedEngine(spec, lambda size: 0.0, lambda seconds: None))
+def server_of(spec: EmulatedSpec, *, encoded: bool) -> ModelServer:
+    engine = EmulatedEngine(spec, lambda size: 0.0, lambda seconds: None)
+    engine.takes_encoded = encoded
+    return ModelServer(ServerConfig(name="s"), engine)
+
+
+def client_of(server: ModelServer, name: str, kind: int) -> OpenpiClient:
+    if kind // len(SPECS) // 2 % 2:
+        return VllmOmniClient(server, name, {**NAMES, "video/wrist": "front", "state/arm": "state"}, VllmOmniTerms())
+    return OpenpiClient(server, name, NAMES)
 
 
 def seeds() -> list[bytes]:
@@ -55,16 +65,18 @@ def seeds() -> list[bytes]:
     alone = [bytes([0]) + pack(message) for message in messages]
     others = [bytes([i]) + pack(observation(spec)) for i, spec in enumerate(SPECS)]
     together = SEPARATOR.join([pack({"reset": True}), pack(messages[2]), pack({"reset": True, "episode": 7}), pack(messages[1])])
-    return [*alone, *others, bytes([0]) + together, bytes([4]) + pack(messages[0])]
+    nested = {"video": {"wrist": pixels[None, None]}, "state": {"arm": np.zeros((1, 1, 3))}, "language": {"task": [["pick"]]}}
+    omni = [{**nested, "session_id": "a"}, {"endpoint": "reset"}, {**nested, "video": {"wrist": pixels}, "endpoint": "infer"}]
+    dialect = [bytes([8]) + SEPARATOR.join(map(pack, omni)), *(bytes([8]) + pack(message) for message in (*omni, *messages))]
+    return [*alone, *others, bytes([0]) + together, bytes([4]) + pack(messages[0]), *dialect]
 
 
 def check(data: bytes) -> None:
     kind = data[0] if data else 0
     spec = SPECS[kind % len(SPECS)]
-    server, pack = server_of(spec), wire.packer().pack
-    server.takes_encoded = kind // len(SPECS) % 2 == 1
+    server, pack = server_of(spec, encoded=kind // len(SPECS) % 2 == 1), wire.packer().pack
     for i, frame in enumerate(data[1:].split(SEPARATOR)[:MAX_FRAMES]):
-        client = OpenpiClient(server, f"ws_{i}", NAMES)
+        client = client_of(server, f"ws_{i}", kind)
         try:
             _serve(server, client, frame)
             _serve(server, client, pack(observation(spec)))
@@ -79,7 +91,7 @@ def check(data: bytes) -> None:
     assert told.keys() & {"actions", "verdict", "subgoals"}
 
 
-def _serve(server: ModelServer, client: OpenpiClient, frame: bytes) -> dict[str, Any]:
+def _serve(server: ModelServer, client: OpenpiClient, frame: bytes) -> Any:
     """What the client is told. Raises: `RfmError`."""
     asked = client.ask(frame)
     if asked is None:
@@ -87,4 +99,4 @@ def _serve(server: ModelServer, client: OpenpiClient, frame: bytes) -> dict[str,
     server.submit(asked, 0.0)
     (reply,) = server.step(lambda: 0.0)
     assert reply.id == asked.id
-    return wire.unpack(wire.packer().pack(client.answer(reply)))
+    return wire.unpack_value(wire.packer().pack(client.answer(reply)))

@@ -11,13 +11,15 @@ import pytest
 
 from ros2_rfm_serving.audit.whatif.case import Answered, Carried, Case, Outage, Told
 from ros2_rfm_serving.audit.whatif.changes import SETTINGS, with_horizon, with_settings
-from ros2_rfm_serving.audit.whatif.comparison import compare
+from ros2_rfm_serving.audit.whatif.comparison import Row, Spread, _load, compare
 from ros2_rfm_serving.audit.whatif.factories import Knowledge, with_factory
 from ros2_rfm_serving.audit.whatif.gpu import Law
 from ros2_rfm_serving.audit.whatif.network import RecordedWire, cuts
+from ros2_rfm_serving.audit.whatif.placed import named_s, placed
 from ros2_rfm_serving.audit.whatif.reading import Recording
 from ros2_rfm_serving.audit.whatif.replay import replay
-from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.audit.whatif.servers import ServerRead
+from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.factory import Catalogue, parse_factory
 from ros2_rfm_serving.faults import Direction
 from ros2_rfm_serving.profiles import Profile, ProfileRow
@@ -286,3 +288,33 @@ def test_requests_that_are_batched_continuously_take_what_as_many_at_once_took()
     figures = replay(replace(case, servers={server.name: alone}), 0).figures
     assert figures.mean_batch == 1.0 and figures.chunks_hz == pytest.approx(40.0, rel=0.02)
     assert 0.08 < figures.round_trip_p50_s < 0.15
+
+
+def test_the_load_of_a_network_without_a_chunk_is_no_ratio() -> None:
+    none, some = (Spread(median=rate, low=rate, high=rate) for rate in (0.0, 4.0))
+    said = [_load([Row(name="chunks_hz", recorded=2.9, replayed=one, changed=none)]) for one in (none, some)]
+    assert said[0] == [] and "0.00 times as many" in said[1][0]
+
+
+def test_a_replay_that_serves_nobody_is_an_error_and_no_table() -> None:
+    case = made.case(1)
+    idle = Recording(case=replace(case, servers={}, gaps=("server_1 is missing",)), figures=replay(case, 0).figures)
+    with pytest.raises(RfmError, match=r"2\.5 chunks/s were recorded, and a replay of the same has none.*server_1 is missing"):
+        compare(idle, None, "", seeds=1)
+
+
+def test_a_server_is_out_of_order_only_while_a_schedule_names_it() -> None:
+    """It falls silent at 6 s; the schedules of 8 s to 12 s do without it, as its process ends for good at 14 s."""
+    case = made.case(1)
+    names = {0.0: "server_1", 4.0: "server_1", 8.0: "server_2", 12.0: "server_1", 16.0: "server_2"}
+    schedules = [
+        (at_s, replace(case.schedule, epoch=i, placements=(made.server(name).placement,)))
+        for i, (at_s, name) in enumerate(names.items())
+    ]
+    assert named_s("server_1", schedules) == [(0.0, 8.0), (12.0, 16.0)]
+    assert named_s("server_2", schedules) == [(8.0, 12.0), (16.0, math.inf)]
+    one = made.server()
+    read = ServerRead(one.config, one.contract, batches=list(one.batches))
+    found = placed(schedules, {"server_1": read}, {"server_1": [Outage(6.0, 9.0), Outage(14.0, 20.0)]}, [])
+    assert found.servers["server_1"].outages == (Outage(6.0, 8.0), Outage(14.0, 16.0))
+    assert set(found.servers) == {"server_1"} and "server_2 was planned" in found.gaps[0]

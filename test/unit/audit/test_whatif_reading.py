@@ -100,6 +100,24 @@ def test_a_server_has_the_batches_delays_and_contract_that_it_noted() -> None:
     assert elsewhere.overflowed == 2 and not elsewhere.batches
 
 
+def test_parameters_that_were_given_anew_are_others_only_where_they_differ() -> None:
+    given = ServerConfig(name="s", batch_size=4, first_epoch=7)
+    server = ModelServer(given, EmulatedEngine(EmulatedSpec(model="m", batch_sizes=(4,)), lambda rows: 0.0, lambda seconds: None))
+    kept = Kept(server)
+    kept.records()
+    (read,) = servers_of(chains_of(kept.pages)).values()
+    (chain,) = chains_of(kept.pages)
+
+    def reconfigured(config: ServerConfig) -> bool:
+        record = {"n": 9, "t": 1.0, "kind": "call", "do": "reconfigure", "args": {"config": codec.plain(config)}}
+        read.reconfigured = False
+        read.read(replace(chain, records=[*chain.records, record]))
+        return read.reconfigured
+
+    assert not reconfigured(given) and not reconfigured(replace(given, first_epoch=8))
+    assert reconfigured(replace(given, dispatch="swift"))
+
+
 def test_rows_that_went_step_by_step_are_read_as_requests_side_by_side() -> None:
     now_s = [0.0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -35,8 +36,8 @@ STAMP_S = 1_000_000.0
 KNOWN = Knowledge(profile=Profile({}), catalogue=Catalogue(models={}))
 
 
-def run(case: Case, folder: Path, seed: int = 7) -> Figures:
-    """Recorded to a bag, as far as a replay in virtual time needs it."""
+def run(case: Case, folder: Path, seed: int = 7, lost: str = "") -> Figures:
+    """Recorded to a bag, as far as a replay in virtual time needs it. lost: a writer whose journal is not in it."""
     pages: list[Page] = []
     runs = itertools.count(1)
 
@@ -64,7 +65,7 @@ def run(case: Case, folder: Path, seed: int = 7) -> Figures:
         write()
         one.close(case.seconds, "the test ends")
     with BagWriter(folder) as bag:
-        _write(bag, pages, case)
+        _write(bag, [page for page in pages if page.writer != lost], case)
     return outcome.figures
 
 
@@ -120,3 +121,46 @@ def test_a_recording_without_journals_is_refused_with_the_fix(tmp_path: Path) ->
         _write(bag, [], made.case(1))
     with pytest.raises(RfmError, match="no robot's journal is in it; record with"):
         recording(Bag(tmp_path / "bag"))
+
+
+def _replanned(at_s: float, case: Case) -> Case:
+    """From then on the schedule names a server that nobody has started."""
+    (placement,), routes = case.schedule.placements, case.schedule.routes
+    then = replace(
+        case.schedule,
+        epoch=2,
+        placements=(replace(placement, server="server_2_system1"),),
+        routes=tuple(replace(route, server="server_2_system1") for route in routes),
+    )
+    return replace(case, schedules=(*case.schedules, (at_s, then)))
+
+
+def test_a_factory_that_was_planned_anew_is_replayed_with_the_servers_of_every_schedule(tmp_path: Path) -> None:
+    was = run(_replanned(12.0, made.case(2)), tmp_path / "bag")
+    read = recording(Bag(tmp_path / "bag"))
+    assert set(read.case.servers) == {"server_1"} and len(read.case.schedules) == 2
+    assert any("server_2_system1 was planned" in gap and "is not there" in gap for gap in read.case.gaps)
+    found = what_if(Bag(tmp_path / "bag"), Question(settings="dispatch=swift"), KNOWN, seeds=2)
+    (chunks,) = (row for row in found.rows if row.name == "chunks_hz")
+    assert was.chunks_hz > 1.0 and abs(chunks.error) < 0.1 and chunks.ratio == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_recording_that_lacks_the_journal_of_one_who_gave_chunks_is_refused_with_its_name(tmp_path: Path) -> None:
+    case = made.case(2)
+    other = made.server("server_2")
+    other = replace(other, placement=replace(other.placement, model="another"))
+    stays, moves = case.schedule.routes
+    schedule = replace(
+        case.schedule,
+        placements=(*case.schedule.placements, other.placement),
+        routes=(stays, replace(moves, server="server_2")),
+    )
+    both = replace(case, servers={**case.servers, "server_2": other}, schedules=((0.0, schedule),))
+    run(both, tmp_path / "bag", lost="server/server_2")
+    with pytest.raises(RfmError, match=r"no journal of server_2 is in it.*record with `rfm record`"):
+        recording(Bag(tmp_path / "bag"))
+    like = replace(schedule, placements=(*case.schedule.placements, replace(other.placement, model="smolvla")))
+    run(replace(both, schedules=((0.0, like),)), tmp_path / "like", lost="server/server_2")
+    read = recording(Bag(tmp_path / "like"))
+    assert set(read.case.servers) == {"server_1", "server_2"}
+    assert any("server_2 has no journal" in gap and "stands in" in gap for gap in read.case.gaps)

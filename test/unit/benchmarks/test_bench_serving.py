@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from ros2_rfm_serving.benchmarks.path.pictures import photograph
 from ros2_rfm_serving.benchmarks.serving import environments as peer_environments
 from ros2_rfm_serving.benchmarks.serving import report as bench_serving
 from ros2_rfm_serving.benchmarks.serving import run as serving_run
@@ -45,7 +46,7 @@ def system(server: str = SERVER, told: Any = LATENCIES) -> System:
 
 def setup(folder: Path) -> Setup:
     images = folder / "images"
-    images.mkdir()
+    images.mkdir(parents=True)
     return Setup(
         images=images,
         scratch=folder,
@@ -214,6 +215,19 @@ def test_the_sleeping_engine_sleeps_once_per_batch_and_repeats_the_state() -> No
     assert engine.takes_encoded and engine.contract.emulated
     with pytest.raises(ModelError, match="second"):
         build_engine(engine_spec({"second": 1}, []))
+
+
+def test_peers_that_decode_do_it_with_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_program().SleepingModel
+    state, image = np.ones(14, np.float32), photograph(64, 48, seed=0)
+    assert model(0.0, decodes=True)([state], [[image, image]])[0][0, 0] == 1
+    assert len(model(0.0)([state], [[b"no JPEG"]])) == 1, "undecoded, as it comes"
+    with pytest.raises(ValueError, match="JPEG"):
+        model(0.0, decodes=True)([state], [[image, b"no JPEG"]])
+    monkeypatch.setattr(serving_systems, "python_of", lambda *_: Path("python"))
+    made = {name: make(name, setup(tmp_path / name)) for name in ("openpi", "openpi-decoding", "ray", "ray-decoding")}
+    assert {name for name, system in made.items() if "--decode" in system.server} == {"openpi-decoding", "ray-decoding"}
+    assert len({system.title for system in made.values()}) == 4
 
 
 def test_every_peer_has_both_sides() -> None:

@@ -114,6 +114,15 @@ def test_a_module_that_is_not_found_may_be_off_the_path() -> None:
         build_engine(spec("nowhere.models:build"))
 
 
+def broken(_: EngineSpec) -> Mirror:
+    raise ImportError("operator torchvision::nms does not exist")
+
+
+def test_a_module_that_is_there_and_broken_is_not_called_missing() -> None:
+    with pytest.raises(ModelError, match="imports cannot be imported: operator torchvision::nms does not exist"):
+        build_engine(spec(f"{__name__}:broken"))
+
+
 def test_parity_takes_the_folder_that_the_other_commands_take(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["parity", "--profiles", str(tmp_path)])
     assert done.exit_code and str(tmp_path / "models.yaml") in str(done.exception)

@@ -183,6 +183,8 @@ def test_a_damaged_bundle_is_refused_by_name(repository: Path, tmp_path: Path, s
         ({"num_steps": 3}, True),
         ({"noise_scale": 0.5}, True),
         ({"dtype": "bfloat16"}, True),
+        ({"dtype": "int8"}, True),
+        ({"dtype": "int4"}, True),
         ({"seed": 7, "batch_sizes": (1, 2), "true_jacobian": True}, False),
         ({"dtype": "float32"}, False),
     ],

@@ -279,9 +279,9 @@ def test_a_jacobian_that_may_be_asked_for_is_warmed_up_and_one_that_may_not_is_n
     ran: list[tuple[int, bool]] = []
     plain = sample
 
-    def watched(model: FlowPolicy, requests: list[InferenceRequest], config: SamplingConfig) -> Sample:
+    def watched(model: FlowPolicy, requests: list[InferenceRequest], config: SamplingConfig, **more: Any) -> Sample:
         ran.append((len(requests), requests[0].guidance.true_jacobian))
-        return plain(model, requests, config)
+        return plain(model, requests, config, **more)
 
     monkeypatch.setattr("ros2_rfm_serving.engines.flow.engine.sample", watched)
     engine = FlowEngine(small_policy(), SamplingConfig(fixed_shapes=(1, 2), true_jacobian=allowed))
@@ -423,7 +423,7 @@ def spec(repository: Path, **options: Any) -> EngineSpec:
     [
         ({"num_step": 4}, r"models\.m\.options\.num_step: unknown key; did you mean `num_steps`"),
         ({"num_steps": 0}, r"models\.m\.options\.num_steps: .*greater than or equal to 1 \(found 0\)"),
-        ({"dtype": "int4"}, r"models\.m\.options\.dtype: .*'float32', 'bfloat16' or 'float16'"),
+        ({"dtype": "int2"}, r"models\.m\.options\.dtype: .*'float32', 'bfloat16', 'float16', 'int8' or 'int4'"),
         ({"device": "tpu"}, r"models\.m\.options\.device"),
         ({"batch_sizes": [4, 2]}, r"models\.m\.options\.batch_sizes: .*batch sizes rise"),
     ],

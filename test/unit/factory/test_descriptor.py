@@ -128,3 +128,19 @@ def test_a_fallback_that_would_change_nothing_is_refused(repository: Path, old: 
     text = (repository / "config" / "factory_rosa_fig3.yaml").read_text(encoding="utf-8")
     with pytest.raises(ConfigurationError, match=words):
         parse_factory(text.replace(old, new))
+
+
+@pytest.mark.parametrize(("told", "checks"), [("", False), ("\n  parity: at_start", True), ("\n  parity: on_request", False)])
+def test_a_group_of_servers_may_hold_its_models_against_their_references_before_it_serves(
+    told: str, checks: bool, repository: Path
+) -> None:
+    text = (repository / "config" / "factory_quickstart.yaml").read_text()
+    factory = parse_factory(text.replace("num_servers: 2", f"num_servers: 2{told}", 1))
+    nodes = [node for node in node_list(factory, repository / "config", work={}) if node.executable == "model_server_node"]
+    assert nodes and {node.parameters["check_parity"] for node in nodes} == {checks}
+
+
+def test_another_word_for_when_is_refused(repository: Path) -> None:
+    text = (repository / "config" / "factory_quickstart.yaml").read_text()
+    with pytest.raises(ConfigurationError, match="parity"):
+        parse_factory(text.replace("num_servers: 2", "num_servers: 2\n  parity: always", 1))

@@ -73,6 +73,7 @@ def factory() -> Factory:
         ("{H200: 2}", "{H200: []}", ["hosts.gpu_a.gpus.H200", "neither a number of GPUs nor a list"]),
         ("{H200: 2}", '{H200: ["0; rm"]}', ["hosts.gpu_a.gpus.H200", "neither a number of GPUs nor a list"]),
         ("{H200: 2}", "{H200: [0, 0]}", ["hosts.gpu_a", "a device is listed twice"]),
+        ("{H200: 2}", '{H200: [0, "00"]}', ["hosts.gpu_a", "a device is listed twice"]),
         ("{H200: 2}", "{H200: [0, 1], L4: 1}", ["hosts.gpu_a", "List them as well"]),
         (
             "{H200: 2}",

@@ -270,6 +270,9 @@ def fields(kind: Any) -> st.SearchStrategy[Any]:
 def field(kind: str) -> st.SearchStrategy[Any]:
     if kind.startswith("sequence<"):
         return st.lists(field(kind[len("sequence<") : -1].split(",")[0]), max_size=3)
+    if kind.endswith("]"):
+        inner, _, size = kind[:-1].partition("[")
+        return st.lists(field(inner), min_size=int(size), max_size=int(size))
     if "/" in kind:
         package, name = kind.split("/")
         return fields(getattr(import_module(f"{package}.msg"), name))

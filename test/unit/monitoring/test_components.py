@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ros2_rfm_serving.monitoring.board import Board, ComponentRow
+from ros2_rfm_serving.monitoring.board import Board, ComponentRow, Failover
 from ros2_rfm_serving.monitoring.summary import as_json, render
 
 
@@ -40,3 +40,12 @@ def test_the_summary_shows_plans_verdicts_and_attainment() -> None:
     assert (
         told["system2"]["slo_attained"] == 0.95 and told["safety"]["words"]["unsafe"] == 2 and told["idle"]["slo_attained"] is None
     )
+
+
+def test_a_server_that_was_never_heard_has_no_time_of_its_loss() -> None:
+    made = board()
+    made.robots["arm_1"].failovers = [Failover("server_1", "server_2", math.inf), Failover("server_2", "server_1", 1.25)]
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(*render(made, 60.0, Path("logs")))
+    text = console.export_text()
+    assert "server_1 was lost; streams from server_2\n" in text and "server_2 was lost; streams from server_1 after 1.2 s" in text

@@ -304,6 +304,16 @@ def failed_server(look: Look) -> None:
     says(look, f"{SERVER}: server", ERROR, "no such file")
 
 
+def planned_without(look: Look) -> None:
+    """The scheduler says so as long as it lasts, and that is no trouble of its own."""
+    failed_server(look)
+    says(look, "scheduler: servers", WARN, f"planned without {SERVER}")
+
+
+def scheduler_alone(look: Look) -> None:
+    says(look, "scheduler: schedule", WARN, "2 robots wait")
+
+
 def met_late(look: Look) -> None:
     """A robot that was found a second before the end."""
     look.robots["arm_3"], look.expected_s["arm_3"] = [], SECONDS - 1.0
@@ -376,6 +386,8 @@ SEEN: list[tuple[Callable[[Look], None], list[tuple[str, str]]]] = [
     (paused, [("robot waits for a person", "arm_2")]),
     (waiting, [("robot waits for a person", "arm_2")]),
     (misfit, [("reported trouble", "arm_2")]),
+    (planned_without, [("model not loaded", SERVER)]),
+    (scheduler_alone, [("reported trouble", "scheduler")]),
 ]
 
 

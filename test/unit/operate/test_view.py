@@ -6,18 +6,24 @@ import io
 import time
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from ros2_rfm_serving.monitoring.board import STALE_AFTER_S, Board, Score
+from ros2_rfm_serving.monitoring.plain import counted
 from ros2_rfm_serving.monitoring.summary import render
 from ros2_rfm_serving.operate.view import picture
 
 
+def text(*shown: object, width: int = 220) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(*shown)
+    return console.export_text()
+
+
 def lines(*shown: object) -> dict[str, str]:
     """By their first column."""
-    console = Console(width=220, record=True, file=io.StringIO())
-    console.print(*shown)
-    return {line.split("│")[1].strip(): line for line in console.export_text().splitlines() if line.startswith("│")}
+    return {line.split("│")[1].strip(): line for line in text(*shown).splitlines() if line.startswith("│")}
 
 
 def board(seen_s: float) -> Board:
@@ -46,9 +52,28 @@ def test_what_is_older_than_its_period_is_stale_and_no_figure() -> None:
 
 
 def test_the_summary_shows_no_figure_of_a_server_that_was_silent_at_the_end() -> None:
-    assert "61 ms" in lines(*render(board(100.0), 60.0, Path("logs"), ended_s=101.0))["server_1"]
+    made = board(100.0)
+    made.servers["server_1"].lost = True  # as every one is by the end
+    assert "61 ms" in lines(*render(made, 60.0, Path("logs"), ended_s=101.0))["server_1"]
     silent = lines(*render(board(100.0), 60.0, Path("logs"), ended_s=110.0))["server_1"]
     assert "61 ms" not in silent and "stale" in silent
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 220])
+def test_a_narrow_terminal_has_fewer_columns_and_each_of_them_whole(width: int) -> None:
+    made = board(time.monotonic())
+    made.robots["pick_place_1"] = made.robots.pop("arm_1")
+    row, server = made.robots["pick_place_1"], made.servers["server_1"]
+    row.state, row.task, row.phase, row.refused = "STREAMING", "pick_place", "executing", {"stale_episode": 12}
+    server.state, server.model = "ready", "rfm/metaworld-flow"
+    live, end = text(picture("f", made, []), width=width), text(*render(made, 60.0, Path("logs")), width=width)
+    assert "…" not in live + end and max(map(len, (live + end).splitlines())) <= width
+    assert all(word in live for word in ("pick_place_1", "STREAMING", "19.4", "rfm/metaworld-flow", "47.0", "61 ms"))
+    assert ("a wider terminal shows" in live) == (width < 220) and "stale_episode" in end
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(number, "robot") for number in (0, 1, 2)] == ["0 robots", "1 robot", "2 robots"]
 
 
 def test_words_from_the_graph_are_no_markup_and_reach_no_terminal() -> None:

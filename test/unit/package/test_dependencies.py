@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ros2_rfm_serving.engines.architectures.names import ARCHITECTURES
 from ros2_rfm_serving.engines.registry import ENGINES
 from ros2_rfm_serving.operate.doctor.checks import FEATURES, QUICKSTART, executables
 from ros2_rfm_serving.operate.doctor.imports import imports_of, nodes
@@ -70,7 +71,7 @@ def test_every_executable_of_setup_cfg_is_looked_at(repository: Path) -> None:
         assert target == f"ros2_rfm_serving.ros.executables:{name}" and executables()[name] == f"ros2_rfm_serving.ros.{name}"
     assert {module for module in [*QUICKSTART.values(), *FEATURES.values()] if ".engines." in module} == {
         path.partition(":")[0] for name, path in ENGINES.items() if name != "emulated"
-    }
+    } | {ARCHITECTURES["pi0"].partition(":")[0]}
 
 
 @pytest.mark.parametrize("name", ["rfm", *nodes()])
@@ -100,6 +101,11 @@ def test_every_feature_has_an_extra_with_what_it_imports(project: dict[str, Any]
             assert package.extra and package.pip in project["optional-dependencies"][package.extra], f"{name} imports {root}"
 
 
+def test_what_robots_servers_and_schedulers_run_needs_no_extra() -> None:
+    brought = {name: {r for r in roots(imports_of(module)) if PACKAGES[r].extra} for name, module in executables().items()}
+    assert {name for name, extras in brought.items() if extras} == {"metaworld_robot_node"}
+
+
 def test_rosdep_installs_what_is_imported_and_nothing_else(manifest: ET.Element, needed: set[str]) -> None:
     keys = declared(manifest, "depend", "exec_depend")
     imported = {key for root in needed if (key := PACKAGES[root].rosdep)}
@@ -123,7 +129,7 @@ def test_what_only_tests_import_is_a_test_dependency(repository: Path, manifest:
                 names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
                 imported |= {name.partition(".")[0] for name in [*names, getattr(node, "module", None) or ""]}
     keys = set(declared(manifest, "test_depend"))
-    for module in ("hypothesis", "httpx", "msgpack", "websockets", "domain_coordinator"):
+    for module in ("hypothesis", "httpx", "websockets", "domain_coordinator"):
         assert module not in imported or keys & {module, f"python3-{module}"}, module
     assert not keys & set(declared(manifest, "depend", "exec_depend"))
 

@@ -199,6 +199,7 @@ def test_an_encoder_that_jumps_for_a_sample_moves_nothing(config: RobotConfig, j
 # --- the network ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("window_maximum", [False, True])
 def test_no_chunk_takes_over_later_than_its_model_bridges(window_maximum: bool) -> None:
     """Mostly quick, now and then slow: the median knows nothing of that."""

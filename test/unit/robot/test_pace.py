@@ -14,8 +14,8 @@ from ros2_rfm_serving.robot.config import LinkConfig
 from ros2_rfm_serving.robot.conversation.link import Link, LinkState
 from ros2_rfm_serving.robot.motion.motion import Motor
 from ros2_rfm_serving.types import RequestId, Route
-from ros2_rfm_serving.types.phase import Phase
-from test.unit.fakes import chunk, grant, observation, schedule
+from ros2_rfm_serving.types.phase import Phase, Usual
+from test.unit.fakes import SERVED, chunk, grant, observation, schedule
 from test.unit.robot.robots import CONFIG, PERIOD_S
 
 EPS = 1e-6
@@ -33,20 +33,20 @@ def linked(rate_hz: float) -> Link:
     return link
 
 
-def answer(link: Link, identity: RequestId, now_s: float) -> None:
-    reply = chunk(replace(observation(identity.session_epoch), id=identity))
+def answer(link: Link, identity: RequestId, now_s: float, unusual_s: float = 0.0) -> None:
+    reply = chunk(replace(observation(identity.session_epoch), id=identity), served=replace(SERVED, unusual_s=unusual_s))
     assert not isinstance(link.accept(reply, now_s), str)
 
 
-def asked(link: Link, now_s: float, takes_s: float) -> None:
-    answer(link, link.sent(1, now_s, 0, now_s), now_s + takes_s)
+def asked(link: Link, now_s: float, takes_s: float, unusual_s: float = 0.0) -> None:
+    answer(link, link.sent(1, now_s, 0, now_s), now_s + takes_s, unusual_s)
 
 
 def test_the_very_next_request_gives_way() -> None:
     link = linked(2.0)
     asked(link, 0.0, 0.1)
     assert link.ready_s == pytest.approx(0.5)
-    asked(link, 0.5, 0.3)  # it met another robot's
+    asked(link, 0.5, 0.3, unusual_s=0.2)  # it met another robot's
     assert link.ready_s == link.next_send_s == pytest.approx(1.2)
 
 
@@ -69,21 +69,60 @@ def test_at_another_pace_a_pipelined_session_still_has_one_request_per_frame() -
 
 def test_one_answer_that_takes_long_is_made_up_for_by_one_period_of_requests() -> None:
     """Not by dozens beyond the cap, while what is usual comes back to what it was."""
-    link, now_s, sent_s = linked(10.0), 0.0, []
+    link, usual, now_s, sent_s = linked(10.0), Usual(), 0.0, []
     for number in range(100):
         now_s = max(now_s, link.ready_s)
         sent_s.append(now_s)
         takes_s = 10.0 if number in (0, 20) else 0.01
-        asked(link, now_s, takes_s)
+        asked(link, now_s, takes_s, usual.unusual_s(takes_s, 10))
         now_s += takes_s
     assert most_beyond(sent_s, 0.1) <= 3.0 + EPS
 
 
 def test_what_has_become_usual_moves_nothing_any_more() -> None:
+    phase, usual = Phase(), Usual()
+    waits_s = [0.1] * 50 + [3.0] * 50 + [0.1] * 200
+    moved_s = [phase.shift_s(usual.unusual_s(waited_s, 2), 0.5) for waited_s in waits_s]
+    assert sum(moved_s[:50]) == pytest.approx(0.0) and moved_s[50] == pytest.approx(0.5)
+    assert all(abs(sum(moved_s[:n])) < 0.5 + EPS for n in range(len(moved_s)))
+    assert not any(abs(move_s) > 1e-3 for move_s in moved_s[-50:]) and usual.mean_s == pytest.approx(0.1)
+
+
+def test_what_is_usual_follows_what_a_server_takes() -> None:
+    """Within some cycles, to a millisecond."""
+    usual = Usual()
+    for latency_s in (0.1, 0.3):
+        unusual_s = [usual.unusual_s(latency_s, 5) for _ in range(200)]
+        assert abs(unusual_s[-1]) < 1e-3 and usual.mean_s == pytest.approx(latency_s, abs=1e-3)
+
+
+def test_who_always_waits_longer_than_others_gets_used_to_it() -> None:
     phase = Phase()
-    moved_s = [phase.shift_s(waited_s, 0.5) for waited_s in [0.1] * 50 + [3.0] * 50 + [0.1] * 50]
-    assert sum(moved_s[:50]) == 0.0 and sum(moved_s[50:100]) == pytest.approx(0.5) and sum(moved_s) >= -0.5
-    assert not any(moved_s[140:]) and phase.usual_s == pytest.approx(0.1, rel=0.1)
+    moved_s = [phase.shift_s(0.1, 0.5) for _ in range(1_000)]
+    assert moved_s[0] == 0.1 and sum(moved_s) == pytest.approx(0.5) and phase.used_to_s == pytest.approx(0.1)
+    assert phase.shift_s(0.05, 0.5) == pytest.approx(-0.05), "it gives way as ever"
+
+
+@pytest.mark.parametrize("unusual_s", [math.nan, math.inf, -math.inf, 1e30, -1e30])
+def test_whatever_a_server_says_the_phase_moves_by_a_period_at_most(unusual_s: float) -> None:
+    link = linked(2.0)
+    asked(link, 0.0, 0.1, unusual_s)
+    assert 0.0 <= link.ready_s <= 1.0
+    asked(link, link.ready_s, 0.1)
+    assert 0.0 < link.ready_s <= 2.0
+
+
+def test_robots_that_wait_for_each_other_ask_as_they_were_answered() -> None:
+    """Four at once, one answer every 0.1 s: the third time nobody waits."""
+    usual, phases, asks_s, waits_s = Usual(), [Phase() for _ in range(4)], [0.0] * 4, [0.0] * 4
+    for cycle in range(20):
+        free_s = -math.inf
+        for robot in sorted(range(4), key=lambda each: asks_s[each]):
+            free_s = max(free_s, asks_s[robot]) + 0.1
+            waits_s[robot] = free_s - asks_s[robot]
+            asks_s[robot] += phases[robot].shift_s(usual.unusual_s(waits_s[robot], 4), 1.0)  # in its period of 1 s
+        assert cycle < 2 or max(waits_s) < 0.11
+    assert abs(sum(asks_s)) / 4 < 0.5, "the rate is that of the cap"
 
 
 def test_a_horizon_beyond_the_chunk_is_the_chunk() -> None:
@@ -105,7 +144,7 @@ def test_it_keeps_its_cap_and_goes_on_whatever_happens(events: list[tuple[str, f
     for event, share in events:
         if waited is not None and event == "answer":
             now_s += 3.0 * share**3
-            answer(link, waited, now_s)
+            answer(link, waited, now_s, unusual_s=math.tan(3.0 * (share - 0.5)))
             waited = None
         elif event == "give up":
             link.forget()

@@ -232,3 +232,33 @@ def test_many_servers_that_nobody_can_cover_are_named_at_once() -> None:
     hosts = {f"s{i}": "a" for i in range(128)} | {"cpu": "b"}
     servers = [*(server(f"s{i}", "m") for i in range(128)), replace(server("cpu", "n"), gpu_type="CPU")]
     assert spread(servers, {}, of_hosts(**hosts), lambda other, one: other.model == one.model) == servers
+
+
+def test_what_robots_wait_for_is_on_the_nearest_hosts() -> None:
+    """Of two that are equal but for their round trips, whichever comes first in the file."""
+    for near, far in (("a", "b"), ("b", "a")):
+        declared = factory({"a": 1, "b": 1}, robots=2)
+        hosts = {name: host.model_copy(update={"round_trip_ms": 15.0 * (name == far)}) for name, host in declared.hosts.items()}
+        made = planned(declared.model_copy(update={"hosts": hosts}))
+        at = {p.components[0]: declared.seats[p.server].host for p in made.placements}
+        assert at == {"system1": near, "monitor": far}
+
+
+def test_a_host_behind_a_narrow_network_is_far_and_may_be_too_narrow() -> None:
+    """20 KB take 16 ms at 10 Mbit/s: System 1 is on the other host, and the plan reckons with it."""
+    declared = factory({"a": 1, "b": 1}, robots=2)
+    hosts = {**declared.hosts, "a": declared.hosts["a"].model_copy(update={"bandwidth_mbit_s": 10.0})}
+    (entry,) = declared.robot_fleet
+    fleet = (entry.model_copy(update={"network": entry.network.model_copy(update={"observation_kb": 20.0})}),)
+    narrow = declared.model_copy(update={"hosts": hosts, "robot_fleet": fleet})
+    assert narrow.round_trips_s == {"server_1": pytest.approx(0.016), "server_2": 0.0}
+    assert narrow.with_round_trips().network_of("carry").round_trip_ms == pytest.approx(16.0)
+    solution = plan_factory(narrow, PROFILE, None)
+    (judge,) = [server for server in solution.servers if server.model == "judge"]
+    assert judge.server == "server_1" and not [note for note in solution.notes if "Mbit/s" in note]
+    hosts["a"] = hosts["a"].model_copy(update={"bandwidth_mbit_s": 0.5})  # two judged at 2 Hz, 20 KB each: 0.64 Mbit/s
+    solution = plan_factory(narrow.model_copy(update={"hosts": hosts}), PROFILE, None)
+    (link,) = solution.links
+    assert (
+        solution.feasible and (link.host, link.takes_mbit_s) == ("a", pytest.approx(0.45)) and link.in_mbit_s <= 0.45 * (1 + 1e-6)
+    )

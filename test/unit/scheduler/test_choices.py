@@ -69,6 +69,9 @@ def test_a_robot_s_rate_is_explained_by_its_own_servers() -> None:
     why = [choices(moved, robot)[-1].why_rate for robot in ("carry_1", "carry_2")]
     quick_hz, slow_hz = (float(text.split()[-2]) for text in why)
     assert quick_hz > slow_hz and alone not in why[1]
+    batches = next(one for one in of(moved, "system1").alternatives if one.what == f"{alone} in batches of 8")
+    others = next(one for one in choices(moved, "carry_2")[-1].alternatives if "in batches of 8" in one.what)
+    assert 0 < batches.cost_hz < 0.25 < others.cost_hz, "it costs one robot's actions, not all robots' of the class"
 
 
 def test_models_that_share_a_gpu_have_their_part_of_it() -> None:

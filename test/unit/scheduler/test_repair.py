@@ -126,6 +126,25 @@ def test_a_plan_without_a_lost_server_moves_only_who_has_to() -> None:
     assert len(kept) >= len(after.schedule.placements) - 1, (models, after.schedule.placements)
 
 
+@pytest.mark.parametrize("servers", [2, 3])
+def test_a_factory_that_runs_is_never_planned_with_servers_that_nobody_started(servers: int) -> None:
+    """Two models would share what is left of two servers; at its start the factory has that plan."""
+    declared = factory("{num_servers: 0}", robots=1, servers=servers)
+    before = planned(declared).fleet.schedule
+    for lost in {p.server for p in before.placements}:
+        try:
+            after = planned(declared, Seen(lost=(lost,)), before).fleet.schedule
+        except (PlannerError, ScheduleError):
+            continue
+        assert {p.server for p in after.placements} <= set(declared.gpu_types)
+    alone = factory("{num_servers: 0}", robots=1, servers=1)
+    shared = planned(alone).fleet.schedule
+    assert {p.gpu for p in shared.placements} == {"server_1"}
+    assert {p.server for p in planned(alone, AS_DECLARED, shared).fleet.schedule.placements} == {
+        p.server for p in shared.placements
+    }
+
+
 @pytest.mark.parametrize("robots", [3, 6, 9])
 def test_the_same_factory_planned_again_moves_nobody(robots: int) -> None:
     """Whatever the names are that it had."""

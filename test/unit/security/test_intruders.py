@@ -26,15 +26,7 @@ from ros2_rfm_serving.security.doorstep import MAX_WAITING, listen
 from ros2_rfm_serving.security.folder import Folder, write_private, write_public
 from ros2_rfm_serving.security.tls import ServerTls, client_context
 from test.unit.monitoring.dashboard.test_app import GOOD, PAUSE, Page
-
-
-def eventually(true: Callable[[], Any], seconds: float = 20.0) -> Any:
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
-        if found := true():
-            return found
-        time.sleep(0.01)
-    return true()
+from test.waiting import eventually
 
 
 def get(url: str, trusted: ssl.SSLContext | None = None) -> str:
@@ -148,7 +140,7 @@ def test_slow_strangers_take_no_scrape_from_prometheus(hurried: None, written: F
 
             told = eventually(scraped)
             assert threading.active_count() <= threads + 2 + 2 * 4 + 1
-            assert 'rfm_exporter_refused_total{reason="full"}' in told
+            assert 'rfm_exporter_refused_total{reason="gave_way"}' in told
             assert eventually(lambda: 'rfm_exporter_refused_total{reason="slow"}' in scraped() or encrypted)
         finally:
             ending.set()
@@ -194,3 +186,75 @@ def test_a_page_with_tls_stays_open_while_strangers_never_finish_their_handshake
         answer = client.post("/api/control", json=PAUSE, headers={"authorization": "Bearer guess"})
         assert answer.status_code == 401 and page.noted[-1]["outcome"] == "refused"
         assert client.post("/api/control", json=PAUSE, headers=GOOD).status_code == 200
+
+
+def crowd(port: int, many: int, held: int = 300) -> None:
+    """Silent connections, of which so many are there at once; who is sent away meanwhile does not matter to them."""
+    with contextlib.ExitStack() as stack:
+        mine: list[socket.socket] = []
+        for _ in range(many):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+            with contextlib.suppress(OSError):
+                one.sendall(b"\x16")  # the first byte of a handshake that goes on for ever
+            mine.append(one)
+            if len(mine) > held:
+                mine.pop(0).close()
+
+
+class Looking:
+    """Somebody who asks a door now and then, while others do it harm: how long each answer took."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self.took_s: list[float] = []
+        self.failed = 0
+        self._ask, self._ending = ask, threading.Event()
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Looking:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join(60)
+
+    def _work(self) -> None:
+        while not self._ending.wait(0.02):
+            begin_s = time.monotonic()
+            try:
+                self._ask()
+                self.took_s.append(time.monotonic() - begin_s)
+            except (OSError, httpx.HTTPError):
+                self.failed += 1
+
+
+SILENT = [400, pytest.param(10_000, marks=pytest.mark.thorough)]
+
+
+@pytest.mark.parametrize("many", SILENT)
+def test_thousands_of_silent_connections_keep_no_probe_out(written: Folder, tmp_path: Path, many: int) -> None:
+    """Else whoever reaches the port has every server started again: its probes would fail."""
+    trusted, threads = client_context(written.authority, "ca"), threading.active_count()
+    with exporting(Board([], []), "127.0.0.1", 0, tmp_path, tls=ServerTls(written.enclave("observer"), "--tls")) as url:
+        with Looking(lambda: get(url, trusted)) as prometheus:
+            while len(prometheus.took_s) + prometheus.failed < 40:
+                crowd(int(url.split(":")[2].split("/")[0]), many)
+        assert max(prometheus.took_s) < 10.0
+        assert len(prometheus.took_s) > 3 * prometheus.failed, "whose turn it is to give way has asked for nothing"
+        assert 'rfm_exporter_refused_total{reason="gave_way"}' in get(url, trusted)
+        assert eventually(lambda: threading.active_count() <= threads + 4)
+
+
+@pytest.mark.parametrize("many", SILENT)
+def test_thousands_of_silent_connections_hold_up_nobody_who_looks_at_a_page(written: Folder, many: int) -> None:
+    page, trusted = Page(), client_context(written.authority, "ca")
+    with (
+        serving(page.dashboard, "127.0.0.1", 0, ServerTls(written.enclave("dashboard"), "--tls")) as url,
+        httpx.Client(base_url=url, trust_env=False, verify=trusted, timeout=20) as client,
+    ):
+        assert client.get("/api/schedule").status_code == 200
+        with Looking(lambda: client.get("/api/schedule").raise_for_status()) as looking:
+            crowd(int(url.rpartition(":")[2].strip("/")), many)
+        assert not looking.failed and max(looking.took_s) < 10.0
+        with httpx.Client(base_url=url, trust_env=False, verify=trusted, timeout=20) as newcomer:
+            assert newcomer.get("/api/schedule").status_code == 200

@@ -16,12 +16,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.factory.newcomer import newcomer
 from ros2_rfm_serving.security import dds_schema
 from ros2_rfm_serving.security.authority import Authority, common_name, is_issued_by, load_certificate, utc_now
 from ros2_rfm_serving.security.checking import check
 from ros2_rfm_serving.security.folder import Folder, write_public
-from ros2_rfm_serving.security.issuing import Issuer, revoke, rotate, start
-from ros2_rfm_serving.security.members import Member
+from ros2_rfm_serving.security.issuing import Issuer, add, revoke, rotate, start
+from ros2_rfm_serving.security.members import Member, members_of_robot
 from ros2_rfm_serving.security.own import ENCLAVE, OwnCertificate
 from ros2_rfm_serving.security.record import Record
 from ros2_rfm_serving.security.tokens import TokenFile, read_tokens
@@ -148,9 +150,75 @@ def test_certificates_end_and_it_is_said_before(folder: Folder, monkeypatch: pyt
     rotate(folder, ["server_1"], utc_now(), 0.0)
     own.look(40.0)
     assert own.is_over and "has ended" in own.problem
+    rotate(folder, ["server_1"], utc_now(), 365.0)
+    foreign = Authority.new("somebody", utc_now()).revocations([1], utc_now())
+    kept = (folder.enclave("server_1") / "crl.pem").read_bytes()
+    for moment_s, content in ((50.0, b"half a li"), (60.0, foreign)):
+        (folder.enclave("server_1") / "crl.pem").write_bytes(content)
+        own.look(moment_s)
+        assert "own crl.pem is no list of revocations of its authority" in own.problem and not own.is_over
+        assert "server_1: its crl.pem is no list of revocations of its authority" in said(folder)
+    (folder.enclave("server_1") / "crl.pem").write_bytes(kept)
+    own.look(70.0)
+    assert not own.problem
     (folder.enclave("server_1") / "cert.pem").unlink()
-    own.look(60.0)
+    own.look(80.0)
     assert "cannot be read" in own.problem
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_a_certificate_without_a_folder_is_not_none_at_all(monkeypatch: pytest.MonkeyPatch, empty: str) -> None:
+    monkeypatch.setenv(ENCLAVE, empty)
+    with pytest.raises(ConfigurationError, match=f"{ENCLAVE}: is there and names no folder"):
+        OwnCertificate.of_process()
+    monkeypatch.delenv(ENCLAVE)
+    assert OwnCertificate.of_process() is None
+
+
+def robot_of(repository: Path, name: str, task: str = "push") -> dict[str, Member]:
+    config = repository / "config"
+    factory = load_factory(config / "factory_hosts.yaml")
+    return members_of_robot(factory, newcomer(factory, name, task), config)
+
+
+def test_a_robot_that_comes_later_has_what_those_of_the_descriptor_have(folder: Folder, repository: Path) -> None:
+    kept = certificate(folder, OTHER)
+    add(folder, robot_of(repository, "push_9"), utc_now(), 365.0)
+    assert said(folder) == "" and certificate(folder, OTHER) == kept, "nobody else is issued anew"
+    for leaf in ("permissions.xml", "zenoh.json5"):  # but for its name, its address and its dates, as push_1's
+        new, old = ((folder.enclave(name) / leaf).read_text() for name in ("push_9", OTHER))
+        dates = r"<not_(before|after)>.*"
+        assert sorted(re.sub(dates, "", new).replace("push_9", OTHER).split("\n")) == sorted(re.sub(dates, "", old).split("\n"))
+    assert is_issued_by(certificate(folder, "push_9_world"), load_certificate(folder.authority.read_bytes(), ""))
+    assert "rt/push_9/rfm/action_chunk" in (folder.enclave("server_1") / "permissions.xml").read_text()
+    rules = json.loads(folder.router.read_text().partition("\n")[2])["access_control"]
+    assert {"push_9", "push_9_world"} <= {name for subject in rules["subjects"] for name in subject["cert_common_names"]}
+    token = folder.client_token("push_9").read_text().strip()
+    assert TokenFile(folder.door_tokens, "test").holder(token) == "push_9"
+    revoke(folder, "push_9", utc_now())
+    assert "push_9: is revoked" in said(folder)
+    with pytest.raises(ConfigurationError, match=r"push_9 is revoked; rfm security rotate --member push_9, or another name"):
+        add(folder, robot_of(repository, "push_9"), utc_now(), 365.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (OTHER, "push_1 has a certificate already, as robot"),
+        ("operator", "'operator' is the name of who orders, and of nobody else; choose another name"),
+        ("server_1", "as server"),
+        ("door", "as door"),
+        (f"{OTHER}_world", "as world"),
+        ("tablet", "tablet is a client of the websocket door"),
+        ("a" * 60, "too long for a certificate"),
+        *((name, "cannot name a robot") for name in ("", "9_push", "push-9", "../push", "push 9", "pläce", "rfm/x")),
+    ],
+)
+def test_a_robot_that_cannot_be_added_changes_nothing(folder: Folder, repository: Path, name: str, words: str) -> None:
+    before = {file: file.read_bytes() for file in folder.root.rglob("*") if file.is_file()}
+    with pytest.raises(ConfigurationError, match=words):
+        add(folder, robot_of(repository, name), utc_now(), 365.0)
+    assert {file: file.read_bytes() for file in folder.root.rglob("*") if file.is_file()} == before
 
 
 def test_who_is_revoked_has_nothing_left_and_comes_back_under_another_name(folder: Folder) -> None:

@@ -16,7 +16,7 @@ from ros2_rfm_serving.server.dispatch import EngineView, Flight, ServiceTimes, W
 from ros2_rfm_serving.server.dispatch.entering import advancing, joining
 from ros2_rfm_serving.server.history import History
 from ros2_rfm_serving.server.horizon import Outlook, outlooks
-from ros2_rfm_serving.server.intake import row_of
+from ros2_rfm_serving.server.intake import readying, row_of
 from ros2_rfm_serving.server.sessions import Session, Sessions
 from ros2_rfm_serving.server.tiers import Tier
 from ros2_rfm_serving.types import Chunk, EngineReply, ExecutionReport, Horizon, InferenceRequest, OutputKind, Reply, Serving
@@ -232,7 +232,7 @@ class Laws:
 
 
 def waiting(due_s: float = math.inf, since_s: float = 0.0) -> Waiting:
-    request = row_of(observation(1), session_of(), CONTRACT, takes_encoded=True)
+    request = row_of(observation(1), session_of(), CONTRACT, readying(CONTRACT, True, None))
     return Waiting(request, 0, 0.0, since_s, math.inf, due_s, History())
 
 

@@ -314,6 +314,7 @@ def test_a_chunk_must_be_there_when_half_of_the_last_one_is_executed() -> None:
     assert max_sessions(replace(contract, serving=Serving.EXCLUSIVE), 0.1, 1) == 1
 
 
+@pytest.mark.interpreted
 def test_a_request_that_is_still_decoded_when_its_robot_opens_anew_takes_nobodys_place(monkeypatch: pytest.MonkeyPatch) -> None:
     target = server()
     former = target.open_session(session_request()).session_epoch

@@ -27,8 +27,8 @@ CRASHES = (Crash(server="s1", at_s=3.0, restart_after_s=2.0), Crash(server="s3",
 ARRIVALS = TaskArrivals(rate_hz=0.3, duration_s=2.0)
 
 
-def runs() -> dict[str, Callable[[], object]]:
-    """Of 8 s each, by name."""
+def runs(simulate: Callable[..., object] = simulate) -> dict[str, Callable[[], object]]:
+    """Of 8 s each, by name. simulate: by what."""
 
     def run(mode: str, plan: dict[str, Any], **conditions: Any) -> Callable[[], object]:
         plant = factory(6, plans=0.2, safety=True, mode=mode)

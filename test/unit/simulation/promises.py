@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 
 from ros2_rfm_serving.factory import Factory
 from ros2_rfm_serving.factory.descriptor import ActionRateFloor, ExecutionMode
@@ -11,6 +12,45 @@ from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.types import SYSTEM1, Placement, Route, Schedule
 
 ROUNDING, FLOOR_ROUNDING = 1e-5, 1e-3
+
+
+Load = dict[tuple[str, str], float]
+"""(host, in or out) -> Mbit/s."""
+
+
+def most_hz(declared: Factory, task: str, component: str) -> float:
+    """Requests of a robot that no server keeps waiting."""
+    part, cycle_s = declared.tasks[task].components[component], declared.tasks[task].cycle_period_s
+    if declared.tasks[task].execution.mode is ExecutionMode.SYNC:
+        coupled = [name for name, other in declared.tasks[task].components.items() if not other.freq_hz]
+        cycle_s += declared.network_of(task).mean_s * sum(map(declared.tasks[task].calls_per_action, coupled))
+    return part.freq_hz or declared.tasks[task].calls_per_action(component) / cycle_s
+
+
+def on_links(declared: Factory, schedule: Schedule, lost: Collection[str] = ()) -> Load:
+    """By routes alone, robot by robot; whose server is lost is at its standby."""
+    homes = {task: name for name, host in declared.hosts.items() for task in host.robots}
+    gpus = {p.server: p.gpu or p.server for p in schedule.placements}
+    seats = declared.seats
+    load: Load = defaultdict(float)
+    for route in schedule.routes:
+        server = route.standby if route.server in lost else route.server
+        here, home, network = seats[gpus[server]].host, homes.get(route.task), declared.network_of(route.task)
+        hz = min(route.max_rate_hz, most_hz(declared, route.task, route.component))
+        if here != home:
+            load[here, "in"] += hz * network.observation_kb * 8 / 1000
+            load[here, "out"] += hz * network.reply_kb * 8 / 1000
+            if home:
+                load[home, "out"] += hz * network.observation_kb * 8 / 1000
+                load[home, "in"] += hz * network.reply_kb * 8 / 1000
+    return load
+
+
+def too_much(declared: Factory, load: Load) -> list[str]:
+    """What no link takes."""
+    share = declared.planning.link_share
+    takes = {name: share * (host.bandwidth_mbit_s or math.inf) for name, host in declared.hosts.items()}
+    return [f"{host} {way}: {n:.3f} of {takes[host]}" for (host, way), n in load.items() if n > takes[host] * (1 + ROUNDING)]
 
 
 class Promises:
@@ -43,6 +83,7 @@ class Promises:
         for route in self._schedule.routes:
             if route.standby:
                 self._standby_carries(route)
+        self._links_carry()
 
     def class_floors_hold(self, but: Container[str]) -> None:
         """Of classes as a whole, which who comes and goes may break until the next plan; but: of those for which there is none."""
@@ -83,6 +124,13 @@ class Promises:
         load_hz = self._load_hz(route.server) + self._load_hz(route.standby)
         for one in (*self._on[route.server], *self._on[route.standby]):
             self._keeps(one, standby, load_hz)
+
+    def _links_carry(self) -> None:
+        """Now, and without each server that has a standby."""
+        if self._factory.hosts:
+            covered = {route.server for route in self._schedule.routes if route.standby}
+            for lost in ((), *((server,) for server in covered)):
+                assert not (much := too_much(self._factory, on_links(self._factory, self._schedule, lost))), (lost, much)
 
     # --- measured figures ---
 

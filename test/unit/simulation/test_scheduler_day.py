@@ -9,6 +9,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+from math import inf
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -17,7 +19,8 @@ from hypothesis import strategies as st
 from ros2_rfm_serving.cli.simulate_guests import turnover_of
 from ros2_rfm_serving.errors import ConfigurationError, ScheduleError
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.descriptor import ActionRateFloor, Execution, ExecutionMode, Standby
+from ros2_rfm_serving.factory.descriptor import ActionRateFloor, Execution, ExecutionMode, Network, Standby
+from ros2_rfm_serving.factory.hosts import Host
 from ros2_rfm_serving.profiles import Profile
 from ros2_rfm_serving.scheduler import Fleet, Order, Planned, PlanOrder, plan
 from ros2_rfm_serving.scheduler.promises import broken
@@ -50,7 +53,24 @@ def drawn(seed: int) -> tuple[Factory, Profile]:
         )
     reserved = 1 if servers > 2 and rng.random() < 0.4 else 0
     standby = Standby(num_servers=reserved, peers=rng.random() < 0.7)
-    return made.factory.model_copy(update={"tasks": tasks, "standby": standby}), made.profile
+    factory = made.factory.model_copy(update={"tasks": tasks, "standby": standby})
+    return on_two_hosts(factory, random.Random(f"links {seed}")), made.profile
+
+
+def on_two_hosts(factory: Factory, rng: random.Random) -> Factory:
+    """Half of them, with links that may be too narrow for what their servers could do."""
+    if rng.random() < 0.5:
+        return factory
+    counts, hosts = Counter(factory.gpu_types.values()), {}
+    for i, name in enumerate(("a", "b")):
+        gpus = {gpu: (n + 1 - i) // 2 for gpu, n in counts.items() if (n + 1 - i) // 2}
+        link = rng.choice([None, 2.0, 5.0, 20.0])
+        hosts[name] = Host(address=IPv4Address(f"10.0.0.{i + 1}"), gpus=gpus, bandwidth_mbit_s=link)
+    fleet = tuple(
+        entry.model_copy(update={"network": Network(observation_kb=rng.choice([5.0, 30.0]), reply_kb=rng.choice([0.0, 10.0]))})
+        for entry in factory.robot_fleet
+    )
+    return factory.model_copy(update={"hosts": hosts, "robot_fleet": fleet})
 
 
 @dataclass
@@ -136,8 +156,9 @@ class Day:
             self.comes()
 
     def leaves(self) -> None:
-        if self.present:
-            self.release(self.rng.choice(sorted(self.present)))
+        """Not of whom nobody knows whether its lease has ended."""
+        if sure := [robot for robot in sorted(self.present) if self.events.now_s - self.silent_s.get(robot, inf) < LEASE_S - 5.0]:
+            self.release(self.rng.choice(sure))
 
     def crashes(self) -> None:
         if guests := sorted(self.present.keys() - self.declared().keys()):

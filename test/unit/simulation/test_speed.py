@@ -40,6 +40,7 @@ def test_a_request_costs_few_calls(mode: str) -> None:
     assert calls_per_request(8, mode) < CALLS[mode]
 
 
+@pytest.mark.interpreted
 def test_decisions_are_what_they_were() -> None:
     """Where others are meant: `python -m test.unit.simulation.decisions`."""
     kept, found = json.loads(KEPT.read_text(encoding="utf-8")), digests()

@@ -1,0 +1,202 @@
+"""A robot that is no node, with the brain of all others, at a factory on DDS, through a real Zenoh router."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.factory import load_factory
+from ros2_rfm_serving.robot import Sensors
+from ros2_rfm_serving.ros.node.draft import draft
+from ros2_rfm_serving.ros.robot.settings import robot_settings
+from ros2_rfm_serving.ros.wire import convert
+from ros2_rfm_serving.ros.zenoh.robot import ZenohRobot, settings_of
+from ros2_rfm_serving.ros.zenoh.session import Outlet
+from ros2_rfm_serving.shipped import shipped
+from ros2_rfm_serving.types import EncodedImage, RobotState
+from test.ros.robot_rig import FakeServer, RobotClient
+from test.ros.zenoh_rig import ADDRESS, Floor, floor, router
+from test.unit.fakes import JPEG, NAMES, schedule
+
+GIVEN = {
+    "action_names": list(NAMES),
+    "cameras": ["front"],
+    "state_size": 3,
+    "control_rate_hz": 50.0,
+    "execution_horizon": 2,
+    "max_action_age_s": 0.5,
+}
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind((ADDRESS, 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def port(free_port: int) -> Iterator[int]:
+    session = router(free_port)
+    yield free_port
+    session.close()
+
+
+class Driven:
+    """A robot without ROS whose periods pass while the factory goes on."""
+
+    def __init__(self, here: Floor, domain: int, port: int) -> None:
+        self._here = here
+        self.robot = ZenohRobot(robot_settings(draft(GIVEN), "arm_1"), router=f"tcp/{ADDRESS}:{port}", domain=domain)
+        self.commands: list[Any] = []
+        self._due_s = 0.0
+
+    def wait(self, until: Callable[[], Any], what: str) -> Any:
+        return self._here.wait(lambda: self._period() or until(), what)
+
+    def _period(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            self.robot.serve(0.0)
+            return
+        self._due_s = now_s + 0.02
+        image = EncodedImage(camera="front", format="jpeg", data=JPEG, height_px=16, width_px=16)
+        command = self.robot.tick(Sensors(state=np.zeros(3, np.float32), state_s=now_s, images=(image,), images_s=now_s))
+        if command is not None:
+            self.commands.append((now_s, command))
+
+
+def served_by(here: Floor, server: str, standby: str = "") -> None:
+    made = schedule("arm_1", server=server)
+    routes = tuple(replace(route, standby=standby) for route in made.routes)
+    here.schedule.publish(convert.schedule_to(replace(made, scheduler=7, routes=routes), "hall"))
+
+
+def test_it_has_all_that_keeps_other_robots_safe(ros_domain: int, port: int) -> None:
+    """Served, without a server it stands when its actions are too old, and goes on with the standby."""
+    with floor(port) as here:
+        other = FakeServer("s2")
+        here.executor.add_node(other)
+        served_by(here, "s1", "s2")
+        here.wait(lambda: here.count("servers") == 2, "both servers on Zenoh")
+        driven = Driven(here, ros_domain, port)
+        driven.robot.start("stay")
+        driven.wait(lambda: len(driven.commands) > 10, "commands")
+        assert driven.robot.brain.state is RobotState.STREAMING and "arm_1" in here.server.opened
+        driven.wait(lambda: here.statuses, "its status on DDS")
+        assert here.statuses[-1].server == "s1"
+        here.lose(here.server)
+        driven.wait(lambda: "arm_1" in other.opened, "a session with the standby")
+        number = len(driven.commands)
+        driven.wait(lambda: driven.robot.brain.system1_server == "s2" and len(driven.commands) > number + 10, "commands again")
+        here.lose(other)
+        lost_s = time.monotonic()
+        driven.wait(lambda: time.monotonic() > lost_s + 1.5, "time")
+        assert driven.commands[-1][0] < lost_s + 0.5 + 0.1, "an action that was too old"
+        assert driven.robot.works and driven.robot.brain.state is not RobotState.STREAMING
+        driven.robot.close()
+        assert not driven.robot.works
+        here.wait(lambda: here.count("robots") == 0, "its leaving")
+
+
+def test_without_its_router_it_stands_and_goes_on_with_the_next(ros_domain: int, free_port: int) -> None:
+    first = router(free_port)
+    with floor(free_port) as here:
+        served_by(here, "s1")
+        here.wait(lambda: here.count("servers") == 1, "the server on Zenoh")
+        driven = Driven(here, ros_domain, free_port)
+        driven.robot.start("stay")
+        driven.wait(lambda: len(driven.commands) > 10, "commands")
+        first.close()
+        lost_s = time.monotonic()
+        driven.wait(lambda: time.monotonic() > lost_s + 1.5, "time")
+        assert driven.commands[-1][0] < lost_s + 0.5 + 0.1, "an action that was too old"
+        second = router(free_port)
+        number = len(driven.commands)
+        driven.wait(lambda: len(driven.commands) > number + 10, "commands again")
+        driven.robot.close()
+        second.close()
+
+
+def test_what_was_dropped_on_its_way_is_counted(ros_domain: int, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By who misses it: Zenoh tells no sender what it dropped under congestion."""
+    put, dropped = Outlet.put, list[str]()
+
+    def dropping(outlet: Any, data: bytes) -> str:
+        key = str(outlet._publisher.key_expr)
+        if "action_chunk" in key and outlet._sequence == 3 and key not in dropped:
+            dropped.append(key)
+            outlet._sequence += 2
+        return put(outlet, data)
+
+    monkeypatch.setattr(Outlet, "put", dropping)
+    with floor(port) as here:
+        served_by(here, "s1")
+        here.wait(lambda: here.count("servers") == 1, "the server on Zenoh")
+        driven = Driven(here, ros_domain, port)
+        driven.robot.start("stay")
+        driven.wait(lambda: driven.robot.brain.refused["lost_behind_the_door"] == 2, "the count")
+        driven.wait(
+            lambda: any(c.name == "lost_behind_the_door" for s in here.statuses for c in s.refused), "its telling the factory"
+        )
+        driven.robot.close()
+
+
+def test_a_node_whose_servers_are_on_zenoh_is_itself_on_dds(ros_domain: int, port: int) -> None:
+    """All that a robot's node is, but what it says to servers and hears of them."""
+    given = [f"{name}:={value}" for name, value in {**GIVEN, "robot": "arm_1", "zenoh_router": f"tcp/{ADDRESS}:{port}"}.items()]
+    command = [sys.executable, "-W", "ignore", "-m", "ros2_rfm_serving.ros.executables", "robot_node", "--ros-args"]
+    with floor(port) as here:
+        served_by(here, "s1")
+        here.wait(lambda: here.count("servers") == 1, "the server on Zenoh")
+        node = subprocess.Popen([*command, *(word for one in given for word in ("-p", one))])
+        try:
+            client = RobotClient(here.peer, "arm_1")
+            here.wait(lambda: client.status is not None, "its status, of its own and not the door's")
+            here.wait(lambda: here.count("refused_name_taken"), "the door's word that it is on DDS as well")
+        finally:
+            node.terminate()
+            node.wait()
+
+
+ROUTER = """
+import sys, time
+from test.ros.zenoh_rig import router
+session = router(int(sys.argv[1]))
+print("there", flush=True)
+time.sleep(120)
+"""
+
+
+def test_however_much_comes_a_period_ends(port: int) -> None:
+    robot = ZenohRobot(robot_settings(draft(GIVEN), "arm_1"), router=f"tcp/{ADDRESS}:{port}")
+    calls: list[None] = []
+
+    def again() -> None:
+        calls.append(None)
+        assert len(calls) < 10_000, "it is served without an end"
+        robot._waiting.put(again)
+
+    robot._waiting.put(again)
+    robot.serve(0.0)
+    robot.ends.close()
+    assert calls
+
+
+def test_a_robot_that_the_factory_has_not_is_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"no robot is named 'push_9'.*did you mean `push_1`"):
+        settings_of(load_factory(shipped("config", "factory_zenoh.yaml")), "push_9")
+
+
+def test_a_router_that_cannot_be_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="Zenoh cannot use it"):
+        ZenohRobot(robot_settings(draft(GIVEN), "arm_1"), router="nonsense")

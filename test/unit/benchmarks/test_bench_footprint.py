@@ -1,0 +1,93 @@
+"""`rfm bench footprint`: what a fresh process takes, medians of rounds, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+
+import pytest
+
+from ros2_rfm_serving.benchmarks.footprint import report
+from ros2_rfm_serving.benchmarks.footprint.measured import Footprint, Row
+from ros2_rfm_serving.benchmarks.footprint.plot import chart
+from ros2_rfm_serving.benchmarks.footprint.report import in_a_process, middle, table_of, write_csv
+from ros2_rfm_serving.errors import ConfigurationError, RfmError
+
+MB = 1 << 20
+
+
+def found(**changes: float) -> Footprint:
+    figures = {field.name: 1.0 for field in fields(Footprint)} | changes
+    return Footprint(**figures)  # type: ignore[arg-type]
+
+
+def test_a_fresh_process_says_what_a_model_takes_beyond_an_empty_one(repository: Path) -> None:
+    folder = repository / "models" / "metaworld_flow"
+    figures = in_a_process(folder, "int8", "cpu", "0", "2")
+    whole = sum((folder / name).stat().st_size for name in ("config.json", "model.safetensors"))
+    assert figures.file_bytes == whole and figures.served and figures.gate_s > 0 and figures.device_bytes == 0
+    assert whole / 3 < figures.resident_bytes <= figures.peak_bytes < 1000 * MB < 10 * figures.empty_bytes
+    assert figures.load_s + figures.gate_s < figures.ready_s and min(figures.first_chunk_s, figures.chunk_s) > 0
+
+
+def test_a_precision_that_a_model_has_not_is_told_and_the_others_are_measured(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = repository / "models" / "metaworld_judge"
+    with pytest.raises(RfmError, match="flow policies and architectures"):
+        in_a_process(judge, "int8", "cpu", "0", "1")
+
+    def measured(folder: Path, precision: str, *_: str) -> Footprint:
+        if precision == "int8":
+            raise RfmError("not that one")
+        return found()
+
+    monkeypatch.setattr(report, "in_a_process", measured)
+    rows, refused = report._measure_all({"judge": judge}, ["float32", "int8"], ("cpu", "0", "1"), 2)
+    assert [(row.model, row.precision) for row in rows] == [("judge", "float32")] and list(refused) == ["judge, int8"]
+
+
+def test_medians_of_rounds_in_a_table_a_file_and_a_figure(tmp_path: Path) -> None:
+    rounds = [found(chunk_s=0.003), found(chunk_s=0.001), found(chunk_s=0.002, served=False)]
+    figures = middle(rounds)
+    assert figures.chunk_s == 0.002 and not figures.served
+    rows = [Row(model="m", precision="int8", figures=figures), Row(model="m", precision="float32", figures=found(gate_s=0))]
+    assert table_of(rows).row_count == 2 and "on the device" in [str(column.header) for column in table_of(rows).columns]
+    write_csv(tmp_path / "f.csv", rows)
+    with (tmp_path / "f.csv").open() as stream:
+        read = list(csv.DictReader(stream))
+    assert [row["precision"] for row in read] == ["int8", "float32"] and float(read[0]["chunk_s"]) == 0.002
+    assert set(asdict(figures)) < set(read[0])
+    pytest.importorskip("matplotlib")
+    chart([*rows, Row(model="n", precision="int8", figures=replace(figures, device_peak_bytes=0))])
+
+
+PEAKS = """
+from ros2_rfm_serving.benchmarks.footprint.measured import forget_peak, peak_bytes, resident_bytes
+
+def hold(size):
+    block = bytearray(size)
+    block[::4096] = b"x" * len(block[::4096])
+
+hold(64 << 20)
+forget_peak()
+before = peak_bytes()
+resident, _ = resident_bytes()
+hold(48 << 20)
+print(before - resident, peak_bytes() - before)
+"""
+
+
+def test_the_peak_is_that_of_what_follows() -> None:
+    """In a process of its own, as models are measured: beside others' threads the process's memory comes and goes."""
+    ran = subprocess.run([sys.executable, "-c", PEAKS], capture_output=True, text=True, timeout=100, check=True)
+    forgotten, grown = map(int, ran.stdout.split())
+    assert forgotten < 32 * MB and grown > 40 * MB, ran.stderr
+
+
+def test_what_is_no_bundle_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="metaworld_flow"):
+        report._shipped("metaworld_flo")

@@ -1,0 +1,50 @@
+"""`rfm bench predictions` on a few small factories, and its arithmetic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ros2_rfm_serving.benchmarks.predictions.run import Case, Plan, Runs, Server, cases
+from ros2_rfm_serving.cli.main import app
+from ros2_rfm_serving.factory import Catalogue
+from ros2_rfm_serving.profiles import load_profiles
+from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
+
+
+def test_shares_of_runs_that_are_near() -> None:
+    server = Server(kind="text", robots=3, predicted_s=0.105, runs_s=(0.1, 0.11, 0.2, 0.1))
+    assert server.hits == 0.75 and server.is_right
+    assert server.twins == pytest.approx(1 / 2)  # 3 of 6 pairs: 0.1 and 0.11 differ by 10 % of 0.11 and of 0.1
+    assert server.others == 0.75
+    aware, blind = (Plan(goodput=g, missed=(), servers=()) for g in (9.0, 10.0))
+    assert Case(seed=0, network=True, aware=aware, blind=blind).gained == pytest.approx(-0.1)
+
+
+def test_a_factory_is_drawn_by_its_seed_alone() -> None:
+    assert profiled_factory(3, network=True) == profiled_factory(3, network=True) != profiled_factory(4, network=True)
+    near, far = (profiled_factory(3, network=network) for network in (False, True))
+    assert all(not near.network_of(task).mean_s for task in near.tasks) and all(far.network_of(task).mean_s for task in far.tasks)
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_plans_keep_what_they_promise_in_virtual_time(repository: Path, network: bool) -> None:
+    """Of five factories; the command has seventy. Judged by the profile's curves alone one in four without a network does not."""
+    folder = repository / "config" / "profiles"
+    runs = Runs(count=2, seconds=10, profile=load_profiles(folder), catalogue=Catalogue.load(folder / "models.yaml"))
+    found = [case for case in cases((2, 4, 5, 12, 15), runs, network=network) if isinstance(case, Case)]
+    assert len(found) == 5 and not any(case.aware.missed for case in found)
+    servers = [server for case in found for server in case.aware.servers]
+    assert sum(server.is_right for server in servers) >= 0.75 * len(servers)
+    assert all(bool(case.blind) == network for case in found)
+
+
+def test_the_command_prints_and_writes(tmp_path: Path) -> None:
+    command = ["bench", "predictions", "--factories", "1", "--runs", "2", "--seconds", "5", "--seed", "2"]
+    result = CliRunner().invoke(app, [*command, "--json", str(tmp_path / "found.json"), "--plot", str(tmp_path / "found.png")])
+    assert result.exit_code == 0, result.output
+    assert "knowing the network" in result.output and (tmp_path / "found.png").stat().st_size > 1000
+    assert {case["network"] for case in json.loads((tmp_path / "found.json").read_text())} == {True, False}

@@ -1,0 +1,92 @@
+"""What the phases of a batch take: measured by the clock that an engine was given, told with the reply, beside the roofline."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ros2_rfm_serving.benchmarks.phases import Peaks, Phase, Work, phases_of, work_of
+from ros2_rfm_serving.engines.answers import checked
+from ros2_rfm_serving.engines.blank import blank_request
+from ros2_rfm_serving.engines.emulated import EmulatedEngine, EmulatedSpec
+from ros2_rfm_serving.errors import ModelError
+from ros2_rfm_serving.operate.engines import load_engine
+from ros2_rfm_serving.server import ModelServer, ServerConfig
+from ros2_rfm_serving.types import NO_PHASES, Chunk, EngineReply, ObservationRequest, Phases, RequestId, SessionRequest
+from test.unit.fakes import CONTRACT, FakeEngine
+
+PEAKS = Peaks(flops=100e9, bytes=10e9)
+
+
+@pytest.mark.parametrize(("model", "steps"), [("rfm/metaworld-flow", 5), ("rfm/metaworld-diffusion", None)])
+def test_our_loop_says_what_it_took_by_the_clock_that_it_was_given(model: str, steps: int | None) -> None:
+    engine = load_engine(model)
+    requests = [blank_request(engine.contract)] * 2
+    assert all(reply.phases == NO_PHASES for reply in engine.infer(requests))  # type: ignore[union-attr]
+    reads = itertools.count()
+    engine.clock = lambda: float(2 ** next(reads))  # each difference tells between which reads it lies
+    phases = {reply.phases for reply in engine.infer(requests)}  # type: ignore[union-attr]
+    (told,) = phases
+    assert (told.perception_s, told.solver_s) == (1.0, 4.0) and next(reads) == 4
+    assert told.solver_steps == steps or (steps is None and told.solver_steps > 1)
+
+
+class Tells(FakeEngine):
+    contract = replace(CONTRACT, cameras=())
+
+    def infer(self, requests):  # type: ignore[no-untyped-def]
+        rows = np.zeros((CONTRACT.chunk_length, len(CONTRACT.action_names)), np.float32)
+        return [EngineReply(chunk_model=rows, chunk_robot=rows, phases=Phases(0.25, 0.5, 10)) for _ in requests]
+
+
+def test_a_chunk_says_what_its_batch_took() -> None:
+    engine = Tells()
+    server = ModelServer(ServerConfig(name="s"), engine)
+    asks = SessionRequest(robot="r", component="system1", action_names=CONTRACT.action_names, state_size=CONTRACT.state_size)
+    epoch = server.open_session(asks).session_epoch
+    request_id = RequestId(robot="r", component="system1", session_epoch=epoch, episode=1, sequence=1)
+    state = np.zeros(CONTRACT.state_size, np.float32)
+    server.submit(ObservationRequest(id=request_id, stamp_ns=0, instruction="", state=state), 0.0)
+    (chunk,) = server.step(lambda: 0.0)
+    assert isinstance(chunk, Chunk)
+    assert (chunk.served.perception_s, chunk.served.solver_s, chunk.served.solver_steps) == (0.25, 0.5, 10)
+
+
+def test_operations_and_bytes_are_counted_and_a_view_moves_nothing() -> None:
+    weight = torch.nn.Parameter(torch.zeros(8, 4))
+    x = torch.zeros(2, 4)
+    with torch.inference_mode():
+        work, _ = work_of(lambda: torch.nn.functional.linear(x, weight).view(16), 1.0)
+        half, _ = work_of(lambda: torch.nn.functional.linear(x, weight), 0.5)
+    assert work.flops == 2 * 2 * 4 * 8
+    assert work.bytes == 4 * 8 * 4 + 2 * 4 * 2 * 8 and half.bytes == work.bytes / 2
+
+
+@pytest.mark.parametrize(("work", "roof"), [(Work(flops=1e9, bytes=1e9), 10e9), (Work(flops=1e12, bytes=1e9), 100e9)])
+def test_the_roof_is_memory_or_arithmetic(work: Work, roof: float) -> None:
+    phase = Phase(name="solver", time_s=10 * work.flops / roof, calls=5, work=work)
+    assert phase.roof(PEAKS) == pytest.approx(0.5)
+
+
+def test_a_policy_in_four_phases_and_who_has_none() -> None:
+    found = phases_of(load_engine("rfm/metaworld-flow"), 1, 2)
+    assert [phase.name for phase in found] == ["decoding", "perception", "solver", "processing"]
+    assert all(phase.time_s > 0 for phase in found) and found[2].calls == 5
+    perception, solver = found[1].work, found[2].work
+    assert perception and solver and perception.flops > solver.flops > 1e6 and solver.bytes > 1e6
+    spec = EmulatedSpec(model="e", action_names=("a",), chunk_length=2)
+    with pytest.raises(ModelError, match="its phases are not known apart"):
+        phases_of(EmulatedEngine(spec, lambda size: 0.0, lambda seconds: None), 1, 1)
+
+
+@pytest.mark.parametrize("phases", [None, (1.0, 2.0, 3), Phases(float("nan"), 0.0, 1), Phases(0.0, -1.0, 1), Phases(0.0, 0.0, "5")])  # type: ignore[arg-type]
+def test_phases_that_are_none_cost_their_row(phases: object) -> None:
+    rows = np.zeros((2, 2), np.float32)
+    contract = replace(CONTRACT, chunk_length=2)
+    assert isinstance(checked(contract, EngineReply(chunk_model=rows, chunk_robot=rows, phases=Phases(0.1, 0.2, 3))), EngineReply)
+    answer = checked(contract, EngineReply(chunk_model=rows, chunk_robot=rows, phases=phases))  # type: ignore[arg-type]
+    assert isinstance(answer, ModelError) and "phases are" in str(answer)

@@ -1,0 +1,104 @@
+"""What is measured for vla.cpp's replan study, kept, claimed and shown; and one point of it, run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ros2_rfm_serving.cli.main import app
+from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.reproductions.vlacpp import run
+from ros2_rfm_serving.reproductions.vlacpp.claims import claims_of
+from ros2_rfm_serving.reproductions.vlacpp.page import page, write
+from ros2_rfm_serving.reproductions.vlacpp.points import POINTS, STEPS, Mode, Outcome, Point, Replanned, load, save
+
+SHIPPED = Path(__file__).resolve().parents[3] / "docs" / "reproductions" / "vlacpp"
+MODELS = Path(__file__).resolve().parents[3] / "models"
+
+
+def outcome(steps: int, successes: int = 50) -> Outcome:
+    return Outcome(
+        episodes=52,
+        successes=successes,
+        steps=60.0,
+        idle_steps=0.0,
+        seam_jump=0.5,
+        calls=100,
+        executed_steps=100 * steps,
+        call_s=(0.01, 0.012),
+    )
+
+
+def everything() -> Replanned:
+    results = Replanned(episodes=52, machine={"processor": "one", "cores": "2", "load": "1"})
+    results.outcomes = {str(point): outcome(point.steps) for point in POINTS}
+    return results
+
+
+def test_a_run_goes_on_from_what_was_kept(tmp_path: Path) -> None:
+    results = everything()
+    save(results, tmp_path / "measured.json")
+    assert load(tmp_path / "measured.json") == results
+    (tmp_path / "measured.json").write_text('{"outcomes": []}')
+    with pytest.raises(ConfigurationError, match="--anew"):
+        load(tmp_path / "measured.json")
+    del results.outcomes[str(POINTS[3])]
+
+    class Counting:
+        def __init__(self) -> None:
+            self.points: list[Point] = []
+
+        def run(self, point: Point) -> Outcome:
+            self.points.append(point)
+            return outcome(point.steps)
+
+    run.measure(results, counting := Counting(), tmp_path / "measured.json")  # type: ignore[arg-type]
+    assert counting.points == [POINTS[3]] and set(load(tmp_path / "measured.json").outcomes) == set(map(str, POINTS))
+
+
+def test_claims_follow_what_was_measured() -> None:
+    results = everything()
+    linear, flat, apart, collapse, _ = claims_of(results)
+    assert linear.holds and linear.ours == pytest.approx(1.0) and flat.holds and apart.holds and not collapse.holds
+    results.outcomes[str(Point(mode=Mode.WAITS, steps=STEPS[-1]))] = outcome(24, successes=15)
+    assert claims_of(results)[3].holds
+    results.outcomes[str(Point(mode=Mode.WAITS, steps=STEPS[0]))] = outcome(1, successes=30)
+    assert not claims_of(results)[2].holds
+    assert claims_of(Replanned()) == []
+
+
+def test_a_page_and_a_plot_of_whatever_is_there(tmp_path: Path) -> None:
+    for results in (everything(), Replanned()):
+        write(results, claims_of(results), tmp_path)
+    assert "| 8 | 8.0 | 10.0, 12.0 | 800 | 96% (87% to 99%) | 96%" in page(everything(), [])
+
+
+def test_the_shipped_page_is_that_of_its_measurements(tmp_path: Path) -> None:
+    results = load(SHIPPED / "measured.json")
+    assert set(results.outcomes) == set(map(str, POINTS))
+    write(results, claims_of(results), tmp_path)
+    for name in ("README.md", "replan.csv", "claims.csv"):
+        assert (tmp_path / name).read_text() == (SHIPPED / name).read_text(), f"{name}: rfm reproduce vlacpp --out {SHIPPED}"
+
+
+def test_measurements_are_not_mixed(tmp_path: Path) -> None:
+    results = everything()
+    save(results, tmp_path / "measured.json")
+    refused = CliRunner().invoke(app, ["reproduce", "vlacpp", "--episodes", "4", "--out", str(tmp_path)])
+    assert refused.exit_code and "52 episodes, not 4" in str(refused.exception or refused.output)
+    del results.outcomes[str(POINTS[0])]
+    with pytest.raises(ConfigurationError, match="measured on one"):
+        run._require_alike(results, 52, tmp_path / "measured.json")
+
+
+def test_a_point_is_run_with_the_shipped_policy() -> None:
+    from ros2_rfm_serving.reproductions.vlacpp.laboratory import Laboratory
+
+    laboratory = Laboratory(MODELS, episodes=1)
+    waits = laboratory.run(Point(steps=8, mode=Mode.WAITS))
+    chunked = laboratory.run(Point(steps=1, mode=Mode.CHUNKED))
+    assert waits.episodes == 1 and waits.idle_steps == 0 and 6 < waits.steps_per_call <= 8
+    assert 3 < chunked.steps_per_call <= 5, "one request in flight, an answer every four steps"
+    assert waits.call_s[0] > 0 and waits.executed_steps > 8

@@ -1,0 +1,71 @@
+"""Promises of a schedule in force, by the law that plans are made with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ros2_rfm_serving.factory import Catalogue
+from ros2_rfm_serving.profiles import Profile, load_profiles
+from ros2_rfm_serving.scheduler import fleet_of, plan_factory
+from ros2_rfm_serving.scheduler.adaptation import Fleet
+from ros2_rfm_serving.scheduler.prediction import closed_queue
+from ros2_rfm_serving.scheduler.promises import broken
+from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
+
+
+@pytest.fixture(scope="module")
+def shipped(repository: Path) -> tuple[Profile, Catalogue]:
+    folder = repository / "config" / "profiles"
+    return load_profiles(folder), Catalogue.load(folder / "models.yaml")
+
+
+def planned(seed: int, network: bool, shipped: tuple[Profile, Catalogue]) -> Fleet | None:
+    factory = profiled_factory(seed, network=network)
+    solution = plan_factory(factory, *shipped, work=0.1, explained=False)
+    return fleet_of(factory, solution, factory.robots, *shipped, epoch=1) if solution.feasible else None
+
+
+@given(seed=st.integers(0, 10_000), network=st.booleans(), data=st.data())
+@example(seed=5, network=False, data=None)
+@settings(max_examples=6, deadline=None)
+def test_nobody_who_leaves_breaks_a_promise(
+    seed: int, network: bool, data: st.DataObject | None, shipped: tuple[Profile, Catalogue]
+) -> None:
+    """A queue is run from drawn starts, and with a robot less from others: that one run comes out worse breaks nothing."""
+    fleet = planned(seed, network, shipped)
+    if fleet is None:
+        return
+    assert not broken(fleet)
+    names = [robot.name for robot in fleet.robots]
+    order = data.draw(st.permutations(names)) if data else names
+    for name in order[: len(names) // 2]:
+        fleet = fleet.release(name)
+        assert not broken(fleet), f"without {name}"
+
+
+def test_a_promise_that_no_queue_keeps_is_broken(shipped: tuple[Profile, Catalogue]) -> None:
+    """What was remembered is of the same robots at the same rates: others' are looked at."""
+    fleet = planned(1, False, shipped)
+    assert fleet and not broken(fleet)
+    first = next(route for route in fleet.schedule.routes if route.component == "system1")
+    mine = [route.server for route in fleet.schedule.routes if route.component == "system1" and route.task == first.task]
+    routes = tuple(replace(r, server=first.server) if r.server in mine else r for r in fleet.schedule.routes)
+    crowded = Fleet(fleet.problem, fleet.curves, replace(fleet.schedule, routes=routes), fleet.robots)
+    crowded.held.update(fleet.held)
+    assert any(text.startswith(f"{first.server}: ") for text in broken(crowded))
+
+
+def test_what_was_looked_at_once_costs_no_other_queue(shipped: tuple[Profile, Catalogue], monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = planned(4, True, shipped)
+    assert fleet
+    closed_queue.waits.cache_clear()
+    monkeypatch.setattr(closed_queue, "_Run", None)
+    assert not broken(fleet) and not broken(fleet.release(fleet.robots[0].name))
+    fleet.held.clear()
+    with pytest.raises(TypeError):
+        broken(fleet)

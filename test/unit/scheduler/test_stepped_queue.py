@@ -1,0 +1,259 @@
+"""Robots in front of a server whose rows go on one solver step at a time: their own queue judges plans with continuous batching."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ros2_rfm_serving.factory import Catalogue, Factory
+from ros2_rfm_serving.profiles import Profile, SteppedService, load_profiles
+from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
+from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
+from ros2_rfm_serving.scheduler.prediction import stepped_queue
+from ros2_rfm_serving.scheduler.prediction.curves import Config
+from ros2_rfm_serving.scheduler.prediction.joining import Joining, Wholes
+from ros2_rfm_serving.scheduler.prediction.queued import WARM_UP_S, Member
+from ros2_rfm_serving.scheduler.prediction.stepped_queue import stepped_waits
+from ros2_rfm_serving.scheduler.seen import Seen
+from ros2_rfm_serving.server.dispatch.flight import Flight
+from ros2_rfm_serving.server.dispatch.service_times import ServiceTimes
+from ros2_rfm_serving.simulation import Report, simulate
+from ros2_rfm_serving.simulation.gpu import costs_of
+from ros2_rfm_serving.simulation.profiled_factories import profiled_factory
+
+GROOT, PI, H200 = "nvidia/GR00T-N1.6-3B", "physical-intelligence/pi0.5", "NVIDIA H200"
+
+laws = st.builds(
+    SteppedService,
+    perception_base_s=st.floats(1e-3, 3e-2),
+    perception_per_row_s=st.floats(1e-3, 1e-2),
+    step_base_s=st.floats(5e-4, 5e-3),
+    step_per_row_s=st.floats(1e-4, 2e-3),
+    num_steps=st.integers(2, 12),
+    sizes=st.sampled_from([(1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8), (4,)]),
+)
+
+
+@pytest.fixture(scope="module")
+def shipped(repository: Path) -> tuple[Profile, Catalogue]:
+    folder = repository / "config" / "profiles"
+    return load_profiles(folder), Catalogue.load(folder / "models.yaml")
+
+
+def law_of(catalogue: Catalogue, model: str) -> SteppedService:
+    footprint = catalogue.footprint(model, H200)
+    law = footprint.service.stepped_law() if footprint and footprint.service else None
+    assert law
+    return law
+
+
+# --- the rule --------------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(laws, st.integers(1, 12))
+def test_the_rule_is_the_servers_own(law: SteppedService, num_sessions: int) -> None:
+    rule, flight = Joining(law, num_sessions), Flight.knowing(law.max_rows, 0, costs_of(law))
+    assert rule.most == flight.most
+    for here in range(1, num_sessions + 1):
+        groups = rule.num_groups(here)
+        assert flight._rate_hz(groups, here, num_sessions) >= flight._rate_hz(
+            flight.num_groups(here, num_sessions), here, num_sessions
+        ) * (1 - 1e-12)
+        if rule.gain(here) > 0.0:
+            later = max(here, min(num_sessions, -(-3 * here // 2)))
+            whole = ServiceTimes(costs_of(law).whole_s)
+            assert not all(flight.is_best_whole(n, num_sessions, whole) for n in (here, later))
+
+
+def test_whole_batches_last_once_they_were_chosen(shipped: tuple[Profile, Catalogue]) -> None:
+    """For no steps are measured meanwhile."""
+    rule = Joining(law_of(shipped[1], PI), 3)
+    assert 0 < rule.gain(1) < 4
+    wholes = Wholes(rule, iter([0.0, 5.0, *[0.0] * 50]))
+    assert [wholes.next(1) for _ in range(60)] == [False, *[True] * 50, *[False] * 9]
+    certain = Joining(law_of(shipped[1], GROOT), 3)
+    assert certain.gain(1) < 0 and Wholes(certain, iter(())).next(1)
+
+
+# --- the queue, against one that looks at every step -----------------------------------------------------------------------
+
+
+class Plain:
+    """Synchronous robots that ask `think_s` after each reply, one solver step after the other; nothing scatters."""
+
+    def __init__(self, law: SteppedService, starts_s: list[float], think_s: float, until_s: float) -> None:
+        self.law, self.think_s, self.until_s = law, think_s, until_s
+        self.asks = sorted((s, i) for i, s in enumerate(starts_s))
+        self.sessions = len(starts_s)
+        self.waiting: list[tuple[float, int]] = []
+        self.flight: list[list[float]] = []
+        """[asked at, robot, steps left]"""
+        self.now = 0.0
+        self.latencies: list[float] = []
+
+    def rate(self, groups: int, here: int) -> float:
+        law, most = self.law, Flight.knowing(self.law.max_rows, 0, costs_of(self.law)).most
+        rows = min(here / (groups + max(0.0, min(0.5, 1 - here / self.sessions))), most / groups)
+        sizes = range(1, law.max_rows + 1)
+        perceive_s = np.interp(rows, sizes, [law.perception_s(n) for n in sizes])
+        return float(rows / (perceive_s + law.num_steps / groups * np.interp(groups * rows, sizes, [law.step_s(n) for n in sizes])))
+
+    def best(self, here: int) -> int:
+        return max(range(1, min(self.law.num_steps, here) + 1), key=lambda groups: (round(self.rate(groups, here), 9), -groups))
+
+    def run(self) -> list[float]:
+        while self.asks or self.waiting or self.flight:
+            idle = not self.waiting and not self.flight and self.asks[0][0] >= self.now
+            if idle:
+                self.now = max(self.now, self.asks[0][0])
+            while self.asks and self.asks[0][0] <= self.now and not (idle and self.waiting):
+                self.waiting.append(self.asks.pop(0))
+            num = len(self.waiting)
+            if num and not self.flight and self.best(num) == self.best(max(num, min(self.sessions, -(-3 * num // 2)))) == 1:
+                rows, self.waiting = self.waiting[: self.law.max_rows], self.waiting[self.law.max_rows :]
+                self.now += self.law.mean_s(len(rows))
+                self.answer(rows)
+                continue
+            self.let_in()
+            self.step()
+        return self.latencies
+
+    def let_in(self) -> None:
+        most = Flight.knowing(self.law.max_rows, 0, costs_of(self.law)).most
+        new = self.waiting[: max(0, most - len(self.flight))]
+        if not new:
+            return
+        if self.flight:
+            few = len({row[2] for row in self.flight}) < self.best(len(self.flight) + len(self.waiting))
+            end = self.now + max(row[2] for row in self.flight) * self.law.step_s(len(self.flight))
+            stall = len(self.flight) * self.law.perception_s(len(new))
+            if not few or sum(end - asked for asked, _ in new) <= stall:
+                return
+        self.now += self.law.perception_s(len(new))
+        self.waiting = self.waiting[len(new) :]
+        self.flight += [[asked, robot, self.law.num_steps] for asked, robot in new]
+
+    def step(self) -> None:
+        self.now += self.law.step_s(len(self.flight))
+        for row in self.flight:
+            row[2] -= 1
+        done = [row for row in self.flight if not row[2]]
+        self.flight = [row for row in self.flight if row[2]]
+        self.answer([(row[0], int(row[1])) for row in done])
+
+    def answer(self, rows: list[tuple[float, int]]) -> None:
+        for asked, robot in rows:
+            if asked > WARM_UP_S:
+                self.latencies.append(self.now - asked)
+            if self.now + self.think_s < self.until_s:
+                self.asks.append((self.now + self.think_s, robot))
+        self.asks.sort()
+
+
+def drawn(rng: np.random.Generator) -> SteppedService:
+    low, high = (1e-3, 1e-3, 5e-4, 1e-4), (3e-2, 1e-2, 5e-3, 2e-3)
+    perception_base_s, perception_per_row_s, step_base_s, step_per_row_s = rng.uniform(low, high).tolist()
+    return SteppedService(
+        perception_base_s=perception_base_s,
+        perception_per_row_s=perception_per_row_s,
+        step_base_s=step_base_s,
+        step_per_row_s=step_per_row_s,
+        num_steps=int(rng.integers(2, 13)),
+        sizes=(1, 2, 3, 4, 5, 6, 7, 8) if rng.random() < 0.7 else (1, 2, 4, 8),
+    )
+
+
+def test_a_queue_is_that_of_every_step_looked_at() -> None:
+    """Laws, robots and starts at random. Robots that nothing scatters may come in the very moment in which others are answered:
+    then rounding decides who is with whom, in one of forty."""
+    agreeing, served = 0, []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        law, robots, think_s = drawn(rng), int(rng.integers(1, 9)), float(rng.uniform(0.05, 0.5))
+        run = stepped_queue._Run((Member(robots, 0.0, think_s),), law, "fifo", rng)
+        starts_s = [request[0] for request in sorted(run._coming, key=lambda request: request[:2])]
+        ((found, _),) = run.run(WARM_UP_S + 6.0)
+        plain = Plain(law, starts_s, think_s, WARM_UP_S + 6.0).run()
+        served.append(len(found) / len(plain))
+        near = np.allclose(np.percentile(found, (5, 50, 95)), np.percentile(plain, (5, 50, 95)), rtol=0.02)
+        agreeing += near and abs(len(found) - len(plain)) <= 2
+    assert agreeing >= 38
+    assert np.mean(served) == pytest.approx(1.0, abs=0.01)
+
+
+def test_alone_and_saturated(shipped: tuple[Profile, Catalogue]) -> None:
+    for model in (GROOT, PI):
+        law = law_of(shipped[1], model)
+        alone = stepped_waits((Member(1, 0.0, 0.2),), law).all
+        assert alone.mean_s == pytest.approx(law.mean_s(1), rel=0.01) and alone.at(99) < 1.1 * law.mean_s(1)
+        crowd = stepped_waits((Member(40, 0.0, 0.0),), law).all
+        served_hz = 40 / crowd.mean_s
+        assert 0.9 * law.capacity_hz() < served_hz < 1.03 * law.capacity_hz()
+        assert stepped_waits((Member(40, 0.0, 0.0),), law).all is crowd, "the same queue gives the same numbers"
+
+
+def test_a_slower_server_keeps_everybody_waiting_for_longer(shipped: tuple[Profile, Catalogue]) -> None:
+    law = law_of(shipped[1], PI)
+    means = [stepped_waits((Member(6, 0.0, 0.2),), law.slower(pace)).all.mean_s for pace in (1.0, 1.5, 3.0)]
+    assert all(more > 1.3 * less for less, more in pairwise(means))
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------------
+
+
+def runs(solution: Solution, factory: Factory, catalogue: Catalogue, seeds: int) -> list[Report]:
+    schedule = to_schedule(solution, factory.robots, epoch=1)
+    return [simulate(schedule, factory, catalogue, seconds=15, seed=seed) for seed in range(seeds)]
+
+
+def test_a_plan_that_curves_call_feasible_is_so_in_simulation(shipped: tuple[Profile, Catalogue]) -> None:
+    """By curves alone robots that come every few seconds met for long: 96.4 % of an SLO of 99."""
+    factory = profiled_factory(16, network=False, batching="continuous")
+    solution = plan_factory(factory, *shipped, explained=False)
+    assert solution.feasible
+    reports = runs(solution, factory, shipped[1], 3)
+    for name, task in factory.tasks.items():
+        shares = [report.task_components[name]["system1"] for report in reports]
+        share = sum(one.slo_attainment * one.count for one in shares) / sum(one.count for one in shares)
+        assert share >= task.percentile / 100 - 0.006
+
+
+@pytest.mark.parametrize("seed", [3, 22])
+def test_p99_is_that_of_the_simulation(seed: int, shipped: tuple[Profile, Catalogue]) -> None:
+    """A curve, of as many robots as its load took, says 100 ms and more of servers that have 52 to 77."""
+    factory = profiled_factory(seed, network=True, batching="continuous")
+    solution = plan_factory(factory, *shipped, explained=False)
+    reports = runs(solution, factory, shipped[1], 3)
+    stepped = [s for s in solution.servers if s.batching == "continuous" and s.streams[0].component == "system1"]
+    assert solution.feasible and stepped
+    for server in stepped:
+        p99s_s = sorted(found.p99_s for report in reports for found in report.servers if found.server == server.server)
+        assert server.p99_s == pytest.approx(p99s_s[1], rel=0.12)
+
+
+def test_the_law_counts_at_the_pace_that_was_seen_and_only_where_it_is_of_what_was_measured(
+    shipped: tuple[Profile, Catalogue],
+) -> None:
+    profile, catalogue = shipped
+    factory = profiled_factory(3, network=True, batching="continuous")
+    counts = dict.fromkeys(factory.tasks, 4)
+    law = law_of(catalogue, GROOT)
+    seen = Seen(paces={"server_1": 1.5}, models={(GROOT, H200): 1.2})
+    problem = problem_of(factory, counts, profile, catalogue, seen)
+    curves = curves_of(problem, profile)
+    slow = seen.gpu_type("server_1", H200)
+    for gpu_type, pace in ((H200, 1.2), (slow, 1.8)):
+        known = curves.stepped_law(Config(GROOT, gpu_type, "continuous", 1))
+        assert known and known.mean_s(3) == pytest.approx(pace * law.mean_s(3))
+    halved = curves.stepped_law(Config(GROOT, H200, "continuous", 1, slices=2))
+    assert halved and halved.mean_s(1) == pytest.approx(2.4 * law.mean_s(1))
+    other = curves_of(problem, profile.rescaled({(GROOT, H200): 2.0}))
+    assert other.stepped_law(Config(GROOT, H200, "continuous", 1)) is None, "the profile is of another server"
+    nobody = curves_of(problem_of(factory, counts, profile, None), profile)
+    assert nobody.stepped_law(Config(GROOT, H200, "continuous", 1)) is None
