@@ -2,6 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 ENGINES ?= .venv-engines
+GPU ?= .venv-gpu
+VLLM ?= .venv-vllm
+DEVICE ?= auto
+GPU_OUT ?= build/gpu
 SECONDS ?= 0
 FUZZ_SECONDS ?= 240
 SHIFT_SECONDS ?= 600
@@ -12,7 +16,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find msg srv action launch config models ros2_rfm_serving cmake -type f -not -path '*/demonstrations/*' -not -name '*.pyc') \
   CMakeLists.txt package.xml pyproject.toml setup.cfg
 
-.PHONY: run test one-core install lint unit thorough ros system colcon engines wheel wheel-test ray operate shift soak soak-short fuzz mutants optimum audit doctor bench clean
+.PHONY: run test one-core install lint unit thorough ros system colcon engines compiled compiled-rooms gpu wheel wheel-test ray operate shift soak soak-short fuzz mutants optimum audit doctor bench clean
 
 run: install
 	$(BIN)/rfm up $(FACTORY) --seconds $(SECONDS)
@@ -22,7 +26,7 @@ test:
 	$(MAKE) --no-print-directory -j 2 --output-sync=target --keep-going one-core
 	$(MAKE) --no-print-directory --keep-going unit ros system
 
-one-core: colcon engines lint
+one-core: colcon engines compiled lint
 
 install: $(VENV)/.installed
 
@@ -33,14 +37,14 @@ lint: install
 	$(BIN)/lint-imports
 
 unit: install
-	$(BIN)/python -m pytest test/unit -q -n 2 --dist worksteal --durations 5
+	$(BIN)/python -m pytest test/unit -q -n 2 -m "not thorough" --dist worksteal --durations 5
 
 # What `unit` and `system` draw or try some of, as often as the documents say: some five minutes of one core.
 thorough: install
 	RFM_TRIED_FACTORIES=200 $(BIN)/python -m pytest test/unit/scheduler/test_scheduler.py -q -k optimum
 	RFM_GUEST_EXAMPLES=100 $(BIN)/python -m pytest test/unit/simulation/test_guests.py -q -k every_promise
 	RFM_PIPELINED_EVENTS=100000 $(BIN)/python -m pytest test/unit/robot/test_robot_machine.py -q -k pipelined
-	$(BIN)/python -m pytest test/ros test/system -q -m thorough
+	$(BIN)/python -m pytest test/unit/security test/ros test/system -q -m thorough
 
 # Most of a test is waiting: for discovery, leases, timeouts. Each has a ROS domain of its own.
 ros: install
@@ -54,14 +58,41 @@ system: install
 colcon: install
 	scripts/colcon_build $(BIN)/python
 
-# LeRobot, JAX and llama.cpp's server, as the extras bring them, in an environment on top of the first.
+# Virtual time in machine code decides as it does interpreted, by what can be seen of whole factories.
+compiled: export XDG_CACHE_HOME = $(CURDIR)/build
+compiled: install
+	$(BIN)/rfm compile
+	$(BIN)/python -m pytest -q test/compiled
+
+# And the tests of the rooms themselves, on machine code: some four minutes.
+compiled-rooms: export XDG_CACHE_HOME = $(CURDIR)/build
+compiled-rooms: compiled
+	RFM_COMPILED=yes $(BIN)/python -m pytest -q -n 2 -m "not interpreted" test/unit/robot test/unit/server test/unit/simulation
+
+# LeRobot, JAX and llama.cpp's server, as the extras bring them, in an environment on top of the first, whose ROS libraries it finds so.
 engines: $(ENGINES)/.installed
-	$(ENGINES)/bin/python -m pytest -q --confcutdir=test/engines test/engines
+	LD_LIBRARY_PATH="$$($(BIN)/python -c 'import os; print(os.environ["LD_LIBRARY_PATH"])')" AMENT_PREFIX_PATH="$(VENV)" \
+	  $(ENGINES)/bin/python -m pytest -q --confcutdir=test/engines test/engines
 
 # After `install`: two pips at once would see each other half done.
 $(ENGINES)/.installed: $(VENV)/.dependencies scripts/engines_venv scripts/requirements.py test/engines/requirements.txt | install
 	scripts/engines_venv $(ENGINES) $(VENV)
 	touch $@
+
+# All that a machine with an NVIDIA GPU is asked, with nothing else prepared: docs/gpu.md. In pieces under ten minutes; stopped at any
+# time, it goes on where it was. DEVICE=cpu: at toy size, to see that it runs.
+gpu: $(GPU)/.installed $(if $(filter cpu,$(DEVICE)),,$(VLLM)/.tried)
+	$(GPU)/bin/python -m ros2_rfm_serving.cli bench gpu --device $(DEVICE) --out $(GPU_OUT)$(if $(filter cpu,$(DEVICE)),/cpu) \
+	  --vllm-python "$$(test -f $(VLLM)/.installed && echo $(VLLM)/bin/python)"
+
+$(GPU)/.installed: pyproject.toml constraints.txt scripts/gpu_venv scripts/requirements.py
+	PYTHON=$(PYTHON) scripts/gpu_venv $(GPU)
+	touch $@
+
+# Where it cannot be had, the tests that need it are skipped and say so.
+$(VLLM)/.tried: pyproject.toml scripts/gpu_venv
+	-PYTHON=$(PYTHON) scripts/gpu_venv $(VLLM) vllm && touch $(VLLM)/.installed
+	mkdir -p $(VLLM) && touch $@
 
 # What was installed, for other computers, in dist/: named after the systems that it runs on.
 wheel: install $(VENV)/.wheel_tools
@@ -157,5 +188,5 @@ $(VENV)/.installed: $(VENV)/.wheel
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(ENGINES) build dist install log logs .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(ENGINES) $(GPU) $(VLLM) build dist install log logs .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -72,6 +72,7 @@ def nodes(context):
     simulated, sim_time = truth(value, "simulated_robots"), {"use_sim_time": truth(value, "use_sim_time")}
     profiles = Path(value["profiles"]) if value["profiles"] else None
     factory = load_factory(Path(value["factory"]))
+    factory = factory if value["host"] else factory.on_one_machine()
     value["namespace"] = value["namespace"] or factory.discovery.namespace
     heard = discovery_environment(factory, value["host"])
     listed = node_list(factory, SHARE / "config", fleet_namespace=value["namespace"], work=work, profiles=profiles)
