@@ -39,6 +39,8 @@ SEARCH_SHARE, ROSA_SHARE = 0.5, 1.5
 TUNED = 3
 """Schedules with caps, and without, whose robots' queues are looked at in vain, or whose caps are found by them; after those, such
 as would be better as they are."""
+RELIEFS = 8
+"""Times that servers are moved to robots whose queues nothing else helps, where nothing is known that keeps every SLO."""
 DIGITS = 6
 """Of objectives that count as equal."""
 
@@ -99,6 +101,8 @@ class _Best:
         self._uncapped: list[BestSchedule] = []
         """Where all robots settle without caps: whether SLOs are kept there is not known yet."""
         self._complete = True
+        self._found: Candidate | None = None
+        """The search's best, by the curves."""
         self._far = any(demand.slo.travel_s for demand in problem.demands)
 
     def run(self, rate_control: bool | None) -> BestSchedule | None:
@@ -113,7 +117,7 @@ class _Best:
             chosen = max((one for one in (chosen, found) if one), key=lambda one: one.objective, default=None)
             complete &= near._complete and not near._budget.expired()
             self._budget.spend(near._budget.total)
-        chosen = chosen or unsure
+        chosen = chosen or self._relieved() or unsure
         if rate_control is False:
             chosen = self._chosen(self._uncapped) or chosen
         return replace(chosen, complete=complete) if chosen else None
@@ -137,6 +141,7 @@ class _Best:
         rosa = self._rosa(self._worth(found))
         if found and self._worth(found) < self._enough:
             found = self._searched([found.placement, *([groups_of(rosa.hosts)] if rosa else [])], 1.0)
+        self._found = found
         capped = [*(self._own(found) if found else ()), *self._rivals]
         settled = [replace(option, capped=self._within_curves(option)) for option in self._uncapped]
         return [*capped, *(option for option in settled if option.capped or not rate_control)]
@@ -177,6 +182,21 @@ class _Best:
         found = replace(option, tuned=tuned, hosts=tuned.hosts, rates=tuned.rates) if tuned and tuned.rates else None
         self._budget.spend(queues.work)
         return max((one for one in (kept, found) if one), key=lambda one: one.objective, default=None)
+
+    def _relieved(self) -> BestSchedule | None:
+        """The search's best with more servers for those robots whose queues miss an SLO at any rate, which the curves do not see."""
+        found = self._found
+        for _ in range(RELIEFS if self._budget.work else 0):
+            if found is None or found.rates is None:
+                return None
+            option = BestSchedule(found.parts.problem, found.parts.hosts, found.rates)
+            queues = OwnQueues(option.problem, self._curves, operated(option, self._curves, self._curves), option.rates)
+            tuned = queues.tuned()
+            self._budget.spend(queues.work)
+            if tuned and tuned.rates:
+                return replace(option, tuned=tuned, hosts=tuned.hosts, rates=tuned.rates)
+            found = self._search.relieved(found, queues.short)
+        return None
 
     def _within_curves(self, option: BestSchedule) -> bool:
         """Caps may hold them there: nothing is lost by that, and SLOs do not hang on how robots queue."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from ros2_rfm_serving.scheduler.budget import Budget
 from ros2_rfm_serving.scheduler.policies.groups import Group, Placement, hosts_of, tidy
@@ -23,6 +24,8 @@ PLACEMENT_WORK = 1.5e-5
 """Per server of a placement that is looked at, beside that of its rates."""
 EQUAL = 1e-6
 """Relative difference of scores that means nothing."""
+GIVERS, MOVED = 3, 12
+"""Groups of which one may have to give a server to robots that nothing else helps, moves of robots that are looked at where none can."""
 SUFFICIENT = 1e-4
 """Relative gain below which a move is not worth another round."""
 
@@ -80,6 +83,28 @@ class Search:
                 break
             self.evaluate(move)
         return [c for c in self._known.values() if c.rates is not None and c.score >= best.score * (1 - EQUAL)]
+
+    def relieved(self, candidate: Candidate, short: Iterable[int]) -> Candidate | None:
+        """With one server more for each group of those hosts of its: an unused one, or of large groups that of whom it costs least;
+        where nobody has one, some of its robots go to others."""
+        owner = [group for group in candidate.placement for _ in range(group.num_servers)]
+        takers = list(dict.fromkeys(owner[host] for host in short))
+        for taker in takers:
+            groups, alike = candidate.placement, taker.config.gpu_type
+            if taker not in groups:
+                return None
+            i = groups.index(taker)
+            givers = [j for j, g in self._others(groups, i) if g.config.gpu_type == alike and g.num_servers > 1 and g not in takers]
+            largest = sorted(givers, key=lambda j: -groups[j].num_servers)[:GIVERS]
+            given = [{}] if self._free(groups).get(alike, 0) else [{j: groups[j].resized(groups[j].num_servers - 1)} for j in largest]
+            grown = {i: taker.resized(taker.num_servers + 1)}
+            moves = [self.evaluate(_replaced(groups, grown | changes)) for changes in given]
+            if all(move.rates is None for move in moves):
+                moves = [self.evaluate(move) for move in islice(self._moved_robots(groups, i), MOVED)]
+            if not moves:
+                return None
+            candidate = max(moves, key=lambda move: move.score)
+        return candidate if takers else None
 
     def run(self, seeds: Iterable[Placement], *, good_enough: float, rounds: int, share: float = 1.0) -> Candidate | None:
         """The best placement found from `seeds`; stops at the score `good_enough`, after `rounds` shakes, or when this share of the

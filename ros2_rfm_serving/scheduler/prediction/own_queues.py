@@ -8,6 +8,7 @@ the rates are found as ever (`rates.py`), and looked at once more as they are.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -19,9 +20,11 @@ from ros2_rfm_serving.scheduler.prediction.responses import Responses
 from ros2_rfm_serving.scheduler.problem import Problem
 from ros2_rfm_serving.scheduler.solution import SLO_SLACK
 
-BISECTIONS, CORRECTIONS = 4, 4
+BISECTIONS, CORRECTIONS = 4, 8
 CORRECTED = 0.93
-"""Of a server's load, where its robots still miss an SLO."""
+"""Of a server's load, where its robots still miss an SLO; more than once for those that go on missing it."""
+PATIENT = 3
+"""Corrections of one server after which each is longer than the one before."""
 RESERVE = 0.03
 """Of every SLO: a queue's tail is some per cent off."""
 BUSIEST = 0.95
@@ -41,6 +44,8 @@ class OwnQueues:
         self._far = any(demand.slo.travel_s for demand in problem.demands)
         self.work = 0.0
         """Done so far, in units of `Budget`."""
+        self.short: tuple[int, ...] = ()
+        """Of the operation's servers those that keep `tuned` from finding anything: their robots miss an SLO at any rate tried."""
 
     def keeps(self) -> bool:
         """As it is, with what is in reserve."""
@@ -54,16 +59,22 @@ class OwnQueues:
     def tuned(self) -> Operation | None:
         """With caps and rates as high as every SLO is kept by the queues. None: none is known that serves every floor."""
         limits = self._rebatched({host: self._limit_hz(host) for host in dict.fromkeys(self._operation.hosts)})
+        misses: Counter[Host] = Counter()
         for _ in range(CORRECTIONS):
             found = self._within({host: limit for host, limit in limits.items() if limit is not None})
             if found is None:
-                return None
+                floors = tuple(task.floor_hz for task in self._problem.classes)
+                misses.update(host for host, limit in limits.items() if limit is not None and limit < self._load_hz(host, floors))
+                break
             missed = list(self._missed(found))
             if not missed:
                 return found
+            misses.update(missed)
             for host in missed:
                 load_hz = self._load_hz(host, found.rates or self._rates)
-                limits[host] = CORRECTED * min(load_hz if (known := limits[host]) is None else known, load_hz)
+                corrected = CORRECTED ** max(1, misses[host] - PATIENT + 1)
+                limits[host] = corrected * min(load_hz if (known := limits[host]) is None else known, load_hz)
+        self.short = tuple(i for i, host in enumerate(self._operation.hosts) if host in misses)
         return None
 
     def _rebatched(self, limits: Mapping[Host, float | None]) -> dict[Host, float | None]:
