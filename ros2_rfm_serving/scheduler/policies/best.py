@@ -184,7 +184,7 @@ class _Best:
         return max((one for one in (kept, found) if one), key=lambda one: one.objective, default=None)
 
     def _relieved(self) -> BestSchedule | None:
-        """The search's best with more servers for those robots whose queues miss an SLO at any rate, which the curves do not see."""
+        """The search's best with more servers for robots whose queues miss an SLO at any rate, which the curves do not see."""
         found = self._found
         for _ in range(RELIEFS if self._budget.work else 0):
             if found is None or found.rates is None:

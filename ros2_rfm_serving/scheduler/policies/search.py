@@ -25,7 +25,7 @@ PLACEMENT_WORK = 1.5e-5
 EQUAL = 1e-6
 """Relative difference of scores that means nothing."""
 GIVERS, MOVED = 3, 12
-"""Groups of which one may have to give a server to robots that nothing else helps, moves of robots that are looked at where none can."""
+"""Groups of which one may have to give a server to robots that nothing else helps; where none can, moves of robots."""
 SUFFICIENT = 1e-4
 """Relative gain below which a move is not worth another round."""
 
@@ -96,7 +96,9 @@ class Search:
             i = groups.index(taker)
             givers = [j for j, g in self._others(groups, i) if g.config.gpu_type == alike and g.num_servers > 1 and g not in takers]
             largest = sorted(givers, key=lambda j: -groups[j].num_servers)[:GIVERS]
-            given = [{}] if self._free(groups).get(alike, 0) else [{j: groups[j].resized(groups[j].num_servers - 1)} for j in largest]
+            given = (
+                [{}] if self._free(groups).get(alike, 0) else [{j: groups[j].resized(groups[j].num_servers - 1)} for j in largest]
+            )
             grown = {i: taker.resized(taker.num_servers + 1)}
             moves = [self.evaluate(_replaced(groups, grown | changes)) for changes in given]
             if all(move.rates is None for move in moves):

@@ -16,6 +16,7 @@ from ros2_rfm_serving.profiles import Profile, load_profiles
 from ros2_rfm_serving.scheduler import Solution, plan_factory, to_schedule
 from ros2_rfm_serving.scheduler.adaptation import Fleet
 from ros2_rfm_serving.scheduler.planning import curves_of, problem_of
+from ros2_rfm_serving.scheduler.policies import best
 from ros2_rfm_serving.scheduler.prediction import closed_queue, ranks
 from ros2_rfm_serving.scheduler.prediction.closed_queue import Service
 from ros2_rfm_serving.scheduler.prediction.own_queues import OwnQueues
@@ -26,6 +27,7 @@ from ros2_rfm_serving.scheduler.prediction.shared_queue import shared_waits
 from ros2_rfm_serving.scheduler.promises import broken
 from ros2_rfm_serving.scheduler.slo import slo_of
 from ros2_rfm_serving.simulation import simulate
+from ros2_rfm_serving.simulation.random_factories import Size, random_factory
 from ros2_rfm_serving.types.phase import Phase, Usual
 
 FAR = Network(round_trip_ms=20, jitter_ms=20)
@@ -324,3 +326,11 @@ def test_dozens_of_robots_at_their_cap_are_in_time_from_every_start() -> None:
         crowd = Member(num_robots=count, period_s=count / 31.5, think_s=0.2, gives_way=True, slo_s=0.2)
         found = closed_queue.waits((crowd,), PAIRS).all
         assert min(np.mean(start <= 0.2) for start in found.responses) > 0.99, f"{count} robots"
+
+
+def test_where_no_rate_helps_a_crowd_it_gets_servers_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """133 robots once a hundred seconds are little load by the curve; those that start together wait too long for one server."""
+    case = random_factory(Size(servers=6, robots=400, classes=3, models=2), 3)
+    assert plan_factory(case.factory, case.profile, work=1.0, explained=False).feasible
+    monkeypatch.setattr(best, "RELIEFS", 0)
+    assert not plan_factory(case.factory, case.profile, work=1.0, explained=False).feasible
