@@ -114,7 +114,8 @@ class Robot:
         server, door, engine = self._door.rig.server, self._door.rig.door, self._door.rig.engine
         waits = {name: str(one._waits) for name, one in door._connections.items()}
         asked = f"asked {self.asked}, answered {len(self.round_trips_s)}; the engine was asked {len(engine.asked)}"
-        return f"{self.problem!r}; {asked}; {server.num_waiting} wait; {waits}, refused {dict(server.refused)}, {self._door.rig.logged}"
+        seen = f"{server.num_waiting} wait; {waits}, refused {dict(server.refused)}, {self._door.rig.logged}"
+        return f"{self.problem!r}; {asked}; {seen}"
 
     def is_served(self, during: Callable[[], Any]) -> Any:
         """Within its SLO, while that happens and shortly after; what `during` returns."""
