@@ -23,7 +23,7 @@ from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.orders import Call, Gate, OrderDoor
-from ros2_rfm_serving.ros.node.own_name import claim
+from ros2_rfm_serving.ros.node.own_name import claim, say_lost
 from ros2_rfm_serving.ros.node.parameters import declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, logged, run_node
 from ros2_rfm_serving.ros.node.timers import every
@@ -74,12 +74,12 @@ class ModelServerNode(LifecycleNode):
         self._turning = False
         """To the model that is placed here, as soon as the one before has answered what it had."""
         self._ending = False
-        (own_name,) = claim(self, "server", [(self._name, self._names.server(self._name, "name"))])
+        self._own_names = claim(self, "server", [(self._name, self._names.server(self._name, "name"))])
         status = self._names.server(self._name, "status")
         self._audit = ServerAudit(self, self._name, self._names.server(self._name, "audit"))
         self._openings = Openings.of_process(self._name)
         server = lambda: self._work.server if self._work else None  # noqa: E731
-        self._standing = Standing(self, own_name, status, server, self._audit, self._openings)
+        self._standing = Standing(self, self._own_names[0], status, server, self._audit, self._openings)
         key_of = self._openings.reply_key if self._openings else lambda request: None
         self._topics = ReplyTopics(self, self._names, Faults(self), key_of)
         self._refetch_timer: Any = None
@@ -257,6 +257,7 @@ class ModelServerNode(LifecycleNode):
         if self._gateway:
             self._gateway.stop()
             self._gateway = None
+        say_lost(self, self._own_names)
 
     def _drain(self, why: str) -> None:
         """Nothing new is taken; what runs and what waits is answered within `drain_timeout_s`, while the executor goes on."""

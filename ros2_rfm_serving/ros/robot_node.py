@@ -19,7 +19,7 @@ from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, Part
 from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.orders import Gate
-from ros2_rfm_serving.ros.node.own_name import OwnName, claim, nameless
+from ros2_rfm_serving.ros.node.own_name import OwnName, claim, nameless, say_lost
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, unknown
 from ros2_rfm_serving.ros.node.runtime import fleet_names, logged, parameter, run_node
 from ros2_rfm_serving.ros.node.timers import every, turns_of
@@ -157,7 +157,9 @@ class RobotHost(LifecycleNode):
 
         What takes its leave a little later goes with the process: on a busy machine its time would come while the executor still
         has answers for it."""
+        names = self._own_names
         self._free("the robot node was stopped")
+        say_lost(self, names)
         turns_of(self).end()
 
     def _start_once(self) -> None:

@@ -42,6 +42,7 @@ class ServerTls:
     def _load(self) -> ssl.SSLContext:
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
+        made.num_tickets = 0  # they come after the handshake: a client that reads and writes in two threads may trip over them
         made.load_cert_chain(self._certificate, self._key)
         return made
 

@@ -39,6 +39,8 @@ models:
 """
 HEADER = "model,gpu_type,batching,batch_size,rate_hz,mean_ms,p50_ms,p90_ms,p95_ms,p99_ms\n"
 JPEG = camera_image(64, 0)
+STARTS_S = 150.0
+"""A process with PyTorch, beside others that start: it has taken more than a minute."""
 
 
 class Fleet(Node):
@@ -212,5 +214,5 @@ def launched(folder: Path, *robots: str, **parameters: Any) -> Iterator[Any]:
 @contextmanager
 def serving(folder: Path, *robots: str, **parameters: Any) -> Iterator[Any]:
     with launched(folder, *robots, **parameters) as (fleet, process):
-        fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, what="ready")
+        fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, STARTS_S, "ready")
         yield fleet, process

@@ -36,7 +36,7 @@ from ros2_rfm_serving.types import (
     Schedule,
 )
 
-from .server_fleet import HEADER, JPEG, Fleet
+from .server_fleet import HEADER, JPEG, STARTS_S, Fleet
 
 CATALOGUE = """
 models:
@@ -149,7 +149,7 @@ def arms(folder: Path, engine: Engine, model: str = "flow", **parameters: object
         rclpy.init()
         fleet = Arms(engine)
         try:
-            fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, what="ready")
+            fleet.wait(lambda: fleet.status and fleet.status.state == msg.ServerStatus.READY, STARTS_S, "ready")
             fleet.arrive()
             yield fleet, process
         finally:
@@ -230,7 +230,7 @@ def test_batching_is_as_the_schedule_has_planned_it_and_changes_with_it(ros_doma
                 schedule = Schedule(epoch=epoch, placements=(placement,), routes=(), predicted_actions_hz=0.0, policy="test")
                 says.publish(convert.schedule_to(schedule, "test"))
                 fleet.wait(lambda epoch=epoch: fleet.status and fleet.status.schedule_epoch == epoch, what=f"epoch {epoch}")
-                fleet.wait(lambda: fleet.status.state == msg.ServerStatus.READY, what="ready")
+                fleet.wait(lambda: fleet.status.state == msg.ServerStatus.READY, STARTS_S, "ready")
                 answer = fleet.open("r0", **asked)
                 assert answer.success is (batching == "continuous"), answer.error_msg
                 assert answer.success or "batches that begin and end together" in answer.error_msg

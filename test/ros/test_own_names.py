@@ -14,6 +14,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
+from ros2_rfm_serving.ros.node.process import EXIT_CONFIGURATION
 from ros2_rfm_serving.ros.node.runtime import executor
 from ros2_rfm_serving.ros.wire import qos
 
@@ -31,10 +32,13 @@ class Floor(Node):
         """By the name of a diagnostic status."""
         self.processes: list[subprocess.Popen[str]] = []
         self.create_subscription(msg.ServerStatus, "/rfm/servers/s1/status", self._on_status, qos.SERVER_STATUS)
-        self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 100)
+        self.listen()
         self.describe = self.create_client(srv.DescribeServer, "/rfm/servers/s1/describe")
         self._executor = executor()
         self._executor.add_node(self)
+
+    def listen(self) -> None:
+        self.diagnostics = self.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 100)
 
     def start(self, module: str, *parameters: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-W", "ignore", "-m", f"ros2_rfm_serving.ros.{module}", "--ros-args"]
@@ -129,6 +133,23 @@ def test_of_two_that_start_together_one_is_left(floor: Floor) -> None:
     floor.wait(lambda: any(process.poll() is not None for process in both), "the end of one")
     floor.wait(lambda: floor.states and floor.states[-1] == msg.ServerStatus.READY, "the other one")
     assert [process.poll() is None for process in both].count(True) == 1
+
+
+@pytest.mark.parametrize(("parameters", "name", "root"), [(SERVER, "s1", "/rfm/servers/s1"), (ROBOT, "arm_1", "/arm_1/rfm")])
+def test_who_learns_late_that_its_name_is_taken_says_so_to_whoever_listens_later_still(
+    floor: Floor, parameters: tuple[str, ...], name: str, root: str
+) -> None:
+    process = floor.start(*parameters)
+    floor.wait(lambda: floor.count_publishers(f"{root}/status"), "its work")
+    floor.destroy_subscription(floor.diagnostics)
+    floor.wait(lambda: not floor.count_subscribers("/diagnostics"), "nobody who listens")
+    owner = floor.create_publisher(msg.NameClaim, f"{root}/name", qos.NAME_CLAIM)
+    owner.publish(msg.NameClaim(stage=msg.NameClaim.SETTLED, process=2**64 - 1))
+    assert process.stderr is not None and next(line for line in process.stderr if "already; this one ends" in line)
+    floor.told.clear()
+    floor.listen()
+    floor.wait(lambda: floor.said(f"{name}: name", f"{name!r} already", DiagnosticStatus.ERROR), "its last words")
+    floor.wait(lambda: process.poll() == EXIT_CONFIGURATION, "its end")
 
 
 def test_a_second_robot_of_a_name_is_not_configured_and_both_say_so(floor: Floor) -> None:

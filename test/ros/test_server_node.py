@@ -37,6 +37,8 @@ class Client(Node):
         names = qos.Names()
         self.chunks: list[Any] = []
         self.status: Any = None
+        self.told: list[Any] = []
+        """All that the server said of itself: time as it has it, however long this process or that one stood still."""
         self.out = self.create_publisher(msg.Observation, names.server("s1", "observation"), qos.OBSERVATION_SENT)
         self.create_subscription(msg.ActionChunk, names.robot("r1", "rfm/action_chunk"), self.chunks.append, qos.REPLY)
         self.create_subscription(msg.ServerStatus, names.server("s1", "status"), self._on_status, qos.SERVER_STATUS)
@@ -49,6 +51,7 @@ class Client(Node):
 
     def _on_status(self, message: Any) -> None:
         self.status = message
+        self.told.append(message)
 
     def wait(self, until: Callable[[], Any], seconds: float = 60.0) -> Any:
         end_s = time.monotonic() + seconds

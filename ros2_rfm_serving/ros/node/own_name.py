@@ -145,6 +145,14 @@ class OwnName:
             raise SystemExit(EXIT_CONFIGURATION)
 
 
+def say_lost(node: Node, names: Iterable[OwnName]) -> None:
+    """Once more when the process has come to rest, to whoever listens: what was said at once may have come before they knew of each
+    other, and it is on a machine on which that takes long that two processes learn late of each other, too."""
+    lost = [name.diagnosis() for name in names if name.lost]
+    if lost:
+        Diagnostics(node, lambda: ()).last_words(*lost)
+
+
 def claim(node: Node, kind: str, topics: Iterable[tuple[str, str]]) -> list[OwnName]:
     """(name, topic) of all that this node wants to be called. Takes `CLAIM_S`, at most `LATE_S`; nothing may be offered before.
 

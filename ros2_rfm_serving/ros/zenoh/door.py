@@ -14,7 +14,7 @@ from rclpy.node import Node
 from ros2_rfm_serving.errors import BadMessageError
 from ros2_rfm_serving.ros.monitor.discovery import look
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, key_values
-from ros2_rfm_serving.ros.node.own_name import OwnName, claim
+from ros2_rfm_serving.ros.node.own_name import OwnName, claim, say_lost
 from ros2_rfm_serving.ros.node.parameters import Spec, Values, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names
 from ros2_rfm_serving.ros.node.timers import every
@@ -77,6 +77,7 @@ class ZenohDoorNode(Node):
         self._inbox.end()
         if self._ways is not None:
             self._ways.session.close()
+        say_lost(self, self._own)
 
     # --- on the thread of Zenoh's arrivals ---
 

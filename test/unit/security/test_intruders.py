@@ -258,3 +258,20 @@ def test_thousands_of_silent_connections_hold_up_nobody_who_looks_at_a_page(writ
         assert not looking.failed and max(looking.took_s) < 10.0
         with httpx.Client(base_url=url, trust_env=False, verify=trusted, timeout=20) as newcomer:
             assert newcomer.get("/api/schedule").status_code == 200
+
+
+def test_a_door_says_nothing_after_the_handshake_on_its_own(tmp_path: Path) -> None:
+    """A session ticket would meet the first words of a client that reads in one thread and writes in another: OpenSSL is not made
+    for that, and the client's words, or the answer, were lost."""
+    authority = Authority.new("plant", utc_now())
+    put(tmp_path, authority.issue("server_1", ["127.0.0.1"], utc_now()))
+    write_public(tmp_path / "ca.pem", authority.identity.certificate_pem)
+    to_door, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    trusted = client_context(tmp_path / "ca.pem", "test")
+    client = trusted.wrap_bio(to_client, to_door, server_hostname="127.0.0.1")
+    door = ServerTls(tmp_path, "tls").context.wrap_bio(to_door, to_client, server_side=True)
+    for one in (client, door, client):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            one.do_handshake()
+    door.do_handshake()
+    assert client.version() == "TLSv1.3" and not to_client.pending
