@@ -16,10 +16,10 @@ class Enclaves:
     def __init__(self, root: Path, name: str = "plant") -> None:
         self.root, self.authority = root, Authority.new(name, utc_now())
 
-    def make(self, name: str, begun_days: float = 0, days: float = 365) -> Path:
-        """begun_days: ago. What is named like a server is one."""
+    def make(self, name: str, begun_days: float = 0, days: float = 365, role: str = "") -> Path:
+        """begun_days: ago. role: what is named like a server is one, and all else a robot, unless it says something else."""
         enclave = self.root / name
-        role = "server" if SERVERS.match(name) else "robot"
+        role = role or ("server" if SERVERS.match(name) else "robot")
         identity = self.authority.issue(name, [name], utc_now() - timedelta(days=begun_days), days, role)
         write_private(enclave / KEY, identity.key_pem)
         write_public(enclave / CERTIFICATE, identity.certificate_pem)

@@ -14,14 +14,16 @@ WITHIN_S = 10.0
 def order(
     target: Annotated[str, typer.Argument(metavar="NAME", help="A robot, such as push_1, or a server", show_default=False)],
     what: Annotated[
-        Literal["pause", "resume", "abort", "drain", "activate"],
-        typer.Argument(help="Of a robot: pause, resume, abort; of a server: drain, activate", show_default=False),
+        Literal["pause", "resume", "abort", "cancel", "release", "drain", "activate"],
+        typer.Argument(help="Of robots: pause, resume, abort, cancel, release; of servers: drain, activate", show_default=False),
     ],
     within: Annotated[float, typer.Option(min=0.1, help="Wait for an answer for so long, s")] = WITHIN_S,
     domain: Annotated[int, typer.Option(help="ROS domain; -1: ROS_DOMAIN_ID or 0")] = -1,
     namespace: Annotated[str, typer.Option(help="Namespace of the whole factory")] = "",
 ) -> None:
-    """Tells a robot or a server what to do. With certificates, by the operator's: RFM_SERVING_ENCLAVE=DIR/enclaves/operator.
+    """Tells a robot or a server what to do; `abort` and `cancel` end a task, `release` is told to the scheduler.
+
+    With certificates, by the operator's: RFM_SERVING_ENCLAVE=DIR/enclaves/operator.
 
     Example:  rfm order push_1 pause
 

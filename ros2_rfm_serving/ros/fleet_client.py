@@ -9,8 +9,8 @@ from rclpy.node import Node
 from rclpy.task import Future
 from rfm_serving import srv
 
-from ros2_rfm_serving.errors import ScheduleError
-from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, is_signed_anew, prover_of_process
+from ros2_rfm_serving.errors import ScheduleError, UnprovenError
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Signing, prover_of_process
 from ros2_rfm_serving.ros.node.runtime import clock, executor
 from ros2_rfm_serving.ros.wire import qos
 
@@ -39,18 +39,24 @@ class FleetClient(Node):
         """given_up: waiting is over."""
         return self._call(self._release, srv.ReleaseRobot.Request(robot=robot), given_up)
 
-    def _answered(self, asked: list[Future], request: Any) -> Any:
-        """The first answer; None: there is none yet, or it was for want of a proof, with which it is asked again at once."""
+    def _answered(self, asked: list[Future], request: Any, signing: Signing) -> Any:
+        """The first answer; None: there is none yet, or it was for want of a proof, with which it is asked again at once.
+
+        Raises: `ScheduleError`."""
         for future in [future for future in asked if future.done()]:
-            if not is_signed_anew(self._prover, request, SCHEDULER, future.result()):
-                return future.result()
+            try:
+                if not signing.is_anew(request, future.result()):
+                    return future.result()
+            except UnprovenError as error:
+                raise ScheduleError(str(error)) from error
             asked.remove(future)
         return None
 
     def _call(self, client: Any, request: Any, given_up: Callable[[], bool] = lambda: False) -> int:
         asked: list[Future] = []
         begin_s = ask_s = clock()
-        while (answer := self._answered(asked, request)) is None:
+        signing = Signing(self._prover, SCHEDULER)
+        while (answer := self._answered(asked, request, signing)) is None:
             now_s = clock()
             if now_s - begin_s > TIMEOUT_S or given_up():
                 raise ScheduleError(f"the scheduler does not answer on {client.srv_name} within {now_s - begin_s:.0f} s")

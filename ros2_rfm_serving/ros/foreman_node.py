@@ -13,9 +13,9 @@ from rclpy.action import ActionClient
 from rclpy.node import Node
 from rfm_serving import action, msg, srv
 
-from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.errors import ConfigurationError, UnprovenError
 from ros2_rfm_serving.ros.node.changes import Changes
-from ros2_rfm_serving.ros.node.doorkeeper import is_signed_anew, prover_of_process
+from ros2_rfm_serving.ros.node.doorkeeper import Signing, prover_of_process
 from ros2_rfm_serving.ros.node.parameters import NOTHING, Spec, Values, When, declare
 from ros2_rfm_serving.ros.node.runtime import clock, fleet_names, run_node
 from ros2_rfm_serving.ros.node.timers import every
@@ -110,9 +110,10 @@ class _Job:
         self._goal: Any = None
         self.not_before_s = 0.0
         """When the robot may be asked again."""
+        self._signing = Signing(node.prover, robot)
         self._client = ActionClient(node, action.ExecuteTask, names.robot(robot, "execute_task"))
         self._orders: Any = None
-        """Where there are certificates: tells the challenge for the next goal."""
+        """Where there are certificates: tells the challenge for the next goal, and takes a cancel."""
         if node.prover:
             self._orders = node.create_client(srv.Order, names.robot(robot, "rfm/order"), qos_profile=qos.CONTROL)
 
@@ -121,7 +122,7 @@ class _Job:
             return
         self.idle, self._heard_s, self._steps = False, clock(), 0
         self._attempt += 1
-        attempt = self._attempt
+        attempt, self._signing = self._attempt, Signing(self._node.prover, self.robot)
         wanted = action.ExecuteTask.Goal(time_budget_s=budget_s, reset=True, requester=NAME)
         if self._orders is None:
             self._ask(attempt, wanted)
@@ -132,7 +133,7 @@ class _Job:
     def _prove(self, attempt: int, wanted: Any, told: Any) -> None:
         """told: has the challenge."""
         if attempt == self._attempt:
-            is_signed_anew(self._node.prover, wanted, self.robot, told)
+            self._signing.is_anew(wanted, told)
             self._ask(attempt, wanted)
 
     def _ask(self, attempt: int, wanted: Any) -> None:
@@ -150,7 +151,24 @@ class _Job:
     def on_score(self, score: Any) -> None:
         if score.success and not score.finished and self._goal is not None:
             goal, self._goal, self._steps = self._goal, None, score.steps
-            goal.cancel_goal_async()
+            if self._orders is None:
+                goal.cancel_goal_async()
+            else:
+                self._order("cancel")
+
+    def _order(self, what: str) -> None:
+        """With a proof, for the challenge that is told first."""
+        order, signing = srv.Order.Request(), Signing(self._node.prover, self.robot)
+
+        def told(answer: Any) -> None:
+            order.what = what
+            try:
+                if signing.is_anew(order, answer):
+                    self._orders.call_async(order).add_done_callback(lambda done: told(done.result()))
+            except UnprovenError as error:
+                self._node.get_logger().warning(f"{self.robot}: {error}")
+
+        self._orders.call_async(srv.Order.Request()).add_done_callback(lambda done: told(done.result()))
 
     def _on_feedback(self, attempt: int) -> None:
         if attempt == self._attempt:
@@ -168,9 +186,12 @@ class _Job:
     def _on_result(self, attempt: int, wanted: Any, answer: Any) -> None:
         if attempt != self._attempt:
             return
-        if answer is not None and is_signed_anew(self._node.prover, wanted, self.robot, answer.result):
-            self._ask(attempt, wanted)
-            return
+        try:
+            if answer is not None and self._signing.is_anew(wanted, answer.result):
+                self._ask(attempt, wanted)
+                return
+        except UnprovenError as error:
+            answer.result.error_msg = str(error)
         self.abandon()
         if answer is None:
             return

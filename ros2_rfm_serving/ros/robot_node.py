@@ -16,7 +16,6 @@ from ros2_rfm_serving.errors import ConfigurationError, RfmError
 from ros2_rfm_serving.robot import RobotBrain
 from ros2_rfm_serving.ros.node.changes import Changes
 from ros2_rfm_serving.ros.node.diagnostics import Diagnostics, Part
-from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
 from ros2_rfm_serving.ros.node.faulty import Faults
 from ros2_rfm_serving.ros.node.orders import Gate
 from ros2_rfm_serving.ros.node.own_name import OwnName, claim, nameless, say_lost
@@ -45,8 +44,9 @@ class RobotHost(LifecycleNode):
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self._names = fleet_names(self)
         self._robots: list[RobotBody] = []
+        self._shut()
+        self._names = fleet_names(self)
         self._ends: Any = self
         """By which servers are reached."""
         self._servers: Servers | None = None
@@ -59,7 +59,6 @@ class RobotHost(LifecycleNode):
         with contextlib.suppress(ConfigurationError):  # configure says it
             self._specs.update(self._declare())
         Changes(self, self._specs, self._accept, configured=lambda: bool(self._robots))
-        self._shut()
         if parameter(self, "autostart", True, "Configure and activate by itself"):
             self._start_timer = every(self, 0.01, self._start_once)
 
@@ -68,14 +67,13 @@ class RobotHost(LifecycleNode):
         raise NotImplementedError
 
     def _shut(self) -> None:
-        """ROS' own doors, where there are certificates."""
+        """ROS' own doors, where there are certificates, whether or not these can be used."""
 
         def count() -> None:
             for robot in self._robots:
                 robot.brain.refused["unproven"] += 1
 
-        with contextlib.suppress(ConfigurationError):  # then it cannot be configured either
-            Gate(self, self.get_name(), Doorkeeper.of_process(self.get_name()), count).shut()
+        Gate(self, self.get_name(), None, count).shut()
 
     # --- parameters ---
 

@@ -7,7 +7,8 @@ from typing import Any
 from rclpy.node import Node
 from rfm_serving import msg, srv
 
-from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, is_signed_anew, prover_of_process
+from ros2_rfm_serving.errors import UnprovenError
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Signing, prover_of_process
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import bounded, qos
 from ros2_rfm_serving.types.following import REPEAT_PERIOD_S
@@ -24,6 +25,7 @@ class StandingAdmission:
     def __init__(self, node: Node, fleet_namespace: str, robot: str, task: str) -> None:
         self._node, self._request = node, srv.AdmitRobot.Request(robot=robot, task=task)
         self._prover = prover_of_process()
+        self._signing = Signing(self._prover, SCHEDULER)
         self._served_by = 0
         """0: nobody yet, or it was released."""
         self._waited_s, self._heard_s = 0.0, clock()
@@ -42,7 +44,7 @@ class StandingAdmission:
         elif self._served_by in (0, schedule.scheduler):
             self._waited_s = 0.0
         elif self._waited_s > PATIENCE_S and self._client.service_is_ready():
-            self._waited_s = 0.0
+            self._waited_s, self._signing = 0.0, Signing(self._prover, SCHEDULER)
             self._ask()
 
     def _ask(self) -> None:
@@ -50,7 +52,12 @@ class StandingAdmission:
 
     def _on_answer(self, future: Any) -> None:
         answer, log = future.result(), self._node.get_logger()
-        if is_signed_anew(self._prover, self._request, SCHEDULER, answer):
-            self._ask()
-        elif answer is not None and not answer.success:
+        try:
+            if self._signing.is_anew(self._request, answer):
+                self._ask()
+                return
+        except UnprovenError as error:
+            log.warning(f"{self._request.robot} is not admitted again: {error}")
+            return
+        if answer is not None and not answer.success:
             log.warning(f"{self._request.robot} is not admitted again: {answer.error_msg}")

@@ -147,6 +147,11 @@ def member_of(name: str) -> str:
     return name.partition(".")[0]
 
 
+def has_not_begun(begins: datetime, now: datetime) -> str:
+    """A certificate, by the clock of this machine: more often than not that is what is wrong."""
+    return f"begins at {begins:%Y-%m-%d %H:%M} UTC, and this machine's clock says {now:%Y-%m-%d %H:%M}: set that clock"
+
+
 def utc_now() -> datetime:
     return datetime.now(timezone.utc)
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from ros2_rfm_serving.errors import ConfigurationError
 from ros2_rfm_serving.factory.graph_names import Names
 from ros2_rfm_serving.security import dds, dds_schema
-from ros2_rfm_serving.security.authority import common_name, is_issued_by, load_certificate
+from ros2_rfm_serving.security.authority import common_name, has_not_begun, is_issued_by, load_certificate
 from ros2_rfm_serving.security.folder import (
     CERTIFICATE,
     IDENTITY_CA,
@@ -63,6 +63,12 @@ def days_left(enclave: Path, now: datetime) -> float:
     """Below zero: it has ended. Raises: `ConfigurationError`."""
     certificate = load_certificate(read(enclave / CERTIFICATE), str(enclave / CERTIFICATE))
     return (certificate.not_valid_after_utc - now) / timedelta(days=1)
+
+
+def not_begun(enclave: Path, now: datetime) -> str:
+    """Why the certificate is not good yet; empty: it is. Raises: `ConfigurationError`."""
+    begins = load_certificate(read(enclave / CERTIFICATE), str(enclave / CERTIFICATE)).not_valid_before_utc
+    return has_not_begun(begins, now) if begins > now else ""
 
 
 def are_revocations_spoilt(enclave: Path) -> bool:

@@ -26,6 +26,11 @@ def member_environment(folder: Path, member: str) -> Mapping[str, str]:
     }
 
 
+def has_enclave() -> bool:
+    """Or should have one."""
+    return ENCLAVE in os.environ
+
+
 def enclave_of_environment() -> Path | None:
     """None: this process has none. Raises: `ConfigurationError` where it should have one, and its folder has no name."""
     folder = os.environ.get(ENCLAVE)
@@ -58,16 +63,18 @@ class OwnCertificate:
             return
         self._looked_s = now_s
         try:
-            from ros2_rfm_serving.security.checking import are_revocations_spoilt, days_left
+            from ros2_rfm_serving.security.checking import are_revocations_spoilt, days_left, not_begun
 
-            self.days_left = days_left(self._enclave, datetime.now(timezone.utc))
+            now = datetime.now(timezone.utc)
+            self.days_left, too_early = days_left(self._enclave, now), not_begun(self._enclave, now)
         except (ImportError, ConfigurationError) as error:
             self.days_left, self.problem = None, f"own certificate: {error}"
             return
         self.is_over = self.days_left <= 0
         left = "has ended" if self.is_over else f"ends in {self.days_left:.0f} days"
         ending = f"own certificate {left}: rfm security rotate" if self.days_left <= WARNED_DAYS else ""
-        self.problem = "; ".join(filter(None, (ending, SPOILT if are_revocations_spoilt(self._enclave) else "")))
+        beginning = f"own certificate {too_early}" if too_early else ""
+        self.problem = "; ".join(filter(None, (beginning, ending, SPOILT if are_revocations_spoilt(self._enclave) else "")))
 
     def figures(self) -> dict[str, object]:
         return {} if self.days_left is None else {"certificate ends in, days": round(self.days_left, 1)}

@@ -16,7 +16,15 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from ros2_rfm_serving.errors import ConfigurationError, UnprovenError
-from ros2_rfm_serving.security.authority import common_name, is_issued_by, load_certificate, member_of, role_of, utc_now
+from ros2_rfm_serving.security.authority import (
+    common_name,
+    has_not_begun,
+    is_issued_by,
+    load_certificate,
+    member_of,
+    role_of,
+    utc_now,
+)
 from ros2_rfm_serving.security.folder import CERTIFICATE, IDENTITY_CA, KEY, REVOKED, read
 from ros2_rfm_serving.security.proof import (
     ANSWERS,
@@ -121,8 +129,10 @@ class Verifier:
             raise UnprovenError("what is asked is not what was signed, or not by whose certificate it is") from None
         name, ends_s = member_of(common_name(certificate)), certificate.not_valid_after_utc.timestamp()
         who = Who(name, certificate.serial_number, ends_s, role_of(certificate))
-        if certificate.not_valid_before_utc > self._now() or not self.is_good(who):
-            raise UnprovenError(f"the certificate of {who.name} is revoked, or has ended, or has not begun: rfm security rotate")
+        if (begins := certificate.not_valid_before_utc) > (now := self._now()):
+            raise UnprovenError(f"the certificate of {who.name} {has_not_begun(begins, now)}")
+        if not self.is_good(who):
+            raise UnprovenError(f"the certificate of {who.name} is revoked, or has ended: rfm security rotate")
         return who
 
     def is_good(self, who: Who) -> bool:

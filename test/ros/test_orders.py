@@ -22,7 +22,7 @@ from ros2_rfm_serving.errors import UnprovenError
 from ros2_rfm_serving.monitoring.dashboard.control import Answer
 from ros2_rfm_serving.ros.foreman_node import ForemanNode
 from ros2_rfm_serving.ros.monitor.hands import Hands
-from ros2_rfm_serving.ros.node.doorkeeper import sign
+from ros2_rfm_serving.ros.node.doorkeeper import MOST_SIGNED, sign
 from ros2_rfm_serving.ros.robot_node import RobotNode
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.security.own import ENCLAVE
@@ -78,7 +78,9 @@ def outcome(rig: Rig, **goal: Any) -> Any:
     return rig.result(rig.goal("r1", **goal))
 
 
-def test_nobody_gives_a_robot_a_task_who_may_not(rig: Rig, enclaves: Enclaves) -> None:
+def test_nobody_gives_a_robot_a_task_or_cancels_it_who_may_not(
+    rig: Rig, enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bare = outcome(rig, instruction="go", time_budget_s=9.0)
     assert bare.error_code == TaskOutcome.UNPROVEN and len(bare.challenge) == 16
     challenge = bytes(bare.challenge)
@@ -101,9 +103,22 @@ def test_nobody_gives_a_robot_a_task_who_may_not(rig: Rig, enclaves: Enclaves) -
     rig.wait(lambda: rig.robots["r1"].feedback, "it is worked on")
     assert outcome(rig, **proven).error_code == TaskOutcome.UNPROVEN, "good once"
     assert rig.tested._robots[0].brain.task.result is None, "the other goes on"  # type: ignore[attr-defined]
-    cancel = handle.cancel_goal_async()
-    rig.wait(cancel.done)
     counted(rig, 1 + 4 + 3 + 1)
+
+    brain = rig.tested._robots[0].brain  # type: ignore[attr-defined]
+    for by in (None, enclaves.root / "r2"):
+        monkeypatch.setenv(ENCLAVE, str(by)) if by else monkeypatch.delenv(ENCLAVE, raising=False)
+        cancel, ordered = handle.cancel_goal_async(), Hands(rig.peer, qos.Names()).order("cancel", "r1", "")
+        rig.wait(lambda: cancel.done() and ordered.done())  # noqa: B023
+        assert not cancel.result().goals_canceling and not ordered.result().done and brain.task.result is None
+    counted(rig, 9 + 2 * (1 + 1))
+    monkeypatch.setenv(ENCLAVE, str(operator))
+    ordered = Hands(rig.peer, qos.Names()).order("cancel", "r1", "")
+    result = rig.result(handle)
+    assert ordered.result().done and result.error_code == TaskOutcome.CANCELED and "by an order" in result.error_msg
+    ordered = Hands(rig.peer, qos.Names()).order("cancel", "r1", "")
+    rig.wait(ordered.done)
+    assert ordered.result() == Answer(False, "there is no task")
 
 
 def test_nobody_pauses_a_robot_or_changes_it_who_may_not(rig: Rig, enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +173,61 @@ def test_a_foreman_has_its_proof_with_it(rig: Rig, enclaves: Enclaves, monkeypat
         for job in node._jobs.values():
             job._client.destroy()
         node.destroy_node()
+
+
+def test_a_foreman_ends_a_task_that_the_simulator_says_is_done(
+    rig: Rig, enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENCLAVE, str(enclaves.make("foreman")))
+    foreman = ForemanNode()
+    rig.executor.add_node(foreman)
+    job, body = foreman._jobs["r1"], rig.tested._robots[0]  # type: ignore[attr-defined]
+    rig.wait(lambda: body.brain.task and job._goal, "a task")
+    task = body.brain.task
+    job.on_score(msg.EpisodeScore(success=True))
+    rig.wait(lambda: task.result is not None, "its end")
+    assert task.result.outcome is TaskOutcome.CANCELED and task.result.message == "canceled by an order"
+    rig.executor.remove_node(foreman)
+    job._client.destroy()
+    foreman.destroy_node()
+
+
+def test_whoever_tells_a_new_challenge_every_time_is_not_asked_for_ever(
+    rig: Rig, enclaves: Enclaves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENCLAVE, str(enclaves.make("operator")))
+    heard: list[Any] = []
+
+    def answer(request: Any, response: Any) -> Any:
+        heard.append(request)
+        response.challenge = os.urandom(16)
+        return response
+
+    rig.peer.create_service(srv.Order, "/r9/rfm/order", answer, qos_profile=qos.CONTROL)
+    ordered = Hands(rig.peer, qos.Names()).order("pause", "r9", "")
+    rig.wait(ordered.done)
+    assert not ordered.result().done and "somebody else may be answering in its name" in ordered.result().message
+    assert len(heard) == 1 + MOST_SIGNED and not heard[0].what
+
+
+@pytest.mark.parametrize("folder", ["", "nowhere"])
+def test_a_robot_whose_enclave_is_bad_is_changed_by_nobody(
+    ros_domain: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str
+) -> None:
+    monkeypatch.setenv(ENCLAVE, str(tmp_path / folder) if folder else "")
+    rclpy.init(args=["--ros-args", *[part for each in PARAMETERS for part in ("-p", each)]])
+    made = Rig(RobotNode(), "r1")
+    try:
+        change = made.peer.create_client(ChangeState, "/robot/change_state")
+        assert not asked(made, change, ChangeState.Request(transition=Transition(id=Transition.TRANSITION_CONFIGURE))).success
+        client = made.peer.create_client(SetParameters, "/robot/set_parameters")
+        parameter = Parameter("max_action_age_s", value=9.0).to_parameter_msg()
+        answer = asked(made, client, SetParameters.Request(parameters=[parameter])).results[0]
+        assert not answer.successful and "shut where there are certificates" in answer.reason
+        assert not made.tested._robots, "nor is it configured"  # type: ignore[attr-defined]
+    finally:
+        made.close()
+        rclpy.try_shutdown()
 
 
 def test_nobody_drains_a_server_who_may_not(

@@ -204,6 +204,21 @@ def test_an_episode_begins_and_a_session_ends_by_whoever_opened_it_alone(plant: 
     plant.is_served("arm_2", 2.0)
 
 
+def test_the_end_of_a_session_that_another_has_followed_is_no_forgery(plant: Plant) -> None:
+    plant.open("arm_1")
+    former, key = plant.fleet.epochs["arm_1"], plant.keys["arm_1"]
+    plant.open("arm_1")
+    for leaf, succeeds, fields in (("close_session", True, {}), ("reset_episode", False, {"episode": 9})):
+        kind = {"close_session": srv.CloseSession, "reset_episode": srv.ResetEpisode}[leaf]
+        request = kind.Request(robot="arm_1", component="system1", session_epoch=former, **fields)
+        seal_call(request, key)
+        answer = plant.ask(request, plant.clients[leaf])
+        assert answer.success == succeeds and answer.error_code in (0, SessionError.code)
+    plant.is_served("arm_1", 1.0)
+    plant.fleet.wait(lambda: plant.fleet.status.sessions == 1, what="the session goes on")
+    assert plant.fleet.refused("unproven") == 0
+
+
 def test_who_is_revoked_is_shut_out_at_once(plant: Plant) -> None:
     plant.open("arm_1"), plant.open("arm_2")
     plant.is_served("arm_1", 1.0)

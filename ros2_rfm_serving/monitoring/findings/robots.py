@@ -148,4 +148,5 @@ def waits_for_a_person(look: Look) -> Iterator[Finding]:
 
 
 def _call(robot: str, verb: str) -> str:
-    return f"`ros2 service call /{robot}/rfm/{verb} std_srvs/srv/Trigger`"
+    """What a person types, with certificates and without."""
+    return f"`rfm order {robot} {verb}`"

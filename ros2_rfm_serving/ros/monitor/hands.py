@@ -17,9 +17,9 @@ from rclpy.node import Node
 from rfm_serving import srv
 from std_srvs.srv import Trigger
 
-from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.errors import ConfigurationError, UnprovenError
 from ros2_rfm_serving.monitoring.dashboard.control import Answer
-from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, is_signed_anew, prover_of_process
+from ros2_rfm_serving.ros.node.doorkeeper import SCHEDULER, Signing, prover_of_process
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.node.timers import every
 from ros2_rfm_serving.ros.wire import qos
@@ -30,6 +30,8 @@ FOUND_WITHIN_S, ANSWERED_WITHIN_S = 5.0, 60.0
 MAX_WAITING = 256
 CHANGE_STATE = "lifecycle_msgs/srv/ChangeState"
 TRANSITIONS = {"drain": Transition.TRANSITION_DEACTIVATE, "activate": Transition.TRANSITION_ACTIVATE}
+CANCEL = "cancel"
+"""Of a task, which has no service but ours."""
 ON_ROBOTS = ("pause", "resume", "abort")
 DONE = {"drain": "takes nothing new, and finishes what it has", "activate": "takes sessions and requests again"}
 
@@ -42,8 +44,7 @@ class _Waiting:
     read: Callable[[Any], Answer]
     answer: Future[Answer]
     ends_s: float
-    whom: str = SCHEDULER
-    """Who is asked, as a proof says it."""
+    signing: Signing
     what: str = ""
     """To be ordered once the challenge for it is told."""
     client: Any = None
@@ -78,7 +79,7 @@ class Hands:
 
     def _begin(self, action: str, target: str, task: str, answer: Future[Answer]) -> None:
         names, read, profile, topic, whom, what = self._names, _trigger, None, "", target, ""
-        if self._prover and action in (*TRANSITIONS, *ON_ROBOTS):
+        if action == CANCEL or (self._prover and action in (*TRANSITIONS, *ON_ROBOTS)):
             kind, profile, request, what = srv.Order, qos.CONTROL, srv.Order.Request(), action
             topic = names.server(target, "order") if action in TRANSITIONS else names.robot(target, "rfm/order")
         elif action in TRANSITIONS:
@@ -97,7 +98,7 @@ class Hands:
             found = topic or self._lifecycle_of(target)
             return self._client(kind, found, profile) if found else None
 
-        self._waiting.append(_Waiting(find, request, read, answer, clock() + FOUND_WITHIN_S, whom, what))
+        self._waiting.append(_Waiting(find, request, read, answer, clock() + FOUND_WITHIN_S, Signing(self._prover, whom), what))
 
     def _lifecycle_of(self, server: str) -> str:
         """Its node may have any name in the server's namespace. Empty: the graph has none yet."""
@@ -115,22 +116,19 @@ class Hands:
         """Whether it is over."""
         try:
             return self._is_settled(one)
-        except ConfigurationError as error:  # our own certificate: whatever else is ordered must not wait for it
+        except (ConfigurationError, UnprovenError) as error:  # whatever else is ordered must not wait for it
             _say(one.answer, Answer(False, str(error)))
             return True
 
     def _is_settled(self, one: _Waiting) -> bool:
-        """Raises: `ConfigurationError`."""
+        """Raises: `ConfigurationError`, `UnprovenError`."""
         one.client = one.client or one.find()
         if one.asked is None and one.client is not None and one.client.service_is_ready():
             one.asked, one.ends_s = one.client.call_async(one.request), clock() + ANSWERED_WITHIN_S
         if one.asked is not None and one.asked.done():
-            if one.what:
+            if is_first := bool(one.what):
                 one.request.what, one.what = one.what, ""
-                is_signed_anew(self._prover, one.request, one.whom, one.asked.result())
-                one.asked = one.client.call_async(one.request)
-                return False
-            if is_signed_anew(self._prover, one.request, one.whom, one.asked.result()):
+            if one.signing.is_anew(one.request, one.asked.result()) or is_first:
                 one.asked = one.client.call_async(one.request)
                 return False
             _say(one.answer, one.read(one.asked.result()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ros2_rfm_serving.errors import ConfigurationError
+from ros2_rfm_serving.errors import ConfigurationError, UnprovenError
 from ros2_rfm_serving.ros.wire.proofs import fields_of, proof_from, proof_to
 from ros2_rfm_serving.security.own import ENCLAVE, enclave_of_environment
 from ros2_rfm_serving.security.proof import Challenges, Keys, Proof, Verifies, Who, text_of
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ros2_rfm_serving.security.signing import Asking, Prover, Verifier
 
 
+MOST_SIGNED = 4
+"""Proofs of one request: the first challenge may be over when its proof arrives, and so may the next on a busy machine."""
+ENDLESS = "{asked} has told another challenge after each of {times} proofs: somebody else may be answering in its name"
 SCHEDULER = "scheduler"
 """Whoever admits and releases robots, when asked."""
 
@@ -94,6 +97,23 @@ def is_signed_anew(prover: Prover | None, request: Any, asked: str, answer: Any)
         return False
     sign(prover, request, asked, challenge)
     return True
+
+
+class Signing:
+    """Of one request: it is signed for the challenge that was told, and anew where another has followed meanwhile, but not for
+    ever: whoever tells a new one every time is not who was asked."""
+
+    def __init__(self, prover: Prover | None, asked: str) -> None:
+        self._prover, self._asked, self._signed = prover, asked, 0
+
+    def is_anew(self, request: Any, answer: Any) -> bool:
+        """As `is_signed_anew`. Raises: `ConfigurationError`; `UnprovenError`: it has been asked often enough."""
+        if not is_signed_anew(self._prover, request, self._asked, answer):
+            return False
+        self._signed += 1
+        if self._signed > MOST_SIGNED:
+            raise UnprovenError(ENDLESS.format(asked=self._asked, times=MOST_SIGNED))
+        return True
 
 
 def enclave_of_process() -> Path | None:

@@ -18,10 +18,12 @@ from ros2_rfm_serving.ros.node.doorkeeper import Doorkeeper
 from ros2_rfm_serving.ros.node.runtime import clock
 from ros2_rfm_serving.ros.wire import qos
 from ros2_rfm_serving.security.members import may_ask
+from ros2_rfm_serving.security.own import has_enclave
 
 Call = Callable[[float], tuple[str, str]]
 """now_s -> (why not, or empty; what follows)"""
 SHUT = "asks for no proof, and is shut where there are certificates (docs/security.md)"
+NO_OWN = "whoever is asked cannot read its own certificate: /diagnostics says why"
 SAID_PERIOD_S = 5.0
 MAX_WORD = 64
 
@@ -65,21 +67,20 @@ class OrderDoor:
 
 
 class Gate:
-    """Who may order something of one robot, or of one server; without a certificate anybody."""
+    """Who may order something of one robot, or of one server; without a certificate anybody, with an unusable one nobody."""
 
     def __init__(self, node: Node, name: str, doorkeeper: Doorkeeper | None, count: Callable[[], object]) -> None:
         """name: of who is asked, who may do as much by itself. count: is called for everything that is refused."""
         self._node, self._name, self._doorkeeper, self._count = node, name, doorkeeper, count
-
-    @property
-    def is_kept(self) -> bool:
-        return self._doorkeeper is not None
+        self.is_kept = doorkeeper is not None or has_enclave()
 
     def check(self, request: Any, service: str) -> None:
         """service: in the wire table. Raises: `UnprovenError`; it is counted."""
-        if self._doorkeeper is None:
+        if not self.is_kept:
             return
         try:
+            if self._doorkeeper is None:
+                raise UnprovenError(NO_OWN)
             who = self._doorkeeper.check(request, clock()).who.name
             if who != self._name and not may_ask(who, service):
                 raise UnprovenError(f"{who} may not order that of {self._name}")
@@ -101,7 +102,7 @@ class Gate:
         return self._doorkeeper.challenge(clock()) if self._doorkeeper else b""
 
     def shut(self) -> None:
-        """ROS' own services by which the node could be changed, where there are certificates."""
+        """ROS' own services by which the node could be changed, where there are certificates: before anything else can fail."""
         for service in self._node.services if self.is_kept else ():
             if refused := REFUSED.get(service.srv_type):
                 service.callback = partial(self._on_shut, service.srv_name, refused)

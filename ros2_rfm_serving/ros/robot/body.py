@@ -173,7 +173,7 @@ class RobotBody:
                 message_type, topic, partial(self._on_reply, read), qos.REPLY, from_server=True, prove=self._servers.proofs.check
             )
         self._hear(msg.RequestId, "rfm/refetch", self._on_refetch, qos.REFETCH, from_server=True)
-        door = PeoplesDoor(self._node, self.brain, self._topic, self._on_person, self._note_person, self._gate)
+        door = PeoplesDoor(self._node, self.brain, self._topic, self._on_person, self._note_person, self._gate, self._door.cancel)
         self._keep(door, PeoplesDoor.destroy)
 
     def _status_to(self, ends: Any) -> Any:

@@ -186,13 +186,28 @@ class TaskDoor:
         self.tend(now_s)
 
     def _on_cancel(self, goal: Any) -> CancelResponse:
-        """Stops now and not at the next tick; the goal's state changes after this, and its result follows."""
+        """Stops now and not at the next tick; the goal's state changes after this, and its result follows. ROS' request has no
+        place for a proof: where there are certificates an order does it."""
+        if self._gate.is_kept:
+            self._gate.refuse("cancelling execute_task", UnprovenError(SHUT))
+            return CancelResponse.REJECT
         if self._goal and self._goal[0] is goal:
             self._cancel(clock())
         return CancelResponse.ACCEPT
 
-    def _cancel(self, now_s: float) -> None:
-        self._brain.cancel(TaskOutcome.CANCELED, "canceled by the client", now_s)
+    def cancel(self, now_s: float) -> tuple[str, str]:
+        """By somebody's order, whoever gave the task."""
+        waiting, self._next = self._next, None
+        if waiting is not None:
+            self._refuse(waiting, TaskOutcome.CANCELED, "canceled by an order before it began")
+        if self._goal is not None and self._goal[1].result is None:
+            self._cancel(now_s, "by an order")
+        elif waiting is None:
+            return "there is no task", ""
+        return "", "the task is canceled"
+
+    def _cancel(self, now_s: float, by: str = "by the client") -> None:
+        self._brain.cancel(TaskOutcome.CANCELED, f"canceled {by}", now_s)
         self._stop()
 
     # --- how they end ---
@@ -307,16 +322,17 @@ class PeoplesDoor:
         changed: Callable[[], None],
         heard: Callable[[str, str, bool], None],
         gate: Gate,
+        cancel: Call,
     ) -> None:
         """`name`: of a service of this robot by its leaf. `changed` is called after each service call, and `heard` with what was
         wanted, what was answered, and whether it is done. gate: of the orders, of which the services are shut where there are
-        certificates."""
+        certificates. cancel: of the task, which is an order alone: without certificates the action does it."""
         self._node, self._brain, self._changed, self._heard, self._gate = node, brain, changed, heard, gate
         calls: dict[str, Call] = {"pause": self._pause, "resume": self._resume, "abort": self._abort}
         self._services = [
             node.create_service(Trigger, name(f"rfm/{leaf}"), partial(self._answer, leaf, call)) for leaf, call in calls.items()
         ]
-        self._orders = OrderDoor(node, name("rfm/order"), "<robot>/rfm/order", calls, gate, self._said)
+        self._orders = OrderDoor(node, name("rfm/order"), "<robot>/rfm/order", calls | {"cancel": cancel}, gate, self._said)
 
     def destroy(self) -> None:
         self._orders.destroy()

@@ -70,10 +70,12 @@ class Openings:
             raise BadMessageError("unproven", f"{request.robot}/{request.component}: {problem}")
 
     def check_call(self, request: Any, open_now: Collection[SessionKey]) -> None:
-        """To close a session, or begin an episode in it. Raises: `UnprovenError` for one that is open, and not of whoever asks."""
+        """To close a session, or begin an episode in it. Raises: `UnprovenError` for one that is open, and not of whoever asks.
+        Of a former epoch there is nothing left that anybody could change."""
         key = request.robot, request.component
-        opened = self._find(key, request.session_epoch)
-        if key in open_now and not (opened and is_call_sealed(request, opened.keys.asks)):
+        opened = self._opened.get(key)
+        is_former = opened is not None and opened.epoch != request.session_epoch
+        if key in open_now and not is_former and not (opened and is_call_sealed(request, opened.keys.asks)):
             raise UnprovenError(f"this session of {request.robot}/{request.component} is not of whoever asks")
 
     def keep(self, open_now: Collection[SessionKey]) -> list[tuple[SessionKey, int]]:

@@ -150,19 +150,22 @@ def test_certificates_end_and_it_is_said_before(folder: Folder, monkeypatch: pyt
     rotate(folder, ["server_1"], utc_now(), 0.0)
     own.look(40.0)
     assert own.is_over and "has ended" in own.problem
+    rotate(folder, ["server_1"], utc_now() + timedelta(days=3), 365.0)
+    own.look(50.0)
+    assert "and this machine's clock says" in own.problem and "rotate" not in own.problem, "the clock is what is wrong"
     rotate(folder, ["server_1"], utc_now(), 365.0)
     foreign = Authority.new("somebody", utc_now()).revocations([1], utc_now())
     kept = (folder.enclave("server_1") / "crl.pem").read_bytes()
-    for moment_s, content in ((50.0, b"half a li"), (60.0, foreign)):
+    for moment_s, content in ((60.0, b"half a li"), (70.0, foreign)):
         (folder.enclave("server_1") / "crl.pem").write_bytes(content)
         own.look(moment_s)
         assert "own crl.pem is no list of revocations of its authority" in own.problem and not own.is_over
         assert "server_1: its crl.pem is no list of revocations of its authority" in said(folder)
     (folder.enclave("server_1") / "crl.pem").write_bytes(kept)
-    own.look(70.0)
+    own.look(80.0)
     assert not own.problem
     (folder.enclave("server_1") / "cert.pem").unlink()
-    own.look(80.0)
+    own.look(90.0)
     assert "cannot be read" in own.problem
 
 
