@@ -18,9 +18,10 @@ from ros2_rfm_serving.worlds.metaworld import MetaworldArm
 
 factory, name, router = load_factory(Path(sys.argv[1])), sys.argv[2], sys.argv[3]
 ends_s = time.monotonic() + float((*sys.argv[4:], "inf")[0])
-world = factory.tasks[name.rpartition("_")[0]].world
+task = name.rpartition("_")[0]
+world = factory.tasks[task].world
 arm = MetaworldArm(world.task, image_size_px=96)
-robot = ZenohRobot(settings_of(factory, name), router=router, domain=factory.discovery.domain or 0)
+robot = ZenohRobot(settings_of(factory, name, task), router=router, domain=factory.discovery.domain or 0)
 period_s, frame_every = 1 / world.control_rate_hz, round(world.control_rate_hz / world.camera_rate_hz)
 
 

@@ -20,7 +20,7 @@ def drain(
 ) -> None:
     """Lets a server finish what it has and take nothing new; its robots turn to others.
 
-    It stays drained until it is activated (`rfm dashboard`), started again, or another schedule comes.
+    It stays drained until it is activated (`rfm order`, `rfm dashboard`), started again, or another schedule comes.
 
     Example:  rfm drain server_1
 

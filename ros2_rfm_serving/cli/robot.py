@@ -72,6 +72,10 @@ def robot(
     from ros2_rfm_serving.factory.newcomer import newcomer as joining
 
     factory = load_factory(file)
+    if host in factory.zenoh_hosts:
+        problem = f"{host} is on Zenoh alone, where nobody asks for admission"
+        fix = f"have {name} admitted on the factory's side (docs/zenoh.md), and start its robot_node with `zenoh_router` here"
+        raise ConfigurationError(problem, file=factory.file, key="--host", fix=fix)
     newcomer = joining(factory, name, task)
     options = Options(
         host=host,

@@ -41,7 +41,8 @@ def read_door(text: str) -> Door:
 def dashboard_page(
     board: Board, node: Node, namespace: str, address: str, port: int, token_file: Path | None, enclave: Path | None = None
 ) -> Iterator[str]:
-    """Serves it until the end, and says where; gives the URL. enclave: whose certificate it has; None: no TLS.
+    """Serves it until the end, and says where; gives the URL. enclave: whose certificate it has, in whose name it orders too where
+    that is one of `rfm security`; None: no TLS.
 
     Raises: `ConfigurationError`.
     """
@@ -52,6 +53,7 @@ def dashboard_page(
     from ros2_rfm_serving.ros.monitor.hands import Hands
     from ros2_rfm_serving.ros.monitor.words import Words
     from ros2_rfm_serving.ros.wire.qos import Names
+    from ros2_rfm_serving.security.folder import IDENTITY_CA
     from ros2_rfm_serving.security.tls import ServerTls
     from ros2_rfm_serving.security.tokens import TokenFile, Tokens, new_token
 
@@ -59,13 +61,14 @@ def dashboard_page(
     drawn = "" if token_file else new_token()
     tokens = TokenFile(token_file, "--token-file") if token_file else Tokens({PERSON: drawn})
     tls = ServerTls(enclave, "--tls") if enclave else None
+    member = enclave if enclave and (enclave / IDENTITY_CA).is_file() else None
     with closing(Words(node, names)) as words:
 
         def note(kind: str, **body: object) -> None:
             log_order(kind, **body)
             words.note(body)
 
-        page = Dashboard(board, Eyes(node, names), Hands(node, names), tokens, note)
+        page = Dashboard(board, Eyes(node, names), Hands(node, names, member), tokens, note)
         with serving(page, address, port, tls) as url:
             _tell(url, address, drawn)
             yield url

@@ -108,6 +108,23 @@ def test_it_has_all_that_keeps_other_robots_safe(ros_domain: int, port: int) -> 
         here.wait(lambda: here.count("robots") == 0, "its leaving")
 
 
+def test_who_is_admitted_while_it_waits_is_served_from_then_on(ros_domain: int, port: int) -> None:
+    """Through a router and a door that were there before anybody knew of it."""
+    with floor(port) as here:
+        here.schedule.publish(convert.schedule_to(replace(schedule("arm_9"), scheduler=7), "hall"))
+        here.wait(lambda: here.count("servers") == 1, "the server on Zenoh")
+        driven = Driven(here, ros_domain, port)
+        driven.robot.start("stay")
+        driven.wait(lambda: here.count("robots") == 1 and here.statuses, "its coming, and its status on DDS")
+        assert not driven.commands and not here.statuses[-1].admitted_by
+        routes = tuple(replace(route, task="push") for robot in ("arm_9", "arm_1") for route in schedule(robot).routes)
+        both = replace(schedule("arm_1", epoch=2), scheduler=7, routes=routes)
+        here.schedule.publish(convert.schedule_to(both, "hall"))
+        driven.wait(lambda: len(driven.commands) > 10, "commands")
+        driven.wait(lambda: here.statuses[-1].admitted_by == 7, "its telling a scheduler that comes next")
+        driven.robot.close()
+
+
 def test_without_its_router_it_stands_and_goes_on_with_the_next(ros_domain: int, free_port: int) -> None:
     first = router(free_port)
     with floor(free_port) as here:
@@ -192,9 +209,14 @@ def test_however_much_comes_a_period_ends(port: int) -> None:
     assert calls
 
 
-def test_a_robot_that_the_factory_has_not_is_named() -> None:
+def test_a_robot_that_the_factory_has_not_is_named_unless_it_comes_later() -> None:
+    factory = load_factory(shipped("config", "factory_zenoh.yaml"))
     with pytest.raises(ConfigurationError, match=r"no robot is named 'push_9'.*did you mean `push_1`"):
-        settings_of(load_factory(shipped("config", "factory_zenoh.yaml")), "push_9")
+        settings_of(factory, "push_9")
+    told, declared = settings_of(factory, "push_9", "push"), settings_of(factory, "push_1")
+    assert told.config == replace(declared.config, name="push_9") and told.task == "push"
+    with pytest.raises(ConfigurationError, match="no task is named 'pusch'"):
+        settings_of(factory, "push_9", "pusch")
 
 
 def test_a_router_that_cannot_be_is_named() -> None:

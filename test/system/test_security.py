@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import signal
 import socket
@@ -101,6 +102,17 @@ def text_of(url: str, trusted: ssl.SSLContext) -> str:
         return str(answer.read().decode())
 
 
+def ordered(url: str, trusted: ssl.SSLContext, token: str, action: str, target: str) -> dict[str, object]:
+    """What comes of it, through the page."""
+    body = json.dumps({"action": action, "target": target, "confirmed": True}).encode()
+    headers = {"content-type": "application/json", "Authorization": f"Bearer {token}"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=90, context=trusted) as answer:
+            return dict(json.loads(answer.read()))
+    except urllib.error.HTTPError as error:
+        return dict(json.loads(error.read()))
+
+
 def eventually(true: Callable[[], bool], seconds: float = 90.0) -> bool:
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s and not true():
@@ -183,6 +195,9 @@ def test_no_secret_is_told_anywhere(repository: Path, tmp_path: Path, ros_domain
             "robots open sessions with their certificates"
         )
         assert "unproven" not in text_of(figures, trusted)
+        orders = f"https://127.0.0.1:{page}/api/control"
+        for action, target in (("pause", "idle_arm_1"), ("resume", "idle_arm_1"), ("drain", "server_1"), ("activate", "server_1")):
+            assert (done := ordered(orders, trusted, token, action, target))["done"], done
         time.sleep(2.0)  # in which everybody says how it is
     secrets, told = secrets_of(security), told_in(logs)
     assert token in secrets and len(secrets) > 20

@@ -15,10 +15,13 @@ RENDERER = "libegl1 libgl1 libgles2 libgl1-mesa-dri libegl-mesa0 libglx-mesa0"
 
 
 def dockerfile(plan: Plan) -> str:
-    builds = [_BUILDER, _target("robot", ["metrics"], about="Scheduler, robots, foreman, probes: without PyTorch.")]
+    builds = [
+        _BUILDER,
+        _target("robot", [*everywhere(plan), "metrics"], about="Scheduler, robots, foreman, probes: without PyTorch."),
+    ]
     builds.append(_target("server", server_extras(plan), about="Model servers.", environment=_NVIDIA if _has_gpu(plan) else ""))
     if plan.has(Role.WORLD):
-        builds.append(_target("simulator", ["metaworld"], about="Simulated robots, drawn off screen.", packages=RENDERER))
+        builds.append(_target("simulator", simulator_extras(plan), about="Simulated robots, drawn off screen.", packages=RENDERER))
     return "\n".join(builds)
 
 
@@ -26,9 +29,19 @@ def targets(plan: Plan) -> list[str]:
     return ["robot", "server", *(["simulator"] if plan.has(Role.WORLD) else [])]
 
 
+def everywhere(plan: Plan) -> list[str]:
+    """What every process needs."""
+    return [*(["security"] if plan.options.security else []), *(["zenoh"] if plan.factory.zenoh_hosts else [])]
+
+
 def server_extras(plan: Plan) -> list[str]:
     doors = plan.options.door or any(group.overflow for group in plan.factory.server_cluster)
-    return sorted({"metrics", *(EXTRAS[engine] for engine in plan.engines if engine in EXTRAS), *(["gateway"] if doors else [])})
+    own = {EXTRAS[engine] for engine in plan.engines if engine in EXTRAS}
+    return sorted({"metrics", *everywhere(plan), *own, *(["gateway"] if doors else [])})
+
+
+def simulator_extras(plan: Plan) -> list[str]:
+    return ["metaworld", *everywhere(plan)]
 
 
 def _has_gpu(plan: Plan) -> bool:

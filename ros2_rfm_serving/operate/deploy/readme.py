@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ros2_rfm_serving.monitoring.plain import counted
 from ros2_rfm_serving.operate.deploy import compose, pods, systemd
 from ros2_rfm_serving.operate.deploy.files import slug
-from ros2_rfm_serving.operate.deploy.images import server_extras, targets
+from ros2_rfm_serving.operate.deploy.images import server_extras, simulator_extras, targets
 from ros2_rfm_serving.operate.deploy.options import ACCOUNT, USER_ID, Kind
 from ros2_rfm_serving.operate.deploy.processes import OBSERVER, Plan, Process, Role
 
@@ -105,7 +105,7 @@ def _compose(plan: Plan) -> Iterator[str]:
 def _systemd(plan: Plan) -> Iterator[str]:
     prefix, etc = plan.options.prefix, plan.options.etc
     if prefix:
-        extras = ",".join(sorted({*server_extras(plan), *(["metaworld"] if plan.has(Role.WORLD) else [])}))
+        extras = ",".join(sorted({*server_extras(plan), *(simulator_extras(plan) if plan.has(Role.WORLD) else [])}))
         yield f"rfm_serving is expected at `{prefix}` on each machine, from the wheel that `make wheel` makes in a checkout:\n"
         yield from _commands(f"python3 -m venv {prefix}", f'{prefix}/bin/pip install "$(echo dist/*.whl)[{extras}]"')
     for host, (title, here) in zip(plan.hosts, _machines(plan, "## On {}\n", "## Put in place\n"), strict=True):

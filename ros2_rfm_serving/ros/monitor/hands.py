@@ -9,6 +9,7 @@ import queue
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lifecycle_msgs.msg import Transition
@@ -55,8 +56,9 @@ class _Waiting:
 class Hands:
     """`Orders`, on a node that spins."""
 
-    def __init__(self, node: Node, names: qos.Names) -> None:
-        self._node, self._names, self._prover = node, names, prover_of_process()
+    def __init__(self, node: Node, names: qos.Names, enclave: Path | None = None) -> None:
+        """enclave: in whose name it orders where the process has none of its own. Raises: `ConfigurationError`."""
+        self._node, self._names, self._prover = node, names, prover_of_process(enclave)
         self._ordered: queue.Queue[tuple[str, str, str, Future[Answer]]] = queue.Queue(MAX_WAITING)
         self._waiting: list[_Waiting] = []
         self._clients: dict[str, Any] = {}
@@ -160,5 +162,5 @@ def _lifecycle(action: str, response: Any) -> Answer:
         response.success,
         DONE[action]
         if response.success
-        else f"its state does not allow it to {action}, or it takes orders with a certificate alone",
+        else f"its state does not allow it to {action}, or it takes orders with a certificate alone (RFM_SERVING_ENCLAVE)",
     )

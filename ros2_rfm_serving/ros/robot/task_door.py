@@ -342,7 +342,7 @@ class PeoplesDoor:
     def _answer(self, what: str, call: Callable[[float], tuple[str, str]], _: Any, response: Any) -> Any:
         if self._gate.is_kept:
             self._gate.refuse(f"rfm/{what}", UnprovenError(SHUT))
-            response.message = f"it {SHUT}: rfm/order does the same"
+            response.message = f"it {SHUT}: `rfm order`, with RFM_SERVING_ENCLAVE=DIR/enclaves/operator, does the same"
             return response
         problem, done = call(clock())
         response.success, response.message = not problem, problem or done

@@ -26,7 +26,8 @@ from rfm_serving import msg
 
 from ros2_rfm_serving.errors import BadMessageError, ConfigurationError
 from ros2_rfm_serving.factory import Factory
-from ros2_rfm_serving.factory.nodes import merged_parameters, node_list
+from ros2_rfm_serving.factory.newcomer import newcomer
+from ros2_rfm_serving.factory.nodes import merged_parameters, node_list, robot_nodes
 from ros2_rfm_serving.factory.yaml_source import did_you_mean
 from ros2_rfm_serving.robot import RobotBrain, Sensors, TaskGoal
 from ros2_rfm_serving.ros.node.draft import draft
@@ -47,9 +48,14 @@ FAREWELL_S = 0.2
 """For the last words."""
 
 
-def settings_of(factory: Factory, robot: str) -> RobotSettings:
-    """As a robot's node would have them. Raises: `ConfigurationError`."""
-    robots = [node for node in node_list(factory, shipped("config")) if node.executable == "robot_node"]
+def settings_of(factory: Factory, robot: str, task: str = "") -> RobotSettings:
+    """As a robot's node would have them. task: of one that the descriptor need not name; the factory admits it besides.
+
+    Raises: `ConfigurationError`.
+    """
+    config = shipped("config")
+    nodes = robot_nodes(factory, newcomer(factory, robot, task), config) if task else node_list(factory, config)
+    robots = [node for node in nodes if node.executable == "robot_node"]
     node = next((node for node in robots if node.name == robot), None)
     if node is None:
         fix = did_you_mean(robot, [node.name for node in robots])

@@ -128,3 +128,9 @@ def test_a_shell_is_told_what_the_processes_have(tmp_path: Path) -> None:
     assert "export ROS_DOMAIN_ID=42" in lines and "export ROS_DISCOVERY_SERVER='10.0.0.1:11811;127.0.0.1:11811'" in lines
     assert "unset ROS_STATIC_PEERS" in lines and lines[-1] == "# --namespace hall_3"
     assert any(line.startswith(f"export {PROFILES_FILE}={tmp_path}") for line in lines)
+
+
+def test_nobody_asks_for_admission_from_a_host_on_zenoh_alone() -> None:
+    words = ["robot", str(shipped("config", "factory_zenoh.yaml")), "--task", "push", "--name", "push_2", "--host", "robots"]
+    with pytest.raises(ConfigurationError, match=r"robots is on Zenoh alone.*have push_2 admitted on the factory's side"):
+        CliRunner().invoke(app, words, catch_exceptions=False, standalone_mode=False)

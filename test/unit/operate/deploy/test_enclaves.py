@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import kubernetes_validate
@@ -39,6 +40,16 @@ def test_no_key_is_written_and_the_readme_says_what_to_put_in_place(security: Pa
         assert f"{security}/enclaves/{process.name}" in texts["README.md"]
     assert f"{security}/enclaves/observer" in texts["README.md"], "of `rfm metrics`"
     assert "enclaves" not in "".join(written(shipped_factory(FACTORY), kind).values()), "only who asks for it"
+
+
+def test_whoever_has_a_certificate_can_read_it(security: Path) -> None:
+    """A node with an enclave and without this extra ends with exit code 78."""
+    image = written(shipped_factory(FACTORY), Kind.COMPOSE, security=security)["Dockerfile"]
+    extras = [set(one.split(",")) for one in re.findall(r"\.whl\)\[(.*?)\]", image)]
+    assert len(extras) == 3 and all("security" in one for one in extras)
+    assert "security]" in written(shipped_factory(FACTORY), Kind.SYSTEMD, security=security)["README.md"]
+    on_zenoh = written(shipped_factory("factory_zenoh.yaml"), Kind.COMPOSE, host_network=True)["Dockerfile"]
+    assert all("zenoh" in one for one in re.findall(r"\.whl\)\[(.*?)\]", on_zenoh)), "router, door and robots"
 
 
 def test_a_pod_has_its_own_certificate_and_its_probe_that_of_somebody_who_looks(security: Path) -> None:
