@@ -10,8 +10,8 @@ CUDA_ERROR = "CUDA error: "
 
 
 def device_is_lost(error: BaseException) -> bool:
-    """Asks once more, as PyTorch's own tests do: an error that lasts, such as an assertion or a wrong address, comes again, any other,
-    such as a launch that was refused, does not."""
+    """Asks once more, as PyTorch's own tests do: an error that lasts, such as an assertion or a wrong address, comes again. Any
+    other, such as a launch that was refused, does not."""
     torch: Any = sys.modules.get("torch")
     if torch is None or CUDA_ERROR not in str(error) or not torch.cuda.is_initialized():
         return False

@@ -59,7 +59,10 @@ class Row:
 
 
 def measured(folder: Path, dtype: str, device: str, steps: int, chunks: int) -> Footprint:
-    """steps: of a solver; 0: the model's own. chunks: behind the first; 0: none at all, it is loaded and that is all. Raises: `ModelError`: not at that precision, or no model."""
+    """steps: of a solver; 0: the model's own. chunks: behind the first; 0: none at all, it is loaded and that is all.
+
+    Raises: `ModelError`: not at that precision, or no model.
+    """
     began_s = time.perf_counter()
     import torch
 
