@@ -239,6 +239,8 @@ def test_what_was_saved_in_half_is_not_whole_meanwhile(tmp_path: Path, monkeypat
     bundle.save(half, whole.manifest, weights, (folder / "tokenizer.json").read_text())
     wanted = bundle.load(half).network
     wanted.cast(torch.bfloat16)
+    empty = bundle.network_of(whole.manifest, weights, folder)
+    assert all(parameter.is_meta for parameter in empty.parameters() if parameter.ndim > 1), "no memory before there are weights"
     monkeypatch.setattr(torch.nn.Module, "float", lambda network: pytest.fail("every weight of it becomes float32"))
     engine = load_architecture("toy", half, BundleOptions(device="cpu", dtype="bfloat16"))
     found = cast(ArchitecturePolicy, engine._model)._network
