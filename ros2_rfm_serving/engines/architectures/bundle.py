@@ -85,7 +85,7 @@ def require_whole(folder: Path, manifest: Manifest, weights: dict[str, Tensor], 
 
 
 def network_of(manifest: Manifest, weights: dict[str, Tensor], folder: Path) -> Architecture:
-    """Without its weights, which fit it and are to be assigned. Raises: `ModelError` before memory is taken for a network that they do not fit."""
+    """Without its weights, which fit it and are to be assigned. Raises: `ModelError` where they do not fit."""
     config = network_config(manifest, folder)
     _shaped(manifest, config, weights, folder)
     with Weightless():
